@@ -1,0 +1,25 @@
+"""The exceptions that mxconv raises for anything a user, a file or a network can cause.
+
+Every message reads `<file or tensor>: <what was found>; <what is required>. <what to do>`.
+The command line prints the message alone and exits with 1; `MXCONV_DEBUG=1` adds the traceback.
+"""
+
+
+class MxconvError(Exception):
+    """Base of all errors that are not a defect of mxconv itself."""
+
+
+class CodecError(MxconvError):
+    """An array cannot be encoded or decoded: wrong shape, dtype or value."""
+
+
+class CheckpointError(MxconvError):
+    """A source checkpoint is missing, malformed, damaged or of an unsupported kind."""
+
+
+class PackageError(MxconvError):
+    """A package is missing, malformed, damaged, or would be overwritten."""
+
+
+class ModelError(MxconvError):
+    """A model configuration, tokenizer or generation request cannot be served."""
