@@ -1,0 +1,229 @@
+"""The manifest, `mxconv.json`: what a package holds, level by level, tensor by tensor, file by file.
+
+The models below are the schema (`formats/manifest.schema.json` is generated from them, `formats/package.md` explains
+it). The file carries its own SHA-256, computed with the digest's 64 digits as zeros, so that no byte of it can
+change unnoticed; every other file's SHA-256 is in it.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from mxconv import __version__
+from mxconv.checkpoint.json_file import MAX_JSON_BYTES, parse_json_object
+from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.float16 import float_format
+from mxconv.errors import CheckpointError, PackageError
+
+FILE_NAME = "mxconv.json"
+FORMAT_VERSION: Literal[1] = 1
+NO_DIGEST = "0" * 64
+
+
+def _check_relative(path: str) -> str:
+    """A path inside the package: plain names joined by `/`, none of them `..`; the same on every system."""
+    names = path.split("/")
+    if any(name in ("", ".", "..") for name in names) or any(c in path for c in "\\:\0") or not path.isprintable():
+        raise ValueError(f"path {path!r}; a relative path of plain names joined by '/' is required")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_check_relative)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in lower-case hex")]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Record(BaseModel):
+    """Base of all parts: unknown keys are errors, values are not coerced."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class FileRecord(Record):
+    path: RelativePath
+    num_bytes: Count
+    sha256: Digest
+
+
+class SourceRecord(Record):
+    """Where the weights came from."""
+
+    id: str = Field(description="path or Hub id as given")
+    commit: str | None = Field(description="resolved commit of a Hub id")
+    files: list[FileRecord] = Field(description="weight files and index of the source")
+    dtype: Literal["BF16", "F16"] = Field(description="16-bit format of the quantized tensors")
+    cast: bool = Field(
+        description="whether F32 tensors were rounded to dtype; lossless then refers to the rounded ones"
+    )
+
+
+class TokenizerRecord(Record):
+    sha256: Digest = Field(description="of tokenizer.json")
+    vocab_size: Count = Field(description="from config.json")
+
+
+class SegmentRecord(Record):
+    """A BSFP segment table, see formats/bsfp.md."""
+
+    kind: Literal["fitted", "paper"]
+    residual_bits: Annotated[int, Field(ge=8, le=12)]
+    starts: list[list[int]]
+    levels: list[float]
+    num_escapes: Count
+    rescale_factor: float = Field(default=1.0, gt=0, description="below 1: rescaled by SPEQ Algorithm 1, not lossless")
+
+    @classmethod
+    def of(cls, table: SegmentTable, num_escapes: int, rescale_factor: float) -> "SegmentRecord":
+        return cls(
+            kind="paper" if table.kind == "paper" else "fitted",
+            residual_bits=table.residual_bits,
+            starts=[list(row) for row in table.starts],
+            levels=list(table.levels),
+            num_escapes=num_escapes,
+            rescale_factor=rescale_factor,
+        )
+
+    def table(self, dtype: str) -> SegmentTable:
+        """Raises CodecError where the numbers are no segment table."""
+        starts = tuple(tuple(row) for row in self.starts)
+        return SegmentTable(float_format(dtype), self.residual_bits, starts, tuple(self.levels), self.kind)
+
+
+class TensorRecord(Record):
+    name: str
+    dtype: str = Field(description="as safetensors names it; of a cast tensor the 16-bit one")
+    shape: list[Count]
+    codec: Literal["mxfp4", "bsfp", "keep"]
+    reason: str = Field(description="why it has this codec")
+    sha256: Digest = Field(description="of the tensor's bytes, row-major, little-endian")
+    segments: SegmentRecord | None = None
+
+
+class LevelRecord(Record):
+    """One level of the hierarchy; `levels[0]` is the target, each next one is cheaper."""
+
+    name: str
+    kind: Literal["target", "self-draft", "model"]
+    codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"]
+    location: Literal["package", "source"] = Field(description="source: the weights stay where source.id says")
+    files: list[RelativePath] = Field(description="safetensors files of this level")
+    path: RelativePath | None = Field(default=None, description="folder of a model level")
+    shares: list[Literal["weights", "kv_cache", "tokenizer"]] = Field(description="with the level above")
+    num_draft_tokens: Annotated[int, Field(ge=1, le=64)] | None = None
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="drafting stops when the top probability falls below"
+    )
+
+
+class OptionsRecord(Record):
+    """What `quantize` was asked for, as far as it decides the bytes."""
+
+    codec: Literal["mxfp4", "bsfp"]
+    scale_rule: Literal["ocp", "even", "ceil", "ggml", "mse"]
+    lm_head: Literal["keep", "quantize"]
+    skip: list[str]
+    outliers: Literal["exact", "rescale"]
+    segments: Literal["fitted", "paper"]
+    residual_bits: Annotated[int, Field(ge=8, le=12)] | None
+    on_nonfinite: Literal["error", "keep"]
+    dtype: Literal["bf16", "fp16"] | None
+    target: Literal["include", "reference"]
+
+
+class DecodeRecord(Record):
+    num_prompts: Count
+    num_tokens: Count
+    num_token_mismatches: Count
+    num_logit_mismatches: Count
+
+
+class CertificateRecord(Record):
+    """What `verify --write` found."""
+
+    created_by: str
+    source_compared: bool
+    num_tensors: Count
+    num_bit_exact: Count
+    lossless: bool
+    decode: DecodeRecord | None
+
+
+class Manifest(Record):
+    format: Literal["mxconv"] = "mxconv"
+    format_version: Literal[1] = FORMAT_VERSION
+    created_by: str = f"mxconv {__version__}"
+    source: SourceRecord
+    tokenizer: TokenizerRecord | None = Field(description="null where the source has no tokenizer.json")
+    options: OptionsRecord
+    lossless: bool = Field(description="whether the 16-bit source can be rebuilt from this package alone")
+    bits_per_weight: float
+    levels: Annotated[list[LevelRecord], Field(min_length=1)]
+    tensors: list[TensorRecord]
+    files: list[FileRecord] = Field(description="every file of the package but this one")
+    certificate: CertificateRecord | None = None
+    manifest_sha256: Digest = Field(default=NO_DIGEST, description="of this file, with these 64 digits as zeros")
+
+    def to_bytes(self) -> bytes:
+        """The file's bytes, digest filled in."""
+        blank = json.dumps(self.model_copy(update={"manifest_sha256": NO_DIGEST}).model_dump(), indent=1).encode()
+        return _with_digest(blank, hashlib.sha256(blank).hexdigest())
+
+    def tensor(self, name: str) -> TensorRecord | None:
+        return next((record for record in self.tensors if record.name == name), None)
+
+
+def read_manifest(package: Path) -> Manifest:
+    """Read and check `mxconv.json`.
+
+    Raises:
+        PackageError: it is missing, too long, not what the schema says, of another format version, or damaged.
+    """
+    path = package / FILE_NAME
+    try:
+        num_bytes = check_regular_file(path)
+    except CheckpointError as error:
+        raise PackageError(f"{error} A package is a folder that `mxconv quantize` wrote.") from error
+    if num_bytes > MAX_JSON_BYTES:
+        raise PackageError(f"{path}: {num_bytes:,} bytes; at most {MAX_JSON_BYTES:,} are read. Convert again.")
+    with open_file(path) as file:
+        raw = file.read(MAX_JSON_BYTES)
+    try:
+        members = parse_json_object(raw, str(path), unique_keys=True)
+    except CheckpointError as error:
+        raise PackageError(str(error)) from error
+    version = members.get("format_version")
+    if members.get("format") != "mxconv" or version != FORMAT_VERSION:
+        raise PackageError(
+            f"{path}: format {members.get('format')!r}, version {version!r}; this program reads 'mxconv', version "
+            f"{FORMAT_VERSION}. Convert again, or use the mxconv that wrote it."
+        )
+    try:
+        manifest = Manifest.model_validate_json(raw)
+    except ValidationError as error:
+        first: dict[str, Any] = dict(error.errors()[0])
+        place = ".".join(str(part) for part in first["loc"])
+        raise PackageError(
+            f"{path}: {place}: {first['msg']} (found {str(first['input'])[:80]!r}). The file is damaged; convert again."
+        ) from error
+    digest = manifest.manifest_sha256
+    blank = _with_digest(raw, NO_DIGEST, digest)
+    if hashlib.sha256(blank).hexdigest() != digest:
+        raise PackageError(
+            f"{path}: its SHA-256 is not the recorded {digest}; no byte of it may change. "
+            "The file is damaged or was edited; convert again."
+        )
+    return manifest
+
+
+def _with_digest(raw: bytes, digest: str, old: str = NO_DIGEST) -> bytes:
+    """The file with the last member's digest replaced."""
+    head, _, tail = raw.rpartition(old.encode())
+    return head + digest.encode() + tail
+
+
+if __name__ == "__main__":
+    print(json.dumps(Manifest.model_json_schema(), indent=1))

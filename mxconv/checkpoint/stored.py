@@ -1,0 +1,60 @@
+"""The arrays that a quantized matrix is stored as: their names, dtypes and shapes, known before they are computed.
+
+Writer and reader both ask this file; `formats/mxfp4.md` and `formats/bsfp.md` are the law behind it.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from mxconv.checkpoint.dtypes import DTYPES
+from mxconv.codecs.bsfp.draft import GROUP
+from mxconv.codecs.mxfp4 import BLOCK
+from mxconv.codecs.vnni8 import TILE_COLUMNS, TILE_ELEMENTS, TILE_ROWS, padded
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """One tensor of a package's safetensors files."""
+
+    name: str  # "<tensor>.<part>", or the tensor's own name where it is kept
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return prod(self.shape) * DTYPES[self.dtype].num_bits // 8
+
+
+def mxfp4_arrays(name: str, shape: tuple[int, int]) -> tuple[StoredArray, ...]:
+    """The arrays of an MXFP4 matrix of (out_features, in_features)."""
+    rows, columns = padded(shape[0], TILE_ROWS), padded(shape[1], BLOCK)
+    row_tiles = rows // TILE_ROWS
+    return (
+        StoredArray(f"{name}.codes", "U8", (row_tiles, columns // TILE_COLUMNS, TILE_ELEMENTS // 2)),
+        StoredArray(f"{name}.scales", "U8", (row_tiles, columns // BLOCK, TILE_ROWS)),
+    )
+
+
+def bsfp_arrays(
+    name: str, shape: tuple[int, int], residual_bits: int, has_row_shifts: bool, num_escapes: int
+) -> tuple[StoredArray, ...]:
+    """The arrays of a BSFP matrix of (out_features, in_features)."""
+    rows, columns = padded(shape[0], TILE_ROWS), padded(shape[1], GROUP)
+    row_tiles, column_tiles = rows // TILE_ROWS, columns // TILE_COLUMNS
+    high_bits = residual_bits - 8
+    arrays = [
+        StoredArray(f"{name}.codes", "U8", (row_tiles, column_tiles, TILE_ELEMENTS // 2)),
+        StoredArray(f"{name}.residual_low", "U8", (row_tiles, column_tiles, TILE_ELEMENTS)),
+    ]
+    if high_bits:
+        arrays.append(StoredArray(f"{name}.residual_high", "U8", (row_tiles, column_tiles, high_bits, TILE_ROWS)))
+    arrays.append(StoredArray(f"{name}.scales", "BF16", (row_tiles, columns // GROUP, TILE_ROWS)))
+    if has_row_shifts:
+        arrays.append(StoredArray(f"{name}.row_shifts", "I8", (rows,)))
+    return (
+        *arrays,
+        StoredArray(f"{name}.escape_counts", "U8", (row_tiles, column_tiles)),
+        StoredArray(f"{name}.escape_offsets", "I64", (row_tiles + 1,)),
+        StoredArray(f"{name}.escape_positions", "U8", (num_escapes,)),
+        StoredArray(f"{name}.escape_high", "U8", (num_escapes,)),
+    )

@@ -1,0 +1,10 @@
+"""The rooms off `convert.py`, in the order in which a checkpoint passes through them.
+
+options.py    what was asked for
+plan.py       which tensor becomes what, and why
+survey.py     one reading pass: non-finite weights, histograms, segment tables
+layout.py     every array's place in its file, before anything is written
+staging.py    the folder beside the target, and its journal
+encode.py     rows in, planes out
+drafts.py     further models that become levels
+"""

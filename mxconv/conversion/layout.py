@@ -1,0 +1,119 @@
+"""Every array's place in its file, decided before anything is written."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mxconv.checkpoint.header_format import format_header
+from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
+from mxconv.conversion.survey import Survey
+from mxconv.errors import CheckpointError
+
+MAX_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One safetensors file to write."""
+
+    file_name: str
+    header: bytes
+    offsets: dict[str, int]  # array name to its byte offset in the file
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All files that a conversion writes, and the arrays of each tensor."""
+
+    shards: tuple[Shard, ...]
+    arrays: dict[str, tuple[StoredArray, ...]]  # by tensor name; empty where the tensor is linked or referenced
+    indexes: dict[str, bytes]  # index file name to its content
+
+    @property
+    def places(self) -> dict[str, tuple[Shard, int]]:
+        """Array name to its shard and offset."""
+        return {name: (shard, offset) for shard in self.shards for name, offset in shard.offsets.items()}
+
+
+def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
+    """The arrays of a quantized tensor; none for a kept one."""
+    plan = survey.plan
+    if plan.codec == "mxfp4":
+        return mxfp4_arrays(plan.name, plan.matrix_shape)
+    if plan.codec == "bsfp":
+        assert survey.table is not None
+        table = survey.table
+        return bsfp_arrays(plan.name, plan.matrix_shape, table.residual_bits, table.has_row_shifts, survey.num_escapes)
+    return ()
+
+
+def plan_layout(groups: dict[str, dict[str, tuple[StoredArray, ...]]], max_shard_bytes: int) -> Layout:
+    """Distribute arrays over shards.
+
+    Args:
+        groups: file stem ("bsfp", "mxfp4", "model") to the arrays of each tensor in it.
+        max_shard_bytes: a shard is closed before it would grow beyond; a single tensor may still exceed it.
+
+    Raises:
+        CheckpointError: two arrays would have the same name.
+    """
+    shards: list[Shard] = []
+    arrays: dict[str, tuple[StoredArray, ...]] = {}
+    indexes: dict[str, bytes] = {}
+    for stem, tensors in groups.items():
+        contents = _fill(list(tensors.values()), max_shard_bytes)
+        written = []
+        for number, content in enumerate(contents, 1):
+            single = len(contents) == 1
+            name = f"{stem}.safetensors" if single else f"{stem}-{number:05d}-of-{len(contents):05d}.safetensors"
+            written.append(_shard(name, content))
+        if len(written) > 1:
+            indexes[f"{stem}.safetensors.index.json"] = _index(written)
+        shards += written
+        for tensor, parts in tensors.items():
+            arrays[tensor] = arrays.get(tensor, ()) + parts
+    names = [name for shard in shards for name in shard.offsets]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise CheckpointError(
+            f"tensor {twice}: its name is also that of an array that mxconv writes; unique names are required. "
+            "Rename the tensor in the checkpoint."
+        )
+    return Layout(tuple(shards), arrays, indexes)
+
+
+def _fill(tensors: Sequence[tuple[StoredArray, ...]], max_bytes: int) -> list[list[StoredArray]]:
+    """Arrays by shard; the arrays of a tensor stay together."""
+    contents: list[list[StoredArray]] = [[]]
+    filled = 0
+    for parts in tensors:
+        num_bytes = sum(array.num_bytes for array in parts)
+        if contents[-1] and filled + num_bytes > max_bytes:
+            contents.append([])
+            filled = 0
+        contents[-1] += parts
+        filled += num_bytes
+    return [content for content in contents if content]
+
+
+def _shard(file_name: str, content: list[StoredArray]) -> Shard:
+    """Arrays ordered so that each begins at a multiple of the largest power of two (at most 64) in its length."""
+    ordered = sorted(content, key=lambda array: (-_alignment(array.num_bytes), array.name))
+    entries = [(array.name, array.dtype, array.shape) for array in ordered]
+    header, offsets = format_header(entries, {"format": "mxconv"})
+    num_bytes = len(header) + sum(array.num_bytes for array in ordered)
+    return Shard(file_name, header, dict(zip((a.name for a in ordered), offsets, strict=True)), num_bytes)
+
+
+def _alignment(num_bytes: int) -> int:
+    """The largest power of two that divides a length, at most 64."""
+    return min(num_bytes & -num_bytes, MAX_ALIGNMENT) if num_bytes else MAX_ALIGNMENT
+
+
+def _index(shards: list[Shard]) -> bytes:
+    """The index that Hugging Face libraries expect beside shards."""
+    weight_map = {name: shard.file_name for shard in shards for name in shard.offsets}
+    total = sum(shard.num_bytes - len(shard.header) for shard in shards)
+    members = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    return json.dumps(members, indent=1).encode()

@@ -1,0 +1,88 @@
+"""What a conversion was asked for."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from mxconv.checkpoint.manifest import OptionsRecord
+from mxconv.codecs.mxfp4 import SCALE_RULES, ScaleRule
+from mxconv.errors import MxconvError
+
+Codec = Literal["mxfp4", "bsfp"]
+DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """Options of `mxconv quantize`; the defaults are the command's."""
+
+    codec: Codec = "mxfp4"
+    scale_rule: ScaleRule = "ocp"
+    lm_head: Literal["keep", "quantize"] = "quantize"
+    skip: tuple[str, ...] = ()
+    outliers: Literal["exact", "rescale"] = "exact"
+    segments: Literal["fitted", "paper"] = "fitted"
+    residual_bits: int | None = None  # None: the fit chooses
+    on_nonfinite: Literal["error", "keep"] = "error"
+    dtype: Literal["bf16", "fp16"] | None = None
+    target: Literal["include", "reference"] | None = None  # None: include a local source, reference a Hub one
+    drafts: tuple[str, ...] = ()
+    max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+    num_threads: int = 1
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises MxconvError for a value out of range, or an option that the codec does not have."""
+        choices: dict[str, tuple[object, ...]] = {
+            "codec": get_args(Codec),
+            "scale_rule": SCALE_RULES,
+            "lm_head": ("keep", "quantize"),
+            "outliers": ("exact", "rescale"),
+            "segments": ("fitted", "paper"),
+            "on_nonfinite": ("error", "keep"),
+            "dtype": (None, "bf16", "fp16"),
+            "target": (None, "include", "reference"),
+            "residual_bits": (None, 8, 9, 10, 11, 12),
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                shown = ", ".join(str(choice) for choice in allowed if choice is not None)
+                raise MxconvError(f"{_flag(name)}: {value!r}; one of {shown} is required.")
+        for name, least in (("max_shard_bytes", 1), ("num_threads", 1)):
+            if getattr(self, name) < least:
+                raise MxconvError(f"{_flag(name)}: {getattr(self, name)}; at least {least} is required.")
+        foreign = (
+            {"scale_rule": ("ocp",), "target": (None, "include")}
+            if self.codec == "bsfp"
+            else {"outliers": ("exact",), "segments": ("fitted",), "residual_bits": (None,)}
+        )
+        for name, harmless in foreign.items():
+            if getattr(self, name) not in harmless:
+                other = "mxfp4" if self.codec == "bsfp" else "bsfp"
+                raise MxconvError(
+                    f"{_flag(name)}: {getattr(self, name)!r} with --codec {self.codec}; only {other} has this option. "
+                    f"Leave it out, or use --codec {other}."
+                )
+        if self.segments == "paper" and self.residual_bits is not None:
+            raise MxconvError(
+                f"--residual-bits: {self.residual_bits} with --segments paper, whose width is fixed. Leave it out."
+            )
+
+    def record(self, is_local: bool) -> OptionsRecord:
+        """As the manifest keeps them; the target's place is decided here."""
+        return OptionsRecord(
+            codec=self.codec,
+            scale_rule=self.scale_rule,
+            lm_head=self.lm_head,
+            skip=list(self.skip),
+            outliers=self.outliers,
+            segments=self.segments,
+            residual_bits=self.residual_bits,
+            on_nonfinite=self.on_nonfinite,
+            dtype=self.dtype,
+            target=self.target or ("include" if is_local or self.codec == "bsfp" else "reference"),
+        )
+
+
+def _flag(name: str) -> str:
+    return "--threads" if name == "num_threads" else "--" + name.replace("_", "-")

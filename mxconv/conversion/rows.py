@@ -1,0 +1,38 @@
+"""Slices of rows as 16-bit patterns: the one place where weights enter the codecs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from mxconv.arrays import F32, U16
+from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.codecs.bsfp.rescale import rescale
+from mxconv.codecs.float16 import FloatFormat
+from mxconv.codecs.vnni8 import TILE_ROWS
+
+MAX_SLICE_WEIGHTS = 1 << 20  # a thread works on 2 MB of weights and about 40 MB of temporaries
+
+
+@dataclass(frozen=True)
+class PatternRows:
+    """A matrix as patterns, slice by slice; resident memory stays flat however large it is."""
+
+    tensor: SourceTensor
+    float_format: FloatFormat
+    is_cast: bool = False
+    rescale_factor: float = 1.0
+
+    def slices(self, max_weights: int = MAX_SLICE_WEIGHTS) -> Iterator[tuple[int, U16, U16]]:
+        """Ascending slices of whole tiles.
+
+        Yields:
+            The first row, the 16-bit source patterns (a view unless cast), and what is encoded: the same, or rescaled.
+        """
+        num_rows, num_columns = self.tensor.shape
+        step = max(max_weights // num_columns // TILE_ROWS, 1) * TILE_ROWS
+        for start in range(0, num_rows, step):
+            stop = min(start + step, num_rows)
+            rows = self.tensor.rows(start, stop)
+            patterns = self.float_format.encode(cast(F32, rows)) if self.is_cast else cast(U16, rows)
+            yield start, patterns, rescale(patterns, self.rescale_factor, self.float_format)
+            self.tensor.release(start, stop)
