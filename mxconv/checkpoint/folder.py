@@ -1,0 +1,113 @@
+"""Which files of a model folder are its weights, and which go along with them.
+
+The same rules serve a local folder and the listing of a Hub repository. safetensors win over .bin, and the
+Hugging Face layout over `consolidated*` copies of the same weights.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from mxconv.checkpoint.index import read_index
+from mxconv.errors import CheckpointError
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+LEGACY_FILE = "pytorch_model.bin"
+LEGACY_INDEX_FILE = "pytorch_model.bin.index.json"
+
+COMPANION_PATTERNS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*.*",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "chat_template.*",
+    "*.model",
+    "LICENSE*",
+)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weight files of one checkpoint, as paths relative to its folder."""
+
+    shards: tuple[str, ...]
+    weight_map: dict[str, str] | None  # tensor name to shard; None for a single file
+    index: str | None
+    is_legacy: bool
+
+
+def companions(names: Iterable[str]) -> list[str]:
+    """Those of the names that a converted model needs unchanged: configuration, tokenizer, licence. Sorted."""
+    return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in COMPANION_PATTERNS))
+
+
+def index_names(names: Iterable[str]) -> list[str]:
+    """Those of the names that are an index of shards, sorted."""
+    return sorted(name for name in names if name.endswith(".safetensors.index.json") or name == LEGACY_INDEX_FILE)
+
+
+def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
+    """Choose the weight files.
+
+    Args:
+        root: the folder; only index files are read from it.
+        names: the names of the files directly in the folder, or in the repository that it will mirror.
+        label: what the errors call it: a path or a Hub id.
+
+    Raises:
+        CheckpointError: there are no weights, or several sets of them, or an index is refused.
+    """
+    names = set(names)
+    indexes = _without_consolidated(name for name in index_names(names) if name != LEGACY_INDEX_FILE)
+    if INDEX_FILE in indexes:
+        indexed = _from_index(root, INDEX_FILE, is_legacy=False)
+        # beside a single file that it does not name, an index is left over from an earlier export
+        if SINGLE_FILE not in names or SINGLE_FILE in indexed.shards:
+            return indexed
+    if SINGLE_FILE in names:
+        return _from_file(SINGLE_FILE)
+    files = _without_consolidated(name for name in names if name.endswith(".safetensors"))
+    if len(indexes) == 1:
+        return _from_index(root, indexes[0], is_legacy=False)
+    if len(files) == 1 and not indexes:
+        return _from_file(files[0])
+    if files:
+        found = f"{len(indexes)} indexes" if indexes else "no index"
+        raise CheckpointError(
+            f"{label}: holds {len(files)} .safetensors files ({_listed(files)}) and {found}; one file or one index "
+            f"is required. Pass one of the files, or add the {INDEX_FILE} that belongs to them."
+        )
+    if LEGACY_INDEX_FILE in names and LEGACY_FILE not in names:
+        return _from_index(root, LEGACY_INDEX_FILE, is_legacy=True)
+    if LEGACY_FILE in names:
+        return _from_file(LEGACY_FILE, is_legacy=True)
+    found = f"holds no weights, only {_listed(sorted(names))}" if names else "is empty"
+    raise CheckpointError(
+        f"{label}: {found}; {SINGLE_FILE}, shards with an index, or {LEGACY_FILE} is required. "
+        "Check that this is a model in the Hugging Face layout; other formats (.gguf, .pth, .onnx) are not read."
+    )
+
+
+def _from_file(name: str, *, is_legacy: bool = False) -> Weights:
+    return Weights((name,), None, None, is_legacy)
+
+
+def _from_index(root: Path, index: str, *, is_legacy: bool) -> Weights:
+    weight_map = read_index(root / index)
+    return Weights(tuple(sorted(set(weight_map.values()))), weight_map, index, is_legacy)
+
+
+def _without_consolidated(names: Iterable[str]) -> list[str]:
+    """Sorted, without Mistral's own copies of the weights unless there is nothing else."""
+    every = sorted(names)
+    return [name for name in every if not name.startswith("consolidated")] or every
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -1,0 +1,201 @@
+"""The safetensors header, never trusted.
+
+A file is 8 bytes (the header's length, little-endian), the header (a JSON object), and the tensors' bytes.
+Each member of the object gives one tensor's dtype, shape and place:
+
+    {"__metadata__": {"format": "pt"},
+     "norm.weight": {"dtype": "BF16", "shape": [64], "data_offsets": [0, 128]}}
+
+Everything is checked before anything is mapped, so that whoever holds a `SafetensorsHeader` may slice the
+file blindly. Names, dtypes, shapes and offsets may all lie; the length of the file is the one thing that
+cannot.
+
+Source: the format section of the safetensors README. The writer's side is `header_format.py`.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from mxconv.checkpoint.dtypes import DTYPES
+from mxconv.checkpoint.header_format import LENGTH_BYTES, format_header
+from mxconv.checkpoint.json_file import parse_json_object
+from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.errors import CheckpointError
+
+__all__ = ["SafetensorsHeader", "TensorEntry", "format_header", "read_header"]
+
+MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+MAX_NUM_DIMENSIONS = 32  # of a NumPy array, version 1
+MAX_INTEGER = 2**63 - 1  # array sizes and file offsets are signed 64-bit integers
+
+_AGAIN = "Download or export the file again."
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor of a file; `begin` and `end` are byte offsets from the start of the file."""
+
+    name: str
+    dtype: str  # as safetensors writes it: BF16, F16, F32, ...
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class SafetensorsHeader:
+    """A checked header: the entries, in file order, cover every byte from `data_begin` to the end once."""
+
+    entries: tuple[TensorEntry, ...]
+    metadata: dict[str, str]
+    data_begin: int  # byte offset from the start of the file
+
+    @property
+    def num_bytes(self) -> int:
+        """The length of the whole file."""
+        return self.entries[-1].end if self.entries else self.data_begin
+
+
+def read_header(path: Path) -> SafetensorsHeader:
+    """Read and check the header of a safetensors file.
+
+    Raises:
+        CheckpointError: the file is truncated or damaged, or its header lies.
+    """
+    num_file_bytes = check_regular_file(path)
+    raw = _read_raw_header(path, num_file_bytes)
+    members = parse_json_object(raw, f"{path}: header", unique_keys=True)
+    metadata = _check_metadata(members.pop("__metadata__", None), path)
+    data_begin = LENGTH_BYTES + len(raw)
+    entries = [_check_entry(name, member, data_begin, path) for name, member in members.items()]
+    entries.sort(key=lambda entry: (entry.begin, entry.end))
+    _check_coverage(entries, data_begin, num_file_bytes, path)
+    return SafetensorsHeader(tuple(entries), metadata, data_begin)
+
+
+def _read_raw_header(path: Path, num_file_bytes: int) -> bytes:
+    with open_file(path) as file:
+        prefix = file.read(LENGTH_BYTES)
+        num_header_bytes = int.from_bytes(prefix, "little")
+        if len(prefix) < LENGTH_BYTES:
+            raise CheckpointError(
+                f"{path}: {num_file_bytes} bytes long; a safetensors file has at least {LENGTH_BYTES}. {_AGAIN}"
+            )
+        if num_header_bytes > MAX_HEADER_BYTES:
+            raise CheckpointError(
+                f"{path}: the header claims {num_header_bytes:,} bytes; at most {MAX_HEADER_BYTES:,} are allowed. "
+                "Check that it is a safetensors file, or download it again."
+            )
+        if LENGTH_BYTES + num_header_bytes > num_file_bytes:
+            raise CheckpointError(
+                f"{path}: the header claims {num_header_bytes:,} bytes and the file has {num_file_bytes:,}; "
+                f"the header must fit into the file. It is truncated: download or export it again."
+            )
+        raw = file.read(num_header_bytes)
+    if not raw.startswith(b"{"):
+        raise CheckpointError(
+            f"{path}: the header begins with {raw[:8]!r}; a safetensors header begins with an opening brace. "
+            "Check that it is a safetensors file, or download it again."
+        )
+    return raw
+
+
+def _check_metadata(metadata: Any, path: Path) -> dict[str, str]:
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise CheckpointError(f"{path}: __metadata__ is {_shown(metadata)}; an object of strings is required. {_AGAIN}")
+    return metadata
+
+
+def _check_entry(name: str, member: Any, data_begin: int, path: Path) -> TensorEntry:
+    """One member of the header, checked on its own; `_check_coverage` looks at them together."""
+    label = f"{path}: tensor {name!r}"
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CheckpointError(
+            f"{label}: the name holds half a surrogate pair; names must be Unicode text. {_AGAIN}"
+        ) from error
+    if not isinstance(member, dict) or not {"dtype", "shape", "data_offsets"} <= member.keys():
+        raise CheckpointError(
+            f"{label}: described by {_shown(member)}; dtype, shape and data_offsets are required. {_AGAIN}"
+        )
+    dtype = member["dtype"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise CheckpointError(
+            f"{label}: dtype {_shown(dtype)} is unknown; one of {', '.join(DTYPES)} is required. "
+            "Export the model again, as BF16 or F16."
+        )
+    shape = _check_integers(member["shape"], "shape", label)
+    offsets = _check_integers(member["data_offsets"], "data_offsets", label)
+    if len(shape) > MAX_NUM_DIMENSIONS:
+        raise CheckpointError(
+            f"{label}: has {len(shape)} dimensions; at most {MAX_NUM_DIMENSIONS} are allowed. {_AGAIN}"
+        )
+    # dimensions of 0 are left out here: NumPy refuses (2^40, 2^40, 0) too
+    if prod(filter(None, shape)) * DTYPES[dtype].num_bits > 8 * MAX_INTEGER:
+        raise CheckpointError(
+            f"{label}: shape {_shown(list(shape))} overflows; a tensor must have fewer than 2^63 bytes. {_AGAIN}"
+        )
+    if len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise CheckpointError(
+            f"{label}: data_offsets are {_shown(list(offsets))}; a begin and an end not before it are "
+            f"required. {_AGAIN}"
+        )
+    num_bits = prod(shape) * DTYPES[dtype].num_bits
+    if 8 * (offsets[1] - offsets[0]) != num_bits:
+        raise CheckpointError(
+            f"{label}: data_offsets {list(offsets)} span {offsets[1] - offsets[0]:,} bytes; "
+            f"dtype {dtype} and shape {_shown(list(shape))} require {num_bits / 8:,.10g}. {_AGAIN}"
+        )
+    return TensorEntry(name, dtype, shape, data_begin + offsets[0], data_begin + offsets[1])
+
+
+def _check_integers(values: Any, field: str, label: str) -> tuple[int, ...]:
+    # `type is int`: in Python, True is an int too
+    if isinstance(values, list) and all(type(value) is int and 0 <= value <= MAX_INTEGER for value in values):
+        return tuple(values)
+    raise CheckpointError(
+        f"{label}: {field} is {_shown(values)}; a list of integers from 0 to 2^63 - 1 is required. {_AGAIN}"
+    )
+
+
+def _check_coverage(entries: list[TensorEntry], data_begin: int, num_file_bytes: int, path: Path) -> None:
+    """Raise unless the tensors, sorted by offset, follow each other from `data_begin` to the file's end."""
+    covered, previous = data_begin, "the header"
+    for entry in entries:
+        label = f"{path}: tensor {entry.name!r}"
+        if entry.begin < covered:
+            raise CheckpointError(
+                f"{label}: begins at byte {entry.begin:,}, inside {previous}, which ends at {covered:,}; "
+                f"tensors must not overlap. {_AGAIN}"
+            )
+        if entry.begin > covered:
+            raise CheckpointError(
+                f"{label}: begins at byte {entry.begin:,}, and {previous} ends at {covered:,}; "
+                f"no bytes may lie between them. {_AGAIN}"
+            )
+        if entry.end > num_file_bytes:
+            raise CheckpointError(
+                f"{label}: ends at byte {entry.end:,} of a file of {num_file_bytes:,} bytes; "
+                "it must lie inside the file. The file is truncated: download or export it again."
+            )
+        covered, previous = entry.end, f"tensor {entry.name!r}"
+    if covered < num_file_bytes:
+        raise CheckpointError(
+            f"{path}: {num_file_bytes - covered:,} bytes follow {previous}; "
+            f"every byte must belong to a tensor. {_AGAIN}"
+        )
+
+
+def _shown(value: Any) -> str:
+    """At most 80 characters of a value that came from a file."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,74 @@
+"""A safetensors file mapped into memory: tensors are views of the page cache, not copies."""
+
+import contextlib
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arrays import U8
+from mxconv.checkpoint.dtypes import DTYPES
+from mxconv.checkpoint.header import TensorEntry, read_header
+from mxconv.checkpoint.regular_file import open_file
+from mxconv.errors import CheckpointError
+
+
+class MappedFile:
+    """One safetensors file, opened, checked and mapped read-only."""
+
+    def __init__(self, path: Path) -> None:
+        """Open and map the file.
+
+        Raises:
+            CheckpointError: it cannot be read, or its header is refused.
+        """
+        self.path = path
+        header = read_header(path)
+        self.entries: Mapping[str, TensorEntry] = {entry.name: entry for entry in header.entries}
+        with open_file(path) as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if len(self._map) != header.num_bytes:
+            raise CheckpointError(
+                f"{path}: changed from {header.num_bytes:,} to {len(self._map):,} bytes while it was opened; "
+                "a checkpoint must stay as it is. Wait until it is complete and run again."
+            )
+        self._bytes: U8 | None = np.frombuffer(self._map, np.uint8)
+
+    def view(self, name: str) -> NDArray[np.generic]:
+        """The whole tensor, read-only and uncopied.
+
+        Not always aligned: other writers put tensors at any byte.
+
+        Raises:
+            CheckpointError: a packed dtype whose last axis ends inside a byte.
+            ValueError: the file was closed.
+        """
+        if self._bytes is None:
+            raise ValueError(f"{self.path}: the checkpoint was closed")
+        entry = self.entries[name]
+        dtype, shape = DTYPES[entry.dtype], entry.shape
+        if dtype.is_packed:
+            row_bits = (shape[-1] if shape else 1) * dtype.num_bits
+            if row_bits % 8:
+                raise CheckpointError(
+                    f"{self.path}: tensor {name!r}: {dtype.name} of shape {list(shape)} has rows of {row_bits} "
+                    "bits; rows must be whole bytes. Leave this tensor out."
+                )
+            shape = (*shape[:-1], row_bits // 8)
+        return self._bytes[entry.begin : entry.end].view(dtype.array_dtype).reshape(shape)
+
+    def release(self, rows: NDArray[np.generic]) -> None:
+        """Take the pages under a view of this file out of resident memory; reading them again is safe."""
+        if self._bytes is None or rows.nbytes == 0 or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        begin = rows.ctypes.data - self._bytes.ctypes.data
+        page_begin = begin - begin % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, page_begin, begin + rows.nbytes - page_begin)
+
+    def close(self) -> None:
+        """Unmap, or leave that to the last view that is still in use."""
+        self._bytes = None
+        with contextlib.suppress(BufferError):  # a caller still holds a view, which keeps the map alive
+            self._map.close()

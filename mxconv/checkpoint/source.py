@@ -1,0 +1,144 @@
+"""Opening a 16-bit checkpoint, wherever it is: a folder, a single file, or a model on the Hub.
+
+    with open_checkpoint("stories260K-bf16") as checkpoint:
+        for tensor in checkpoint.tensors.values():
+            for start in range(0, tensor.shape[0], 256):
+                patterns = tensor.rows(start, min(start + 256, tensor.shape[0]))
+                tensor.release()
+
+Headers and indexes are checked in full when it is opened; weights are only mapped.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+from mxconv.checkpoint.folder import Weights, choose_weights, companions
+from mxconv.checkpoint.index import check_index, resolve_shard
+from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.legacy import LegacyFile
+from mxconv.checkpoint.mapped_file import MappedFile
+from mxconv.checkpoint.regular_file import check_regular_file
+from mxconv.checkpoint.tensor import SourceTensor, WeightFile
+from mxconv.errors import CheckpointError
+
+__all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An open checkpoint. A context manager; closing it unmaps the files."""
+
+    id: str  # as given: a path or a Hub id
+    commit: str | None  # of the Hub repository
+    root: Path  # the folder; of a single file, the one that it lies in
+    weight_files: tuple[Path, ...]  # absolute, sorted
+    companion_files: tuple[Path, ...]  # configuration, tokenizer, licence: absolute, sorted
+    index_file: Path | None
+    tensors: Mapping[str, SourceTensor]  # sorted by name
+    config: dict[str, Any] | None  # config.json; None for a single file
+    is_legacy: bool  # read from .bin
+    _files: tuple[WeightFile, ...] = field(repr=False)
+
+    def close(self) -> None:
+        """Unmap the weights. Views that are still in use stay valid."""
+        for file in self._files:
+            file.close()
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Checkpoint:
+    """Open a checkpoint and check its structure.
+
+    Args:
+        source: a folder, a .safetensors (or .bin) file, or a Hub id `owner/name`. A path that exists wins.
+        revision: branch, tag or commit of a Hub repository; its default branch when None.
+
+    Raises:
+        CheckpointError: it cannot be found, reached or read, or it contradicts itself.
+    """
+    path = Path(source)
+    if not os.path.lexists(path):
+        from mxconv.checkpoint.hub import fetch_snapshot  # late: the Hub client takes long to import
+
+        snapshot = fetch_snapshot(str(source), revision)
+        return _open(str(source), snapshot.commit, snapshot.root, snapshot.weights)
+    if revision is not None:
+        raise CheckpointError(
+            f"{path}: revision {revision!r} was asked of a local path; only Hub repositories have revisions. "
+            "Leave --revision out, or give the Hub id."
+        )
+    path = path.absolute()
+    if not path.is_dir():
+        return _open_file(str(source), path)
+    names = _file_names(path)
+    return _open(str(source), None, path, choose_weights(path, names, str(source)))
+
+
+def _open_file(source: str, path: Path) -> Checkpoint:
+    check_regular_file(path)
+    if path.suffix not in (".safetensors", ".bin"):
+        raise CheckpointError(
+            f"{path}: a file that ends in {path.suffix!r}; a model folder or a .safetensors file is required. "
+            "Pass the folder that holds config.json and the weights."
+        )
+    weights = Weights((path.name,), None, None, is_legacy=path.suffix == ".bin")
+    return _open(source, None, path.parent, weights, is_single_file=True)
+
+
+def _open(source: str, commit: str | None, root: Path, weights: Weights, *, is_single_file: bool = False) -> Checkpoint:
+    index_file = None if weights.index is None else root / weights.index
+    paths = {
+        shard: root / shard if index_file is None else resolve_shard(index_file, shard) for shard in weights.shards
+    }
+    names = [] if is_single_file else companions(_file_names(root))
+    for name in names:
+        check_regular_file(root / name)
+    config = read_json_object(root / "config.json", unique_keys=False) if "config.json" in names else None
+    files: dict[str, WeightFile] = {}
+    try:
+        for shard, path in paths.items():
+            files[shard] = LegacyFile(path) if weights.is_legacy else MappedFile(path)
+        if index_file is not None and weights.weight_map is not None:
+            check_index(index_file, weights.weight_map, files)
+        tensors = {name: SourceTensor(name, file) for file in files.values() for name in file.entries}
+        if not tensors:
+            raise CheckpointError(
+                f"{source}: its weight files hold no tensors; at least one is required. Export the model again."
+            )
+    except BaseException:
+        for file in files.values():
+            file.close()
+        raise
+    return Checkpoint(
+        id=source,
+        commit=commit,
+        root=root,
+        weight_files=tuple(sorted(paths.values())),
+        companion_files=tuple(root / name for name in names),
+        index_file=index_file,
+        tensors=MappingProxyType(dict(sorted(tensors.items()))),
+        config=config,
+        is_legacy=weights.is_legacy,
+        _files=tuple(files.values()),
+    )
+
+
+def _file_names(root: Path) -> list[str]:
+    """Everything directly in a folder but its subfolders; broken links are listed, and reported when read."""
+    try:
+        return sorted(path.name for path in root.iterdir() if not path.is_dir())
+    except OSError as error:
+        raise CheckpointError(
+            f"{root}: cannot be listed ({error.strerror}); a readable folder is required. Check its permissions."
+        ) from error
