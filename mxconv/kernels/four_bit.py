@@ -1,0 +1,127 @@
+"""4-bit weights times activations: one kernel for every draft.
+
+A 4-bit level is a nibble plane, a table of 16 levels and block scales: MXFP4 with blocks of 32 and E8M0 scales, BSFP
+with groups of 128 and BF16 scales. With integer levels the activations become int8 (one scale per 32), products
+accumulate as integers over the block, and the two scales are applied once per block (late scaling, ML-SpecQD §III-D).
+The paper's BSFP levels span 2^12 and are no integers; there the weights become float32 instead.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arrays import F32, I8, U8, U16
+from mxconv.codecs.bsfp.draft import GROUP
+from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.e2m1 import DOUBLED
+from mxconv.codecs.e8m0 import decode_e8m0
+from mxconv.codecs.float16 import BF16
+from mxconv.codecs.int8 import BLOCK, quantize_int8
+from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
+from mxconv.kernels import rowwise
+
+MAX_TILE_WEIGHTS = 1 << 18  # float32 copies of a tile stay within a megabyte
+
+
+@dataclass(frozen=True, eq=False)
+class FourBitMatrix:
+    """Implements `Matrix` for drafts: integer dot products over blocks, scaled late.
+
+    The integers are exact whoever adds them: |level| <= 127, |activation| <= 127, so a block of 32 stays below 2^24 and
+    even float32 arithmetic gives every bit. Sums over blocks go in ascending order.
+    """
+
+    shape: tuple[int, int]
+    codes: U8  # (row tiles, column tiles, 64) nibbles
+    levels: I8  # (16,) by nibble
+    scales: Callable[[int, int], F32]  # of row tiles [start, stop): (rows, blocks of 32) float32
+
+    def multiply(self, x: F32) -> F32:
+        num_rows, num_columns = self.shape
+        quantized, x_scales = quantize_int8(x)
+        num_tokens, num_blocks = x_scales.shape
+        blocks = quantized.reshape(num_tokens, num_blocks, BLOCK).transpose(1, 0, 2).astype(np.float32)
+        result = np.empty((num_tokens, num_rows), np.float32)
+        levels = self.levels.astype(np.float32)
+        step = max(MAX_TILE_WEIGHTS // num_columns // TILE_ROWS, 1)
+        for start in range(0, len(self.codes), step):
+            stop = min(start + step, len(self.codes))
+            rows = slice(start * TILE_ROWS, min(stop * TILE_ROWS, num_rows))
+            weights = levels[unpack_nibbles(self.codes[start:stop])[:, : num_blocks * BLOCK]]
+            weights = weights.reshape(len(weights), num_blocks, BLOCK).transpose(1, 2, 0)
+            sums = blocks @ weights  # (blocks, tokens, rows), integers
+            scales = self.scales(start, stop)[:, :num_blocks].T
+            scaled = sums * x_scales.T[:, :, None] * scales[:, None, :]
+            result[:, rows] = scaled.sum(axis=0)[:, : rows.stop - rows.start]
+        return result
+
+    def rows(self, indices: NDArray[np.intp]) -> F32:
+        found = [self._tile(int(index) // TILE_ROWS)[int(index) % TILE_ROWS] for index in indices]
+        return np.stack(found)
+
+    def _tile(self, tile: int) -> F32:
+        """(16, in_features) dequantized rows."""
+        scales = np.repeat(self.scales(tile, tile + 1), BLOCK, axis=1)
+        values = self.levels[unpack_nibbles(self.codes[tile : tile + 1])] * scales
+        return values[:, : self.shape[1]].astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class FourBitFloatMatrix:
+    """Implements `Matrix` for drafts whose levels are no int8: the paper's table, on the FP32 path."""
+
+    shape: tuple[int, int]
+    codes: U8  # (row tiles, column tiles, 64)
+    levels: F32  # (16,) by nibble
+    scales: Callable[[int, int], F32]  # of row tiles [start, stop): (rows, blocks of 32)
+
+    def multiply(self, x: F32) -> F32:
+        return rowwise.linear(x, self.shape[0], self._decoded)
+
+    def rows(self, indices: NDArray[np.intp]) -> F32:
+        return np.concatenate([self._decoded(int(i), int(i) + 1) for i in indices])
+
+    def _decoded(self, start: int, stop: int) -> F32:
+        first, last = start // TILE_ROWS, -(-stop // TILE_ROWS)
+        scales = np.repeat(self.scales(first, last), BLOCK, axis=1)
+        values = self.levels[unpack_nibbles(self.codes[first:last])] * scales[:, : self.codes.shape[1] * 8]
+        skipped = start - first * TILE_ROWS
+        return values[skipped : skipped + stop - start, : self.shape[1]]
+
+
+def mxfp4_matrix(shape: tuple[int, int], codes: U8, scales: U8) -> FourBitMatrix:
+    """The MXFP4 draft of a matrix.
+
+    Args:
+        shape: (out_features, in_features).
+        codes: (row tiles, column tiles, 64).
+        scales: (row tiles, blocks, 16) E8M0.
+    """
+
+    def block_scales(start: int, stop: int) -> F32:
+        return unpack_scales(decode_e8m0(scales[start:stop])) * np.float32(0.5)  # the levels are doubled
+
+    return FourBitMatrix(shape, codes, DOUBLED, block_scales)
+
+
+def bsfp_draft_matrix(
+    shape: tuple[int, int], codes: U8, scales: U16, table: SegmentTable
+) -> FourBitMatrix | FourBitFloatMatrix:
+    """The BSFP draft of a matrix, on the int8 path where its levels allow.
+
+    Args:
+        shape: (out_features, in_features).
+        codes: (row tiles, column tiles, 64).
+        scales: (row tiles, groups, 16) BF16 patterns.
+        table: the tensor's segment table.
+    """
+
+    def block_scales(start: int, stop: int) -> F32:
+        groups = BF16.decode(unpack_scales(scales[start:stop]))
+        return np.repeat(groups, GROUP // BLOCK, axis=1)
+
+    if table.has_int8_levels:
+        return FourBitMatrix(shape, codes, table.signed_levels.astype(np.int8), block_scales)
+    return FourBitFloatMatrix(shape, codes, table.signed_levels, block_scales)

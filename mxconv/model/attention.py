@@ -1,0 +1,44 @@
+"""Attention of one position over the positions before it."""
+
+import math
+
+import numpy as np
+
+from mxconv.arrays import F32
+from mxconv.kernels.rowwise import fold
+
+CHUNK = 64  # positions that are folded together; chunks are added one after another
+
+
+def attend(query: F32, keys: F32, values: F32) -> F32:
+    """Softmax-weighted mean of the values, for every head of one position.
+
+    The order of every sum depends on the number of keys alone, so the result does not depend on which other
+    positions are evaluated in the same pass. Memory is that of one chunk.
+
+    Args:
+        query: (num_heads, head_dim) float32. Heads h * group .. (h + 1) * group - 1 share key-value head h.
+        keys: (num_key_value_heads, num_positions, head_dim) float32, as are the values.
+
+    Returns:
+        (num_heads, head_dim) float32.
+    """
+    num_heads, head_dim = query.shape
+    num_key_value_heads, num_positions, _ = keys.shape
+    group = num_heads // num_key_value_heads
+    scaled: F32 = (query * np.float32(1 / math.sqrt(head_dim))).reshape(num_key_value_heads, group, 1, head_dim)
+    chunks = [slice(start, min(start + CHUNK, num_positions)) for start in range(0, num_positions, CHUNK)]
+
+    scores = np.empty((num_key_value_heads, group, num_positions), np.float32)
+    for chunk in chunks:
+        scores[:, :, chunk] = fold(scaled * keys[:, None, chunk])
+    scores -= scores.max(axis=-1, keepdims=True)
+    shares = np.exp(scores, out=scores)
+
+    total = np.zeros((num_key_value_heads, group), np.float32)
+    mixed = np.zeros((num_key_value_heads, group, head_dim), np.float32)
+    for chunk in chunks:
+        mixed += fold(shares[:, :, chunk, None] * values[:, None, chunk], axis=-2)
+        total += fold(shares[:, :, chunk].copy())
+    mixed /= total[..., None]
+    return mixed.reshape(num_heads, head_dim)

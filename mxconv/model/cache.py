@@ -1,0 +1,94 @@
+"""The keys and values of the positions that a decoder has seen."""
+
+import numpy as np
+
+from mxconv.arrays import F32
+from mxconv.errors import ModelError
+from mxconv.model.config import ModelConfig
+
+
+class KVCache:
+    """Keys and values, each (num_layers, num_key_value_heads, capacity, head_dim) float32.
+
+    Positions 0..length-1 are valid. A forward pass writes behind them and then advances; taking tokens back is
+    `truncate`, and the next pass overwrites. A draft that shares its target's cache drafts behind `length`,
+    truncates, and leaves the target to write its own keys and values there.
+
+    Args:
+        config: sizes.
+        capacity: positions to make room for at first; the room doubles when it is used up.
+    """
+
+    def __init__(self, config: ModelConfig, capacity: int = 64) -> None:
+        self.num_layers = config.num_hidden_layers
+        self.num_key_value_heads = config.num_key_value_heads
+        self.head_dim = config.head_dim
+        self.length = 0
+        self._keys = self._allocate(max(capacity, 1))
+        self._values = self._allocate(max(capacity, 1))
+
+    @property
+    def capacity(self) -> int:
+        capacity: int = self._keys.shape[2]
+        return capacity
+
+    def fits(self, config: ModelConfig) -> bool:
+        """Whether a decoder of this configuration can use it."""
+        needed = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
+        return (self.num_layers, self.num_key_value_heads, self.head_dim) == needed
+
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for `num_tokens` positions behind `length`."""
+        needed = self.length + num_tokens
+        if needed <= self.capacity:
+            return
+        capacity = self.capacity
+        while capacity < needed:
+            capacity *= 2
+        for name in ("_keys", "_values"):
+            grown = self._allocate(capacity)
+            grown[:, :, : self.length] = getattr(self, name)[:, :, : self.length]
+            setattr(self, name, grown)
+
+    def write(self, layer: int, keys: F32, values: F32) -> None:
+        """Put one layer's keys and values behind `length`, where `reserve` made room.
+
+        Args:
+            keys: (num_tokens, num_key_value_heads, head_dim) float32, as are the values.
+        """
+        stop = self.length + len(keys)
+        assert stop <= self.capacity
+        self._keys[layer, :, self.length : stop] = keys.transpose(1, 0, 2)
+        self._values[layer, :, self.length : stop] = values.transpose(1, 0, 2)
+
+    def read(self, layer: int, start: int, stop: int) -> tuple[F32, F32]:
+        """Keys and values of positions start..stop, views of (num_key_value_heads, stop - start, head_dim)."""
+        return self._keys[layer, :, start:stop], self._values[layer, :, start:stop]
+
+    def advance(self, num_tokens: int) -> None:
+        """Declare the positions that all layers have written valid."""
+        assert self.length + num_tokens <= self.capacity
+        self.length += num_tokens
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from `length` on.
+
+        Raises:
+            ModelError: there are fewer than `length`.
+        """
+        if not 0 <= length <= self.length:
+            raise ModelError(
+                f"KV cache: truncation to {length} positions; 0 to {self.length} are there. "
+                "Truncate to a length that was reached."
+            )
+        self.length = length
+
+    def _allocate(self, capacity: int) -> F32:
+        shape = self.num_layers, self.num_key_value_heads, capacity, self.head_dim
+        try:
+            return np.zeros(shape, np.float32)
+        except (MemoryError, ValueError) as error:
+            raise ModelError(
+                f"KV cache: no memory for {capacity} positions, shape {shape} in float32; "
+                "less is required. Shorten the prompt or generate fewer tokens."
+            ) from error

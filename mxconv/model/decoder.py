@@ -1,0 +1,96 @@
+"""The reference decoder: token ids in, logits out, in plain float32.
+
+With matrices that obey the row promise of `Matrix`, the logits of a position depend on its token prefix alone:
+the same bits whether a prompt goes in at once, in chunks or token by token, and whether or not other tokens were
+tried in between. Speculative decoding then has nothing to approximate: what a draft proposed is verified by the
+very numbers that plain decoding computes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mxconv.arrays import F32
+from mxconv.errors import ModelError
+from mxconv.kernels.rowwise import rms_norm
+from mxconv.model.cache import KVCache
+from mxconv.model.config import ModelConfig
+from mxconv.model.layer import Layer
+from mxconv.model.rope import RotaryEmbedding
+from mxconv.model.weights import CheckedWeights, Weights
+
+
+class Decoder:
+    """A llama, mistral, qwen2 or qwen3 model over any matrices.
+
+    Args:
+        config: the architecture.
+        weights: the tensors; the 16-bit target and its 4-bit drafts differ in nothing but these.
+        name: what messages call the model.
+
+    Raises:
+        ModelError: a tensor is missing or has another shape than the configuration says.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Weights, name: str) -> None:
+        self.config = config
+        self.name = name
+        tensors = CheckedWeights(weights, name)
+        self.embedding = tensors.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self.layers = [Layer.take(tensors, config, index) for index in range(config.num_hidden_layers)]
+        self.norm = tensors.vector("model.norm.weight", config.hidden_size)
+        self.head = tensors.matrix("lm_head.weight", config.vocab_size, config.hidden_size)
+        self.rotary = RotaryEmbedding(config.rope, config.head_dim)
+
+    def forward(self, token_ids: Sequence[int], cache: KVCache, last_only: bool = False) -> F32:
+        """Evaluate tokens at the positions behind `cache.length`, and advance the cache by them.
+
+        Args:
+            token_ids: at least one.
+            cache: the keys and values of the tokens before; unchanged when an error is raised.
+            last_only: compute the logits of the last token alone, as for a prompt.
+
+        Returns:
+            (num_tokens, vocab_size) float32, or (1, vocab_size) with `last_only`.
+
+        Raises:
+            ModelError: no tokens, a token outside the vocabulary, more positions than the model has, or a cache
+                made for another model.
+        """
+        ids = self._checked(token_ids, cache)
+        cache.reserve(len(ids))
+        rotations = self.rotary.rotations(cache.length, len(ids))
+        # weights may hold infinities and NaNs that somebody chose to keep: let them flow as IEEE says
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = self.embedding.rows(ids)
+            for layer in self.layers:
+                x = layer(x, cache, rotations)
+            if last_only:
+                x = x[-1:]
+            logits = self.head.multiply(rms_norm(x, self.norm, self.config.rms_norm_eps))
+        cache.advance(len(ids))
+        return logits
+
+    def _checked(self, token_ids: Sequence[int], cache: KVCache) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+        ids = np.array(token_ids, dtype=np.intp)
+        if len(ids) == 0:
+            raise ModelError(f"{self.name}: 0 tokens to evaluate; at least one is required. Give a prompt.")
+        outside = ids[(ids < 0) | (ids >= self.config.vocab_size)]
+        if len(outside):
+            raise ModelError(
+                f"{self.name}: token id {outside[0]}; ids from 0 to {self.config.vocab_size - 1} are required. "
+                "Use the tokenizer that belongs to the model."
+            )
+        if cache.length + len(ids) > self.config.max_position_embeddings:
+            raise ModelError(
+                f"{self.name}: {cache.length + len(ids)} positions; the model has "
+                f"{self.config.max_position_embeddings} (max_position_embeddings). "
+                "Shorten the prompt or generate fewer tokens."
+            )
+        if not cache.fits(self.config):
+            raise ModelError(
+                f"{self.name}: a KV cache of {cache.num_layers} layers, {cache.num_key_value_heads} heads and head "
+                f"size {cache.head_dim}; {self.config.num_hidden_layers}, {self.config.num_key_value_heads} and "
+                f"{self.config.head_dim} are required. Give this model a cache of its own."
+            )
+        return ids

@@ -1,0 +1,118 @@
+"""One transformer layer: attention and MLP, each behind a norm and added to its input."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mxconv.arrays import F32
+from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.rowwise import rms_norm, silu
+from mxconv.model.attention import attend
+from mxconv.model.cache import KVCache
+from mxconv.model.config import ModelConfig
+from mxconv.model.rope import rotate
+from mxconv.model.weights import CheckedWeights
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """A matrix and, in some models, a bias of (out_features,)."""
+
+    matrix: Matrix
+    bias: F32 | None
+
+    @classmethod
+    def take(cls, weights: CheckedWeights, name: str, shape: tuple[int, int], bias: bool) -> "Projection":
+        matrix = weights.matrix(f"{name}.weight", *shape)
+        return cls(matrix, weights.vector(f"{name}.bias", shape[0]) if bias else None)
+
+    def __call__(self, x: F32) -> F32:
+        """(num_tokens, in_features) to (num_tokens, out_features)."""
+        y = self.matrix.multiply(x)
+        return y if self.bias is None else y + self.bias
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """The tensors of layer `index`, and what it does with them."""
+
+    index: int
+    config: ModelConfig
+    input_norm: F32
+    query: Projection
+    key: Projection
+    value: Projection
+    query_norm: F32 | None
+    key_norm: F32 | None
+    output: Projection
+    mlp_norm: F32
+    gate: Projection
+    up: Projection
+    down: Projection
+
+    @classmethod
+    def take(cls, weights: CheckedWeights, config: ModelConfig, index: int) -> "Layer":
+        """Pick the layer's tensors.
+
+        Raises:
+            ModelError: one is missing or has another shape than the configuration says.
+        """
+        name = f"model.layers.{index}"
+        hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
+        heads, kv_heads = config.num_attention_heads * head, config.num_key_value_heads * head
+
+        def projection(part: str, out_features: int, in_features: int, bias: bool) -> Projection:
+            return Projection.take(weights, f"{name}.{part}", (out_features, in_features), bias)
+
+        def norm(part: str, length: int) -> F32:
+            return weights.vector(f"{name}.{part}.weight", length)
+
+        return cls(
+            index=index,
+            config=config,
+            input_norm=norm("input_layernorm", hidden),
+            query=projection("self_attn.q_proj", heads, hidden, config.qkv_bias),
+            key=projection("self_attn.k_proj", kv_heads, hidden, config.qkv_bias),
+            value=projection("self_attn.v_proj", kv_heads, hidden, config.qkv_bias),
+            query_norm=norm("self_attn.q_norm", head) if config.qk_norm else None,
+            key_norm=norm("self_attn.k_norm", head) if config.qk_norm else None,
+            output=projection("self_attn.o_proj", hidden, heads, config.output_bias),
+            mlp_norm=norm("post_attention_layernorm", hidden),
+            gate=projection("mlp.gate_proj", inner, hidden, config.mlp_bias),
+            up=projection("mlp.up_proj", inner, hidden, config.mlp_bias),
+            down=projection("mlp.down_proj", hidden, inner, config.mlp_bias),
+        )
+
+    def __call__(self, x: F32, cache: KVCache, rotations: tuple[F32, F32]) -> F32:
+        """Evaluate the positions behind `cache.length`, writing their keys and values there.
+
+        Args:
+            x: (num_tokens, hidden_size) float32.
+            cache: with room for them.
+            rotations: cosines and sines of their positions, each (num_tokens, 1, head_dim / 2).
+
+        Returns:
+            (num_tokens, hidden_size) float32.
+        """
+        x = x + self.output(self._attention(rms_norm(x, self.input_norm, self.config.rms_norm_eps), cache, rotations))
+        h = rms_norm(x, self.mlp_norm, self.config.rms_norm_eps)
+        return x + self.down(silu(self.gate(h)) * self.up(h))
+
+    def _attention(self, h: F32, cache: KVCache, rotations: tuple[F32, F32]) -> F32:
+        num_tokens, head_dim = len(h), self.config.head_dim
+        queries = self.query(h).reshape(num_tokens, -1, head_dim)
+        keys = self.key(h).reshape(num_tokens, -1, head_dim)
+        values = self.value(h).reshape(num_tokens, -1, head_dim)
+        if self.query_norm is not None:
+            queries = rms_norm(queries, self.query_norm, self.config.rms_norm_eps)
+        if self.key_norm is not None:
+            keys = rms_norm(keys, self.key_norm, self.config.rms_norm_eps)
+        queries = rotate(queries, *rotations)
+        cache.write(self.index, rotate(keys, *rotations), values)
+
+        mixed = np.empty_like(queries)
+        for token in range(num_tokens):
+            stop = cache.length + token + 1  # a position sees itself
+            start = max(0, stop - (self.config.windows[self.index] or stop))
+            mixed[token] = attend(queries[token], *cache.read(self.index, start, stop))
+        return mixed.reshape(num_tokens, -1)

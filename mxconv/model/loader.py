@@ -1,0 +1,176 @@
+"""From a package to decoders, one a level; weights stay in the memory-mapped files."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+from mxconv.arrays import F32, U16
+from mxconv.checkpoint.manifest import LevelRecord, TensorRecord
+from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.codecs.float16 import FORMATS
+from mxconv.errors import ModelError, PackageError
+from mxconv.kernels.bsfp_full import BsfpMatrix
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
+from mxconv.kernels.matrix import Matrix
+from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
+from mxconv.model.tokenizer import Tokenizer
+from mxconv.model.weights import Weights
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True)
+class LoadedLevel:
+    """A level that can decode; `record` says how it drafts."""
+
+    record: LevelRecord
+    decoder: Decoder
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def shares_cache(self) -> bool:
+        return "kv_cache" in self.record.shares
+
+
+class LoadedPackage:
+    """The levels of a package, outermost first, and its tokenizer. A context manager: closing unmaps the files."""
+
+    def __init__(self, path: Path, levels: list[str] | None = None) -> None:
+        """Load some levels.
+
+        Args:
+            path: the package.
+            levels: names from the manifest, the target first; None for all.
+
+        Raises:
+            MxconvError: the package is damaged, a level is unknown, or the architecture is not supported.
+        """
+        self._stack = ExitStack()
+        try:
+            self.package = self._stack.enter_context(Package(path))
+            self.config = ModelConfig.from_file(path / "config.json")
+            self.tokenizer = Tokenizer.from_folder(path)
+            chosen = _choose(self.package, levels)
+            target = self._target_weights()
+            self.levels = [self._load(record, target) for record in chosen]
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> "LoadedPackage":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _load(self, record: LevelRecord, target: Weights) -> LoadedLevel:
+        if record.kind == "target":
+            return LoadedLevel(record, Decoder(self.config, target, record.name))
+        if record.kind == "self-draft":
+            weights = Weights({**target.matrices, **self._draft_matrices()}, target.vectors)
+            return LoadedLevel(record, Decoder(self.config, weights, record.name))
+        assert record.path is not None
+        folder = self.package.root / record.path
+        if record.codec == "package":
+            nested = self._stack.enter_context(LoadedPackage(folder, ["target"]))
+            return LoadedLevel(record, nested.levels[0].decoder)
+        checkpoint = self._stack.enter_context(open_checkpoint(folder))
+        config = ModelConfig.from_file(folder / "config.json")
+        return LoadedLevel(record, Decoder(config, _dense_weights(checkpoint.tensors), record.name))
+
+    def _target_weights(self) -> Weights:
+        """The 16-bit weights: dense, or rebuilt from BSFP as they are used."""
+        records = self.package.manifest.tensors
+        tensors: Mapping[str, SourceTensor]
+        if self.package.has_target:
+            tensors = {r.name: self.package.kept(r) for r in records if r.name in self.package.arrays}
+        else:
+            tensors = self._referenced_tensors()
+        weights = _dense_weights(tensors, tie=False)
+        rebuilt = {r.name: self._bsfp_matrix(r) for r in records if r.codec == "bsfp"}
+        return Weights(_tied({**weights.matrices, **rebuilt}), weights.vectors)
+
+    def _referenced_tensors(self) -> Mapping[str, SourceTensor]:
+        """The tensors of the source checkpoint, which must be what was converted."""
+        source = self.package.manifest.source
+        checkpoint = self._stack.enter_context(open_checkpoint(source.id, revision=source.commit))
+        sizes = {record.path: record.num_bytes for record in source.files}
+        for path in checkpoint.weight_files:
+            name = path.relative_to(checkpoint.root).as_posix()
+            if sizes.get(name) != path.stat().st_size:
+                raise PackageError(
+                    f"{path}: {path.stat().st_size:,} bytes; {self.package.root} was converted from a file of "
+                    f"{sizes.get(name)}. Restore the source, or convert again."
+                )
+        return checkpoint.tensors
+
+    def _bsfp_matrix(self, record: TensorRecord) -> Matrix:
+        stored = self.package.bsfp(record)
+        return BsfpMatrix(stored.shape, stored.table.float_format, stored.target_rows)
+
+    def _draft_matrices(self) -> dict[str, Matrix]:
+        """The 4-bit matrices. The embedding stays exact even where it is also the quantized output head."""
+        make: dict[str, Callable[[TensorRecord], Matrix]] = {"mxfp4": self._mxfp4_draft, "bsfp": self._bsfp_draft}
+        drafts = {r.name: make[r.codec](r) for r in self.package.manifest.tensors if r.codec in make}
+        if EMBEDDING in drafts:
+            drafts[HEAD] = drafts.pop(EMBEDDING)
+        return drafts
+
+    def _mxfp4_draft(self, record: TensorRecord) -> Matrix:
+        stored = self.package.mxfp4(record)
+        return mxfp4_matrix(stored.shape, stored.codes, stored.scales)
+
+    def _bsfp_draft(self, record: TensorRecord) -> Matrix:
+        stored = self.package.bsfp(record)
+        return bsfp_draft_matrix(stored.shape, stored.packed.codes, stored.packed.scales, stored.table)
+
+
+def _choose(package: Package, names: list[str] | None) -> list[LevelRecord]:
+    levels = {record.name: record for record in package.manifest.levels}
+    if names is None:
+        return list(levels.values())
+    unknown = [name for name in names if name not in levels]
+    if unknown or not names or names[0] != package.manifest.levels[0].name:
+        raise ModelError(
+            f"{package.root}: levels {', '.join(names) or 'none'}; a list that begins with "
+            f"{package.manifest.levels[0].name!r}, out of {', '.join(levels)}, is required."
+        )
+    return [levels[name] for name in names]
+
+
+def _dense_weights(tensors: Mapping[str, SourceTensor], tie: bool = True) -> Weights:
+    """16-bit matrices as they lie in the file; vectors as float32. Other tensors are no weights of these models."""
+    matrices: dict[str, Matrix] = {}
+    vectors: dict[str, F32] = {}
+    for name, tensor in tensors.items():
+        float_format = FORMATS.get(tensor.dtype)
+        if len(tensor.shape) == 2 and float_format:
+            matrices[name] = DenseMatrix(cast(U16, tensor.array()), float_format)
+        elif len(tensor.shape) == 1 and float_format:
+            vectors[name] = float_format.decode(cast(U16, tensor.array()))
+        elif len(tensor.shape) == 1 and tensor.dtype == "F32":
+            vectors[name] = cast(F32, tensor.array())
+    return Weights(_tied(matrices) if tie else matrices, vectors)
+
+
+def _tied(matrices: dict[str, Matrix]) -> dict[str, Matrix]:
+    """With tied embeddings the output head is the embedding matrix."""
+    if HEAD not in matrices and EMBEDDING in matrices:
+        return {**matrices, HEAD: matrices[EMBEDDING]}
+    return matrices

@@ -1,0 +1,60 @@
+"""The tensors of a model by name, and their shapes checked as a decoder takes them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from mxconv.arrays import F32
+from mxconv.errors import ModelError
+from mxconv.kernels.matrix import Matrix
+
+REMEDY = "Convert the checkpoint again, or take the config.json that belongs to it."
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a loader hands to a decoder.
+
+    Args:
+        matrices: the two-dimensional tensors under their names in the checkpoint. `lm_head.weight` is always among
+            them: with tied embeddings it is the same tensor, though perhaps in another format.
+        vectors: norms and biases, float32.
+    """
+
+    matrices: Mapping[str, Matrix]
+    vectors: Mapping[str, F32]
+
+
+@dataclass(frozen=True)
+class CheckedWeights:
+    """Weights that are taken by name and required shape. `model` names them in messages."""
+
+    weights: Weights
+    model: str
+
+    def matrix(self, tensor: str, out_features: int, in_features: int) -> Matrix:
+        """Raises ModelError where the matrix is missing or has another shape."""
+        required = out_features, in_features
+        matrix = self.weights.matrices.get(tensor)
+        if matrix is None:
+            self._missing(tensor, required)
+        if tuple(matrix.shape) != required:
+            self._misshapen(tensor, matrix.shape, required)
+        return matrix
+
+    def vector(self, tensor: str, length: int) -> F32:
+        """Raises ModelError where the vector is missing or has another length."""
+        vector = self.weights.vectors.get(tensor)
+        if vector is None:
+            self._missing(tensor, (length,))
+        if vector.shape != (length,):
+            self._misshapen(tensor, vector.shape, (length,))
+        return vector
+
+    def _missing(self, tensor: str, required: tuple[int, ...]) -> NoReturn:
+        raise ModelError(f"{self.model}: tensor {tensor} is missing; its shape {required} is required. {REMEDY}")
+
+    def _misshapen(self, tensor: str, found: tuple[int, ...], required: tuple[int, ...]) -> NoReturn:
+        raise ModelError(
+            f"{self.model}: tensor {tensor} has shape {tuple(found)}; config.json requires {required}. {REMEDY}"
+        )

@@ -1,0 +1,120 @@
+"""The logits of a position depend on the token prefix alone, bit for bit (design, numerics 2)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mxconv.kernels.matrix import Matrix
+from mxconv.model.cache import KVCache
+from mxconv.model.decoder import Decoder
+from mxconv.model.weights import Weights
+
+NUM_TOKENS = 150  # beyond two chunks of attention
+
+
+def logits_in_steps(decoder: Decoder, token_ids: list[int], widths: list[int]) -> np.ndarray:
+    """All logits when the tokens go in by these numbers, the last of which is repeated."""
+    cache = KVCache(decoder.config, capacity=8)
+    parts = []
+    while cache.length < len(token_ids):
+        width = widths[min(len(parts), len(widths) - 1)]
+        parts.append(decoder.forward(token_ids[cache.length : cache.length + width], cache))
+    return np.concatenate(parts)
+
+
+@pytest.fixture(scope="session")
+def one_by_one(oracle: Any) -> np.ndarray:
+    return logits_in_steps(oracle.decoder, oracle.text(NUM_TOKENS), [1])
+
+
+def test_logits_have_the_same_bits_at_any_width(oracle: Any, one_by_one: np.ndarray) -> None:
+    for width in (2, 3, 5, 8, 16, 33, 64, NUM_TOKENS):
+        logits = logits_in_steps(oracle.decoder, oracle.text(NUM_TOKENS), [width])
+        assert (logits.view(np.uint32) == one_by_one.view(np.uint32)).all(), f"width {width}"
+
+
+def test_logits_of_trained_models_have_the_same_bits_at_any_width(shared_oracle: Any) -> None:
+    ids = shared_oracle.text(70)
+    alone = logits_in_steps(shared_oracle.decoder, ids, [1])
+    for width in (2, 3, 5, 8, 16, 33, 64):
+        logits = logits_in_steps(shared_oracle.decoder, ids, [width])
+        assert (logits.view(np.uint32) == alone.view(np.uint32)).all(), f"width {width}"
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral, window", "qwen3"])
+@settings(max_examples=12, deadline=None)
+@given(widths=st.lists(st.integers(1, 40), min_size=1, max_size=12))
+def test_logits_have_the_same_bits_however_a_prompt_is_cut(
+    tiny_oracle: Any, architecture: str, widths: list[int]
+) -> None:
+    oracle = tiny_oracle(architecture)
+    ids = oracle.text(80)
+    whole = logits_in_steps(oracle.decoder, ids, [80])
+    assert (logits_in_steps(oracle.decoder, ids, widths) == whole).all()
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    rejected=st.lists(st.integers(0, 95), min_size=1, max_size=70),
+    kept=st.integers(0, 40),
+)
+def test_logits_have_the_same_bits_after_rejected_tokens_are_rolled_back(
+    tiny_oracle: Any, rejected: list[int], kept: int
+) -> None:
+    oracle = tiny_oracle("mistral, window")
+    ids = oracle.text(60)
+    whole = logits_in_steps(oracle.decoder, ids, [60])
+    cache = KVCache(oracle.decoder.config, capacity=1)
+    if kept:
+        oracle.decoder.forward(ids[:kept], cache)
+    oracle.decoder.forward(rejected, cache)
+    cache.truncate(kept)
+    assert (oracle.decoder.forward(ids[kept:], cache) == whole[kept:]).all()
+
+
+def test_a_draft_that_shares_the_cache_leaves_no_trace_in_the_targets_logits(tiny_oracle: Any) -> None:
+    target, draft = tiny_oracle("llama"), tiny_oracle("llama, linear scaling")
+    ids = target.text(60)
+    whole = logits_in_steps(target.decoder, ids, [60])
+    cache = KVCache(target.decoder.config)
+    logits = [target.decoder.forward(ids[:20], cache)]
+    for start in range(20, 60, 4):
+        for token in ids[start : start + 4]:
+            draft.decoder.forward([token], cache)
+        cache.truncate(start)
+        logits.append(target.decoder.forward(ids[start : start + 4], cache))
+    assert (np.concatenate(logits) == whole).all()
+
+
+@dataclass(frozen=True)
+class WidthDependentMatrix:
+    """What a BLAS does, made certain: the order of summation follows from the number of rows."""
+
+    inner: Matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.inner.shape
+
+    def multiply(self, x: np.ndarray) -> np.ndarray:
+        weights = self.inner.rows(np.arange(self.shape[0]))
+        pieces = min(len(x), 8)
+        step = -(-x.shape[1] // pieces)
+        cuts = [slice(start, start + step) for start in range(0, x.shape[1], step)]
+        return sum((np.cumsum(x[:, None, cut] * weights[:, cut], axis=-1)[..., -1] for cut in cuts), np.float32(0))
+
+
+@pytest.mark.parametrize("tensor", ["lm_head.weight", "model.layers.0.mlp.down_proj.weight"])
+def test_one_matrix_that_adds_in_an_order_of_the_batchs_width_is_found_out(tiny_oracle: Any, tensor: str) -> None:
+    oracle = tiny_oracle("llama")
+    matrices = dict(oracle.weights.matrices)
+    matrices[tensor] = WidthDependentMatrix(matrices[tensor])
+    decoder = Decoder(oracle.decoder.config, Weights(matrices, oracle.weights.vectors), "width-dependent")
+    ids = oracle.text(40)
+    alone, together = logits_in_steps(decoder, ids, [1]), logits_in_steps(decoder, ids, [5])
+    assert not (alone == together).all()
+    np.testing.assert_allclose(alone, together, atol=1e-3)  # right numbers, wrong bits
