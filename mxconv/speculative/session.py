@@ -1,0 +1,47 @@
+"""A KV cache that knows its tokens, so that rolling back to a common prefix is one comparison."""
+
+from collections.abc import Sequence
+
+from mxconv.arrays import F32
+from mxconv.model.cache import KVCache
+from mxconv.model.decoder import Decoder
+
+
+class Session:
+    """The tokens whose keys and values a cache holds.
+
+    The target and the draft that shares its cache have one session; a model with a cache of its own has its own.
+    """
+
+    def __init__(self, cache: KVCache) -> None:
+        self.cache = cache
+        self.tokens: list[int] = []
+
+    def align(self, context: Sequence[int]) -> list[int]:
+        """Roll back to the longest prefix shared with `context`, its last token left out.
+
+        Returns:
+            The tokens of `context` that are not in the cache: at least the last, since its logits are wanted.
+        """
+        length = 0
+        for ours, theirs in zip(self.tokens, context[:-1], strict=False):
+            if ours != theirs:
+                break
+            length += 1
+        self.rewind(length)
+        return list(context[length:])
+
+    def feed(self, decoder: Decoder, tokens: Sequence[int], num_logits: int) -> F32:
+        """Evaluate tokens behind those in the cache.
+
+        Returns:
+            (num_logits, vocab_size): the logits of the last tokens.
+        """
+        logits = decoder.forward(tokens, self.cache, last_only=num_logits == 1)
+        self.tokens += tokens
+        return logits[-num_logits:]
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+        self.cache.truncate(length)
+        del self.tokens[length:]
