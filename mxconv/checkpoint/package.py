@@ -153,6 +153,15 @@ class Package:
         """A tensor that is stored as it was, in the target or among the BSFP planes."""
         return self.arrays[record.name]
 
+    def release(self, record: TensorRecord, start: int, stop: int) -> None:
+        """Drop rows [start, stop) of a tensor from resident memory: its tiles, or itself where it is kept."""
+        tiles = start // TILE_ROWS, -(-stop // TILE_ROWS)
+        for part in ("codes", "scales", "residual_low", "residual_high"):
+            if (array := self.arrays.get(f"{record.name}.{part}")) is not None:
+                array.release(*tiles)
+        if record.name in self.arrays:
+            self.arrays[record.name].release(start, stop)
+
     def _array(self, name: str) -> NDArray[np.generic]:
         return self.arrays[name].array()
 

@@ -130,20 +130,11 @@ def _slices(survey: Survey) -> Iterator[tuple[NDArray[np.generic], U16]]:
     nothing = np.zeros(0, np.uint16)
     tensor = plan.tensor
     if not tensor.shape:
-        whole = tensor.array().reshape(1)
-        yield _cast(survey, whole), nothing
+        yield survey.original().reshape(1), nothing
         return
     row_bytes = max(tensor.num_bytes // max(tensor.shape[0], 1), 1)
     step = max(MAX_SLICE_BYTES // row_bytes, 1)
     for start in range(0, tensor.shape[0], step):
         stop = min(start + step, tensor.shape[0])
-        yield _cast(survey, tensor.rows(start, stop)), nothing
+        yield survey.original(start, stop), nothing
         tensor.release(start, stop)
-
-
-def _cast(survey: Survey, piece: NDArray[np.generic]) -> NDArray[np.generic]:
-    """F32 rounded to 16 bits where the plan says so."""
-    if not survey.plan.is_cast:
-        return piece
-    assert survey.plan.float_format is not None
-    return survey.plan.float_format.encode(piece.astype(np.float32))

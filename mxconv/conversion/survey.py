@@ -6,6 +6,7 @@ After it the length of every stored array is known, so headers can be written be
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import NUM_PATTERNS, PatternHistogram
@@ -32,6 +33,15 @@ class Survey:
     def rows(self) -> PatternRows:
         assert self.plan.float_format is not None
         return PatternRows(self.plan.tensor, self.plan.float_format, self.plan.is_cast, self.rescale_factor)
+
+    def original(self, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
+        """The source's rows [start, stop), or all of it, after any cast: what must come back."""
+        tensor = self.plan.tensor
+        rows = tensor.array() if stop is None else tensor.rows(start, stop)
+        if not self.plan.is_cast:
+            return rows
+        assert self.plan.float_format is not None
+        return self.plan.float_format.encode(rows.astype(np.float32))
 
 
 def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:

@@ -120,6 +120,7 @@ class Hierarchy:
             chain = Level(
                 decoder=self.levels[index].decoder,
                 session=sessions[index],
+                shares_session=index > 0 and sessions[index] is sessions[0],
                 num_draft_tokens=asked[index],
                 confidence=self.confidence[index - 1] if index else 0.0,
                 statistics=statistics[index],

@@ -44,7 +44,8 @@ class Level:
 
     Args:
         decoder: the model.
-        session: its cache; the very session of the level above where the two share it.
+        session: its cache; where it shares the target's, that very session.
+        shares_session: whether it does, and must leave it as it was found.
         num_draft_tokens: how many tokens it asks of its draft in a round.
         confidence: as a draft, it stops behind the first token whose probability is below.
         statistics: what it did.
@@ -53,6 +54,7 @@ class Level:
 
     decoder: Decoder
     session: Session
+    shares_session: bool
     num_draft_tokens: int
     confidence: float
     statistics: LevelStatistics
@@ -86,8 +88,8 @@ class Level:
                 confident = _probability(logits, token) >= self.confidence
                 if not confident:
                     break
-        # In a shared cache the target's own keys and values end at `base`; with a cache of its own, `align` decides
-        self.session.rewind(min(base, len(self.session.tokens)))
+        if self.shares_session:  # behind `base` lie the draft's keys and values, not the target's
+            self.session.rewind(base)
         self.statistics.num_proposed += len(tokens)
         return tokens
 

@@ -1,0 +1,176 @@
+"""`mxconv quantize`: a checkpoint becomes a package."""
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mxconv.cli.output import console, format_bytes, print_json, progress_bars
+
+if TYPE_CHECKING:
+    from mxconv.checkpoint.manifest import Manifest
+    from mxconv.convert import Preparation
+
+
+def quantize(
+    source: Annotated[str, typer.Argument(help="Checkpoint folder, .safetensors file, or Hub model id.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The package: a folder that does not exist yet.")],
+    codec: Annotated[str, typer.Option(help="mxfp4 or bsfp.")] = "mxfp4",
+    scale_rule: Annotated[str, typer.Option(help="MXFP4 block scales: ocp, even, ceil, ggml or mse.")] = "ocp",
+    lm_head: Annotated[str, typer.Option(help="Output head: quantize, or keep in 16 bits.")] = "quantize",
+    skip: Annotated[list[str] | None, typer.Option(help="Tensor name pattern to leave in 16 bits; repeatable.")] = None,
+    outliers: Annotated[str, typer.Option(help="BSFP: exact (lossless), or rescale (SPEQ Algorithm 1).")] = "exact",
+    segments: Annotated[str, typer.Option(help="BSFP segment table: fitted, or paper (SPEQ's).")] = "fitted",
+    residual_bits: Annotated[str, typer.Option(help="BSFP residual width: auto, or 8 to 12.")] = "auto",
+    on_nonfinite: Annotated[str, typer.Option(help="A tensor with NaN or infinity: error, or keep.")] = "error",
+    dtype: Annotated[str | None, typer.Option(help="Round F32 weights to bf16 or fp16.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="MXFP4: include or reference the 16-bit weights; a local source is included.")
+    ] = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(help="A further level: checkpoint:PATH or package:PATH[,num_draft_tokens=N,confidence=P]."),
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
+    max_shard_bytes: Annotated[int, typer.Option(help="Largest file to write.")] = 5_000_000_000,
+    threads: Annotated[int | None, typer.Option(help="Tensors to encode side by side; all processors.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would become of each tensor.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Convert a 16-bit checkpoint to MXFP4 or BSFP."""
+    from mxconv.checkpoint.source import open_checkpoint
+    from mxconv.conversion.options import QuantizeOptions
+    from mxconv.conversion.staging import check_target
+    from mxconv.convert import convert, prepare
+    from mxconv.errors import MxconvError
+
+    if residual_bits != "auto" and not residual_bits.isdigit():
+        raise MxconvError(f"--residual-bits: {residual_bits!r}; auto or a number from 8 to 12 is required.")
+    options = QuantizeOptions(
+        codec=codec,  # type: ignore[arg-type]  # QuantizeOptions checks every choice
+        scale_rule=scale_rule,  # type: ignore[arg-type]
+        lm_head=lm_head,  # type: ignore[arg-type]
+        skip=tuple(skip or ()),
+        outliers=outliers,  # type: ignore[arg-type]
+        segments=segments,  # type: ignore[arg-type]
+        residual_bits=None if residual_bits == "auto" else int(residual_bits),
+        on_nonfinite=on_nonfinite,  # type: ignore[arg-type]
+        dtype=dtype,  # type: ignore[arg-type]
+        target=target,  # type: ignore[arg-type]
+        drafts=tuple(draft or ()),
+        max_shard_bytes=max_shard_bytes,
+        num_threads=os.cpu_count() or 1 if threads is None else threads,
+        force=force,
+    )
+    check_target(output, force)
+    begin = time.perf_counter()
+    with open_checkpoint(source, revision=revision) as checkpoint, progress_bars() as progress:
+        if dry_run:
+            preparation = prepare(checkpoint, options, progress)
+            result = _plan(preparation, output)
+        else:
+            manifest = convert(checkpoint, output, options, progress)
+            num_bytes_source = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
+            result = _result(manifest, output, num_bytes_source, time.perf_counter() - begin)
+    if dry_run:
+        _print_plan(result, json_output)
+    else:
+        _print_result(result, json_output)
+    if json_output:
+        print_json(result)
+
+
+def _result(manifest: "Manifest", output: Path, num_bytes_source: int, seconds: float) -> dict[str, Any]:
+    import resource
+
+    return {
+        "package": str(output),
+        "codec": manifest.options.codec,
+        "num_tensors": len(manifest.tensors),
+        "num_quantized": sum(record.codec != "keep" for record in manifest.tensors),
+        "num_bytes_source": num_bytes_source,
+        "num_bytes_package": sum(record.num_bytes for record in manifest.files),
+        "bits_per_weight": manifest.bits_per_weight,
+        "lossless": manifest.lossless,
+        "seconds": seconds,
+        "input_gigabytes_per_second": num_bytes_source / seconds / 1e9,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "levels": [level.model_dump() for level in manifest.levels],
+    }
+
+
+def _plan(preparation: "Preparation", output: Path) -> dict[str, Any]:
+    from mxconv.conversion.layout import quantized_arrays
+
+    tensors = []
+    for survey in preparation.surveys:
+        plan = survey.plan
+        stored = sum(array.num_bytes for array in quantized_arrays(survey))
+        tensors.append(
+            {
+                "name": plan.name,
+                "dtype": plan.dtype,
+                "shape": list(plan.tensor.shape),
+                "codec": plan.codec,
+                "reason": plan.reason,
+                "num_bytes_source": plan.tensor.num_bytes,
+                "num_bytes_quantized": stored,
+                "num_escapes": survey.num_escapes,
+            }
+        )
+    linked = sum(record.num_bytes for record in preparation.source_files) if preparation.links_target else 0
+    return {
+        "package": str(output),
+        "codec": preparation.options.codec,
+        "num_tensors": len(tensors),
+        "num_quantized": len(preparation.quantized),
+        "num_bytes_source": preparation.num_bytes_source,
+        "num_bytes_package": linked + sum(shard.num_bytes for shard in preparation.layout.shards),
+        "bits_per_weight": preparation.bits_per_weight,
+        "lossless": preparation.is_lossless,
+        "tensors": tensors,
+    }
+
+
+def _print_plan(result: dict[str, Any], json_output: bool) -> None:
+    from rich.table import Table
+
+    table = Table("tensor", "dtype", "shape", "codec", "why", "source", "quantized")
+    for tensor in result["tensors"]:
+        stored = tensor["num_bytes_quantized"]
+        table.add_row(
+            tensor["name"],
+            tensor["dtype"],
+            " x ".join(map(str, tensor["shape"])),
+            tensor["codec"],
+            tensor["reason"],
+            format_bytes(tensor["num_bytes_source"]),
+            format_bytes(stored) if stored else "",
+        )
+    out = console(json_output)
+    out.print(table)
+    out.print(
+        f"{result['num_quantized']} of {result['num_tensors']} tensors at {result['bits_per_weight']:.2f} bits each; "
+        f"{format_bytes(result['num_bytes_source'])} become {format_bytes(result['num_bytes_package'])}. "
+        "Nothing was written."
+    )
+
+
+def _print_result(result: dict[str, Any], json_output: bool) -> None:
+    out = console(json_output)
+    lossless = "lossless" if result["lossless"] else "not lossless on its own"
+    out.print(
+        f"[bold]{result['package']}[/bold]: {result['codec']}, {result['num_quantized']} of {result['num_tensors']} "
+        f"tensors at {result['bits_per_weight']:.2f} bits a weight, {lossless}",
+        highlight=False,
+    )
+    out.print(
+        f"{format_bytes(result['num_bytes_source'])} became {format_bytes(result['num_bytes_package'])} in "
+        f"{result['seconds']:.1f} s ({result['input_gigabytes_per_second']:.2f} GB/s of input, peak memory "
+        f"{format_bytes(result['peak_rss_bytes'])})",
+        highlight=False,
+    )
+    out.print("levels: " + " <- ".join(level["name"] for level in result["levels"]), highlight=False)

@@ -1,0 +1,99 @@
+"""`mxconv verify`: proof that a package is whole, exact, and decodes as its target does."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mxconv.cli.output import console, print_json, progress_bars
+
+if TYPE_CHECKING:
+    from mxconv.verify import Verification
+
+
+def verify(
+    package: Annotated[Path, typer.Argument(help="The package.")],
+    source: Annotated[str | None, typer.Option(help="What it was converted from; compare bit for bit.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
+    decode: Annotated[
+        Path | None, typer.Option(help="Prompts (.jsonl, key `prompt`) to decode with and without drafts.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens a prompt for --decode.")] = 64,
+    write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Check hashes, rebuild every tensor bit for bit, compare decoding with and without drafts."""
+    from contextlib import ExitStack
+    from dataclasses import replace
+
+    from mxconv.checkpoint.source import open_checkpoint
+    from mxconv.speculative.prompts import read_prompts
+    from mxconv.verify import verify as verify_package
+    from mxconv.verify import verify_decoding, write_certificate
+
+    prompts = read_prompts(decode) if decode else []
+    with ExitStack() as stack:
+        checkpoint = stack.enter_context(open_checkpoint(source, revision=revision)) if source else None
+        progress = stack.enter_context(progress_bars())
+        verification = verify_package(package, checkpoint, progress)
+    if prompts and verification.ok:
+        with progress_bars("prompts") as progress:
+            record = verify_decoding(package, prompts, max_new_tokens, progress)
+        verification = replace(verification, decode=record)
+    if write and verification.ok:
+        write_certificate(package, verification)
+    _print(verification, package, json_output)
+    if json_output:
+        print_json(_members(verification))
+    if not verification.ok:
+        raise typer.Exit(1)
+
+
+def _members(verification: "Verification") -> dict[str, Any]:
+    return {
+        "ok": verification.ok,
+        "lossless": verification.lossless,
+        "num_tensors": len(verification.tensors),
+        "num_bit_exact": verification.num_bit_exact,
+        "damaged_files": verification.damaged_files,
+        "source_compared": verification.source_compared,
+        "tensors": [
+            {
+                "name": tensor.name,
+                "codec": tensor.codec,
+                "status": tensor.status,
+                "sha256_source": tensor.sha256_source,
+                "sha256_reconstructed": tensor.sha256_reconstructed,
+                "max_abs_error": tensor.max_abs_error,
+                "detail": tensor.detail,
+            }
+            for tensor in verification.tensors
+        ],
+        "decode": verification.decode.model_dump() if verification.decode else None,
+    }
+
+
+def _print(verification: "Verification", package: Path, json_output: bool) -> None:
+    from rich.markup import escape
+
+    out = console(json_output)
+    against = "compared with the source" if verification.source_compared else "compared with the recorded hashes"
+    for name in verification.damaged_files:
+        out.print(f"[red]damaged file[/red] {escape(name)}: its SHA-256 is not the recorded one")
+    for tensor in verification.tensors:
+        if tensor.status != "bit-exact":
+            error = "" if tensor.max_abs_error is None else f", largest error {tensor.max_abs_error:.3g}"
+            detail = f": {escape(tensor.detail)}" if tensor.detail else ""
+            out.print(f"[yellow]{tensor.status}[/yellow] {escape(tensor.name)}{error}{detail}", highlight=False)
+    out.print(
+        f"{verification.num_bit_exact} of {len(verification.tensors)} tensors bit-exact, {against}", highlight=False
+    )
+    if verification.decode is not None:
+        d = verification.decode
+        out.print(
+            f"{d.num_tokens} tokens of {d.num_prompts} prompts decoded with and without drafts: "
+            f"{d.num_token_mismatches} token mismatches, {d.num_logit_mismatches} logit mismatches",
+            highlight=False,
+        )
+    verdict = "[green]ok[/green]" if verification.ok else "[red]not ok[/red]"
+    out.print(f"{escape(str(package))}: {verdict}{', lossless' if verification.lossless else ''}", highlight=False)
