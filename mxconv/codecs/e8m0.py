@@ -35,8 +35,9 @@ def decode_e8m0(scales: U8) -> F32:
     Source:
         OCP MX v1.0 (E8M0).
     """
-    values = np.ldexp(np.float32(1), scales.astype(np.int32) - BIAS)
-    values[scales == NAN] = np.nan
+    is_nan = scales == NAN
+    values = np.ldexp(np.float32(1), np.where(is_nan, 0, scales.astype(np.int32) - BIAS))
+    values[is_nan] = np.nan
     return values
 
 

@@ -23,6 +23,7 @@ from mxconv.codecs.fold import fold
 from mxconv.errors import CodecError
 
 BLOCK = 32
+MAX_EXPONENT = 125  # 6 * 2^125 is finite in float32, 6 * 2^126 is not: finite weights stay finite
 ScaleRule = Literal["ocp", "even", "ceil", "ggml", "mse"]
 SCALE_RULES: tuple[ScaleRule, ...] = get_args(ScaleRule)
 
@@ -73,7 +74,7 @@ def dequantize_mxfp4(codes: U8, scales: U8) -> F32:
         scales: (rows, num_blocks) uint8 E8M0.
 
     Returns:
-        (rows, num_blocks * 32) float32.
+        (rows, num_blocks * 32) float32; infinite where a scale above 2^125 takes a value beyond float32.
 
     Raises:
         CodecError: the shapes do not belong together, or a code is above 15.
@@ -81,7 +82,8 @@ def dequantize_mxfp4(codes: U8, scales: U8) -> F32:
     rows, columns = codes.shape
     if scales.shape != (rows, columns // BLOCK) or columns % BLOCK:
         raise CodecError(f"codes {codes.shape} with scales {scales.shape}; one scale per 32 columns is required.")
-    values = decode_e2m1(codes).reshape(rows, -1, BLOCK) * decode_e8m0(scales)[:, :, None]
+    with np.errstate(over="ignore"):  # foreign scales above MAX_EXPONENT may reach infinity
+        values = decode_e2m1(codes).reshape(rows, -1, BLOCK) * decode_e8m0(scales)[:, :, None]
     return values.reshape(rows, columns)
 
 
@@ -96,7 +98,7 @@ def _block_exponents(amax: F32, scale_rule: ScaleRule) -> I32:
     else:
         exponents = floor_log2(amax) - 2
     exponents[amax == 0] = -BIAS
-    return exponents.astype(np.int32)
+    return np.minimum(exponents, MAX_EXPONENT).astype(np.int32)
 
 
 def _divide(blocks: F32, scales: U8) -> F32:
@@ -108,7 +110,7 @@ def _smaller_error(blocks: F32, exponents: I32) -> tuple[U8, U8]:
     """Codes and scales of the OCP exponent or one more; on equal squared error the OCP one."""
     candidates = []
     for step in (0, 1):
-        scales = encode_e8m0(exponents + step)
+        scales = encode_e8m0(np.minimum(exponents + step, MAX_EXPONENT))
         scaled = _divide(blocks, scales)
         codes = encode_e2m1(scaled)
         # errors in units of the scale: exact in float64, then summed in a fixed order

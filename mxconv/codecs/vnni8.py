@@ -102,7 +102,7 @@ def pack_scales(scales: NDArray[Scalar]) -> NDArray[Scalar]:
     rows, num_blocks = scales.shape
     if rows % TILE_ROWS:
         raise CodecError(f"scales {scales.shape}: a multiple of 16 rows is required. Pad them first.")
-    return np.ascontiguousarray(scales.reshape(-1, TILE_ROWS, num_blocks).transpose(0, 2, 1))
+    return np.ascontiguousarray(scales.reshape(rows // TILE_ROWS, TILE_ROWS, num_blocks).transpose(0, 2, 1))
 
 
 def unpack_scales(packed: NDArray[Scalar]) -> NDArray[Scalar]:

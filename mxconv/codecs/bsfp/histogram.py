@@ -60,7 +60,7 @@ class PatternHistogram:
     float_format: FloatFormat
     counts: I64 = field(init=False)  # (32768,) by pattern
     shifted_counts: I64 = field(init=False)  # (8, num_bins) by phase and pattern above `shifted_first`
-    shifted_energy: F64 = field(init=False)  # the same, each weight counting 4^(shift / 8)
+    shifted_energy: F64 = field(init=False)  # the same, each finite weight counting 4^(shift / 8)
     num_rows: int = 0
     num_columns: int = 0
 
@@ -107,6 +107,7 @@ class PatternHistogram:
         shape = self.shifted_counts.shape
         counts = np.bincount(bins.ravel(), minlength=self.shifted_counts.size)
         self.shifted_counts += counts.reshape(shape)
-        energy = np.repeat(4.0 ** (shifts / SHIFTS_PER_OCTAVE), patterns.shape[1])
-        energies = np.bincount(bins.ravel(), weights=energy, minlength=self.shifted_counts.size)
+        row_energy = 4.0 ** (shifts / SHIFTS_PER_OCTAVE)
+        energy = np.where(magnitudes < self.float_format.infinity, row_energy[:, None], 0.0)
+        energies = np.bincount(bins.ravel(), weights=energy.ravel(), minlength=self.shifted_counts.size)
         self.shifted_energy += energies.reshape(shape)

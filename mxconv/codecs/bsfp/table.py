@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from mxconv.errors import CodecError
 NUM_CODES = 8
 RESIDUAL_BITS = {"BF16": (8, 9), "F16": (10, 11, 12)}
 SHIFTS_PER_OCTAVE = 8  # a row shift counts eighths of an octave
+MAX_LEVEL = 65536  # a level is relative to its group scale; finite products in float32 need no more
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,14 @@ class SegmentTable:
             )
         if len(self.starts) not in (1, SHIFTS_PER_OCTAVE) or any(len(row) != NUM_CODES for row in self.starts):
             raise CodecError("segment table: starts are no 1 x 8 or 8 x 8 table; one start a code is required.")
-        if len(self.levels) != NUM_CODES or not all(np.isfinite(self.levels)):
-            raise CodecError(f"segment table: levels {self.levels}; eight finite numbers are required.")
+        if len(self.levels) != NUM_CODES or not all(0 <= level <= MAX_LEVEL for level in self.levels):
+            raise CodecError(f"segment table: levels {self.levels}; eight numbers from 0 to {MAX_LEVEL} are required.")
         for row in self.starts:
-            self._check_range(np.array(row, np.int64))
+            self._check_range(min(row), max(row))
+            if any(row[low] > row[high] for low, high in pairwise(self.order)):
+                raise CodecError(
+                    f"segment table: starts {row} order the codes unlike {self.starts[0]}; one order is required."
+                )
 
     @property
     def has_row_shifts(self) -> bool:
@@ -90,14 +96,15 @@ class SegmentTable:
         shifts = row_shifts.astype(np.int32)
         octaves = (shifts // SHIFTS_PER_OCTAVE) * self.float_format.patterns_per_octave
         starts = table[shifts % SHIFTS_PER_OCTAVE] + octaves[:, None]
-        self._check_range(starts)
+        if starts.size:
+            self._check_range(int(starts.min()), int(starts.max()))
         return starts.astype(np.int32)
 
-    def _check_range(self, starts: np.ndarray) -> None:
+    def _check_range(self, least: int, largest: int) -> None:
         """Every code with every residual must be a finite number, so that even padding decodes to one."""
         limit = self.float_format.infinity - self.num_patterns
-        if starts.size and (starts.min() < 0 or starts.max() > limit):
-            found = int(starts.min()) if starts.min() < 0 else int(starts.max())
+        if least < 0 or largest > limit:
+            found = least if least < 0 else largest
             raise CodecError(
                 f"segment table: start {found}; 0 to {limit} is required, so that each residual stays finite."
             )

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of, shift_limits
+from mxconv.codecs.float16 import BF16, FP16, MAGNITUDE_MASK, FloatFormat
+
+both = pytest.mark.parametrize("kind", [BF16, FP16], ids=lambda kind: kind.name)
+
+
+def gaussian(kind: FloatFormat, rows: int, columns: int) -> np.ndarray:
+    rng = np.random.default_rng(columns)
+    return kind.encode((rng.normal(0, 1, (rows, columns)) * 2.0 ** rng.uniform(-9, 3, (rows, 1))).astype(np.float32))
+
+
+@both
+def test_row_shifts_are_the_root_mean_square_in_eighths_of_an_octave(kind: FloatFormat) -> None:
+    patterns = gaussian(kind, 200, 300)
+    rms = np.sqrt((kind.decode(patterns).astype(np.float64) ** 2).mean(axis=1))
+    assert row_shifts_of(patterns, kind).tolist() == np.rint(8 * np.log2(rms)).astype(int).tolist()
+
+
+@both
+def test_row_shifts_stop_at_what_keeps_segments_finite(kind: FloatFormat) -> None:
+    least, largest = shift_limits(kind)
+    ends = np.array([[1], [kind.infinity - 1], [0], [0x8000], [kind.infinity], [0x7FFF]], np.uint16)
+    assert row_shifts_of(ends, kind).tolist() == [least, largest, 0, 0, 0, 0]
+    assert (least, largest) == {"BF16": (-127, 127), "F16": (-80, 64)}[kind.name]
+
+
+@both
+def test_a_row_shift_does_not_depend_on_other_rows(kind: FloatFormat) -> None:
+    patterns = gaussian(kind, 30, 257)
+    together = row_shifts_of(patterns, kind)
+    assert [int(row_shifts_of(row[None], kind)[0]) for row in patterns] == together.tolist()
+
+
+@both
+def test_slices_add_up_to_the_whole(kind: FloatFormat) -> None:
+    patterns = gaussian(kind, 50, 40)
+    whole, parts = PatternHistogram(kind), PatternHistogram(kind)
+    whole.add(patterns)
+    for start in range(0, 50, 7):
+        parts.add(patterns[start : start + 7])
+    assert (parts.counts == whole.counts).all()
+    assert (parts.shifted_counts == whole.shifted_counts).all()
+    np.testing.assert_allclose(parts.shifted_energy, whole.shifted_energy, rtol=1e-12)
+    assert (parts.num_rows, parts.num_columns, parts.num_weights) == (50, 40, 2000)
+    assert parts.shifted_counts.sum() == 2000
+
+
+@both
+def test_every_pattern_counts_where_it_is(kind: FloatFormat) -> None:
+    histogram = PatternHistogram(kind)
+    histogram.add(np.arange(1 << 16, dtype=np.uint16).reshape(256, 256))
+    assert (histogram.counts == 2).all()
+    assert histogram.num_nonfinite == 2 * (MAGNITUDE_MASK + 1 - kind.infinity)
