@@ -57,12 +57,21 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
     """
     tied = is_tied(checkpoint.config, checkpoint.tensors)
     plans = [_plan(tensor, options, tied) for tensor in checkpoint.tensors.values()]
+    check_any_quantized(checkpoint, plans)
+    return plans
+
+
+def check_any_quantized(checkpoint: Checkpoint, plans: list[TensorPlan]) -> None:
+    """Refuse a conversion that changes nothing.
+
+    Raises:
+        CheckpointError: every tensor stays in 16 bits.
+    """
     if not any(plan.codec != "keep" for plan in plans):
         raise CheckpointError(
             f"{checkpoint.id}: none of its {len(plans)} tensors would be quantized; at least one matrix is required. "
             "Check the checkpoint and --skip."
         )
-    return plans
 
 
 def is_tied(config: Mapping[str, Any] | None, tensors: Mapping[str, object]) -> bool:
@@ -80,7 +89,7 @@ def matches(name: str, globs: tuple[str, ...]) -> bool:
 
 
 def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> TensorPlan:
-    codec, reason = _choose(tensor, options, tied)
+    codec, reason = choose_codec(tensor, options, tied)
     if tensor.dtype in FORMATS:
         wanted = CASTS[options.dtype].name if options.dtype else tensor.dtype
         if wanted != tensor.dtype:
@@ -104,7 +113,8 @@ def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> TensorP
     )
 
 
-def _choose(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> tuple[Codec | Literal["keep"], str]:
+def choose_codec(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> tuple[Codec | Literal["keep"], str]:
+    """What a tensor becomes, and why."""
     name = tensor.name
     for glob in options.skip:
         if fnmatchcase(name, glob):

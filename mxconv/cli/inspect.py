@@ -1,0 +1,65 @@
+"""`mxconv inspect`: exponents, windows and drafts of a checkpoint or package."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mxconv.cli.output import console, print_json, progress_bars
+
+
+class Per(StrEnum):
+    layer = "layer"
+    kind = "kind"
+    tensor = "tensor"
+
+
+class Dtype(StrEnum):
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+def inspect(
+    source: Annotated[str, typer.Argument(help="Checkpoint folder, .safetensors file, Hub model id, or package.")],
+    plot: Annotated[Path | None, typer.Option(help="Draw histogram and drafts into a .png or .svg file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one HTML page with everything.")] = None,
+    tensor: Annotated[str | None, typer.Option(help="Only tensors whose name matches this pattern.")] = None,
+    per: Annotated[Per, typer.Option(help="Rows of the table.")] = Per.kind,
+    dtype: Annotated[Dtype | None, typer.Option(help="Count F32 weights as if rounded to this.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the files of --plot and --html.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Show where the exponents lie, what falls outside their window, and how good each 4-bit draft would be.
+
+    With --tensor, each row's own histogram is printed too.
+    """
+    from mxconv.report.inspection import inspect_weights
+    from mxconv.report.output_file import check_output, write_output
+    from mxconv.report.plot import check_suffix, write_plot
+    from mxconv.report.sources import open_weights
+    from mxconv.report.terminal import print_inspection
+
+    if plot is not None:
+        check_suffix(plot)
+    for path in (plot, html):
+        if path is not None:
+            check_output(path, force)
+    with (
+        open_weights(source, revision=revision, dtype=dtype.value if dtype else None) as weights,
+        progress_bars() as progress,
+    ):
+        inspection = inspect_weights(weights, per=per.value, tensor_glob=tensor or "*", progress=progress)
+    out = console(json_output)
+    print_inspection(inspection, out, row_histograms=tensor is not None)
+    if plot is not None:
+        write_output(plot, lambda partial: write_plot(inspection, partial))
+        out.print(f"wrote {plot}", markup=False, highlight=False)
+    if html is not None:
+        from mxconv.report.page import write_page
+
+        write_output(html, lambda partial: write_page(inspection, partial))
+        out.print(f"wrote {html}", markup=False, highlight=False)
+    if json_output:
+        print_json(inspection.to_json())

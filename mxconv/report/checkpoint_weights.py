@@ -1,0 +1,56 @@
+"""The weights of a checkpoint, with what `quantize` would do to each by default."""
+
+from typing import Literal, cast
+
+from mxconv.arrays import F32, U16
+from mxconv.checkpoint.source import Checkpoint, SourceTensor
+from mxconv.codecs.float16 import FORMATS
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.conversion.plan import CASTS, choose_codec, is_tied
+from mxconv.report.weights import Weights, WeightTensor
+
+Dtype = Literal["bf16", "fp16"]
+
+
+def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> Weights:
+    options, tied = QuantizeOptions(dtype=dtype), is_tied(checkpoint.config, checkpoint.tensors)
+    tensors, notes = [], []
+    for tensor in checkpoint.tensors.values():
+        codec, reason = choose_codec(tensor, options, tied)
+        tensors.append(source_tensor(tensor, codec != "keep", reason, dtype))
+    num_f32 = sum(tensor.dtype == "F32" for tensor in tensors)
+    if num_f32:
+        notes.append(
+            f"{num_f32} of {len(tensors)} tensors are F32 and not counted; quantize needs --dtype bf16 or fp16 for "
+            "them, and so does inspect."
+        )
+    return Weights(checkpoint.id, "checkpoint", checkpoint.commit, tuple(tensors), tuple(notes))
+
+
+def source_tensor(tensor: SourceTensor, is_quantized: bool, reason: str, dtype: Dtype | None) -> WeightTensor:
+    float_format, note = FORMATS.get(tensor.dtype), None
+    is_cast = tensor.dtype == "F32" and dtype is not None
+    if is_cast and dtype is not None:
+        float_format, note = CASTS[dtype], "rounded from F32"
+    elif tensor.dtype == "F32":
+        note = "F32: quantize needs --dtype bf16 or fp16"
+    elif float_format is None:
+        note = f"{tensor.dtype}: not a 16-bit float"
+
+    def rows(start: int, stop: int) -> U16:
+        found = tensor.rows(start, stop) if tensor.shape else tensor.array().reshape(1)
+        if is_cast and float_format is not None:
+            return float_format.encode(cast(F32, found))
+        return cast(U16, found)
+
+    return WeightTensor(
+        name=tensor.name,
+        dtype=float_format.name if float_format else tensor.dtype,
+        shape=tensor.shape,
+        float_format=float_format,
+        is_quantized=is_quantized,
+        reason=reason,
+        rows=rows,
+        release=lambda start, stop: tensor.release(start, stop if tensor.shape else None),
+        note=note,
+    )

@@ -1,0 +1,111 @@
+"""Looking inside: every tensor's figures, then the same by layer or kind, then in all.
+
+with open_weights("stories260K-bf16") as weights:
+    inspection = inspect_weights(weights, per="kind")
+print(inspection.total.bsfp_draft_sqnr_db)
+"""
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from mxconv.errors import MxconvError
+from mxconv.progress import Progress, silent
+from mxconv.report.statistics import NUM_PASSES, Statistics, merge, tensor_statistics
+from mxconv.report.weights import Weights
+
+Per = Literal["layer", "kind", "tensor"]
+OUTSIDE_LAYERS = "outside layers"
+LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)(?:\.|$)")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All figures of a checkpoint or package."""
+
+    source: str
+    kind: Literal["checkpoint", "package"]
+    commit: str | None
+    per: Per
+    tensors: tuple[Statistics, ...]  # sorted by name
+    groups: tuple[Statistics, ...]  # the tensors themselves where per is tensor
+    total: Statistics
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "source_kind": self.kind,
+            "commit": self.commit,
+            "notes": list(self.notes),
+            "per": self.per,
+            "tensors": [tensor.to_json() for tensor in self.tensors],
+            "groups": [] if self.per == "tensor" else [group.to_json() for group in self.groups],
+            "total": self.total.to_json(),
+        }
+
+
+def inspect_weights(
+    weights: Weights, *, per: Per = "kind", tensor_glob: str = "*", progress: Progress = silent
+) -> Inspection:
+    """Read and count everything that matches; memory stays flat.
+
+    Args:
+        weights: open.
+        per: what `groups` are.
+        tensor_glob: which tensors to read.
+        progress: told about every slice.
+
+    Raises:
+        MxconvError: no tensor matches.
+    """
+    chosen = [tensor for tensor in weights.tensors if fnmatchcase(tensor.name, tensor_glob)]
+    if not chosen:
+        raise MxconvError(
+            f"{weights.source}: none of its {len(weights.tensors)} tensors matches --tensor {tensor_glob!r}; "
+            f"at least one is required. Its names look like {weights.tensors[0].name!r}."
+        )
+    total = sum(2 * NUM_PASSES * tensor.num_weights for tensor in chosen)
+    done = 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        progress("inspect", done, total)
+
+    tensors = tuple(tensor_statistics(tensor, advance) for tensor in chosen)
+    return Inspection(
+        source=weights.source,
+        kind=weights.kind,
+        commit=weights.commit,
+        per=per,
+        tensors=tensors,
+        groups=tensors if per == "tensor" else _groups(tensors, per),
+        total=merge("total", tensors),
+        notes=weights.notes,
+    )
+
+
+def layer_of(name: str) -> str:
+    """The number after `layers.` (or `blocks.`, `h.`) in a tensor's name."""
+    found = LAYER.search(name)
+    return found.group(1) if found else OUTSIDE_LAYERS
+
+
+def kind_of(name: str) -> str:
+    """The last module of a tensor's name: `model.layers.0.self_attn.q_proj.weight` is a `q_proj`."""
+    modules, _, parameter = name.rpartition(".")
+    return modules.rpartition(".")[2] or parameter
+
+
+def _groups(tensors: tuple[Statistics, ...], per: Literal["layer", "kind"]) -> tuple[Statistics, ...]:
+    members: dict[str, list[Statistics]] = {}
+    for tensor in tensors:
+        key = layer_of(tensor.name) if per == "layer" else kind_of(tensor.name)
+        members.setdefault(key, []).append(tensor)
+
+    def position(key: str) -> tuple[int, str]:
+        return (int(key), "") if per == "layer" and key.isdecimal() else (2**63, key)
+
+    return tuple(merge(key, members[key]) for key in sorted(members, key=position))

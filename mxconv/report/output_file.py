@@ -1,0 +1,37 @@
+"""A file that a report writes: refused early, written beside its place, and renamed when it is whole."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from mxconv.errors import MxconvError
+
+
+def check_output(path: Path, force: bool) -> None:
+    """Before long work: can this file be written?
+
+    Raises:
+        MxconvError: it exists and `force` is not set, it is a folder, or its folder does not exist.
+    """
+    if path.is_dir():
+        raise MxconvError(f"{path}: is a folder; a file to write is required. Choose another name.")
+    if os.path.lexists(path) and not force:
+        raise MxconvError(f"{path}: exists; nothing is overwritten. Choose another name, or give --force.")
+    if not path.parent.is_dir():
+        raise MxconvError(f"{path}: its folder {path.parent} does not exist; it must. Create it first.")
+
+
+def write_output(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a file of the same suffix beside it, then rename that.
+
+    Raises:
+        MxconvError: the file system refuses.
+    """
+    partial = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        write(partial)
+        partial.replace(path)
+    except OSError as error:
+        raise MxconvError(f"{path}: cannot be written ({error.strerror}). Check space and permissions.") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,125 @@
+"""The 16-bit weights of a package: rebuilt from BSFP, stored beside an MXFP4 draft, or read from its source."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+
+from mxconv.arrays import F32
+from mxconv.checkpoint.manifest import TensorRecord
+from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.source import SourceTensor, open_checkpoint
+from mxconv.checkpoint.stored import bsfp_arrays, mxfp4_arrays
+from mxconv.codecs.bsfp.packing import decode_bsfp_draft
+from mxconv.codecs.mxfp4 import dequantize_mxfp4
+from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
+from mxconv.errors import MxconvError, PackageError
+from mxconv.report.checkpoint_weights import source_tensor
+from mxconv.report.weights import Weights, WeightTensor
+
+
+def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
+    manifest, notes = package.manifest, []
+    referenced: Mapping[str, SourceTensor] | None = None
+    if not package.has_target:
+        referenced = _referenced_tensors(package, stack)
+        notes.append(f"the 16-bit weights are read from {manifest.source.id}, which the package references.")
+    if not manifest.lossless and package.has_target:
+        notes.append("some tensors were rescaled: what is counted is the package's reconstruction, not the source.")
+    if manifest.source.cast:
+        notes.append(f"the source was F32; counted are its weights rounded to {manifest.source.dtype}.")
+    tensors = []
+    for record in sorted(manifest.tensors, key=lambda record: record.name):
+        if record.codec == "bsfp":
+            tensors.append(_bsfp_tensor(package, record))
+            continue
+        original = package.kept(record) if referenced is None else _referenced(package, record, referenced)
+        tensor = replace(source_tensor(original, record.codec != "keep", record.reason, None), codec=record.codec)
+        tensors.append(_with_mxfp4(tensor, package, record) if record.codec == "mxfp4" else tensor)
+    return Weights(source, "package", manifest.source.commit, tuple(tensors), tuple(notes))
+
+
+def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
+    stored = package.bsfp(record)
+    assert record.segments is not None  # Package checked it
+    arrays = bsfp_arrays(
+        record.name, stored.shape, stored.table.residual_bits, stored.table.has_row_shifts, record.segments.num_escapes
+    )
+    parts = [package.arrays[array.name] for array in arrays]
+
+    def draft_rows(start: int, stop: int) -> F32:
+        tiles = stored.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
+        draft = decode_bsfp_draft(tiles, stored.table, (stop - start, stored.shape[1]))
+        return draft if stored.rescale_factor == 1.0 else (draft / stored.rescale_factor).astype(np.float32)
+
+    def release(start: int, stop: int) -> None:
+        for part in parts:  # whole: the escapes of some rows have no rows of their own
+            part.release()
+
+    return WeightTensor(
+        name=record.name,
+        dtype=record.dtype,
+        shape=stored.shape,
+        float_format=stored.table.float_format,
+        is_quantized=True,
+        reason=record.reason,
+        rows=stored.target_rows,
+        release=release,
+        codec="bsfp",
+        num_stored_bytes=sum(part.num_bytes for part in parts),
+        draft_rows=draft_rows,
+        note=f"rescaled by {stored.rescale_factor:.6g}: not lossless" if stored.rescale_factor != 1.0 else None,
+    )
+
+
+def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) -> WeightTensor:
+    stored = package.mxfp4(record)
+    rows, columns = stored.shape
+    arrays = [package.arrays[array.name] for array in mxfp4_arrays(record.name, (rows, columns))]
+
+    def draft_rows(start: int, stop: int) -> F32:
+        tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
+        codes, scales = unpack_nibbles(stored.codes[tiles]), unpack_scales(stored.scales[tiles])
+        return dequantize_mxfp4(codes, scales)[: stop - start, :columns]
+
+    def release(start: int, stop: int) -> None:
+        tensor.release(start, stop)
+        for array in arrays:
+            array.release(start // TILE_ROWS, -(-stop // TILE_ROWS))
+
+    return replace(
+        tensor,
+        release=release,
+        num_stored_bytes=sum(array.num_bytes for array in arrays),
+        draft_rows=draft_rows,
+    )
+
+
+def _referenced_tensors(package: Package, stack: ExitStack) -> Mapping[str, SourceTensor]:
+    """The tensors of the source checkpoint; its files must be as long as those that were converted."""
+    source = package.manifest.source
+    try:
+        checkpoint = stack.enter_context(open_checkpoint(source.id, revision=source.commit))
+    except MxconvError as error:
+        raise PackageError(f"{package.root}: references its target, which cannot be opened. {error}") from error
+    sizes = {record.path: record.num_bytes for record in source.files}
+    for path in checkpoint.weight_files:
+        expected = sizes.get(path.relative_to(checkpoint.root).as_posix())
+        if expected != path.stat().st_size:
+            raise PackageError(
+                f"{path}: {path.stat().st_size:,} bytes; the source that {package.root} was converted from has "
+                f"{'no such file' if expected is None else f'{expected:,}'}. Restore the source, or convert again."
+            )
+    return checkpoint.tensors
+
+
+def _referenced(package: Package, record: TensorRecord, tensors: Mapping[str, SourceTensor]) -> SourceTensor:
+    tensor = tensors.get(record.name)
+    if tensor is None or (tensor.dtype, list(tensor.shape)) != (record.dtype, record.shape):
+        found = "is missing" if tensor is None else f"is {tensor.dtype} {list(tensor.shape)}"
+        raise PackageError(
+            f"{package.manifest.source.id}: tensor {record.name} {found}; {package.root} was converted from "
+            f"{record.dtype} {record.shape}. Restore the source, or convert again."
+        )
+    return tensor

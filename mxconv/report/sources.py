@@ -1,0 +1,40 @@
+"""Opening what is to be looked at: a checkpoint or a package, told apart by the manifest."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from mxconv.checkpoint.manifest import FILE_NAME
+from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.errors import MxconvError
+from mxconv.report.checkpoint_weights import Dtype, checkpoint_weights
+from mxconv.report.package_weights import package_weights
+from mxconv.report.weights import Weights
+
+
+@contextmanager
+def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | None = None) -> Iterator[Weights]:
+    """Open a checkpoint or a package.
+
+    Args:
+        source: a checkpoint's folder, a .safetensors file, a Hub id, or a package's folder.
+        revision: of a Hub id.
+        dtype: what F32 weights are rounded to; None leaves them uncounted.
+
+    Raises:
+        MxconvError: it cannot be opened, or an option does not apply to it.
+    """
+    with ExitStack() as stack:
+        path = Path(source)
+        if (path / FILE_NAME).exists():
+            for flag, value in (("--revision", revision), ("--dtype", dtype)):
+                if value is not None:
+                    raise MxconvError(
+                        f"{source}: {flag} {value} with a package; only a checkpoint takes it. Leave it out."
+                    )
+            package = stack.enter_context(Package(path))
+            yield package_weights(source, package, stack)
+        else:
+            checkpoint = stack.enter_context(open_checkpoint(source, revision=revision))
+            yield checkpoint_weights(checkpoint, dtype)

@@ -1,0 +1,108 @@
+"""The command through a small typer app of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from checkpoints import write_tiny_llama
+from click.testing import Result
+from typer.testing import CliRunner
+
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.cli.inspect import inspect
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.convert import convert
+from mxconv.errors import MxconvError
+
+app = typer.Typer()
+app.command()(inspect)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("inspect") / "llama", num_hidden_layers=1)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_tables_go_to_stdout(model: Path) -> None:
+    result = run(model)
+    assert result.exit_code == 0
+    assert "Exponents of all tensors" in result.stdout
+    assert "down_proj" in result.stdout
+    assert result.stderr == ""
+
+
+def test_json_is_the_only_line_of_stdout_and_tables_go_to_stderr(model: Path) -> None:
+    result = run(model, "--json", "--per", "layer")
+    assert result.exit_code == 0
+    (line,) = result.stdout.splitlines()
+    found = json.loads(line)
+    assert len(found["tensors"]) == 12
+    assert found["per"] == "layer"
+    assert found["total"]["num_weights"] == sum(tensor["num_weights"] for tensor in found["tensors"])
+    assert "Exponents of all tensors" in result.stderr
+
+
+def test_a_package_is_inspected_too(model: Path, tmp_path: Path) -> None:
+    with open_checkpoint(model) as checkpoint:
+        convert(checkpoint, tmp_path / "package", QuantizeOptions(codec="bsfp"))
+    result = run(tmp_path / "package", "--tensor", "*q_proj*", "--json")
+    found = json.loads(result.stdout)
+    assert found["source_kind"] == "package"
+    (tensor,) = found["tensors"]
+    assert tensor["codec"] == "bsfp"
+    assert tensor["stored_bits_per_weight"] == tensor["bsfp_bits_per_weight"]
+
+
+def test_a_selected_tensor_gets_its_own_histogram(model: Path) -> None:
+    result = run(model, "--tensor", "*q_proj*", "--per", "tensor")
+    assert "Exponents of model.layers.0.self_attn.q_proj.weight" in result.stdout
+    assert "Exponents of all tensors" not in result.stdout
+
+
+def test_pictures_and_pages_are_written_once(model: Path, tmp_path: Path) -> None:
+    plot, html = tmp_path / "plot.png", tmp_path / "page.html"
+    arguments = (model, "--tensor", "*k_proj*", "--plot", plot, "--html", html)
+    result = run(*arguments)
+    assert result.exit_code == 0
+    assert f"wrote {plot}" in result.stdout and f"wrote {html}" in result.stdout
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["page.html", "plot.png"]
+    plot.write_bytes(b"")
+    again = run(*arguments)
+    assert isinstance(again.exception, MxconvError)
+    assert "plot.png: exists; nothing is overwritten" in str(again.exception)
+    assert plot.read_bytes() == b""
+    assert run(*arguments, "--force").exit_code == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_wrong_suffix_is_found_before_anything_is_read(tmp_path: Path) -> None:
+    result = run(tmp_path / "no-such-model", "--plot", tmp_path / "plot.gif")
+    assert isinstance(result.exception, MxconvError)
+    assert "a picture that ends in '.gif'; .png or .svg is required" in str(result.exception)
+
+
+def test_an_unknown_grouping_is_bad_usage(model: Path) -> None:
+    result = run(model, "--per", "shard")
+    assert result.exit_code == 2
+    assert "shard" in result.stderr
+
+
+def test_the_command_imports_nothing_heavy_until_it_runs() -> None:
+    code = "import sys, mxconv.cli.inspect; print([m for m in ('numpy', 'matplotlib', 'jinja2') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_inspecting_loads_no_torch_and_no_picture_library(model: Path) -> None:
+    code = "import sys; from mxconv.cli.inspect import *; app = typer.Typer(); app.command()(inspect)\n"
+    code += f"app([{str(model)!r}, '--tensor', '*norm*'], standalone_mode=False)\n"
+    code += "print([m for m in ('torch', 'transformers', 'matplotlib', 'jinja2') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,158 @@
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from checkpoints import write_safetensors, write_tiny_llama
+
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.convert import prepare
+from mxconv.errors import CheckpointError, MxconvError, PackageError
+from mxconv.report.inspection import Inspection
+from mxconv.report.sources import open_weights
+
+Inspect = Callable[..., Inspection]
+Convert = Callable[..., Path]
+OF_A_PACKAGE = ("codec", "stored_bits_per_weight", "stored_draft_sqnr_db")
+
+
+def figures(inspection: Inspection) -> list[dict[str, object]]:
+    found = [tensor.to_json() for tensor in (*inspection.tensors, *inspection.groups, inspection.total)]
+    return [{key: value for key, value in row.items() if key not in OF_A_PACKAGE} for row in found]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"codec": "bsfp"},
+        {"codec": "bsfp", "segments": "paper"},
+        {"codec": "mxfp4"},
+        {"codec": "mxfp4", "target": "reference"},
+    ],
+    ids=str,
+)
+def test_a_package_gives_the_numbers_of_its_source(
+    options: dict[str, str], tiny_llama: Path, inspect_path: Inspect, package: Convert
+) -> None:
+    converted = inspect_path(package(tiny_llama, **options))
+    assert figures(converted) == figures(inspect_path(tiny_llama))
+    assert converted.kind == "package"
+
+
+def test_a_trained_model_rebuilt_from_its_package_gives_the_same_numbers(
+    trained_model: Path, inspect_trained: Inspect, inspect_path: Inspect, package: Convert
+) -> None:
+    rebuilt = inspect_path(package(trained_model, codec="bsfp"), tensor_glob="model.layers.1.*").tensors
+    source = {tensor.name: tensor.to_json() for tensor in inspect_trained().tensors}
+    assert len(rebuilt) == 9
+    for tensor in rebuilt:
+        found = tensor.to_json()
+        assert {key: found[key] for key in found if key not in OF_A_PACKAGE} == {
+            key: source[tensor.name][key] for key in found if key not in OF_A_PACKAGE
+        }
+
+
+def test_what_a_package_stores_is_measured_from_its_bytes(
+    tiny_llama: Path, inspect_path: Inspect, package: Convert
+) -> None:
+    fitted = inspect_path(package(tiny_llama, "fitted", codec="bsfp")).total
+    assert fitted.stored_draft_sqnr_db == pytest.approx(fitted.bsfp_draft_sqnr_db, abs=1e-12)
+    assert fitted.stored is not None and fitted.drafts is not None
+    assert fitted.stored.bits_per_weight == fitted.drafts.bsfp_bits_per_weight
+    paper = inspect_path(package(tiny_llama, "paper", codec="bsfp", segments="paper")).total
+    assert paper.stored_draft_sqnr_db == pytest.approx(paper.bsfp_paper_draft_sqnr_db, abs=1e-12)
+    ocp = inspect_path(package(tiny_llama, "ocp")).total
+    assert ocp.stored_draft_sqnr_db == pytest.approx(ocp.mxfp4_sqnr_db, abs=1e-12)
+    mse = inspect_path(package(tiny_llama, "mse", scale_rule="mse")).total
+    assert mse.stored_draft_sqnr_db is not None and mse.mxfp4_sqnr_db is not None
+    assert mse.stored_draft_sqnr_db > mse.mxfp4_sqnr_db
+
+
+def test_a_checkpoint_is_judged_as_quantize_would(tiny_llama: Path, inspect_path: Inspect) -> None:
+    with open_checkpoint(tiny_llama) as checkpoint:
+        preparation = prepare(checkpoint, QuantizeOptions(codec="bsfp"))
+    found = inspect_path(tiny_llama)
+    assert {tensor.name: tensor.reason for tensor in found.tensors} == {
+        survey.plan.name: survey.plan.reason for survey in preparation.surveys
+    }
+    assert found.total.num_quantized == len(preparation.quantized)
+    assert found.total.drafts is not None
+    assert found.total.drafts.bsfp_bits_per_weight == preparation.bits_per_weight
+
+
+def test_a_rescaled_package_says_that_it_is_not_the_source(
+    tmp_path: Path, inspect_path: Inspect, package: Convert
+) -> None:
+    weights = (np.random.default_rng(1).standard_normal((32, 128)) * 0.3).astype(ml_dtypes.bfloat16)
+    weights[3, 4] = 2.40625
+    source = write_safetensors(tmp_path / "model.safetensors", {"w": weights})
+    found = inspect_path(package(source, codec="bsfp", segments="paper", outliers="rescale"))
+    assert found.notes == (
+        "some tensors were rescaled: what is counted is the package's reconstruction, not the source.",
+    )
+    assert found.tensors[0].note is not None
+    assert found.tensors[0].note.startswith("rescaled by 0.8")
+    assert found.tensors[0].stored_draft_sqnr_db == pytest.approx(found.total.bsfp_paper_draft_sqnr_db, abs=3)
+
+
+def test_f32_is_counted_as_rounded_with_dtype(tmp_path: Path, inspect_path: Inspect) -> None:
+    single = write_tiny_llama(tmp_path / "f32", dtype="F32", num_hidden_layers=1)
+    uncounted = inspect_path(single)
+    assert uncounted.total.exponents is None and uncounted.total.drafts is None
+    assert uncounted.notes == (
+        "12 of 12 tensors are F32 and not counted; quantize needs --dtype bf16 or fp16 for them, and so does inspect.",
+    )
+    rounded = inspect_path(single, dtype="bf16")
+    expected = inspect_path(write_tiny_llama(tmp_path / "bf16", num_hidden_layers=1))
+    assert rounded.notes == ()
+    assert {tensor.note for tensor in rounded.tensors} == {"rounded from F32"}
+    assert rounded.total.to_json() == expected.total.to_json()
+
+
+def test_options_of_checkpoints_do_not_go_with_packages(tiny_llama: Path, package: Convert) -> None:
+    converted = str(package(tiny_llama))
+    with (
+        pytest.raises(MxconvError, match=r"--revision main with a package; only a checkpoint takes it\. Leave it out"),
+        open_weights(converted, revision="main"),
+    ):
+        pass
+    with (
+        pytest.raises(MxconvError, match=r"--dtype bf16 with a package; only a checkpoint takes it\. Leave it out"),
+        open_weights(converted, dtype="bf16"),
+    ):
+        pass
+
+
+def test_a_referenced_source_must_be_there(tiny_llama: Path, inspect_path: Inspect, package: Convert) -> None:
+    converted = package(tiny_llama, target="reference")
+    shutil.rmtree(tiny_llama)
+    with pytest.raises(PackageError, match=r"package: references its target, which cannot be opened\."):
+        inspect_path(converted)
+
+
+def test_a_referenced_source_must_be_as_long_as_it_was(
+    tiny_llama: Path, inspect_path: Inspect, package: Convert
+) -> None:
+    converted = package(tiny_llama, target="reference")
+    write_tiny_llama(tiny_llama, vocab_size=80, num_hidden_layers=1)
+    with pytest.raises(PackageError, match=r"bytes; the source that .*package was converted from has .* Restore the"):
+        inspect_path(converted)
+
+
+def test_a_referenced_source_must_have_the_tensors_that_it_had(
+    tiny_llama: Path, inspect_path: Inspect, package: Convert
+) -> None:
+    converted = package(tiny_llama, target="reference")
+    file = tiny_llama / "model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"lm_head.weight", b"lm_hand.weight"))
+    with pytest.raises(PackageError, match=r"tensor lm_head\.weight is missing; .* was converted from BF16 \[96, 64\]"):
+        inspect_path(converted)
+
+
+def test_nothing_there_is_an_error_of_the_reader(tmp_path: Path, inspect_path: Inspect) -> None:
+    (tmp_path / "void").mkdir()
+    with pytest.raises(CheckpointError, match=r"void: is empty; model\.safetensors"):
+        inspect_path(tmp_path / "void")
