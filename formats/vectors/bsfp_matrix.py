@@ -7,6 +7,7 @@ from tiles import bits_hex, bytes_hex, nibbles_hex, pad, scales_in_order, tiles
 
 KINDS = {"BF16": BF16, "F16": FP16}
 GROUP = 128
+COLUMNS = 32  # padded to a multiple of
 LARGEST_BF16 = float.fromhex("0x1.fep127")
 EIGHTHS = [float.fromhex(x) for x in ("0x1.172b83c7d517bp+0", "0x1.4bfdad5362a27p+0",
                                       "0x1.8ace5422aa0dbp+0", "0x1.d5818dcfba487p+0")]  # fmt: skip
@@ -96,8 +97,8 @@ def matrix_case(name: str, table: dict, patterns: list[list[int]], shifts: list[
             [group_scale(row[g : g + GROUP], nibbles[r][g : g + GROUP], table) for g in range(0, columns, GROUP)]
         )
         drafts.append([draft_pattern(n, scales[r][c // GROUP], table) for c, n in enumerate(nibbles[r])])
-    residuals = pad(residuals, 16, GROUP)
-    escaped_tiles, pattern_tiles = tiles(pad(escaped, 16, GROUP)), tiles(pad(patterns, 16, GROUP))
+    residuals = pad(residuals, 16, COLUMNS)
+    escaped_tiles, pattern_tiles = tiles(pad(escaped, 16, COLUMNS)), tiles(pad(patterns, 16, COLUMNS))
     counts, positions, high, offsets = [], [], [], [0]
     tiles_per_row = len(residuals[0]) // 8
     for i, (tile, source) in enumerate(zip(escaped_tiles, pattern_tiles, strict=True)):
@@ -114,7 +115,7 @@ def matrix_case(name: str, table: dict, patterns: list[list[int]], shifts: list[
         "rows": rows,
         "columns": columns,
         "patterns": [patterns_hex(row, 4) for row in patterns],
-        "codes": nibbles_hex(pad(nibbles, 16, GROUP)),
+        "codes": nibbles_hex(pad(nibbles, 16, COLUMNS)),
         "residual_low": bytes_hex([[v & 0xFF for v in row] for row in residuals]),
         "residual_high": bits_hex(planes) if planes else "",
         "scales": patterns_hex(scales_in_order(pad(scales, 16, 1)), 4),

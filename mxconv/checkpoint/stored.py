@@ -8,6 +8,7 @@ from math import prod
 
 from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.codecs.bsfp.draft import GROUP
+from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_COLUMNS, TILE_ELEMENTS, TILE_ROWS, padded
 
@@ -39,7 +40,7 @@ def bsfp_arrays(
     name: str, shape: tuple[int, int], residual_bits: int, has_row_shifts: bool, num_escapes: int
 ) -> tuple[StoredArray, ...]:
     """The arrays of a BSFP matrix of (out_features, in_features)."""
-    rows, columns = padded(shape[0], TILE_ROWS), padded(shape[1], GROUP)
+    rows, columns = padded(shape[0], TILE_ROWS), padded(shape[1], COLUMN_MULTIPLE)
     row_tiles, column_tiles = rows // TILE_ROWS, columns // TILE_COLUMNS
     high_bits = residual_bits - 8
     arrays = [
@@ -48,7 +49,7 @@ def bsfp_arrays(
     ]
     if high_bits:
         arrays.append(StoredArray(f"{name}.residual_high", "U8", (row_tiles, column_tiles, high_bits, TILE_ROWS)))
-    arrays.append(StoredArray(f"{name}.scales", "BF16", (row_tiles, columns // GROUP, TILE_ROWS)))
+    arrays.append(StoredArray(f"{name}.scales", "BF16", (row_tiles, padded(shape[1], GROUP) // GROUP, TILE_ROWS)))
     if has_row_shifts:
         arrays.append(StoredArray(f"{name}.row_shifts", "I8", (rows,)))
     return (

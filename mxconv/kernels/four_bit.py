@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import F32, I8, U8, U16
+from mxconv.arrays import F32, I8, U8, U16, Bool
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import DOUBLED
@@ -40,7 +40,9 @@ class FourBitMatrix:
 
     def multiply(self, x: F32) -> F32:
         num_rows, num_columns = self.shape
-        quantized, x_scales = quantize_int8(x)
+        finite: Bool = np.all(np.isfinite(x), axis=1)
+        # int8 has no infinity: such a token gets NaNs, a draft without confidence, and the target goes on alone
+        quantized, x_scales = quantize_int8(np.where(finite[:, None], x, np.float32(0)))
         num_tokens, num_blocks = x_scales.shape
         blocks = quantized.reshape(num_tokens, num_blocks, BLOCK).transpose(1, 0, 2).astype(np.float32)
         result = np.empty((num_tokens, num_rows), np.float32)
@@ -55,6 +57,7 @@ class FourBitMatrix:
             scales = self.scales(start, stop)[:, :num_blocks].T
             scaled = sums * x_scales.T[:, :, None] * scales[:, None, :]
             result[:, rows] = scaled.sum(axis=0)[:, : rows.stop - rows.start]
+        result[~finite] = np.nan
         return result
 
     def rows(self, indices: NDArray[np.intp]) -> F32:
@@ -63,8 +66,8 @@ class FourBitMatrix:
 
     def _tile(self, tile: int) -> F32:
         """(16, in_features) dequantized rows."""
-        scales = np.repeat(self.scales(tile, tile + 1), BLOCK, axis=1)
-        values = self.levels[unpack_nibbles(self.codes[tile : tile + 1])] * scales
+        levels = self.levels[unpack_nibbles(self.codes[tile : tile + 1])]
+        values = levels * np.repeat(self.scales(tile, tile + 1), BLOCK, axis=1)[:, : levels.shape[1]]
         return values[:, : self.shape[1]].astype(np.float32)
 
 

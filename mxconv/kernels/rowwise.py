@@ -12,37 +12,10 @@ from collections.abc import Callable
 import numpy as np
 
 from mxconv.arrays import F32
+from mxconv.codecs.fold import fold_in_place
 
 TILE_PRODUCTS = 1 << 17  # 512 KB of float32: the products of a tile stay in a core's cache while they are folded
 ROW_ALIGNMENT = 16  # rows in a vnni8 tile: a provider of packed rows never has to split one
-SHORT_AXIS = 16  # NumPy's inner loop runs along the fastest axis and is slow when that is short
-
-
-def fold(products: F32, axis: int = -1) -> F32:
-    """Sum along `axis` by adding the upper half onto the lower half until one is left.
-
-    The middle one of an odd number waits for the next round. `products` is scratch: it is overwritten.
-
-    Args:
-        products: (..., n, ...) float32, at least one number along `axis`.
-
-    Returns:
-        `products`' shape without `axis`.
-
-    >>> float(fold(np.array([1, 2, 3, 4, 5], np.float32)))  # ((1 + 4) + 3) + (2 + 5)
-    15.0
-    """
-    axis %= products.ndim
-    lanes = products.transpose(axis, *range(axis), *range(axis + 1, products.ndim))  # a view, n first
-    width = len(lanes)
-    while width > 1:
-        if width <= SHORT_AXIS and lanes.strides[0] == lanes.itemsize:
-            lanes = np.ascontiguousarray(lanes[:width])
-        half = width // 2
-        np.add(lanes[:half], lanes[width - half : width], out=lanes[:half])
-        width -= half
-    result: F32 = lanes[0]
-    return result
 
 
 def linear(x: F32, out_features: int, weight_rows: Callable[[int, int], F32]) -> F32:
@@ -70,7 +43,7 @@ def linear(x: F32, out_features: int, weight_rows: Callable[[int, int], F32]) ->
         for first in range(0, num_tokens, tokens_per_tile):
             last = min(first + tokens_per_tile, num_tokens)
             products = x[first:last, None, :] * weights  # (tokens, rows, in_features)
-            result[first:last, start:stop] = fold(products)
+            result[first:last, start:stop] = fold_in_place(products)
     return result
 
 
@@ -81,7 +54,7 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
         x: (..., n) float32.
         weight: (n,) float32.
     """
-    mean_square = fold(x * x)[..., None] / np.float32(x.shape[-1])
+    mean_square = fold_in_place(x * x)[..., None] / np.float32(x.shape[-1])
     inverse: F32 = np.float32(1) / np.sqrt(mean_square + np.float32(eps))
     return x * inverse * weight
 

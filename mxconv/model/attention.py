@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.kernels.rowwise import fold
+from mxconv.codecs.fold import fold_in_place
 
 CHUNK = 64  # positions that are folded together; chunks are added one after another
 
@@ -31,14 +31,14 @@ def attend(query: F32, keys: F32, values: F32) -> F32:
 
     scores = np.empty((num_key_value_heads, group, num_positions), np.float32)
     for chunk in chunks:
-        scores[:, :, chunk] = fold(scaled * keys[:, None, chunk])
+        scores[:, :, chunk] = fold_in_place(scaled * keys[:, None, chunk])
     scores -= scores.max(axis=-1, keepdims=True)
     shares = np.exp(scores, out=scores)
 
     total = np.zeros((num_key_value_heads, group), np.float32)
     mixed = np.zeros((num_key_value_heads, group, head_dim), np.float32)
     for chunk in chunks:
-        mixed += fold(shares[:, :, chunk, None] * values[:, None, chunk], axis=-2)
-        total += fold(shares[:, :, chunk].copy())
+        mixed += fold_in_place(shares[:, :, chunk, None] * values[:, None, chunk], axis=-2)
+        total += fold_in_place(shares[:, :, chunk].copy())
     mixed /= total[..., None]
     return mixed.reshape(num_heads, head_dim)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxconv.arrays import F32, I8, U8, U16
-from mxconv.codecs.bsfp.draft import GROUP, decode_draft, fit_group_scales
+from mxconv.codecs.bsfp.draft import decode_draft, fit_group_scales
 from mxconv.codecs.bsfp.planes import decode_planes, encode_planes, restore_escapes
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.vnni8 import (
@@ -25,15 +25,17 @@ from mxconv.codecs.vnni8 import (
 )
 from mxconv.errors import CodecError
 
+COLUMN_MULTIPLE = 32  # columns are padded to whole blocks of int8 activations, not to whole groups
+
 
 @dataclass(frozen=True)
 class PackedBsfp:
-    """Rows of a BSFP matrix, padded to 16 rows and 128 columns. T = row tiles, C = column tiles, R = residual bits."""
+    """Rows of a BSFP matrix, padded to 16 rows and 32 columns. T = row tiles, C = column tiles, R = residual bits."""
 
     codes: U8  # (T, C, 64) nibbles
     residual_low: U8  # (T, C, 128) low bytes of the residuals
     residual_high: U8  # (T, C, R - 8, 16) their further bits, a plane each; empty at R = 8
-    scales: U16  # (T, C / 16, 16) BF16 patterns
+    scales: U16  # (T, G, 16) BF16 patterns, G groups of 128 columns, the last one perhaps shorter
     row_shifts: I8 | None  # (16 T,) eighths of an octave
     escape_counts: U8  # (T, C) how many escapes each tile has
     escape_positions: U8  # (num_escapes,) 8 * row + column in the tile, ascending; tile after tile
@@ -50,14 +52,14 @@ def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None
     """
     planes = encode_planes(patterns, table, row_shifts)
     scales = fit_group_scales(patterns, planes.nibbles, table)
-    residuals = pad(planes.residuals, TILE_ROWS, GROUP)
+    residuals = pad(planes.residuals, TILE_ROWS, COLUMN_MULTIPLE)
     high = [pack_bits((residuals >> bit & 1).astype(np.uint8)) for bit in range(8, table.residual_bits)]
     low = pack_bytes((residuals & 0xFF).astype(np.uint8))
-    escaped = _in_tile_order(pad(planes.escaped, TILE_ROWS, GROUP))
-    source = _in_tile_order(pad(patterns, TILE_ROWS, GROUP))
+    escaped = _in_tile_order(pad(planes.escaped, TILE_ROWS, COLUMN_MULTIPLE))
+    source = _in_tile_order(pad(patterns, TILE_ROWS, COLUMN_MULTIPLE))
     num_padding_rows = -len(patterns) % TILE_ROWS
     return PackedBsfp(
-        codes=pack_nibbles(pad(planes.nibbles, TILE_ROWS, GROUP)),
+        codes=pack_nibbles(pad(planes.nibbles, TILE_ROWS, COLUMN_MULTIPLE)),
         residual_low=low,
         residual_high=np.stack(high, axis=2) if high else np.zeros((*low.shape[:2], 0, TILE_ROWS), np.uint8),
         scales=pack_scales(pad(scales, TILE_ROWS, 1)),
