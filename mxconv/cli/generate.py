@@ -26,6 +26,9 @@ def generate(
     confidence: Annotated[
         str | None, typer.Option(help="Stop drafting below this probability: one number, or one a draft level.")
     ] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Kernels to use: numpy, so far the only ones. MXCONV_KERNEL sets a default.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Decode plainly too, and compare.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
@@ -40,14 +43,12 @@ def generate(
         raise typer.BadParameter("give either --prompt or --prompts")
     texts = [prompt] if prompt is not None else read_prompts(prompts) if prompts is not None else []
     names = [name.strip() for name in levels.split(",")] if levels is not None else None
-    if trace is not None and trace.exists():
-        raise ModelError(f"{trace}: exists; nothing is overwritten. Choose another file.")
-    with LoadedPackage(package, names) as loaded:
-        hierarchy = Hierarchy(
-            loaded.levels,
-            _numbers("--num-draft-tokens", num_draft_tokens, int),
-            _numbers("--confidence", confidence, float),
-        )
+    draft_lengths = _numbers("--num-draft-tokens", num_draft_tokens, int)
+    thresholds = _numbers("--confidence", confidence, float)
+    if trace is not None:
+        _check_new(trace)
+    with LoadedPackage(package, names, kernel) as loaded:
+        hierarchy = Hierarchy(loaded.levels, draft_lengths, thresholds)
         plain = Hierarchy(loaded.levels[:1]) if check else None
         results = []
         traces = []
@@ -107,18 +108,26 @@ def _run(
 
 def _numbers(flag: str, text: str | None, kind: type[Any]) -> list[Any] | None:
     """A comma-separated list of numbers in the flag's range."""
-    from mxconv.errors import ModelError
-
     if text is None:
         return None
     low, high = (1, 64) if kind is int else (0, 1)
     try:
         numbers = [kind(part) for part in text.split(",")]
     except ValueError as error:
-        raise ModelError(f"{flag}: {text!r}; numbers joined by commas are required.") from error
+        raise typer.BadParameter(f"{flag}: {text!r}; numbers joined by commas are required.") from error
     if not all(low <= number <= high for number in numbers):
-        raise ModelError(f"{flag}: {text!r}; numbers from {low} to {high} are required.")
+        raise typer.BadParameter(f"{flag}: {text!r}; numbers from {low} to {high} are required.")
     return numbers
+
+
+def _check_new(path: Path) -> None:
+    """Before the work, not after it: a file that can be created."""
+    from mxconv.errors import ModelError
+
+    if path.exists():
+        raise ModelError(f"{path}: exists; nothing is overwritten. Choose another file.")
+    if not path.parent.is_dir():
+        raise ModelError(f"{path}: its folder does not exist; an existing folder is required. Create it first.")
 
 
 def _geomean(numbers: list[float]) -> float:
@@ -139,7 +148,8 @@ def _write_trace(path: Path, generations: "list[Generation]") -> None:
         for entry in generation.trace.entries
     ]
     try:
-        path.write_text("\n".join(lines) + "\n")
+        with path.open("x") as file:
+            file.write("\n".join(lines) + "\n")
     except OSError as error:
         raise ModelError(f"{path}: cannot be written ({error.strerror}). Check the path.") from error
 

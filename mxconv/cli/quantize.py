@@ -47,24 +47,27 @@ def quantize(
     from mxconv.convert import convert, prepare
     from mxconv.errors import MxconvError
 
-    if residual_bits != "auto" and not residual_bits.isdigit():
-        raise MxconvError(f"--residual-bits: {residual_bits!r}; auto or a number from 8 to 12 is required.")
-    options = QuantizeOptions(
-        codec=codec,  # type: ignore[arg-type]  # QuantizeOptions checks every choice
-        scale_rule=scale_rule,  # type: ignore[arg-type]
-        lm_head=lm_head,  # type: ignore[arg-type]
-        skip=tuple(skip or ()),
-        outliers=outliers,  # type: ignore[arg-type]
-        segments=segments,  # type: ignore[arg-type]
-        residual_bits=None if residual_bits == "auto" else int(residual_bits),
-        on_nonfinite=on_nonfinite,  # type: ignore[arg-type]
-        dtype=dtype,  # type: ignore[arg-type]
-        target=target,  # type: ignore[arg-type]
-        drafts=tuple(draft or ()),
-        max_shard_bytes=max_shard_bytes,
-        num_threads=os.cpu_count() or 1 if threads is None else threads,
-        force=force,
-    )
+    if residual_bits != "auto" and not residual_bits.isdecimal():
+        raise typer.BadParameter(f"--residual-bits: {residual_bits!r}; auto or a number from 8 to 12 is required.")
+    try:
+        options = QuantizeOptions(
+            codec=codec,  # type: ignore[arg-type]  # QuantizeOptions checks every choice
+            scale_rule=scale_rule,  # type: ignore[arg-type]
+            lm_head=lm_head,  # type: ignore[arg-type]
+            skip=tuple(skip or ()),
+            outliers=outliers,  # type: ignore[arg-type]
+            segments=segments,  # type: ignore[arg-type]
+            residual_bits=None if residual_bits == "auto" else int(residual_bits),
+            on_nonfinite=on_nonfinite,  # type: ignore[arg-type]
+            dtype=dtype,  # type: ignore[arg-type]
+            target=target,  # type: ignore[arg-type]
+            drafts=tuple(draft or ()),
+            max_shard_bytes=max_shard_bytes,
+            num_threads=os.cpu_count() or 1 if threads is None else threads,
+            force=force,
+        )
+    except MxconvError as error:
+        raise typer.BadParameter(str(error)) from error
     check_target(output, force)
     begin = time.perf_counter()
     with open_checkpoint(source, revision=revision) as checkpoint, progress_bars() as progress:

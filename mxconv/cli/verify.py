@@ -1,5 +1,6 @@
 """`mxconv verify`: proof that a package is whole, exact, and decodes as its target does."""
 
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,13 +65,18 @@ def _members(verification: "Verification") -> dict[str, Any]:
                 "status": tensor.status,
                 "sha256_source": tensor.sha256_source,
                 "sha256_reconstructed": tensor.sha256_reconstructed,
-                "max_abs_error": tensor.max_abs_error,
+                "max_abs_error": _finite(tensor.max_abs_error),
                 "detail": tensor.detail,
             }
             for tensor in verification.tensors
         ],
         "decode": verification.decode.model_dump() if verification.decode else None,
     }
+
+
+def _finite(number: float | None) -> float | None:
+    """JSON has no infinity: where a weight turned into one, `status` says so and the error is null."""
+    return number if number is not None and isfinite(number) else None
 
 
 def _print(verification: "Verification", package: Path, json_output: bool) -> None:

@@ -1,5 +1,6 @@
 """From a package to decoders, one a level; weights stay in the memory-mapped files."""
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from types import TracebackType
 from typing import cast
 
 from mxconv.arrays import F32, U16
-from mxconv.checkpoint.manifest import LevelRecord, TensorRecord
+from mxconv.checkpoint.manifest import LevelRecord, TensorRecord, read_manifest
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
@@ -25,6 +26,7 @@ from mxconv.model.weights import Weights
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+KERNELS = ("numpy",)
 
 
 @dataclass(frozen=True)
@@ -46,16 +48,18 @@ class LoadedLevel:
 class LoadedPackage:
     """The levels of a package, outermost first, and its tokenizer. A context manager: closing unmaps the files."""
 
-    def __init__(self, path: Path, levels: list[str] | None = None) -> None:
+    def __init__(self, path: Path, levels: list[str] | None = None, kernel: str | None = None) -> None:
         """Load some levels.
 
         Args:
             path: the package.
             levels: names from the manifest, the target first; None for all.
+            kernel: one of `KERNELS`; None takes the environment's MXCONV_KERNEL, or else the best.
 
         Raises:
-            MxconvError: the package is damaged, a level is unknown, or the architecture is not supported.
+            MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
         """
+        _check_kernel(kernel)
         self._stack = ExitStack()
         try:
             self.package = self._stack.enter_context(Package(path))
@@ -85,14 +89,26 @@ class LoadedPackage:
         if record.kind == "self-draft":
             weights = Weights({**target.matrices, **self._draft_matrices()}, target.vectors)
             return LoadedLevel(record, Decoder(self.config, weights, record.name))
-        assert record.path is not None
-        folder = self.package.root / record.path
+        if record.path is None:
+            raise PackageError(
+                f"{self.package.root}: level {record.name} without a path; a model needs one. Convert again."
+            )
+        decoder = self._model(record, self.package.root / record.path)
+        if decoder.config.vocab_size != self.config.vocab_size:
+            raise ModelError(
+                f"{self.package.root}: level {record.name} has a vocabulary of {decoder.config.vocab_size} tokens; "
+                f"the target's {self.config.vocab_size} are required. Choose a draft of the same family."
+            )
+        return LoadedLevel(record, decoder)
+
+    def _model(self, record: LevelRecord, folder: Path) -> Decoder:
+        """A draft model in a folder of its own: the target of a nested package, or a 16-bit checkpoint."""
         if record.codec == "package":
-            nested = self._stack.enter_context(LoadedPackage(folder, ["target"]))
-            return LoadedLevel(record, nested.levels[0].decoder)
+            target = read_manifest(folder).levels[0].name
+            return self._stack.enter_context(LoadedPackage(folder, [target])).levels[0].decoder
         checkpoint = self._stack.enter_context(open_checkpoint(folder))
         config = ModelConfig.from_file(folder / "config.json")
-        return LoadedLevel(record, Decoder(config, _dense_weights(checkpoint.tensors), record.name))
+        return Decoder(config, _dense_weights(checkpoint.tensors), record.name)
 
     def _target_weights(self) -> Weights:
         """The 16-bit weights: dense, or rebuilt from BSFP as they are used."""
@@ -109,14 +125,20 @@ class LoadedPackage:
     def _referenced_tensors(self) -> Mapping[str, SourceTensor]:
         """The tensors of the source checkpoint, which must be what was converted."""
         source = self.package.manifest.source
+        if source.commit is None and not Path(source.id).exists():  # open_checkpoint would ask the Hub for it
+            raise PackageError(
+                f"{source.id}: no such file or folder; {self.package.root} references its weights there. Restore it, "
+                "run where the package was converted, or convert again with --target include."
+            )
         checkpoint = self._stack.enter_context(open_checkpoint(source.id, revision=source.commit))
         sizes = {record.path: record.num_bytes for record in source.files}
         for path in checkpoint.weight_files:
             name = path.relative_to(checkpoint.root).as_posix()
             if sizes.get(name) != path.stat().st_size:
+                recorded = f"a file of {sizes[name]:,}" if name in sizes else "other files"
                 raise PackageError(
-                    f"{path}: {path.stat().st_size:,} bytes; {self.package.root} was converted from a file of "
-                    f"{sizes.get(name)}. Restore the source, or convert again."
+                    f"{path}: {path.stat().st_size:,} bytes; {self.package.root} was converted from {recorded}. "
+                    "Restore the source, or convert again."
                 )
         return checkpoint.tensors
 
@@ -142,9 +164,11 @@ class LoadedPackage:
 
 
 def _choose(package: Package, names: list[str] | None) -> list[LevelRecord]:
-    levels = {record.name: record for record in package.manifest.levels}
     if names is None:
-        return list(levels.values())
+        return list(package.manifest.levels)
+    levels: dict[str, LevelRecord] = {}
+    for record in package.manifest.levels:
+        levels.setdefault(record.name, record)
     unknown = [name for name in names if name not in levels]
     if unknown or not names or names[0] != package.manifest.levels[0].name:
         raise ModelError(
@@ -152,6 +176,13 @@ def _choose(package: Package, names: list[str] | None) -> list[LevelRecord]:
             f"{package.manifest.levels[0].name!r}, out of {', '.join(levels)}, is required."
         )
     return [levels[name] for name in names]
+
+
+def _check_kernel(kernel: str | None) -> None:
+    """Whether the kernels asked for exist. So far there is one set, and `mxconv.kernels` is it."""
+    flag, name = ("--kernel", kernel) if kernel is not None else ("MXCONV_KERNEL", os.environ.get("MXCONV_KERNEL"))
+    if name and name not in KERNELS:
+        raise ModelError(f"{flag}: {name!r}; one of {', '.join(KERNELS)} is required. Leave it out for the best.")
 
 
 def _dense_weights(tensors: Mapping[str, SourceTensor], tie: bool = True) -> Weights:

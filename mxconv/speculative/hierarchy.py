@@ -86,6 +86,7 @@ class Hierarchy:
         Raises:
             ModelError: no prompt, or one longer than the target's positions.
         """
+        self._check(len(prompt), max_new_tokens)
         target, statistics = self._chain()
         context = list(prompt)
         trace = Trace(statistics)
@@ -106,6 +107,17 @@ class Hierarchy:
                     break
             trace.end_round()
         return Generation(context[len(prompt) :], time.perf_counter() - begin, trace)
+
+    def _check(self, num_tokens: int, max_new_tokens: int) -> None:
+        if num_tokens == 0:
+            raise ModelError("prompt: 0 tokens; at least one is required. Give a text.")
+        limit = self.levels[0].decoder.config.max_position_embeddings
+        if num_tokens > limit:
+            raise ModelError(
+                f"prompt: {num_tokens} tokens; the target has {limit} positions (max_position_embeddings). Shorten it."
+            )
+        if max_new_tokens < 1:
+            raise ModelError(f"max_new_tokens: {max_new_tokens}; at least 1 is required.")
 
     def _chain(self) -> tuple[Level, list[LevelStatistics]]:
         """Fresh caches, and the levels linked from the innermost out."""

@@ -5,6 +5,7 @@ Recursion does the rest. `step` is one speculative round; `propose` repeats it u
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
@@ -72,7 +73,7 @@ class Level:
             room = self.decoder.config.max_position_embeddings - len(context)
             wanted = min(self.num_draft_tokens, max_tokens - 1, room)
             if wanted > 0:
-                proposed = self.draft.propose(context, wanted)
+                proposed = self._admissible(self.draft.propose(context, wanted)[:wanted])
         return self._verify(context, proposed)
 
     def propose(self, context: Sequence[int], num_tokens: int) -> list[int]:
@@ -92,6 +93,10 @@ class Level:
             self.session.rewind(base)
         self.statistics.num_proposed += len(tokens)
         return tokens
+
+    def _admissible(self, proposed: list[int]) -> list[int]:
+        """The proposed tokens before the first that this level's vocabulary does not have."""
+        return list(takewhile(lambda token: 0 <= token < self.decoder.config.vocab_size, proposed))
 
     def _verify(self, context: Sequence[int], proposed: list[int]) -> Step:
         """Evaluate the context's last token and the proposed ones; the first disagreement ends the round."""

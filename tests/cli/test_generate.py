@@ -1,0 +1,208 @@
+"""`mxconv generate`: the JSON contract, the switches, the trace, and every refusal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import write_tiny_llama
+
+from mxconv.cli import generate as generate_module
+from mxconv.speculative.hierarchy import Generation, Hierarchy
+
+RESULT_KEYS = {"prompt", "text", "token_ids", "seconds", "tokens_per_second", "rounds", "levels"}
+LEVEL_KEYS = {"name", "num_forwards", "num_proposed", "num_accepted", "acceptance_rate", "seconds"}
+
+
+def test_the_last_line_of_stdout_is_the_contracts_object_and_tables_go_to_stderr(run: Any, package: Path) -> None:
+    outcome = run("generate", package, "--prompt", "Once upon", "--max-new-tokens", 12, "--json")
+    assert outcome.exit_code == 0
+    assert len(outcome.stdout.splitlines()) == 1
+    assert set(outcome.json) == {"results"}
+    (result,) = outcome.json["results"]
+    assert set(result) == RESULT_KEYS
+    assert result["prompt"] == "Once upon"
+    assert len(result["token_ids"]) == 12 or result["token_ids"][-1] == 2
+    assert [level["name"] for level in result["levels"]] == ["target", "mxfp4", "small"]
+    for level in result["levels"]:
+        assert set(level) == LEVEL_KEYS
+    assert result["levels"][0]["acceptance_rate"] is None
+    assert result["levels"][0]["num_forwards"] == result["rounds"]
+    assert "forward passes" in outcome.stderr
+    assert result["text"] in outcome.stderr
+
+
+def test_without_json_the_text_and_the_table_go_to_stdout(run: Any, package: Path) -> None:
+    outcome = run("generate", package, "--prompt", "Once upon", "--max-new-tokens", 5)
+    assert outcome.exit_code == 0
+    assert outcome.stdout.startswith("Once upon")
+    assert "rounds of the target" in outcome.stdout
+    assert outcome.stderr == ""
+
+
+def test_prompts_come_from_a_file_and_are_printed_as_they_are(run: Any, package: Path, prompts: Path) -> None:
+    outcome = run("generate", package, "--prompts", prompts, "--max-new-tokens", 3, "--json")
+    assert [result["prompt"] for result in outcome.json["results"]] == ["Once upon", "A dog", "[bold] 1 [/]"]
+    assert "[bold] 1 [/]" in outcome.stderr
+
+
+def test_levels_target_decodes_plainly_to_the_same_text(run: Any, package: Path) -> None:
+    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 20, "--json"]
+    full = run(*arguments).json["results"][0]
+    for levels in ("target", "target,mxfp4", "target, small", "target,small,mxfp4"):
+        result = run(*arguments, "--levels", levels).json["results"][0]
+        assert result["token_ids"] == full["token_ids"]
+        assert [level["name"] for level in result["levels"]] == levels.replace(" ", "").split(",")
+    plain = run(*arguments, "--levels", "target").json["results"][0]
+    assert plain["rounds"] == len(plain["token_ids"])
+
+
+def test_check_compares_with_plain_decoding(run: Any, package: Path, prompts: Path) -> None:
+    outcome = run("generate", package, "--prompts", prompts, "--max-new-tokens", 10, "--check", "--json")
+    assert outcome.exit_code == 0
+    assert set(outcome.json) == {"results", "geomean_speedup"}
+    assert outcome.json["geomean_speedup"] > 0
+    for result in outcome.json["results"]:
+        assert set(result) >= RESULT_KEYS | {"identical_to_target"}
+        assert result["identical_to_target"] is True
+    assert "3 of 3 texts identical to plain greedy decoding" in outcome.stderr
+
+
+def test_check_fails_where_a_text_differs(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Hierarchy.generate
+
+    def lies(self: Hierarchy, *arguments: Any) -> Generation:
+        generation = honest(self, *arguments)
+        if len(self.levels) > 1:
+            generation.token_ids[-1] ^= 1
+        return generation
+
+    monkeypatch.setattr(Hierarchy, "generate", lies)
+    outcome = run("generate", package, "--prompt", "Once", "--max-new-tokens", 4, "--check", "--json")
+    assert outcome.exit_code == 1
+    assert outcome.json["results"][0]["identical_to_target"] is False
+    assert "package: 1 of 1 texts differ from plain decoding; none may." in outcome.stderr
+
+
+def test_the_trace_has_a_line_for_every_round_and_level(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    outcome = run("generate", package, "--prompts", prompts, "--max-new-tokens", 8, "--trace", trace, "--json")
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    results = outcome.json["results"]
+    assert len(lines) == sum(3 * result["rounds"] for result in results)
+    for line in lines:
+        assert set(line) == {"prompt", "round", "level", "num_proposed", "num_accepted", "num_forwards", "seconds"}
+    for number, result in enumerate(results):
+        for level in result["levels"]:
+            mine = [line for line in lines if (line["prompt"], line["level"]) == (number, level["name"])]
+            assert [line["round"] for line in mine] == list(range(result["rounds"]))
+            for key in ("num_proposed", "num_accepted", "num_forwards"):
+                assert sum(line[key] for line in mine) == level[key]
+
+
+def test_draft_lengths_and_thresholds_reach_the_levels(run: Any, package: Path) -> None:
+    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 12, "--confidence", "0", "--json"]
+    expected = run(*arguments).json["results"][0]["token_ids"]
+    for numbers in ("1", "1,1", "4,2", "16"):
+        result = run(*arguments, "--num-draft-tokens", numbers).json["results"][0]
+        assert result["token_ids"] == expected
+        if numbers.startswith("1,") or numbers == "1":
+            assert result["levels"][1]["num_proposed"] < result["rounds"]
+
+
+REFUSED_USAGE = {
+    "neither prompt nor prompts": ([], "give either --prompt or --prompts"),
+    "both": (["--prompt", "a", "--prompts", "b"], "give either --prompt or --prompts"),
+    "words for numbers": (
+        ["--prompt", "a", "--num-draft-tokens", "x"],
+        "--num-draft-tokens: 'x'; numbers joined by commas are required.",
+    ),
+    "too many tokens": (
+        ["--prompt", "a", "--num-draft-tokens", "4,65"],
+        "--num-draft-tokens: '4,65'; numbers from 1 to 64 are required.",
+    ),
+    "a threshold above 1": (["--prompt", "a", "--confidence", "1.5"], "--confidence: '1.5'; numbers from 0 to 1 are"),
+    "no number": (["--prompt", "a", "--confidence", "nan"], "--confidence: 'nan'; numbers from 0 to 1 are required."),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_USAGE)
+def test_bad_usage_exits_with_2(run: Any, package: Path, case: str) -> None:
+    arguments, message = REFUSED_USAGE[case]
+    outcome = run("generate", package, *arguments)
+    assert outcome.exit_code == 2
+    assert message in outcome.stderr
+
+
+REFUSED = {
+    "an unknown level": (
+        ["--prompt", "a", "--levels", "target,bsfp"],
+        "package: levels target, bsfp; a list that begins with 'target', out of target, mxfp4, small, is required.",
+    ),
+    "numbers for drafts that are not there": (
+        ["--prompt", "a", "--num-draft-tokens", "1,2,3"],
+        "--num-draft-tokens: 3 numbers for 2 draft levels; one for all, or one each, is required.",
+    ),
+    "an empty prompt": (["--prompt", ""], "prompt: 0 tokens; at least one is required. Give a text."),
+    "a prompt that is too long": (
+        ["--prompt", "a" * 129],
+        "prompt: 129 tokens; the target has 128 positions (max_position_embeddings). Shorten it.",
+    ),
+    "an unknown kernel": (["--prompt", "a", "--kernel", "avx2"], "--kernel: 'avx2'; one of numpy is required."),
+    "no prompt file": (["--prompts", "/nowhere/p.jsonl"], "/nowhere/p.jsonl: no such file; a readable file is"),
+    "a trace without a folder": (
+        ["--prompt", "a", "--trace", "/nowhere/trace.jsonl"],
+        "/nowhere/trace.jsonl: its folder does not exist; an existing folder is required. Create it first.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_done_exits_with_1_and_a_message(run: Any, package: Path, case: str) -> None:
+    arguments, message = REFUSED[case]
+    outcome = run("generate", package, *arguments)
+    assert outcome.exit_code == 1
+    assert message in outcome.stderr
+    assert outcome.stdout == ""
+
+
+def test_an_existing_trace_is_not_overwritten(run: Any, package: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("mine")
+    outcome = run("generate", package, "--prompt", "a", "--trace", trace)
+    assert outcome.exit_code == 1
+    assert f"{trace}: exists; nothing is overwritten. Choose another file." in outcome.stderr
+    assert trace.read_text() == "mine"
+
+
+def test_a_trace_that_cannot_be_written_is_an_error(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate_module, "_check_new", lambda path: None)  # as if the folder went away meanwhile
+    outcome = run("generate", package, "--prompt", "a", "--max-new-tokens", 1, "--trace", "/nowhere/trace.jsonl")
+    assert outcome.exit_code == 1
+    assert "/nowhere/trace.jsonl: cannot be written (No such file or directory). Check the path." in outcome.stderr
+
+
+def test_the_kernel_may_be_named_by_flag_or_environment(
+    run: Any, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["generate", package, "--prompt", "a", "--max-new-tokens", 1]
+    assert run(*arguments, "--kernel", "numpy").exit_code == 0
+    monkeypatch.setenv("MXCONV_KERNEL", "avx512")
+    outcome = run(*arguments)
+    assert outcome.exit_code == 1
+    assert "MXCONV_KERNEL: 'avx512'; one of numpy is required." in outcome.stderr
+
+
+def test_a_prompt_that_fills_all_positions_gets_one_token(run: Any, package: Path) -> None:
+    outcome = run("generate", package, "--prompt", "a" * 128, "--check", "--json")
+    assert outcome.exit_code == 0
+    assert len(outcome.json["results"][0]["token_ids"]) == 1
+
+
+def test_a_bsfp_package_decodes_without_its_source(run: Any, tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source", num_hidden_layers=1)
+    assert run("quantize", source, "-o", tmp_path / "package", "--codec", "bsfp").exit_code == 0
+    source.rename(tmp_path / "moved")
+    outcome = run("generate", tmp_path / "package", "--prompt", "Once", "--max-new-tokens", 10, "--check", "--json")
+    assert outcome.exit_code == 0
+    assert [level["name"] for level in outcome.json["results"][0]["levels"]] == ["target", "bsfp"]

@@ -1,0 +1,151 @@
+"""Exit codes, messages, signals and pipes: what every command has in common."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMANDS = ("quantize", "inspect", "verify", "generate")
+HEAVY = (  # not pydantic: some versions of typer look for it themselves when a command has options
+    "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "matplotlib", "ml_dtypes",
+    "gguf", "rich.console", "rich.table", "rich.progress", "rich.markdown", "mxconv.convert", "mxconv.checkpoint",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["quantize", "--help"], []])
+def test_help_imports_nothing_that_takes_time(arguments: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from mxconv.cli.main import main\n"
+        f"sys.argv = ['mxconv', *{arguments!r}]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "Usage: mxconv" in finished.stdout + finished.stderr
+    assert finished.stdout.splitlines()[-1] == "imported:"
+
+
+def test_help_says_what_the_program_is_for_and_names_every_command(run: Any) -> None:
+    outcome = run("--help")
+    assert outcome.exit_code == 0
+    assert "Turn any 16-bit LLM checkpoint into its own draft" in " ".join(outcome.stdout.split())
+    for command in COMMANDS:
+        assert f"\n  {command} " in outcome.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_json(run: Any, command: str) -> None:
+    outcome = run(command, "--help")
+    assert outcome.exit_code == 0
+    assert "--json" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Usage: mxconv"),
+        (["transmogrify"], "No such command 'transmogrify'"),
+        (["verify"], "Missing argument"),
+        (["verify", "p", "--nonsense"], "No such option: --nonsense"),
+        (["generate", "p", "--max-new-tokens", "many", "--prompt", "a"], "--max-new-tokens"),
+        (["generate", "p", "--max-new-tokens", "0", "--prompt", "a"], "--max-new-tokens"),
+        (["quantize", "source"], "--output"),
+    ],
+)
+def test_bad_usage_exits_with_2_and_says_what_is_wrong(run: Any, arguments: list[str], message: str) -> None:
+    outcome = run(*arguments)
+    assert outcome.exit_code == 2
+    assert message in outcome.stdout + outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["verify", "nowhere"], ["generate", "nowhere", "--prompt", "a"], ["quantize", "./nowhere", "-o", "p"]]
+)
+def test_an_error_is_one_line_and_exits_with_1(
+    run: Any, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = run(*arguments)
+    assert outcome.exit_code == 1
+    assert outcome.stdout == ""
+    assert outcome.stderr.startswith("mxconv: ")
+    assert "nowhere" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mxconv_debug_adds_the_traceback_to_the_message(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run("verify", "nowhere")
+    monkeypatch.setenv("MXCONV_DEBUG", "1")
+    debugged = run("verify", "nowhere")
+    assert (plain.exit_code, debugged.exit_code) == (1, 1)
+    assert debugged.stderr.startswith("Traceback (most recent call last):")
+    assert "mxconv.errors.PackageError" in debugged.stderr
+    assert debugged.stderr.endswith(plain.stderr)
+
+
+def wait_until_loaded(process: "subprocess.Popen[str]", package: Path) -> None:
+    """Until the process has mapped the package's files."""
+    maps = Path(f"/proc/{process.pid}/maps")
+    if not maps.exists():
+        process.kill()
+        pytest.skip("mappings are listed in /proc, which this system lacks")
+    deadline = time.monotonic() + 30
+    while f"{package}/" not in maps.read_text():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.2)
+
+
+def test_ctrl_c_ends_with_a_word_and_130(process: Callable[..., Any], package: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "many.jsonl"
+    prompts.write_text('{"prompt": "Once upon a time"}\n' * 5000)
+    running = process("generate", package, "--prompts", prompts, "--trace", tmp_path / "trace.jsonl")
+    wait_until_loaded(running, package)
+    running.send_signal(signal.SIGINT)
+    stdout, stderr = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert stdout == ""
+    assert stderr == "mxconv: interrupted\n"
+    assert not (tmp_path / "trace.jsonl").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--json"], []])
+def test_a_reader_that_goes_away_causes_no_traceback(
+    process: Callable[..., Any], package: Path, arguments: list[str]
+) -> None:
+    running = process("generate", package, "--prompt", "Once", "--max-new-tokens", 2, *arguments)
+    running.stdout.close()  # as `| head -1` does, only sooner
+    stderr = running.stderr.read()
+    running.stderr.close()
+    assert running.wait(timeout=30) == 1
+    assert "Traceback" not in stderr
+    assert "Exception ignored" not in stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["--json"], []])
+def test_standard_output_that_cannot_be_written_is_an_error(package: Path, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "mxconv.cli.main", "generate", str(package), "--prompt", "a", *arguments]
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        finished = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert finished.returncode == 1
+    assert finished.stderr.splitlines()[-1].startswith("mxconv: output: No space left on device; ")
+    assert "Traceback" not in finished.stderr
+
+
+def test_text_that_the_terminal_cannot_show_is_replaced(package: Path) -> None:
+    command = [sys.executable, "-m", "mxconv.cli.main", "generate", str(package), "--prompt", "é", "--max-new-tokens"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    finished = subprocess.run([*command, "2"], capture_output=True, env=environment, check=False)
+    assert finished.returncode == 0
+    assert finished.stdout.startswith(b"?")

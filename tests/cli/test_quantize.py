@@ -1,0 +1,139 @@
+"""`mxconv quantize`: the JSON contract, the plan, and every refusal."""
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxconv.checkpoint.manifest import read_manifest
+from mxconv.cli.output import format_bytes
+
+KEYS = {
+    "package", "codec", "num_tensors", "num_quantized", "num_bytes_source", "num_bytes_package", "bits_per_weight",
+    "lossless", "seconds", "input_gigabytes_per_second", "peak_rss_bytes", "levels",
+}  # fmt: skip
+NUM_TENSORS = 12  # of the one-layer model: 3 norms, the embedding, 8 matrices
+NUM_QUANTIZED = 8
+
+
+@pytest.mark.parametrize(("codec", "lossless"), [("mxfp4", True), ("bsfp", True)])
+def test_the_last_line_of_stdout_is_the_contracts_object(
+    run: Any, source: Path, tmp_path: Path, codec: str, lossless: bool
+) -> None:
+    package = tmp_path / "package"
+    outcome = run("quantize", source, "-o", package, "--codec", codec, "--json")
+    assert outcome.exit_code == 0
+    assert len(outcome.stdout.splitlines()) == 1
+    result = outcome.json
+    assert set(result) == KEYS
+    assert result["package"] == str(package)
+    assert (result["codec"], result["lossless"]) == (codec, lossless)
+    assert (result["num_tensors"], result["num_quantized"]) == (NUM_TENSORS, NUM_QUANTIZED)
+    assert result["peak_rss_bytes"] > 0
+    assert result["num_bytes_source"] == sum(2 * prod(record.shape) for record in read_manifest(package).tensors)
+    on_disk = sum(path.stat().st_size for path in package.rglob("*") if path.name != "mxconv.json")
+    assert result["num_bytes_package"] == on_disk
+    assert [level["name"] for level in result["levels"]] == ["target", codec]
+    assert f"{NUM_QUANTIZED} of {NUM_TENSORS} tensors" in outcome.stderr
+    assert f"levels: target <- {codec}" in outcome.stderr
+
+
+def test_without_json_the_summary_goes_to_stdout(run: Any, source: Path, tmp_path: Path) -> None:
+    outcome = run("quantize", source, "-o", tmp_path / "package", "--target", "reference")
+    assert outcome.exit_code == 0
+    assert "tensors at 4." in outcome.stdout.replace("\n", " ")
+    assert "not lossless on its own" in outcome.stdout
+    assert outcome.stderr == ""
+
+
+def test_every_option_reaches_the_manifest(run: Any, source: Path, small: Path, tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    arguments = ["--skip", "*.mlp.*", "--skip", "lm_head.*", "--scale-rule", "mse", "--target", "reference"]
+    arguments += ["--lm-head", "keep", "--on-nonfinite", "keep", "--threads", "1", "--max-shard-bytes", "9000"]
+    arguments += ["--draft", f"checkpoint:{small},num_draft_tokens=3,confidence=0.25"]
+    outcome = run("quantize", source, "-o", package, *arguments, "--json")
+    assert outcome.exit_code == 0
+    assert outcome.json["num_quantized"] == 4
+    manifest = read_manifest(package)
+    assert manifest.options.skip == ["*.mlp.*", "lm_head.*"]
+    assert (manifest.options.scale_rule, manifest.options.target) == ("mse", "reference")
+    assert (manifest.options.lm_head, manifest.options.on_nonfinite) == ("keep", "keep")
+    assert (manifest.levels[2].num_draft_tokens, manifest.levels[2].confidence) == (3, 0.25)
+    assert not manifest.lossless
+
+
+def test_bsfp_options_reach_the_manifest(run: Any, source: Path, tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    outcome = run("quantize", source, "-o", package, "--codec", "bsfp", "--residual-bits", "9", "--outliers", "rescale")
+    assert outcome.exit_code == 0
+    options = read_manifest(package).options
+    assert (options.residual_bits, options.outliers, options.segments) == (9, "rescale", "fitted")
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(run: Any, source: Path, tmp_path: Path) -> None:
+    outcome = run("quantize", source, "-o", tmp_path / "package", "--codec", "bsfp", "--dry-run", "--json")
+    assert outcome.exit_code == 0
+    assert list(tmp_path.iterdir()) == []
+    assert KEYS - {"seconds", "input_gigabytes_per_second", "peak_rss_bytes", "levels"} <= set(outcome.json)
+    tensors = {tensor["name"]: tensor for tensor in outcome.json["tensors"]}
+    assert len(tensors) == NUM_TENSORS
+    assert tensors["model.embed_tokens.weight"]["reason"] == "embeddings"
+    assert tensors["lm_head.weight"]["codec"] == "bsfp"
+    assert "Nothing was written." in outcome.stderr
+    real = run("quantize", source, "-o", tmp_path / "package", "--codec", "bsfp", "--json").json
+    for key in ("num_tensors", "num_quantized", "bits_per_weight", "lossless", "num_bytes_source"):
+        assert outcome.json[key] == real[key]
+
+
+REFUSED_USAGE = {
+    "codec": (["--codec", "int4"], "--codec: 'int4'; one of mxfp4, bsfp is required."),
+    "scale rule": (["--scale-rule", "max"], "--scale-rule: 'max'; one of ocp, even, ceil, ggml, mse is required."),
+    "residual bits": (
+        ["--codec", "bsfp", "--residual-bits", "many"],
+        "--residual-bits: 'many'; auto or a number from 8 to 12 is required.",
+    ),
+    "a digit that is no number": (
+        ["--codec", "bsfp", "--residual-bits", "²"],
+        "--residual-bits: '²'; auto or",
+    ),
+    "residual bits out of range": (
+        ["--codec", "bsfp", "--residual-bits", "13"],
+        "--residual-bits: 13; one of 8, 9, 10, 11, 12 is required.",
+    ),
+    "threads": (["--threads", "0"], "--threads: 0; at least 1 is required."),
+    "another codec's option": (
+        ["--outliers", "rescale"],
+        "--outliers: 'rescale' with --codec mxfp4; only bsfp has this option. Leave it out, or use --codec bsfp.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_USAGE)
+def test_bad_usage_exits_with_2(run: Any, source: Path, tmp_path: Path, case: str) -> None:
+    arguments, message = REFUSED_USAGE[case]
+    outcome = run("quantize", source, "-o", tmp_path / "package", *arguments)
+    assert outcome.exit_code == 2
+    assert message in outcome.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten_without_force(run: Any, source: Path, tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    assert run("quantize", source, "-o", package).exit_code == 0
+    before = (package / "mxconv.json").read_bytes()
+    outcome = run("quantize", source, "-o", package, "--scale-rule", "even")
+    assert outcome.exit_code == 1
+    assert str(package) in outcome.stderr
+    assert "--force" in outcome.stderr
+    assert (package / "mxconv.json").read_bytes() == before
+    assert run("quantize", source, "-o", package, "--scale-rule", "even", "--force").exit_code == 0
+    assert read_manifest(package).options.scale_rule == "even"
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2_500_000, "2.5 MB"), (3e9, "3.0 GB"), (4.2e12, "4.2 TB")],
+)
+def test_bytes_are_shown_in_decimal_units(num_bytes: float, text: str) -> None:
+    assert format_bytes(num_bytes) == text

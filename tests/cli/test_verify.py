@@ -1,0 +1,150 @@
+"""`mxconv verify`: the JSON contract, exit codes, decoding and the certificate."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import llama_tensors, write_safetensors, write_tiny_llama
+
+from mxconv.checkpoint.manifest import read_manifest
+from mxconv.speculative.hierarchy import Generation, Hierarchy
+
+KEYS = {"ok", "lossless", "num_tensors", "num_bit_exact", "tensors", "decode"}
+TENSOR_KEYS = {"name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error"}
+DECODE_KEYS = {"num_prompts", "num_tokens", "num_token_mismatches", "num_logit_mismatches"}
+
+
+@pytest.fixture
+def copy(package: Path, tmp_path: Path) -> Path:
+    """A package to write into or to damage."""
+    return Path(shutil.copytree(package, tmp_path / "copy"))
+
+
+def test_the_last_line_of_stdout_is_the_contracts_object(run: Any, package: Path, source: Path) -> None:
+    for arguments in ([], ["--source", source]):
+        outcome = run("verify", package, *arguments, "--json")
+        assert outcome.exit_code == 0
+        assert len(outcome.stdout.splitlines()) == 1
+        result = outcome.json
+        assert set(result) >= KEYS
+        assert (result["ok"], result["lossless"], result["decode"]) == (True, True, None)
+        assert result["num_tensors"] == result["num_bit_exact"] == len(result["tensors"]) == 12
+        for tensor in result["tensors"]:
+            assert set(tensor) >= TENSOR_KEYS
+            assert tensor["status"] == "bit-exact"
+            assert tensor["sha256_source"] == tensor["sha256_reconstructed"]
+            assert tensor["max_abs_error"] == 0.0
+        assert "12 of 12 tensors bit-exact" in outcome.stderr
+
+
+def test_decoding_is_compared_with_and_without_drafts(run: Any, package: Path, prompts: Path) -> None:
+    outcome = run("verify", package, "--decode", prompts, "--max-new-tokens", 8, "--json")
+    assert outcome.exit_code == 0
+    decode = outcome.json["decode"]
+    assert set(decode) == DECODE_KEYS
+    assert decode["num_prompts"] == 3
+    assert 0 < decode["num_tokens"] <= 24
+    assert decode["num_token_mismatches"] == decode["num_logit_mismatches"] == 0
+    assert "0 token mismatches, 0 logit mismatches" in outcome.stderr
+
+
+def test_a_token_that_differs_is_counted_and_fails(
+    run: Any, package: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Hierarchy.generate
+
+    def lies(self: Hierarchy, *arguments: Any) -> Generation:
+        generation = honest(self, *arguments)
+        if len(self.levels) > 1:
+            generation.token_ids[0] ^= 1
+        return generation
+
+    monkeypatch.setattr(Hierarchy, "generate", lies)
+    outcome = run("verify", package, "--decode", prompts, "--max-new-tokens", 4, "--write", "--json")
+    assert outcome.exit_code == 1
+    assert outcome.json["ok"] is False
+    assert outcome.json["decode"]["num_token_mismatches"] == 3
+    assert outcome.json["decode"]["num_logit_mismatches"] == 0
+    assert read_manifest(package).certificate is None
+
+
+def test_a_damaged_file_exits_with_1_and_is_named(run: Any, copy: Path, prompts: Path) -> None:
+    path = copy / "tokenizer.json"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    outcome = run("verify", copy, "--decode", prompts, "--write", "--json")
+    assert outcome.exit_code == 1
+    assert outcome.json["ok"] is False
+    assert outcome.json["damaged_files"] == ["tokenizer.json"]
+    assert outcome.json["decode"] is None  # nothing is run from a damaged package
+    assert "damaged file tokenizer.json: its SHA-256 is not the recorded one" in outcome.stderr
+    assert "not ok" in outcome.stderr
+    assert read_manifest(copy).certificate is None
+
+
+def test_the_certificate_is_stored_when_asked_for(run: Any, copy: Path, source: Path, prompts: Path) -> None:
+    assert run("verify", copy, "--source", source).exit_code == 0
+    assert read_manifest(copy).certificate is None
+    arguments = ["verify", copy, "--source", source, "--decode", prompts, "--max-new-tokens", 3, "--write"]
+    assert run(*arguments).exit_code == 0
+    certificate = read_manifest(copy).certificate
+    assert certificate is not None
+    assert (certificate.source_compared, certificate.lossless, certificate.num_bit_exact) == (True, True, 12)
+    assert certificate.decode is not None
+    assert certificate.decode.num_prompts == 3
+    assert run("verify", copy).exit_code == 0
+
+
+def test_another_source_is_found_out(run: Any, package: Path, tmp_path: Path) -> None:
+    other = write_tiny_llama(tmp_path / "other", num_hidden_layers=1, seed=9)
+    outcome = run("verify", package, "--source", other, "--json")
+    assert outcome.exit_code == 1
+    statuses = {tensor["name"]: tensor["status"] for tensor in outcome.json["tensors"]}
+    assert statuses["lm_head.weight"] == "mismatch"
+    assert statuses["model.norm.weight"] == "bit-exact"  # ones in both
+    assert "mismatch lm_head.weight" in outcome.stderr
+
+
+def test_an_infinite_error_is_null_since_json_has_no_infinity(run: Any, package: Path, tmp_path: Path) -> None:
+    other = write_tiny_llama(tmp_path / "other", num_hidden_layers=1)
+    tensors = llama_tensors(json.loads((other / "config.json").read_text()))
+    tensors["lm_head.weight"][3, 4] = np.inf
+    write_safetensors(other / "model.safetensors", tensors)
+    outcome = run("verify", package, "--source", other, "--json")
+    assert outcome.exit_code == 1
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    result = json.loads(outcome.stdout.splitlines()[-1], parse_constant=refuse)
+    (head,) = (tensor for tensor in result["tensors"] if tensor["name"] == "lm_head.weight")
+    assert (head["status"], head["max_abs_error"]) == ("mismatch", None)
+
+
+def test_a_rescaled_package_is_ok_lossy_and_says_by_how_much(run: Any, tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source", num_hidden_layers=1)
+    tensors = llama_tensors(json.loads((source / "config.json").read_text()))
+    tensors["lm_head.weight"][3, 4] = 2.40625
+    write_safetensors(source / "model.safetensors", tensors)
+    package = tmp_path / "package"
+    assert run("quantize", source, "-o", package, "--codec", "bsfp", "--outliers", "rescale").exit_code == 0
+    outcome = run("verify", package, "--source", source, "--json")
+    assert outcome.exit_code == 0
+    assert (outcome.json["ok"], outcome.json["lossless"]) == (True, False)
+    (lossy,) = (tensor for tensor in outcome.json["tensors"] if tensor["status"] == "lossy")
+    assert lossy["name"] == "lm_head.weight"
+    assert 0 < lossy["max_abs_error"] < 0.1
+    assert "lossy lm_head.weight, largest error" in outcome.stderr
+
+
+def test_a_prompt_file_is_read_before_the_work_begins(run: Any, package: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("{}\n")
+    outcome = run("verify", package, "--decode", prompts)
+    assert outcome.exit_code == 1
+    assert outcome.stdout == ""
+    assert "line 1: prompt is None; some text is required." in outcome.stderr

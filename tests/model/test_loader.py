@@ -1,0 +1,391 @@
+"""From packages to decoders: which matrix is exact, which is 4-bit, and every reason to refuse."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from checkpoints import TINY_LLAMA, llama_tensors, write_safetensors, write_tiny_llama, write_tiny_tokenizer
+
+from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.convert import convert
+from mxconv.errors import CheckpointError, ModelError, PackageError
+from mxconv.kernels.bsfp_full import BsfpMatrix
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.four_bit import FourBitFloatMatrix, FourBitMatrix
+from mxconv.model.cache import KVCache
+from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
+from mxconv.model.loader import EMBEDDING, HEAD, LoadedPackage, _dense_weights
+
+IDS = [int(token) for token in np.random.default_rng(8).integers(0, 96, 20)]
+PROJECTION = "model.layers.0.mlp.gate_proj.weight"
+
+
+def pack(source: Path, package: Path, **options: Any) -> Path:
+    with open_checkpoint(source) as checkpoint:
+        convert(checkpoint, package, QuantizeOptions(**options))
+    return package
+
+
+def logits(decoder: Decoder, ids: list[int] = IDS) -> np.ndarray:
+    return decoder.forward(ids, KVCache(decoder.config))
+
+
+def source_logits(source: Path) -> np.ndarray:
+    """Of the 16-bit checkpoint itself."""
+    with open_checkpoint(source) as checkpoint:
+        config = ModelConfig.from_file(source / "config.json")
+        return logits(Decoder(config, _dense_weights(checkpoint.tensors), "source"))
+
+
+def rewrite(package: Path, **changes: Any) -> None:
+    """Change the manifest as an adversary would: digests and lengths of all files set right again."""
+    manifest = read_manifest(package)
+    names = sorted(path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file())
+    files = [
+        FileRecord(path=name, num_bytes=(package / name).stat().st_size, sha256=sha256_file(package / name))
+        for name in names
+        if name != FILE_NAME
+    ]
+    manifest = manifest.model_copy(update={"files": files, **changes})
+    (package / FILE_NAME).write_bytes(Manifest.model_validate(manifest.model_dump()).to_bytes())
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+@pytest.mark.parametrize(
+    ("dtype", "tied", "lm_head"),
+    [("BF16", False, "quantize"), ("BF16", False, "keep"), ("BF16", True, "quantize"), ("BF16", True, "keep"),
+     ("F16", False, "quantize")],
+)  # fmt: skip
+def test_the_target_is_the_source_bit_for_bit_and_the_draft_is_near(
+    tmp_path: Path, codec: str, dtype: str, tied: bool, lm_head: str
+) -> None:
+    source = write_tiny_llama(tmp_path / "source", dtype=dtype, tie_word_embeddings=tied)
+    expected = source_logits(source)
+    residual_bits = 10 if (codec, dtype) == ("bsfp", "F16") else None  # fitting one width takes a third of the time
+    options = {"codec": codec, "lm_head": lm_head, "residual_bits": residual_bits}
+    with LoadedPackage(pack(source, tmp_path / "package", **options)) as loaded:
+        target, draft = loaded.levels
+        assert [target.name, draft.name] == ["target", codec]
+        assert (target.shares_cache, draft.shares_cache) == (False, True)
+        assert logits(target.decoder).tobytes() == expected.tobytes()
+        found = logits(draft.decoder)
+        assert not (found == expected).all()
+        assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.8
+
+
+@pytest.mark.parametrize(("codec", "exact"), [("mxfp4", DenseMatrix), ("bsfp", BsfpMatrix)])
+def test_a_tied_embedding_stays_exact_while_the_same_tensor_is_a_4_bit_head(
+    tmp_path: Path, codec: str, exact: type
+) -> None:
+    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=True)
+    stored = safetensors.numpy.load_file(source / "model.safetensors")[EMBEDDING].astype(np.float32)
+    with LoadedPackage(pack(source, tmp_path / "package", codec=codec)) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        assert isinstance(target.embedding, exact)
+        assert target.head is target.embedding
+        assert draft.embedding is target.embedding
+        assert (draft.embedding.rows(np.arange(96)) == stored).all()
+        assert isinstance(draft.head, FourBitMatrix)
+        assert not (draft.head.rows(np.arange(96)) == stored).all()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_head_that_is_kept_is_exact_in_the_draft_too(tmp_path: Path, tied: bool) -> None:
+    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=tied)
+    with LoadedPackage(pack(source, tmp_path / "package", codec="bsfp", lm_head="keep")) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        assert isinstance(draft.head, DenseMatrix)
+        assert draft.head is target.head
+        assert isinstance(draft.layers[0].gate.matrix, FourBitMatrix)
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_skipped_tensors_are_the_targets_own_in_the_draft(tmp_path: Path, codec: str) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    package = pack(source, tmp_path / "package", codec=codec, skip=("*.layers.0.*", "lm_head.weight"))
+    with LoadedPackage(package) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        for projection in ("query", "key", "value", "output", "gate", "up", "down"):
+            of_target, of_draft = (getattr(decoder.layers[0], projection).matrix for decoder in (target, draft))
+            assert of_draft is of_target
+            assert isinstance(of_draft, DenseMatrix)
+            assert isinstance(getattr(draft.layers[1], projection).matrix, FourBitMatrix)
+        assert draft.head is target.head
+
+
+def test_the_paper_table_drafts_in_float32(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    with LoadedPackage(pack(source, tmp_path / "package", codec="bsfp", segments="paper")) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        assert isinstance(draft.layers[1].down.matrix, FourBitFloatMatrix)
+        assert logits(target).tobytes() == source_logits(source).tobytes()
+
+
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_a_referenced_target_is_read_from_the_source(tmp_path: Path, num_shards: int) -> None:
+    source = write_tiny_llama(tmp_path / "source", num_shards=num_shards)
+    package = pack(source, tmp_path / "package", target="reference")
+    assert not list(package.glob("model*.safetensors"))
+    with LoadedPackage(package) as loaded:
+        assert loaded.levels[0].record.location == "source"
+        assert logits(loaded.levels[0].decoder).tobytes() == source_logits(source).tobytes()
+
+
+def test_an_f32_source_and_a_sharded_one_load_as_their_16_bit_target(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source", dtype="F32")
+    rounded = write_tiny_llama(tmp_path / "rounded", dtype="BF16")
+    with LoadedPackage(pack(source, tmp_path / "package", dtype="bf16", max_shard_bytes=60_000)) as loaded:
+        assert len(loaded.levels[0].record.files) > 1
+        assert logits(loaded.levels[0].decoder).tobytes() == source_logits(rounded).tobytes()
+
+
+def test_norms_in_f32_beside_16_bit_matrices_are_taken_as_they_are(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    tensors = llama_tensors()
+    norm = np.linspace(0.5, 1.5, 64, dtype=np.float32) + np.float32(1e-5)
+    tensors["model.norm.weight"] = norm
+    tensors["steps"] = np.arange(3)  # no weight of this model
+    write_safetensors(source / "model.safetensors", tensors)
+    for codec in ("mxfp4", "bsfp"):
+        with LoadedPackage(pack(source, tmp_path / codec, codec=codec)) as loaded:
+            assert all((level.decoder.norm == norm).all() for level in loaded.levels)
+
+
+@pytest.mark.parametrize("architecture", ["mistral, window", "qwen2", "qwen3", "llama, biases", "llama, tied"])
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_every_architecture_comes_through_a_package_as_transformers_has_it(
+    tmp_path: Path, tiny_oracle: Callable[[str], Any], architecture: str, codec: str
+) -> None:
+    oracle = tiny_oracle(architecture)
+    tied = oracle.decoder.config.tie_word_embeddings
+    is_fp16 = architecture.startswith("qwen")
+    numpy_type = np.float16 if is_fp16 else ml_dtypes.bfloat16
+    tensors = {
+        name: tensor.numpy().astype(numpy_type)
+        for name, tensor in oracle.torch_model.state_dict().items()
+        if not (tied and name == HEAD)
+    }
+    source = tmp_path / "source"
+    write_safetensors(source / "model.safetensors", tensors, {"format": "pt"})
+    oracle.torch_model.config.save_pretrained(source)
+    write_tiny_tokenizer(source / "tokenizer.json", 96)
+    ids = oracle.text(40)
+    residual_bits = 10 if is_fp16 and codec == "bsfp" else None
+    with LoadedPackage(pack(source, tmp_path / "package", codec=codec, residual_bits=residual_bits)) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        found = logits(target, ids)
+        # biases were rounded to 16 bits on the way, so the oracle must read what was stored
+        theirs = _reloaded(oracle, tensors, ids)
+        assert np.abs(found - theirs).max() <= 1e-3
+        assert (found.argmax(-1) == theirs.argmax(-1)).all()
+        assert np.corrcoef(logits(draft, ids).ravel(), theirs.ravel())[0, 1] > 0.7
+
+
+def _reloaded(oracle: Any, tensors: dict[str, np.ndarray], ids: list[int]) -> np.ndarray:
+    model = type(oracle.torch_model)(oracle.torch_model.config).eval()
+    state = {name: torch.from_numpy(array.astype(np.float32)) for name, array in tensors.items()}
+    model.load_state_dict(state, strict=False)
+    model.tie_weights()
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].numpy()
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_a_nested_package_drafts_with_its_target(tmp_path: Path, codec: str) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    small = write_tiny_llama(tmp_path / "small", seed=1, hidden_size=32, num_hidden_layers=1, dtype="F16")
+    nested = pack(small, tmp_path / "small-package", codec=codec)
+    package = pack(source, tmp_path / "package", drafts=(f"package:{nested}",))
+    with LoadedPackage(package) as loaded:
+        assert [level.name for level in loaded.levels] == ["target", "mxfp4", "small-package"]
+        level = loaded.levels[2]
+        assert not level.shares_cache
+        assert level.decoder.config.hidden_size == 32
+        assert logits(level.decoder).tobytes() == source_logits(small).tobytes()
+
+
+def test_a_checkpoint_draft_keeps_its_own_configuration(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    small = write_tiny_llama(
+        tmp_path / "small", seed=1, num_hidden_layers=1, max_position_embeddings=24, tie_word_embeddings=True
+    )
+    package = pack(source, tmp_path / "package", codec="bsfp", drafts=(f"checkpoint:{small},num_draft_tokens=3",))
+    with LoadedPackage(package) as loaded:
+        level = loaded.levels[2]
+        assert level.record.num_draft_tokens == 3
+        assert level.decoder.config.max_position_embeddings == 24
+        assert loaded.levels[0].decoder.config.max_position_embeddings == 128
+        assert logits(level.decoder).tobytes() == source_logits(small).tobytes()
+
+
+def three_levels(folder: Path) -> Path:
+    source = write_tiny_llama(folder / "source")
+    small = write_tiny_llama(folder / "small", seed=1, num_hidden_layers=1)
+    return pack(source, folder / "package", drafts=(f"checkpoint:{small}",))
+
+
+def test_levels_are_chosen_by_name(tmp_path: Path) -> None:
+    package = three_levels(tmp_path)
+    for names in (["target"], ["target", "small"], ["target", "small", "mxfp4"], ["target", "mxfp4", "small"]):
+        with LoadedPackage(package, names) as loaded:
+            assert [level.name for level in loaded.levels] == names
+
+
+@pytest.mark.parametrize("names", [["targt"], ["target", "bsfp"], ["mxfp4"], ["mxfp4", "target"], [""], []])
+def test_a_list_of_levels_begins_with_the_target_and_names_known_ones(tmp_path: Path, names: list[str]) -> None:
+    package = three_levels(tmp_path)
+    message = (
+        f"^{re.escape(str(package))}: levels {', '.join(names) or 'none'}; a list that begins with 'target', "
+        "out of target, mxfp4, small, is required.$"
+    )
+    with pytest.raises(ModelError, match=message):
+        LoadedPackage(package, names)
+
+
+def test_levels_of_the_same_name_do_not_hide_each_other(tmp_path: Path) -> None:
+    package = three_levels(tmp_path)
+    manifest = read_manifest(package)
+    renamed = [level.model_copy(update={"name": "target"}) for level in manifest.levels]
+    rewrite(package, levels=renamed)
+    with LoadedPackage(package) as loaded:
+        assert [level.record.kind for level in loaded.levels] == ["target", "self-draft", "model"]
+    with LoadedPackage(package, ["target"]) as loaded:
+        assert loaded.levels[0].record.kind == "target"
+
+
+def test_a_model_level_without_a_path_is_refused(tmp_path: Path) -> None:
+    package = three_levels(tmp_path)
+    *rest, model = read_manifest(package).levels
+    rewrite(package, levels=[*rest, model.model_copy(update={"path": None})])
+    with pytest.raises(PackageError, match=r"level small without a path; a model needs one\. Convert again\.$"):
+        LoadedPackage(package)
+
+
+def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    package = three_levels(tmp_path)
+    folder = package / "drafts/1-small"
+    for path in folder.iterdir():  # they are links into the source
+        path.unlink()
+    write_tiny_llama(folder, seed=1, vocab_size=90)
+    rewrite(package)
+    message = "package: level small has a vocabulary of 90 tokens; the target's 96 are required. Choose a draft of the"
+    with pytest.raises(ModelError, match=message):
+        LoadedPackage(package)
+    with LoadedPackage(package, ["target", "mxfp4"]) as loaded:
+        assert len(loaded.levels) == 2
+
+
+def test_a_referenced_source_that_is_gone_is_not_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_llama(tmp_path / "models/tiny")
+    monkeypatch.chdir(tmp_path)
+    package = pack(Path("models/tiny"), tmp_path / "package", target="reference")
+    LoadedPackage(package).close()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    message = (
+        "^models/tiny: no such file or folder; .*package references its weights there. Restore it, "
+        "run where the package was converted, or convert again with --target include.$"
+    )
+    with pytest.raises(PackageError, match=message):
+        LoadedPackage(package)
+
+
+def test_a_referenced_source_of_another_length_is_refused(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    package = pack(source, tmp_path / "package", target="reference")
+    num_bytes = (source / "model.safetensors").stat().st_size
+    write_tiny_llama(source, num_hidden_layers=3)
+    message = f"source/model.safetensors: .* bytes; .*package was converted from a file of {num_bytes:,}. Restore the"
+    with pytest.raises(PackageError, match=message):
+        LoadedPackage(package)
+
+
+def test_a_referenced_source_in_other_files_is_refused(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    package = pack(source, tmp_path / "package", target="reference")
+    (source / "model.safetensors").unlink()
+    write_tiny_llama(source, num_shards=2)
+    message = "source/model-00001-of-00002.safetensors: .* bytes; .*package was converted from other files. Restore"
+    with pytest.raises(PackageError, match=message):
+        LoadedPackage(package)
+
+
+MISSING = {
+    "config.json": (CheckpointError, "config.json: no such file"),
+    "tokenizer.json": (ModelError, "tokenizer.json: there is no such file; a fast tokenizer is required"),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_package_without_the_files_of_a_model_cannot_be_run(tmp_path: Path, name: str) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    (source / name).unlink()
+    error, message = MISSING[name]
+    with pytest.raises(error, match=message):
+        LoadedPackage(pack(source, tmp_path / "package"))
+
+
+def test_a_config_that_does_not_fit_the_weights_is_refused(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    (source / "config.json").write_text(json.dumps(TINY_LLAMA | {"intermediate_size": 176}))
+    message = (
+        r"^target: tensor model.layers.0.mlp.gate_proj.weight has shape \(172, 64\); config.json requires \(176, 64\)"
+    )
+    with pytest.raises(ModelError, match=message):
+        LoadedPackage(pack(source, tmp_path / "package"))
+
+
+def test_a_matrix_of_infinities_that_was_kept_flows_through_target_and_draft(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    tensors = llama_tensors()
+    tensors[PROJECTION][3, 4] = np.inf
+    write_safetensors(source / "model.safetensors", tensors)
+    for codec in ("mxfp4", "bsfp"):
+        with LoadedPackage(pack(source, tmp_path / codec, codec=codec, on_nonfinite="keep")) as loaded:
+            for level in loaded.levels:
+                assert isinstance(level.decoder.layers[0].gate.matrix, DenseMatrix)
+                assert not np.isfinite(logits(level.decoder)).all()
+
+
+def test_kernels_are_chosen_by_name_or_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = three_levels(tmp_path)
+    LoadedPackage(package, kernel="numpy").close()
+    with pytest.raises(ModelError, match=r"^--kernel: 'avx2'; one of numpy is required\. Leave it out for the best\.$"):
+        LoadedPackage(package, kernel="avx2")
+    monkeypatch.setenv("MXCONV_KERNEL", "cuda")
+    with pytest.raises(ModelError, match=r"^MXCONV_KERNEL: 'cuda'; one of numpy is"):
+        LoadedPackage(package)
+    LoadedPackage(package, kernel="numpy").close()
+    monkeypatch.setenv("MXCONV_KERNEL", "")
+    LoadedPackage(package).close()
+
+
+def test_closing_unmaps_the_files_and_a_refused_package_stays_mapped_nowhere(tmp_path: Path) -> None:
+    package = three_levels(tmp_path)
+    with LoadedPackage(package):
+        assert mapped_files(package)
+    assert not mapped_files(package)
+    with pytest.raises(ModelError):
+        LoadedPackage(package, ["target", "nonsense"])
+    assert not mapped_files(package)
+
+
+def mapped_files(package: Path) -> set[str]:
+    """Files of a package that this process has mapped (Linux)."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("mappings are listed in /proc, which this system lacks")
+    return {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if f"{package}/" in line}

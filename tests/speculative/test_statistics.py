@@ -1,0 +1,51 @@
+"""Counts, rates, and a trace whose entries add up."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mxconv.speculative.statistics import LevelStatistics, Trace, TraceEntry
+
+
+def test_the_acceptance_rate_is_accepted_over_proposed_and_none_where_nothing_was() -> None:
+    assert LevelStatistics("a", num_proposed=8, num_accepted=6).acceptance_rate == 0.75
+    assert LevelStatistics("a", num_proposed=3).acceptance_rate == 0.0
+    assert LevelStatistics("target", num_forwards=9).acceptance_rate is None
+
+
+def test_a_forward_pass_is_counted_and_timed_even_when_it_fails() -> None:
+    level = LevelStatistics("a")
+    with level.forward():
+        pass
+    first = level.seconds
+    assert (level.num_forwards, first > 0) == (1, True)
+    with pytest.raises(ValueError, match="no"), level.forward():
+        raise ValueError("no")
+    assert level.num_forwards == 2
+    assert level.seconds > first
+
+
+ROUND = st.lists(st.tuples(*[st.integers(0, 9)] * 3, st.floats(0, 10)), min_size=2, max_size=2)
+
+
+@given(rounds=st.lists(ROUND, max_size=8))
+def test_the_entries_of_a_trace_are_what_each_round_added(
+    rounds: list[list[tuple[int, int, int, float]]],
+) -> None:
+    levels = [LevelStatistics("target"), LevelStatistics("draft", 5, 4, 3, 2.0)]  # one has a past
+    trace = Trace(levels)
+    for added in rounds:
+        trace.begin_round()
+        for level, (proposed, accepted, forwards, seconds) in zip(levels, added, strict=True):
+            level.num_proposed += proposed
+            level.num_accepted += accepted
+            level.num_forwards += forwards
+            level.seconds += seconds
+        trace.end_round()
+    assert trace.num_rounds == len(rounds)
+    expected = [
+        TraceEntry(number, level.name, *part[:3], pytest.approx(part[3], abs=1e-9))  # type: ignore[arg-type]
+        for number, added in enumerate(rounds)
+        for level, part in zip(levels, added, strict=True)
+    ]
+    assert trace.entries == expected

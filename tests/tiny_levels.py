@@ -1,0 +1,197 @@
+"""Levels of tiny random models made in memory, and greedy decoding written out as the oracle of every speculation."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mxconv.checkpoint.manifest import LevelRecord
+from mxconv.codecs.float16 import BF16, FP16, FloatFormat
+from mxconv.codecs.mxfp4 import quantize_mxfp4
+from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.four_bit import FourBitMatrix, mxfp4_matrix
+from mxconv.kernels.matrix import Matrix
+from mxconv.model.cache import KVCache
+from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
+from mxconv.model.loader import LoadedLevel
+from mxconv.model.weights import Weights
+from mxconv.speculative.hierarchy import Generation, Hierarchy
+
+VOCAB_SIZE = 24
+MAX_POSITIONS = 40
+
+
+def tiny_config(max_position_embeddings: int = MAX_POSITIONS, num_layers: int = 2, **changes: Any) -> ModelConfig:
+    values: dict[str, object] = {
+        "model_type": "llama",
+        "hidden_size": 16,
+        "intermediate_size": 20,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": max_position_embeddings,
+    }
+    return ModelConfig.from_dict(values | changes)
+
+
+def tiny_values(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
+    """Gaussian matrices that make logits which differ."""
+    rng = np.random.default_rng(seed)
+    hidden, inner, kv = config.hidden_size, config.intermediate_size, config.head_dim * config.num_key_value_heads
+    shapes = {"model.embed_tokens.weight": (config.vocab_size, hidden), "lm_head.weight": (config.vocab_size, hidden)}
+    for layer in range(config.num_hidden_layers):
+        name = f"model.layers.{layer}"
+        shapes |= {
+            f"{name}.self_attn.q_proj.weight": (hidden, hidden),
+            f"{name}.self_attn.k_proj.weight": (kv, hidden),
+            f"{name}.self_attn.v_proj.weight": (kv, hidden),
+            f"{name}.self_attn.o_proj.weight": (hidden, hidden),
+            f"{name}.mlp.gate_proj.weight": (inner, hidden),
+            f"{name}.mlp.up_proj.weight": (inner, hidden),
+            f"{name}.mlp.down_proj.weight": (hidden, inner),
+        }
+    return {name: (rng.standard_normal(shape) * 0.4).astype(np.float32) for name, shape in shapes.items()}
+
+
+def norms(config: ModelConfig) -> dict[str, np.ndarray]:
+    names = ["model.norm.weight"]
+    for layer in range(config.num_hidden_layers):
+        names += [f"model.layers.{layer}.{part}_layernorm.weight" for part in ("input", "post_attention")]
+    return dict.fromkeys(names, np.ones(config.hidden_size, np.float32))
+
+
+def dense(values: dict[str, np.ndarray], float_format: FloatFormat) -> dict[str, Matrix]:
+    return {name: DenseMatrix(float_format.encode(array), float_format) for name, array in values.items()}
+
+
+def four_bit(values: dict[str, np.ndarray]) -> dict[str, Matrix]:
+    return {name: _four_bit(array) for name, array in values.items() if name != "model.embed_tokens.weight"}
+
+
+def _four_bit(values: np.ndarray) -> FourBitMatrix:
+    codes, scales = quantize_mxfp4(values)
+    shape = (values.shape[0], values.shape[1])
+    return mxfp4_matrix(shape, pack_nibbles(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1)))
+
+
+def record(name: str, shares_cache: bool = False) -> LevelRecord:
+    return LevelRecord(
+        name=name,
+        kind="self-draft" if shares_cache else "model",
+        codec="bf16",
+        location="package",
+        files=[],
+        shares=["kv_cache", "tokenizer"] if shares_cache else ["tokenizer"],
+    )
+
+
+def target_level(seed: int = 0, float_format: FloatFormat = BF16, **config: Any) -> LoadedLevel:
+    """A 16-bit target."""
+    sizes = tiny_config(**config)
+    weights = Weights(dense(tiny_values(sizes, seed), float_format), norms(sizes))
+    return LoadedLevel(record("target"), Decoder(sizes, weights, "target"))
+
+
+def self_draft(
+    seed: int = 0, float_format: FloatFormat = BF16, shares_cache: bool = True, **config: Any
+) -> LoadedLevel:
+    """The 4-bit copy of that target: its own embedding, everything else in MXFP4."""
+    sizes = tiny_config(**config)
+    values = tiny_values(sizes, seed)
+    weights = Weights(dense(values, float_format) | four_bit(values), norms(sizes))
+    return LoadedLevel(record("mxfp4", shares_cache), Decoder(sizes, weights, "mxfp4"))
+
+
+def noisy_copy(
+    seed: int = 0, noise: float = 0.1, shares_cache: bool = False, name: str = "noisy", **config: Any
+) -> LoadedLevel:
+    """A dense model near the target of that seed: noise 0 always agrees with it, noise 10 hardly ever."""
+    sizes = tiny_config(**config)
+    rng = np.random.default_rng(seed + 1)
+    values = {
+        tensor: array + (noise * 0.4 * rng.standard_normal(array.shape)).astype(np.float32)
+        for tensor, array in tiny_values(sizes, seed).items()
+    }
+    return LoadedLevel(record(name, shares_cache), Decoder(sizes, Weights(dense(values, BF16), norms(sizes)), name))
+
+
+FORMATS = {"BF16": BF16, "F16": FP16}
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """New tokens, and for each the bytes of the logits that chose it."""
+
+    token_ids: list[int]
+    logits: list[bytes]
+
+
+def greedy_by_hand(
+    decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, stop_tokens: Collection[int] = ()
+) -> Decoded:
+    """One token after another, from the decoder alone."""
+    cache = KVCache(decoder.config)
+    token_ids: list[int] = []
+    logits: list[bytes] = []
+    todo = list(prompt)
+    while len(token_ids) < max_new_tokens and cache.length + len(todo) <= decoder.config.max_position_embeddings:
+        row = decoder.forward(todo, cache)[-1]
+        todo = [int(np.flatnonzero(row == row.max())[0])]
+        token_ids += todo
+        logits.append(row.tobytes())
+        if todo[0] in stop_tokens:
+            break
+    return Decoded(token_ids, logits)
+
+
+def speculate(
+    hierarchy: Hierarchy, prompt: Sequence[int], max_new_tokens: int, stop_tokens: Collection[int] = ()
+) -> tuple[Decoded, Generation]:
+    logits: list[bytes] = []
+
+    def keep(position: int, row: np.ndarray) -> None:
+        assert position == len(logits)
+        logits.append(row.tobytes())
+
+    generation = hierarchy.generate(prompt, max_new_tokens, stop_tokens, keep)
+    return Decoded(generation.token_ids, logits), generation
+
+
+def assert_lossless(
+    hierarchy: Hierarchy, prompt: Sequence[int], max_new_tokens: int, stop_tokens: Collection[int] = ()
+) -> Generation:
+    """Tokens and logits are those of plain greedy decoding, bit for bit, and the statistics add up."""
+    found, generation = speculate(hierarchy, prompt, max_new_tokens, stop_tokens)
+    expected = greedy_by_hand(hierarchy.levels[0].decoder, prompt, max_new_tokens, stop_tokens)
+    assert found.token_ids == expected.token_ids
+    assert found.logits == expected.logits
+    assert_consistent(generation, stop_tokens)
+    return generation
+
+
+def assert_consistent(generation: Generation, stop_tokens: Collection[int] = ()) -> None:
+    """What the statistics and the trace say about each other and about the text."""
+    trace = generation.trace
+    target, *drafts = trace.statistics
+    assert (target.num_proposed, target.num_accepted) == (0, 0)
+    assert target.num_forwards == trace.num_rounds
+    for level in drafts:
+        assert 0 <= level.num_accepted <= level.num_proposed
+    # a round gives one token and those it accepted; a stop token may cut the last one short
+    produced = trace.num_rounds + (drafts[0].num_accepted if drafts else 0)
+    stopped = bool(generation.token_ids) and generation.token_ids[-1] in stop_tokens
+    assert produced == len(generation.token_ids) or (stopped and produced > len(generation.token_ids))
+    assert [entry.round for entry in trace.entries] == [r for r in range(trace.num_rounds) for _ in trace.statistics]
+    for index, level in enumerate(trace.statistics):
+        entries = trace.entries[index :: len(trace.statistics)]
+        assert {entry.level for entry in entries} <= {level.name}
+        assert sum(entry.num_proposed for entry in entries) == level.num_proposed
+        assert sum(entry.num_accepted for entry in entries) == level.num_accepted
+        assert sum(entry.num_forwards for entry in entries) == level.num_forwards
+        np.testing.assert_allclose(sum(entry.seconds for entry in entries), level.seconds, rtol=1e-6, atol=1e-9)
+        assert all(0 <= entry.num_accepted <= entry.num_proposed for entry in entries) or index > 1
+    assert sum(level.seconds for level in trace.statistics) <= generation.seconds + 1e-6
