@@ -41,11 +41,12 @@ from mxconv.conversion.drafts import (
 )
 from mxconv.conversion.encode import EncodedTensor, encode_tensor
 from mxconv.conversion.layout import Layout, plan_layout, quantized_arrays
+from mxconv.conversion.names import check_names, draft_folder, unique_names
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.plan import plan_tensors
-from mxconv.conversion.staging import Staging, check_target, fingerprint
+from mxconv.conversion.plan import check_any_quantized, plan_tensors
+from mxconv.conversion.staging import Staging, check_target, fingerprint, recover_target
 from mxconv.conversion.survey import Survey, survey_tensor
-from mxconv.errors import CheckpointError
+from mxconv.errors import CheckpointError, PackageError
 from mxconv.progress import Progress, silent
 
 Result = TypeVar("Result")
@@ -103,7 +104,9 @@ def convert(checkpoint: Checkpoint, target: Path, options: QuantizeOptions, prog
     Raises:
         MxconvError: the source, the options or the target do not allow it. Nothing half-written is left at `target`.
     """
+    recover_target(target)
     check_target(target, options.force)
+    _check_apart(checkpoint, target)
     preparation = prepare(checkpoint, options, progress)
     staging = Staging(target, _fingerprint(preparation))
     try:
@@ -121,7 +124,7 @@ def prepare(checkpoint: Checkpoint, options: QuantizeOptions, progress: Progress
     """Everything up to the first written byte: hash the source, plan, survey, lay out."""
     record = options.record(is_local=checkpoint.commit is None)
     plans = plan_tensors(checkpoint, options)
-    drafts = [open_draft(parse_draft(text), checkpoint) for text in options.drafts]
+    drafts = unique_names([open_draft(parse_draft(text), checkpoint) for text in options.drafts], options.codec)
     must_store = checkpoint.is_legacy or any(plan.is_cast for plan in plans)
     if must_store and record.target == "reference":
         raise CheckpointError(
@@ -138,9 +141,23 @@ def prepare(checkpoint: Checkpoint, options: QuantizeOptions, progress: Progress
         return result
 
     surveys = _in_threads(survey, len(plans), options.num_threads)
+    check_any_quantized(checkpoint, [survey.plan for survey in surveys])
     stores_target = options.codec == "mxfp4" and must_store
     layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
-    return Preparation(checkpoint, options, record, source_files, surveys, layout, drafts, stores_target)
+    preparation = Preparation(checkpoint, options, record, source_files, surveys, layout, drafts, stores_target)
+    check_names(checkpoint, layout, drafts, preparation.links_target)
+    return preparation
+
+
+def _check_apart(checkpoint: Checkpoint, target: Path) -> None:
+    """Refuse to replace the folder that is being read."""
+    folder = target.resolve()
+    inside = [path for path in checkpoint.weight_files if path.resolve().is_relative_to(folder)]
+    if inside:
+        raise PackageError(
+            f"{target}: holds {inside[0].name}, which is being converted; source and package must be apart. "
+            "Choose another output."
+        )
 
 
 def _hash_source(checkpoint: Checkpoint, progress: Progress) -> list[FileRecord]:
@@ -217,7 +234,7 @@ def _place_companions(preparation: Preparation, staging: Staging) -> None:
     for name, content in preparation.layout.indexes.items():
         staging.write_file(name, content)
     for number, draft in enumerate(preparation.drafts, 1):
-        draft.place(staging, _draft_folder(number, draft))
+        draft.place(staging, draft_folder(number, draft))
 
 
 def _describe(
@@ -239,7 +256,8 @@ def _describe(
             cast=any(survey.plan.is_cast for survey in preparation.surveys),
         ),
         tokenizer=TokenizerRecord(
-            sha256=tokenizer.sha256, vocab_size=vocab_size if isinstance(vocab_size, int) and vocab_size >= 0 else 0
+            sha256=tokenizer.sha256,
+            vocab_size=vocab_size if type(vocab_size) is int and 0 <= vocab_size < 2**63 else 0,
         )
         if tokenizer
         else None,
@@ -273,7 +291,8 @@ def _levels(preparation: Preparation) -> list[LevelRecord]:
     options, dtype = preparation.options, _main_dtype(preparation)
     own = [shard.file_name for shard in preparation.layout.shards if shard.file_name.startswith(options.codec)]
     stored = [shard.file_name for shard in preparation.layout.shards if shard.file_name not in own]
-    linked = [path.name for path in preparation.checkpoint.weight_files] if preparation.links_target else []
+    sources = [_relative(path, preparation.checkpoint) for path in preparation.checkpoint.weight_files]
+    linked = sources if preparation.links_target else []
     is_bsfp = options.codec == "bsfp"
     target = LevelRecord(
         name="target",
@@ -293,7 +312,7 @@ def _levels(preparation: Preparation) -> list[LevelRecord]:
         num_draft_tokens=DEFAULT_NUM_DRAFT_TOKENS,
         confidence=DEFAULT_BSFP_CONFIDENCE if is_bsfp else DEFAULT_CONFIDENCE,
     )
-    models = [draft.level(_draft_folder(number, draft)) for number, draft in enumerate(preparation.drafts, 1)]
+    models = [draft.level(draft_folder(number, draft)) for number, draft in enumerate(preparation.drafts, 1)]
     return [target, draft, *models]
 
 
@@ -307,10 +326,6 @@ def _main_dtype(preparation: Preparation) -> Literal["BF16", "F16"]:
 
 def _codec_name(dtype: str) -> Literal["bf16", "f16"]:
     return "bf16" if dtype == "BF16" else "f16"
-
-
-def _draft_folder(number: int, draft: DraftModel) -> str:
-    return f"drafts/{number}-{draft.name}"
 
 
 def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:

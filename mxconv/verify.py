@@ -27,14 +27,15 @@ from mxconv.checkpoint.manifest import (
     TensorRecord,
     read_manifest,
 )
-from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.package import Package, inside
+from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.codecs.float16 import FORMATS
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.encode import encode_tensor
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Survey
-from mxconv.errors import MxconvError, PackageError
+from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.model.loader import LoadedPackage
 from mxconv.progress import Progress, silent
 from mxconv.speculative.hierarchy import Hierarchy
@@ -196,10 +197,12 @@ def _damaged_files(path: Path, manifest: Manifest, progress: Progress) -> list[s
     total = sum(record.num_bytes for record in manifest.files)
     done, damaged = 0, []
     for record in manifest.files:
-        file = path / record.path
-        if not file.resolve().is_relative_to(path.resolve()):
-            raise PackageError(f"{file}: leads out of the package; files inside it are required. Convert again.")
-        if not file.is_file() or file.stat().st_size != record.num_bytes or sha256_file(file) != record.sha256:
+        file = inside(path, record.path)
+        try:
+            is_whole = check_regular_file(file) == record.num_bytes and sha256_file(file) == record.sha256
+        except CheckpointError as error:
+            raise PackageError(f"{error} It is part of the package {path}.") from error
+        if not is_whole:
             damaged.append(record.path)
         done += record.num_bytes
         progress("hash package", done, total)
@@ -316,13 +319,13 @@ def _rebuilt(package: Package, record: TensorRecord) -> Iterator[tuple[int, np.n
 
 def _max_abs_error(found: np.ndarray, original: np.ndarray, dtype: str) -> float:
     """Largest absolute difference of two slices; infinite where one is not finite and the bits differ."""
-    if np.array_equal(
-        found.view(np.uint8) if found.ndim else found, original.view(np.uint8) if found.ndim else original
-    ):
+    # a legacy checkpoint's rows may be strided, and equal NaNs must count as equal
+    found, original = np.ascontiguousarray(found), np.ascontiguousarray(original)
+    if np.array_equal(found.view(np.uint8), original.view(np.uint8)):
         return 0.0
     if dtype not in FORMATS:
         return float("inf")
-    values = [FORMATS[dtype].decode(np.ascontiguousarray(a)).astype(np.float64) for a in (found, original)]
+    values = [FORMATS[dtype].decode(array).astype(np.float64) for array in (found, original)]
     differences = np.abs(values[0] - values[1])[found != original]
     return float(differences.max()) if np.isfinite(differences).all() else float("inf")
 

@@ -60,4 +60,4 @@ def read_json_object(path: Path, *, unique_keys: bool) -> dict[str, Any]:
             "Check that it is the file its name says."
         )
     with open_file(path) as file:
-        return parse_json_object(file.read(MAX_JSON_BYTES), str(path), unique_keys=unique_keys)
+        return parse_json_object(file.read(num_bytes), str(path), unique_keys=unique_keys)

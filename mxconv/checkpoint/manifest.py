@@ -24,15 +24,19 @@ FORMAT_VERSION: Literal[1] = 1
 NO_DIGEST = "0" * 64
 
 
-def _check_relative(path: str) -> str:
-    """A path inside the package: plain names joined by `/`, none of them `..`; the same on every system."""
+def check_relative(path: str) -> str:
+    """A path inside the package: plain names joined by `/`, none of them `..`; the same on every system.
+
+    Raises:
+        ValueError: it is no such path.
+    """
     names = path.split("/")
     if any(name in ("", ".", "..") for name in names) or any(c in path for c in "\\:\0") or not path.isprintable():
         raise ValueError(f"path {path!r}; a relative path of plain names joined by '/' is required")
     return path
 
 
-RelativePath = Annotated[str, AfterValidator(_check_relative)]
+RelativePath = Annotated[str, AfterValidator(check_relative)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in lower-case hex")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -74,7 +78,9 @@ class SegmentRecord(Record):
     starts: list[list[int]]
     levels: list[float]
     num_escapes: Count
-    rescale_factor: float = Field(default=1.0, gt=0, description="below 1: rescaled by SPEQ Algorithm 1, not lossless")
+    rescale_factor: float = Field(
+        default=1.0, ge=2.0**-128, le=1, description="below 1: rescaled by SPEQ Algorithm 1, not lossless"
+    )
 
     @classmethod
     def of(cls, table: SegmentTable, num_escapes: int, rescale_factor: float) -> "SegmentRecord":
@@ -190,7 +196,7 @@ def read_manifest(package: Path) -> Manifest:
     if num_bytes > MAX_JSON_BYTES:
         raise PackageError(f"{path}: {num_bytes:,} bytes; at most {MAX_JSON_BYTES:,} are read. Convert again.")
     with open_file(path) as file:
-        raw = file.read(MAX_JSON_BYTES)
+        raw = file.read(num_bytes)
     try:
         members = parse_json_object(raw, str(path), unique_keys=True)
     except CheckpointError as error:

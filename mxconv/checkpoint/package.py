@@ -1,5 +1,6 @@
 """Reading a package: the manifest, and every stored array as a view of its memory-mapped file."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
 from mxconv.codecs.bsfp.rescale import undo_rescale
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.float16 import float_format
+from mxconv.codecs.float16 import FORMATS, float_format
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import CheckpointError, CodecError, PackageError
 
@@ -67,7 +68,21 @@ class StoredBsfp:
         """
         tiles = self.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
         patterns = decode_bsfp(tiles, self.table, (stop - start, self.shape[1]))
-        return undo_rescale(patterns, self.rescale_factor, self.table.float_format)
+        with np.errstate(over="ignore"):  # of a forged factor; the tensor's hash tells
+            return undo_rescale(patterns, self.rescale_factor, self.table.float_format)
+
+
+def inside(root: Path, name: str) -> Path:
+    """The path of a file of a package.
+
+    Raises:
+        PackageError: symbolic links lead out of the folder.
+    """
+    path = root / name
+    # realpath, unlike Path.resolve, says nothing about loops and long names; opening the file does
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+        raise PackageError(f"{path}: leads out of the package; files inside it are required. Convert again.")
+    return path
 
 
 class Package:
@@ -167,9 +182,7 @@ class Package:
 
     def _check_files(self) -> None:
         for record in self.manifest.files:
-            path = self.root / record.path
-            if not path.resolve().is_relative_to(self.root.resolve()):
-                raise PackageError(f"{path}: leads out of the package; files inside it are required. Convert again.")
+            path = inside(self.root, record.path)
             num_bytes = check_regular_file(path)
             if num_bytes != record.num_bytes:
                 raise PackageError(
@@ -206,6 +219,11 @@ class Package:
     def _check_arrays(self, record: TensorRecord) -> None:
         """The arrays that stand for one tensor must be there, with the dtype and shape that its record implies."""
         expected: list[StoredArray] = []
+        if record.codec != "keep" and record.dtype not in FORMATS:
+            raise PackageError(
+                f"{self.root}: tensor {record.name}: {record.codec} of {record.dtype}; BF16 or F16 is required. "
+                "Convert again."
+            )
         if record.codec == "mxfp4":
             expected += mxfp4_arrays(record.name, _matrix_shape(record))
         if record.codec == "bsfp":
@@ -237,9 +255,9 @@ class Package:
 
 
 def _matrix_shape(record: TensorRecord) -> tuple[int, int]:
-    if len(record.shape) != 2:
+    if len(record.shape) != 2 or 0 in record.shape:
         raise PackageError(
-            f"tensor {record.name}: {record.codec} of shape {record.shape}; a matrix is required. Convert again."
+            f"tensor {record.name}: {record.codec} {record.shape}; a non-empty matrix is required. Convert again."
         )
     return record.shape[0], record.shape[1]
 

@@ -61,7 +61,7 @@ class FloatFormat:
         Returns:
             (...,) uint16 bit patterns.
         """
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return values.astype(self.numpy_dtype).view(np.uint16)
 
 

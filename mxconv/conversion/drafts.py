@@ -1,10 +1,10 @@
 """Further models that become levels below the codec's own: `--draft checkpoint:PATH` and `--draft package:PATH`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from mxconv.checkpoint.json_file import read_json_object
 from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord, read_manifest
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
@@ -101,6 +101,11 @@ def open_draft(spec: DraftSpec, target: Checkpoint) -> DraftModel:
     else:
         with open_checkpoint(spec.source) as checkpoint:
             root = checkpoint.root
+            if checkpoint.config is None:
+                raise MxconvError(
+                    f"--draft checkpoint:{spec.source}: no config.json; a folder with it and the weights is required. "
+                    "Pass the folder of the model."
+                )
             paths = [*checkpoint.weight_files, *checkpoint.companion_files]
             if checkpoint.index_file is not None:
                 paths.append(checkpoint.index_file)
@@ -138,10 +143,10 @@ def _vocabulary(root: Path) -> Any:
     path = root / "tokenizer.json"
     if not path.is_file():
         return None
-    members = json.loads(path.read_bytes())
+    members = read_json_object(path, unique_keys=False)
     return [members.get(key) for key in ("model", "added_tokens", "normalizer", "pre_tokenizer")]
 
 
 def _vocab_size(root: Path) -> Any:
     path = root / "config.json"
-    return json.loads(path.read_bytes()).get("vocab_size") if path.is_file() else None
+    return read_json_object(path, unique_keys=False).get("vocab_size") if path.is_file() else None

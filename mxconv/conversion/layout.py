@@ -10,6 +10,8 @@ from mxconv.conversion.survey import Survey
 from mxconv.errors import CheckpointError
 
 MAX_ALIGNMENT = 64
+HEADER_BYTES = 192  # of a header without entries, padding included
+ENTRY_BYTES = 112  # of an entry: punctuation, the longest dtype, offsets below 10^20
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,12 @@ def plan_layout(groups: dict[str, dict[str, tuple[StoredArray, ...]]], max_shard
 
     Args:
         groups: file stem ("bsfp", "mxfp4", "model") to the arrays of each tensor in it.
-        max_shard_bytes: a shard is closed before it would grow beyond; a single tensor may still exceed it.
+        max_shard_bytes: a shard is closed before its file would grow beyond; a single tensor may still exceed it.
 
     Raises:
         CheckpointError: two arrays would have the same name.
     """
+    _check_unique([array.name for tensors in groups.values() for parts in tensors.values() for array in parts])
     shards: list[Shard] = []
     arrays: dict[str, tuple[StoredArray, ...]] = {}
     indexes: dict[str, bytes] = {}
@@ -73,28 +76,35 @@ def plan_layout(groups: dict[str, dict[str, tuple[StoredArray, ...]]], max_shard
         shards += written
         for tensor, parts in tensors.items():
             arrays[tensor] = arrays.get(tensor, ()) + parts
-    names = [name for shard in shards for name in shard.offsets]
+    return Layout(tuple(shards), arrays, indexes)
+
+
+def _check_unique(names: list[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise CheckpointError(
             f"tensor {twice}: its name is also that of an array that mxconv writes; unique names are required. "
             "Rename the tensor in the checkpoint."
         )
-    return Layout(tuple(shards), arrays, indexes)
 
 
 def _fill(tensors: Sequence[tuple[StoredArray, ...]], max_bytes: int) -> list[list[StoredArray]]:
     """Arrays by shard; the arrays of a tensor stay together."""
     contents: list[list[StoredArray]] = [[]]
-    filled = 0
+    filled = HEADER_BYTES
     for parts in tensors:
-        num_bytes = sum(array.num_bytes for array in parts)
+        num_bytes = sum(array.num_bytes + _entry_bytes(array) for array in parts)
         if contents[-1] and filled + num_bytes > max_bytes:
             contents.append([])
-            filled = 0
+            filled = HEADER_BYTES
         contents[-1] += parts
         filled += num_bytes
     return [content for content in contents if content]
+
+
+def _entry_bytes(array: StoredArray) -> int:
+    """At least as many bytes as an array takes in a header."""
+    return len(json.dumps([array.name, array.shape])) + ENTRY_BYTES
 
 
 def _shard(file_name: str, content: list[StoredArray]) -> Shard:

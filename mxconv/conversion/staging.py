@@ -1,9 +1,9 @@
 """The folder in which a package grows, beside its target, and the journal that lets a killed conversion go on.
 
     PACKAGE.partial/                 becomes PACKAGE in one rename
-    PACKAGE.partial/.mxconv-journal  line 1: the fingerprint; then one line a finished tensor
+    PACKAGE.partial/.mxconv-journal  see journal.py
 
-A line is written only after the tensor's arrays are. On resume every array of a finished tensor is hashed again, so
+A tensor's line is written only after its arrays are. On resume every array of a finished tensor is hashed again, so
 that even a crash of the machine, which may keep the line and lose the bytes, is noticed.
 """
 
@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 
 from mxconv.checkpoint.manifest import FILE_NAME
 from mxconv.conversion.encode import EncodedTensor
+from mxconv.conversion.journal import FILE_NAME as JOURNAL
+from mxconv.conversion.journal import Journal
 from mxconv.conversion.layout import Layout, Shard
+from mxconv.conversion.replaced import check_aside, delete_old, recover, remove, step_aside
 from mxconv.errors import PackageError
 
-JOURNAL = ".mxconv-journal"
 CHUNK_BYTES = 1 << 20
 
 
@@ -42,26 +44,22 @@ class Staging:
             fingerprint: of the source files and options; a partial folder with another one is started over.
 
         Raises:
-            PackageError: something else stands at the partial path, or it cannot be written.
+            PackageError: something else stands at the partial path, another process writes there, or it cannot be
+                written.
         """
-        self.target = target
-        self.path = target.with_name(target.name + ".partial")
-        self.fingerprint = fingerprint
+        self.target = _named(target)
+        self.path = self.target.with_name(self.target.name + ".partial")
         self._lock = threading.Lock()
         self._files: dict[str, FileIO] = {}
-        lines = self._read_journal()
+        with self._reported(JOURNAL):
+            self._journal = Journal(self.path)
+        lines = self._journal.lines
         self.is_resumed = bool(lines) and lines[0].get("fingerprint") == fingerprint
         self._finished = lines[1:] if self.is_resumed else []
-        with self._reported("the package"):
-            if self.path.exists() and not self.is_resumed:
-                shutil.rmtree(self.path)
-            self.path.mkdir(parents=True, exist_ok=True)
-            if not self.is_resumed:
-                self._journal_path.write_text(json.dumps({"fingerprint": fingerprint}) + "\n")
-
-    @property
-    def _journal_path(self) -> Path:
-        return self.path / JOURNAL
+        if not self.is_resumed:
+            with self._closing_on_error(), self._reported(JOURNAL):
+                self._keep_only(set())
+                self._journal.begin(fingerprint)
 
     def prepare(self, layout: Layout) -> dict[str, EncodedTensor]:
         """Lay out the shards at full length; a full disk is noticed here, not hours later.
@@ -69,6 +67,8 @@ class Staging:
         Returns:
             The tensors that an earlier run finished, their bytes checked.
         """
+        with self._reported("the package"):  # companions and drafts may have changed since
+            self._keep_only({shard.file_name for shard in layout.shards})
         for shard in layout.shards:
             with self._reported(shard.file_name):
                 self._open(shard)
@@ -90,8 +90,8 @@ class Staging:
     def finish_tensor(self, encoded: EncodedTensor) -> None:
         """Note in the journal that all arrays of a tensor are written."""
         line = {"tensor": encoded.name, "sha256": encoded.sha256, "arrays": encoded.arrays}
-        with self._lock, self._reported(JOURNAL), self._journal_path.open("a") as journal:
-            journal.write(json.dumps(line) + "\n")
+        with self._lock, self._reported(JOURNAL):
+            self._journal.add(line)
 
     def write_file(self, name: str, content: bytes) -> None:
         """Write a whole small file."""
@@ -121,25 +121,22 @@ class Staging:
         with self._reported("the package"):
             for file in self._files.values():
                 os.fsync(file.fileno())
-            self.close()
             _fsync(self.path / FILE_NAME)
             _fsync(self.path)
-            retired = self.target.with_name(self.target.name + ".replaced")
             if self.target.exists() and force:
-                if retired.exists():
-                    shutil.rmtree(retired)
-                self.target.rename(retired)
+                step_aside(self.target)
             self.path.rename(self.target)
             _fsync(self.target.parent)
             (self.target / JOURNAL).unlink(missing_ok=True)
-            if retired.exists():
-                shutil.rmtree(retired)
+            delete_old(self.target)
+            self.close()
 
     def close(self) -> None:
-        """Close the shards; what was written stays for a later run."""
+        """Close the shards and the journal; what was written stays for a later run."""
         for file in self._files.values():
             file.close()
         self._files = {}
+        self._journal.close()
 
     def _open(self, shard: Shard) -> None:
         path = self.path / shard.file_name
@@ -163,25 +160,19 @@ class Staging:
                 return False
         return True
 
-    def _read_journal(self) -> list[dict[str, Any]]:
-        """The journal's lines; a last line cut short by a kill is left out."""
-        if not self.path.exists():
-            return []
-        if not self._journal_path.is_file():
-            raise PackageError(
-                f"{self.path}: exists and is no interrupted conversion; this path is needed while converting. "
-                "Move it away, or choose another output."
-            )
-        lines = []
-        for text in self._journal_path.read_text(errors="replace").splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                break
-            if not isinstance(line, dict):
-                break
-            lines.append(line)
-        return lines
+    def _keep_only(self, names: set[str]) -> None:
+        """Delete everything in the folder but the journal and these files."""
+        for path in self.path.iterdir():
+            if path.name not in {JOURNAL, *names}:
+                remove(path)
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     @contextmanager
     def _reported(self, name: str) -> Iterator[None]:
@@ -191,7 +182,7 @@ class Staging:
         except OSError as error:
             where = self.path / name
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                free = shutil.disk_usage(self.target.parent).free
+                free = shutil.disk_usage(next(folder for folder in self.target.parents if folder.exists())).free
                 raise PackageError(
                     f"{where}: {error.strerror}, {free:,} bytes are free; more space is required. "
                     "Free some and run the same command again: it goes on where it stopped."
@@ -207,11 +198,27 @@ def fingerprint(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def recover_target(target: Path) -> None:
+    """Finish a replacement that a kill interrupted.
+
+    Raises:
+        PackageError: the system does not allow it.
+    """
+    target = _named(target)
+    try:
+        recover(target)
+    except OSError as error:
+        raise PackageError(
+            f"{target}: an interrupted replacement cannot be finished ({error.strerror or error}); the old package is "
+            f"to be found at {target}.replaced. Move it back, or delete it."
+        ) from error
+
+
 def check_target(target: Path, force: bool) -> None:
     """Refuse to overwrite anything but a package, and that only with --force.
 
     Raises:
-        PackageError: the path exists.
+        PackageError: the path exists, or, with --force, something stands where the old package has to wait.
     """
     if not os.path.lexists(target):
         return
@@ -221,6 +228,12 @@ def check_target(target: Path, force: bool) -> None:
         raise PackageError(
             f"{target}: exists and is no package; --force replaces packages only. Choose another output, or remove it."
         )
+    check_aside(_named(target))
+
+
+def _named(target: Path) -> Path:
+    """The path with a last name to append to, which "." and ".." are not."""
+    return target if target.name not in ("", "..") else target.resolve()
 
 
 def _parse_finished(line: dict[str, Any]) -> EncodedTensor | None:

@@ -108,7 +108,7 @@ class LoadedPackage:
             return self._stack.enter_context(LoadedPackage(folder, [target])).levels[0].decoder
         checkpoint = self._stack.enter_context(open_checkpoint(folder))
         config = ModelConfig.from_file(folder / "config.json")
-        return Decoder(config, _dense_weights(checkpoint.tensors), record.name)
+        return Decoder(config, dense_weights(checkpoint.tensors, config), record.name)
 
     def _target_weights(self) -> Weights:
         """The 16-bit weights: dense, or rebuilt from BSFP as they are used."""
@@ -118,9 +118,9 @@ class LoadedPackage:
             tensors = {r.name: self.package.kept(r) for r in records if r.name in self.package.arrays}
         else:
             tensors = self._referenced_tensors()
-        weights = _dense_weights(tensors, tie=False)
+        weights = dense_weights(tensors, self.config)
         rebuilt = {r.name: self._bsfp_matrix(r) for r in records if r.codec == "bsfp"}
-        return Weights(_tied({**weights.matrices, **rebuilt}), weights.vectors)
+        return _tied(Weights({**weights.matrices, **rebuilt}, weights.vectors), self.config)
 
     def _referenced_tensors(self) -> Mapping[str, SourceTensor]:
         """The tensors of the source checkpoint, which must be what was converted."""
@@ -185,7 +185,7 @@ def _check_kernel(kernel: str | None) -> None:
         raise ModelError(f"{flag}: {name!r}; one of {', '.join(KERNELS)} is required. Leave it out for the best.")
 
 
-def _dense_weights(tensors: Mapping[str, SourceTensor], tie: bool = True) -> Weights:
+def dense_weights(tensors: Mapping[str, SourceTensor], config: ModelConfig) -> Weights:
     """16-bit matrices as they lie in the file; vectors as float32. Other tensors are no weights of these models."""
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, F32] = {}
@@ -197,11 +197,11 @@ def _dense_weights(tensors: Mapping[str, SourceTensor], tie: bool = True) -> Wei
             vectors[name] = float_format.decode(cast(U16, tensor.array()))
         elif len(tensor.shape) == 1 and tensor.dtype == "F32":
             vectors[name] = cast(F32, tensor.array())
-    return Weights(_tied(matrices) if tie else matrices, vectors)
+    return _tied(Weights(matrices, vectors), config)
 
 
-def _tied(matrices: dict[str, Matrix]) -> dict[str, Matrix]:
+def _tied(weights: Weights, config: ModelConfig) -> Weights:
     """With tied embeddings the output head is the embedding matrix."""
-    if HEAD not in matrices and EMBEDDING in matrices:
-        return {**matrices, HEAD: matrices[EMBEDDING]}
-    return matrices
+    if config.tie_word_embeddings and HEAD not in weights.matrices and EMBEDDING in weights.matrices:
+        return Weights({**weights.matrices, HEAD: weights.matrices[EMBEDDING]}, weights.vectors)
+    return weights

@@ -25,7 +25,7 @@ from mxconv.kernels.four_bit import FourBitFloatMatrix, FourBitMatrix
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import EMBEDDING, HEAD, LoadedPackage, _dense_weights
+from mxconv.model.loader import EMBEDDING, HEAD, LoadedPackage, dense_weights
 
 IDS = [int(token) for token in np.random.default_rng(8).integers(0, 96, 20)]
 PROJECTION = "model.layers.0.mlp.gate_proj.weight"
@@ -45,7 +45,7 @@ def source_logits(source: Path) -> np.ndarray:
     """Of the 16-bit checkpoint itself."""
     with open_checkpoint(source) as checkpoint:
         config = ModelConfig.from_file(source / "config.json")
-        return logits(Decoder(config, _dense_weights(checkpoint.tensors), "source"))
+        return logits(Decoder(config, dense_weights(checkpoint.tensors, config), "source"))
 
 
 def rewrite(package: Path, **changes: Any) -> None:

@@ -1,0 +1,89 @@
+"""The journal of a partial folder: whose work lies there, and which tensors are finished.
+
+    line 1      {"fingerprint": ...} of the source files and options
+    each other  one finished tensor
+
+A kill may cut the last line short; lines that are no JSON object are skipped, so that one of them costs one tensor.
+While a conversion runs the journal is locked, and a second one into the same folder is refused.
+"""
+
+import contextlib
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+from mxconv.errors import PackageError
+
+FILE_NAME = ".mxconv-journal"
+
+
+class Journal:
+    """An open, locked journal."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or create the folder and its journal.
+
+        Raises:
+            PackageError: the folder is not one that a conversion left, or another process is writing it.
+            OSError: it cannot be created or opened.
+        """
+        path = folder / FILE_NAME
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+        is_folder = folder.is_dir() and not folder.is_symlink()
+        # a kill right after mkdir leaves an empty folder, which is ours to use
+        if not is_folder or not (path.is_file() or not any(folder.iterdir())):
+            raise PackageError(
+                f"{folder}: exists and is no interrupted conversion; this path is needed while converting. "
+                "Move it away, or choose another output."
+            )
+        self._file = path.open("a+b", buffering=0)
+        try:
+            self._lock(folder)
+            self._file.seek(0)
+            text = self._file.read().decode(errors="replace")
+        except BaseException:
+            self._file.close()
+            raise
+        self.lines: list[dict[str, Any]] = [line for line in map(_parse, text.split("\n")) if line is not None]
+        self._ends_in_line = text.endswith("\n") or not text
+
+    def begin(self, fingerprint: str) -> None:
+        """Forget everything and write the first line."""
+        self._file.truncate(0)
+        self.lines, self._ends_in_line = [], True
+        self.add({"fingerprint": fingerprint})
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Append one line in one write."""
+        text = ("" if self._ends_in_line else "\n") + json.dumps(line) + "\n"
+        self._ends_in_line = False  # until all of it is written
+        rest = memoryview(text.encode())
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._ends_in_line = True
+
+    def close(self) -> None:
+        """Close and unlock."""
+        self._file.close()
+
+    def _lock(self, folder: Path) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PackageError(
+                f"{folder}: another process is converting into it; one at a time is required. "
+                "Wait until it ends, or choose another output."
+            ) from error
+        except OSError:
+            return  # a file system without locks
+
+
+def _parse(text: str) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) else None

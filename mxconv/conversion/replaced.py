@@ -1,0 +1,92 @@
+"""Replacing a package with --force: the old one steps aside, whole, until the new one stands.
+
+    PACKAGE           becomes PACKAGE.replaced, with a marker in it
+    PACKAGE.partial   becomes PACKAGE
+    PACKAGE.replaced  is deleted
+
+A kill between the renames leaves no PACKAGE, and the next conversion puts the old one back before it does anything
+else. A folder of that name without the marker is somebody else's: it is refused, never deleted.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from mxconv.checkpoint.manifest import FILE_NAME
+from mxconv.errors import PackageError
+
+MARKER = ".mxconv-replaced"
+
+
+def aside(target: Path) -> Path:
+    """Where a package waits while it is replaced."""
+    return target.with_name(target.name + ".replaced")
+
+
+def recover(target: Path) -> None:
+    """Finish what a kill interrupted: put the old package back, or delete it where the new one stands.
+
+    Raises:
+        OSError: the system does not allow it.
+    """
+    old = aside(target)
+    if not _is_marked(old):
+        return
+    if os.path.lexists(target) or not (old / FILE_NAME).is_file():
+        _delete(old)
+    else:
+        old.rename(target)
+        (target / MARKER).unlink()
+
+
+def step_aside(target: Path) -> None:
+    """Make room for the new package.
+
+    Raises:
+        PackageError: something that is not ours stands where the old package has to wait.
+        OSError: the system does not allow it.
+    """
+    check_aside(target)
+    delete_old(target)
+    (target / MARKER).touch()
+    target.rename(aside(target))
+
+
+def check_aside(target: Path) -> None:
+    """Refuse early what `step_aside` would refuse.
+
+    Raises:
+        PackageError: something that is not ours stands where the old package has to wait.
+    """
+    old = aside(target)
+    # an empty folder is what a kill at the very end of a deletion leaves; a rename replaces it
+    is_empty = old.is_dir() and not old.is_symlink() and not any(old.iterdir())
+    if os.path.lexists(old) and not is_empty and not _is_marked(old):
+        raise PackageError(f"{old}: exists; the old package has to wait there while it is replaced. Move it away.")
+
+
+def delete_old(target: Path) -> None:
+    """Delete the package that stepped aside."""
+    if _is_marked(aside(target)):
+        _delete(aside(target))
+
+
+def _is_marked(old: Path) -> bool:
+    return not old.is_symlink() and (old / MARKER).is_file()
+
+
+def _delete(old: Path) -> None:
+    """The marker goes last, so that a kill leaves something that is still known as ours."""
+    for path in old.iterdir():
+        if path.name != MARKER:
+            remove(path)
+    (old / MARKER).unlink()
+    old.rmdir()
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a link or a whole folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,0 +1,139 @@
+"""Real conversions, killed: there is no package or a whole one, and the same command brings it about."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from checkpoints import write_safetensors
+from packages import files_of, quantize
+
+from mxconv.verify import verify
+
+NUM_TENSORS = 96
+OPTIONS = {
+    "mxfp4": ["--codec", "mxfp4", "--scale-rule", "mse"],
+    "bsfp": ["--codec", "bsfp", "--segments", "paper"],
+}
+KEYWORDS = {
+    "mxfp4": {"codec": "mxfp4", "scale_rule": "mse"},
+    "bsfp": {"codec": "bsfp", "segments": "paper"},
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """48 MB in 96 matrices of one size; the time to encode them is the time to be killed in."""
+    rng = np.random.default_rng(0)
+    block = (rng.standard_normal((512, 512)) * 0.02).astype(ml_dtypes.bfloat16)
+    tensors = {f"layers.{n:02}.weight": np.roll(block, 1000 * n) for n in range(NUM_TENSORS)}
+    return write_safetensors(tmp_path_factory.mktemp("m") / "model.safetensors", tensors)
+
+
+@pytest.fixture(scope="module")
+def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, bytes]]:
+    """What an uninterrupted conversion gives, by codec."""
+    made: dict[str, dict[str, bytes]] = {}
+
+    def of(codec: str) -> dict[str, bytes]:
+        if codec not in made:
+            package = tmp_path_factory.mktemp("whole") / codec
+            quantize(source, package, **KEYWORDS[codec])
+            made[codec] = files_of(package)
+        return made[codec]
+
+    return of
+
+
+def start(source: Path, package: Path, codec: str, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "mxconv.cli.main", "quantize", str(source), "-o", str(package), "--threads", "2"]
+    return subprocess.Popen([*command, *OPTIONS[codec], *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def kill_when(process: subprocess.Popen[bytes], is_time: Callable[[], bool]) -> None:
+    """Send SIGKILL as soon as it is time, unless the process ends before."""
+    while process.poll() is None and not is_time():
+        time.sleep(0.001)
+    process.kill()
+    _, errors = process.communicate()
+    assert process.returncode in (0, -signal.SIGKILL), errors.decode()
+
+
+def num_finished(partial: Path) -> int:
+    journal = partial / ".mxconv-journal"
+    return max(journal.read_text().count("\n") - 1, 0) if journal.exists() else 0
+
+
+def finish(source: Path, package: Path, codec: str, **options: bool) -> int:
+    """Run the same conversion again, and count the tensors that it did not have to encode."""
+    reports: list[tuple[int, int]] = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage == "encode":
+            reports.append((done, total))
+
+    quantize(source, package, progress, **KEYWORDS[codec], **options)
+    done, total = reports[0]
+    return done * NUM_TENSORS // total
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_a_conversion_killed_at_any_moment_leaves_nothing_or_resumes_to_the_same_bytes(
+    source: Path, whole: Callable[[str], dict[str, bytes]], tmp_path: Path, codec: str
+) -> None:
+    moments = random.Random(codec)
+    num_in_the_middle = 0
+    for number in range(6):
+        package = tmp_path / f"p{number}"
+        partial = package.with_name(package.name + ".partial")
+        process = start(source, package, codec)
+        if number % 2:  # at any time, beginning with the start of the interpreter
+            deadline = time.monotonic() + moments.uniform(0.2, 2.5)
+            kill_when(process, lambda deadline=deadline: time.monotonic() > deadline)
+        else:  # while tensors are encoded
+            wanted = moments.randrange(1, NUM_TENSORS)
+            kill_when(process, lambda partial=partial, wanted=wanted: num_finished(partial) >= wanted)
+        if not package.exists():
+            finished = num_finished(partial)
+            num_in_the_middle += 0 < finished < NUM_TENSORS
+            assert finish(source, package, codec) == finished
+        found = files_of(package)
+        found.pop(".mxconv-journal", None)  # killed between the rename and the last clean-up
+        assert found == whole(codec)
+        assert not partial.exists()
+    assert num_in_the_middle >= 2
+    assert verify(package).lossless
+
+
+def test_a_replacement_killed_at_any_moment_leaves_the_old_or_the_new_package(
+    source: Path, whole: Callable[[str], dict[str, bytes]], tmp_path: Path
+) -> None:
+    moments = random.Random(3)
+    package, aside = tmp_path / "p", tmp_path / "p.replaced"
+    old = {"config": "old"}
+    for number in range(4):
+        if number % 2 == 0:
+            quantize(source, package, codec="bsfp", segments="paper", force=True)
+            old = files_of(package)
+        process = start(source, package, "mxfp4", "--force")
+        if number % 2:
+            kill_when(process, lambda: aside.exists() or num_finished(tmp_path / "p.partial") >= NUM_TENSORS)
+        else:
+            wanted = moments.randrange(1, NUM_TENSORS)
+            kill_when(process, lambda wanted=wanted: num_finished(tmp_path / "p.partial") >= wanted)
+        places = [path for path in (package, aside) if (path / "mxconv.json").exists()]
+        contents = [
+            {name: content for name, content in files_of(path).items() if not name.startswith(".")} for path in places
+        ]
+        assert old in contents or whole("mxfp4") in contents
+        if not package.exists():
+            assert contents == [old]
+    finish(source, package, "mxfp4", force=True)
+    assert files_of(package) == whole("mxfp4")
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]

@@ -1,0 +1,266 @@
+"""What happens beside the target: resuming, refusing, replacing. Real kills are in test_killed.py."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import write_tiny_llama
+from packages import StoppedError, files_of, flip, header_of, quantize, stop_after
+
+from mxconv.conversion.journal import Journal
+from mxconv.errors import CheckpointError, PackageError
+from mxconv.verify import verify
+
+JOURNAL = ".mxconv-journal"
+NUM_TENSORS = 21
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_tiny_llama(tmp_path / "m", num_shards=2)
+
+
+def interrupt(source: Path, package: Path, num_tensors: int = 9, **options: Any) -> Path:
+    """A partial folder with this many finished tensors."""
+    with pytest.raises(StoppedError):
+        quantize(source, package, stop_after(num_tensors), **options)
+    assert not package.exists()
+    partial = package.with_name(package.name + ".partial")
+    assert len((partial / JOURNAL).read_text().splitlines()) == 1 + num_tensors
+    return partial
+
+
+def resume(source: Path, package: Path, **options: Any) -> int:
+    """Convert, and count the tensors that an earlier run had finished."""
+    lines: list[int] = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage == "encode":
+            lines.append(done)
+
+    quantize(source, package, progress, **options)
+    assert not package.with_name(package.name + ".partial").exists()
+    assert not (package / JOURNAL).exists()
+    return NUM_TENSORS - (len(lines) - 1)  # one call for what was finished, then one a tensor of this size
+
+
+@pytest.mark.parametrize(
+    "options", [{"codec": "mxfp4"}, {"codec": "bsfp", "segments": "paper"}], ids=lambda o: o["codec"]
+)
+def test_an_interrupted_conversion_goes_on_where_it_stopped_and_gives_the_same_bytes(
+    source: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    quantize(source, tmp_path / "whole", **options)
+    interrupt(source, tmp_path / "p", 9, **options)
+    with pytest.raises(StoppedError):
+        quantize(source, tmp_path / "p", stop_after(5), **options)  # a second time
+    assert resume(source, tmp_path / "p", **options) == 14
+    assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("content", "num_kept"),
+    [
+        (lambda text: text[:-30], 8),  # the last line cut short
+        (lambda text: text + '{"tensor": "model.no', 9),
+        (lambda text: text + "\x00\x00\x00\n", 9),  # what a crash of the machine may leave
+        (lambda text: text + '[1]\n{"tensor": 3}\n{"tensor": "x", "sha256": "", "arrays": {"x": 1}}\n', 9),
+        (lambda text: text.replace("\n", "\ngarbage \xff\n", 1), 9),
+        (lambda text: text + "[" * 100_000 + "\n", 9),
+        (lambda text: text[20:], 0),  # the fingerprint is gone: start over
+        (lambda text: "", 0),
+    ],
+)
+def test_a_damaged_journal_costs_the_tensors_of_its_damaged_lines_and_no_more(
+    source: Path, tmp_path: Path, content: Any, num_kept: int
+) -> None:
+    journal = interrupt(source, tmp_path / "p") / JOURNAL
+    journal.write_text(content(journal.read_text()), encoding="latin-1")
+    with pytest.raises(StoppedError):  # lines written after the damage count as well
+        quantize(source, tmp_path / "p", stop_after(4))
+    assert resume(source, tmp_path / "p") == num_kept + 4
+    assert verify(tmp_path / "p").lossless
+
+
+def test_damaged_bytes_of_a_finished_tensor_are_encoded_again(source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "whole")
+    partial = interrupt(source, tmp_path / "p")
+    name = "model.layers.0.mlp.down_proj.weight"
+    assert name in (partial / JOURNAL).read_text()
+    header, begin = header_of(partial / "mxfp4.safetensors")
+    flip(partial / "mxfp4.safetensors", begin + header[f"{name}.codes"]["data_offsets"][0] + 5)
+    assert resume(source, tmp_path / "p") == 8
+    assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
+
+
+def test_missing_and_shortened_shards_are_written_again(source: Path, tmp_path: Path) -> None:
+    partial = interrupt(source, tmp_path / "p", codec="bsfp", segments="paper")
+    os.truncate(partial / "bsfp.safetensors", 100)
+    assert resume(source, tmp_path / "p", codec="bsfp", segments="paper") == 0
+    assert verify(tmp_path / "p").lossless
+
+
+def test_one_changed_byte_of_the_source_with_the_same_length_and_time_starts_over(source: Path, tmp_path: Path) -> None:
+    partial = interrupt(source, tmp_path / "p")
+    shard = source / "model-00002-of-00002.safetensors"
+    times = shard.stat().st_atime_ns, shard.stat().st_mtime_ns
+    flip(shard, shard.stat().st_size - 3, 0x01)
+    os.utime(shard, ns=times)
+    (partial / "left over").write_text("x")
+    assert resume(source, tmp_path / "p") == 0
+    assert verify(tmp_path / "p").lossless
+    assert "left over" not in files_of(tmp_path / "p")
+
+
+def test_other_options_start_over(source: Path, tmp_path: Path) -> None:
+    interrupt(source, tmp_path / "p")
+    assert resume(source, tmp_path / "p", scale_rule="ceil") == 0
+
+
+def test_companions_that_changed_since_are_taken_as_they_are_now(source: Path, tmp_path: Path) -> None:
+    (source / "LICENSE").write_text("old")
+    quantize(source, tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        quantize(source, tmp_path / "p", stop_in("hash package"))
+    (source / "LICENSE").unlink()
+    (source / "config.json").write_text("{}")
+    assert resume(source, tmp_path / "p") == NUM_TENSORS
+    assert "LICENSE" not in files_of(tmp_path / "p")
+    assert files_of(tmp_path / "p")["config.json"] == b"{}"
+    assert verify(tmp_path / "p").ok
+
+
+def stop_in(wanted: str) -> Any:
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage == wanted:
+            raise StoppedError
+
+    return progress
+
+
+def test_resuming_never_writes_into_the_files_of_the_source(source: Path, tmp_path: Path) -> None:
+    before = files_of(source)
+    with pytest.raises(StoppedError):  # by now the source's files are linked into the partial folder
+        quantize(source, tmp_path / "p", stop_in("hash package"))
+    assert (tmp_path / "p.partial/model-00001-of-00002.safetensors").stat().st_nlink == 2
+    quantize(source, tmp_path / "p", scale_rule="even")
+    assert files_of(source) == before
+
+
+@pytest.mark.parametrize("make", ["folder", "file", "link"])
+def test_a_partial_path_that_is_not_ours_is_refused_and_untouched(source: Path, tmp_path: Path, make: str) -> None:
+    partial, theirs = tmp_path / "p.partial", tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.tex").write_text("years of work")
+    if make == "folder":
+        theirs.rename(partial)
+    elif make == "file":
+        partial.write_text("years of work")
+    else:
+        (theirs / JOURNAL).write_text("")
+        partial.symlink_to(theirs)
+    before = files_of(tmp_path)
+    with pytest.raises(PackageError) as caught:
+        quantize(source, tmp_path / "p", force=True)
+    assert str(caught.value) == (
+        f"{partial}: exists and is no interrupted conversion; this path is needed while converting. "
+        "Move it away, or choose another output."
+    )
+    assert files_of(tmp_path) == before
+
+
+def test_an_empty_partial_folder_is_what_an_early_kill_leaves(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.partial").mkdir()
+    assert resume(source, tmp_path / "p") == 0
+
+
+def test_a_second_conversion_into_the_same_folder_is_refused(source: Path, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "p.partial")
+    with pytest.raises(PackageError) as caught:
+        quantize(source, tmp_path / "p")
+    assert str(caught.value) == (
+        f"{tmp_path}/p.partial: another process is converting into it; one at a time is required. "
+        "Wait until it ends, or choose another output."
+    )
+    journal.close()
+    quantize(source, tmp_path / "p")
+
+
+def test_nothing_is_overwritten_without_force(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    with pytest.raises(PackageError) as caught:
+        quantize(source, tmp_path / "p")
+    assert str(caught.value) == (
+        f"{tmp_path}/p: exists; nothing is overwritten. Choose another output, or use --force."
+    )
+
+
+@pytest.mark.parametrize("make", ["empty folder", "file", "dangling link", "link to a package"])
+def test_force_replaces_packages_only(source: Path, tmp_path: Path, make: str) -> None:
+    target = tmp_path / "p"
+    if make == "empty folder":
+        target.mkdir()
+    elif make == "file":
+        target.write_text("mine")
+    else:
+        quantize(source, tmp_path / "q")
+        target.symlink_to(tmp_path / ("q" if "package" in make else "none"))
+    before = files_of(tmp_path)
+    with pytest.raises(PackageError) as caught:
+        quantize(source, target, force=True)
+    assert str(caught.value) == (
+        f"{target}: exists and is no package; --force replaces packages only. Choose another output, or remove it."
+    )
+    assert files_of(tmp_path) == before
+
+
+def test_force_replaces_a_package_as_a_whole(source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "p", codec="bsfp", segments="paper")
+    quantize(source, tmp_path / "p", force=True)
+    quantize(source, tmp_path / "fresh")
+    assert files_of(tmp_path / "p") == files_of(tmp_path / "fresh")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "m", "p"]
+
+
+@pytest.mark.parametrize("place", ["", "drafts"])
+def test_the_folder_that_is_being_read_is_not_replaced(source: Path, tmp_path: Path, place: str) -> None:
+    quantize(source, tmp_path / "p")
+    (tmp_path / "p" / place).mkdir(exist_ok=True)
+    inner = write_tiny_llama(tmp_path / "p/drafts/m") if place else tmp_path / "p"
+    before = files_of(tmp_path)
+    with pytest.raises(PackageError) as caught:
+        quantize(inner, tmp_path / "p", force=True, target="reference")
+    name = "model.safetensors" if place else "model-00001-of-00002.safetensors"
+    assert str(caught.value) == (
+        f"{tmp_path}/p: holds {name}, which is being converted; source and package must be apart. "
+        "Choose another output."
+    )
+    assert files_of(tmp_path) == before
+
+
+def test_a_package_can_be_replaced_from_inside(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quantize(source, tmp_path / "p", scale_rule="ceil")
+    monkeypatch.chdir(tmp_path / "p")
+    quantize(source, Path(), force=True)
+    assert verify(tmp_path / "p").manifest.options.scale_rule == "ocp"
+
+
+def test_a_folder_that_cannot_be_made_is_named(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(PackageError) as caught:
+        quantize(source, tmp_path / "file" / "p")
+    assert str(caught.value) == (
+        f"{tmp_path}/file/p.partial/{JOURNAL}: cannot be written (File exists); a writable place is required. "
+        "Check the path and its permissions."
+    )
+
+
+def test_an_error_in_the_middle_keeps_the_work_and_the_target_absent(source: Path, tmp_path: Path) -> None:
+    partial = interrupt(source, tmp_path / "p", 3)
+    first, *finished = [json.loads(line) for line in (partial / JOURNAL).read_text().splitlines()]
+    assert list(first) == ["fingerprint"] and len(finished) == 3
+    with pytest.raises(CheckpointError):
+        quantize(source, tmp_path / "p", dtype="fp16")  # refused before the partial folder is looked at
+    assert resume(source, tmp_path / "p") == 3

@@ -1,0 +1,104 @@
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from checkpoints import write_safetensors
+from packages import quantize
+
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.codecs.bsfp.packing import encode_bsfp
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.conversion.plan import plan_tensors
+from mxconv.conversion.survey import Survey, survey_tensor
+from mxconv.errors import CheckpointError
+
+DTYPES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16}
+
+
+def survey(folder: Path, weights: np.ndarray, **options: Any) -> Survey:
+    path = write_safetensors(folder / "m.safetensors", {"w": weights})
+    chosen = QuantizeOptions(**options)
+    with open_checkpoint(path) as checkpoint:
+        return survey_tensor(plan_tensors(checkpoint, chosen)[0], chosen)
+
+
+def gaussian(shape: tuple[int, int], dtype: Any, scale: float = 0.02) -> np.ndarray:
+    return (np.random.default_rng(0).standard_normal(shape) * scale).astype(dtype)
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+@pytest.mark.parametrize(("dtype", "weight"), [("BF16", np.nan), ("BF16", -np.inf), ("F16", np.inf)])
+def test_a_nonfinite_weight_is_an_error_that_names_tensor_and_index(
+    tmp_path: Path, codec: str, dtype: str, weight: float
+) -> None:
+    weights = gaussian((40, 300), DTYPES[dtype])
+    weights[37, 211] = weights[39, 5] = weight
+    with pytest.raises(CheckpointError) as caught:
+        survey(tmp_path, weights, codec=codec)
+    assert str(caught.value) == (
+        f"{tmp_path}/m.safetensors: tensor w holds {weight} at index [37, 211]; finite weights are required. "
+        "Use --on-nonfinite keep to leave this tensor in 16 bits."
+    )
+
+
+def test_a_weight_in_a_later_slice_is_found_at_its_own_index(tmp_path: Path) -> None:
+    weights = np.zeros((5000, 512), np.float16)  # 2.5 slices
+    weights[4711, 3] = np.nan
+    with pytest.raises(CheckpointError, match=r"tensor w holds nan at index \[4711, 3\];"):
+        survey(tmp_path, weights)
+
+
+def test_a_weight_that_rounding_makes_infinite_is_named_as_such(tmp_path: Path) -> None:
+    weights = np.zeros((16, 32), np.float32)
+    weights[1, 2] = 70000
+    with pytest.raises(CheckpointError, match=r"tensor w holds inf at index \[1, 2\] after rounding to 16 bits;"):
+        survey(tmp_path, weights, dtype="fp16")
+    assert survey(tmp_path, weights, dtype="bf16").plan.codec == "mxfp4"
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_on_nonfinite_keep_leaves_that_tensor_in_16_bits(tmp_path: Path, codec: str) -> None:
+    weights = gaussian((40, 300), np.float16)
+    weights[0, 0] = np.nan
+    plan = survey(tmp_path, weights, codec=codec, on_nonfinite="keep").plan
+    assert (plan.codec, plan.reason) == ("keep", "holds non-finite weights")
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_keeping_the_only_matrix_leaves_nothing_to_convert(tmp_path: Path, codec: str) -> None:
+    path = write_safetensors(tmp_path / "m.safetensors", {"w": np.full((4, 4), np.nan, np.float16)})
+    with pytest.raises(CheckpointError, match="none of its 1 tensors would be quantized; at least one matrix is requi"):
+        quantize(path, tmp_path / "p", codec=codec, on_nonfinite="keep")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
+
+
+@pytest.mark.parametrize("segments", ["fitted", "paper"])
+@pytest.mark.parametrize("dtype", ["BF16", "F16"])
+def test_the_histogram_tells_the_number_of_escapes_before_anything_is_encoded(
+    tmp_path: Path, dtype: str, segments: str
+) -> None:
+    weights = gaussian((64, 257), DTYPES[dtype]) * (2.0 ** (np.arange(64) % 11 - 5))[:, None].astype(DTYPES[dtype])
+    weights[3] = 0
+    weights[:, 7] = 2.4062
+    found = survey(tmp_path, weights.astype(DTYPES[dtype]), codec="bsfp", segments=segments)
+    assert found.table is not None
+    if not found.table.has_row_shifts:  # encode_tensor computes the shifts; test_convert.py sees those
+        packed = encode_bsfp(weights.astype(DTYPES[dtype]).view(np.uint16), found.table)
+        assert len(packed.escape_high) == found.num_escapes
+    assert (found.num_escapes > 0) == (dtype == "BF16")  # at 10 residual bits and more F16 has room for all of these
+
+
+def test_rescale_changes_only_tensors_beyond_2_and_takes_the_factor_of_speq(tmp_path: Path) -> None:
+    weights = gaussian((16, 128), np.float16)
+    assert survey(tmp_path, weights, codec="bsfp", outliers="rescale").rescale_factor == 1.0
+    weights[0, 0] = -8
+    assert survey(tmp_path, weights, codec="bsfp", outliers="rescale").rescale_factor == np.float32(1.999 / 8)
+    assert survey(tmp_path, weights, codec="bsfp").rescale_factor == 1.0
+
+
+@pytest.mark.parametrize("bits", [10, 11, 12])
+def test_a_residual_width_can_be_fixed(tmp_path: Path, bits: int) -> None:
+    table = survey(tmp_path, gaussian((16, 128), np.float16), codec="bsfp", residual_bits=bits).table
+    assert table is not None and table.residual_bits == bits

@@ -1,0 +1,92 @@
+"""Packages for the tests: made by a real conversion, read back byte for byte, forged with correct hashes."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mxconv.checkpoint.manifest import Manifest
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.convert import convert
+from mxconv.progress import Progress, silent
+
+MANIFEST = "mxconv.json"
+
+
+def quantize(source: Path, package: Path, progress: Progress = silent, **options: Any) -> Manifest:
+    """Convert as `mxconv quantize` does."""
+    with open_checkpoint(source) as checkpoint:
+        return convert(checkpoint, package, QuantizeOptions(**options), progress)
+
+
+class StoppedError(Exception):
+    """What `stop_after` raises."""
+
+
+def stop_after(num_tensors: int) -> Progress:
+    """A progress callback that ends a conversion by one thread once this many tensors begin to be encoded."""
+    calls = 0
+
+    def progress(stage: str, done: int, total: int) -> None:
+        nonlocal calls
+        if stage == "encode":
+            calls += 1
+            if calls > num_tensors + 1:  # the first call tells what an earlier run finished
+                raise StoppedError
+
+    return progress
+
+
+def files_of(package: Path) -> dict[str, bytes]:
+    """Every file of a folder, hidden ones included, by relative path."""
+    paths = [path for path in sorted(package.rglob("*")) if path.is_file()]
+    return {path.relative_to(package).as_posix(): path.read_bytes() for path in paths}
+
+
+def forge(package: Path, change: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
+    """Change the manifest, then make all its hashes and lengths true again: what an attacker would do."""
+    members = json.loads((package / MANIFEST).read_bytes())
+    for record in members["files"]:
+        path = package / record["path"]
+        if path.is_file():
+            content = path.read_bytes()
+            record |= {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    change(members)
+    members["manifest_sha256"] = "0" * 64
+    blank = json.dumps(members, indent=1)
+    digest = hashlib.sha256(blank.encode()).hexdigest()
+    (package / MANIFEST).write_text(digest.join(blank.rsplit("0" * 64, 1)))
+
+
+def header_of(path: Path) -> tuple[dict[str, Any], int]:
+    """The header of a safetensors file, and where its tensors begin."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    return json.loads(raw[8 : 8 + length]), 8 + length
+
+
+def patch_array(path: Path, name: str, offset: int, content: bytes) -> None:
+    """Overwrite bytes of one array of a safetensors file; a negative offset counts from its end."""
+    header, begin = header_of(path)
+    first, last = header[name]["data_offsets"]
+    place = begin + (first if offset >= 0 else last) + offset
+    assert begin + first <= place and place + len(content) <= begin + last
+    patch(path, place, content)
+
+
+def patch(path: Path, offset: int, content: bytes) -> None:
+    """Overwrite bytes of a file in place."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def flip(path: Path, offset: int, mask: int = 0x10) -> None:
+    """Flip bits of one byte of a file in place."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ mask]))

@@ -1,0 +1,56 @@
+"""The examples and the README run as they are printed."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+TARGET, DRAFT = EXAMPLES / "models" / "pylib-1.5m", EXAMPLES / "models" / "pylib-0.2m"
+
+
+def run(*words: str | Path, **options: object) -> str:
+    """Standard output of a Python process that must succeed."""
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], check=False, capture_output=True, text=True, timeout=600, **options
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def readme_commands() -> list[str]:
+    """The shell lines of the README's first screen that follow the installation."""
+    block = re.search(r"```sh\n(mxconv .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    return [line for line in block.group(1).splitlines() if line]
+
+
+def test_the_readmes_lines_work_on_a_hub_id(tmp_path: Path) -> None:
+    commands = readme_commands()
+    assert len(commands) == 5
+    ids = {word for command in commands for word in shlex.split(command) if re.fullmatch(r"[\w-]+/[\w.-]+", word)}
+    assert len(ids) == 1
+    with HubServer({ids.pop(): {"main": TARGET}}) as hub:
+        for command in commands:
+            words = shlex.split(command, comments=True)
+            assert words[0] == "mxconv"
+            run("-m", "mxconv.cli.main", *words[1:], env=hub.environment(tmp_path / "cache"), cwd=tmp_path)
+
+
+def test_random_matrices_reproduce_the_published_draft_quality(tmp_path: Path) -> None:
+    path = tmp_path / "matrices.safetensors"
+    run(EXAMPLES / "make_matrices.py", path, "bf16", "256")
+    table = run("-m", "mxconv.cli.main", "inspect", path, "--per", "tensor")
+    assert "gaussian-0.02" in table and "student-t5" in table
+
+
+@pytest.mark.parametrize("model", [TARGET, DRAFT], ids=lambda path: path.name)
+def test_the_fitted_draft_agrees_at_least_as_often_as_mxfp4(model: Path) -> None:
+    lines = run(EXAMPLES / "compare_codecs.py", model, EXAMPLES / "prompts.jsonl", "prompt").splitlines()
+    agreement = {line[:12].strip(): float(line.split()[-1]) for line in lines}
+    assert agreement["bsfp fitted"] >= agreement["mxfp4"] - 0.01

@@ -1,0 +1,239 @@
+"""What `verify` finds, and what it says."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from checkpoints import write_safetensors, write_tiny_llama
+from packages import flip, forge, header_of, patch_array, quantize
+
+from mxconv.checkpoint.manifest import read_manifest
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.errors import PackageError
+from mxconv.verify import TensorVerification, Verification, verify, write_certificate
+
+MATRIX = "model.layers.0.mlp.up_proj.weight"
+CODECS: dict[str, dict[str, Any]] = {"mxfp4": {"codec": "mxfp4"}, "bsfp": {"codec": "bsfp", "segments": "paper"}}
+REAL_MODELS = ("stories260K", "llama2xs", "babyllama105")
+each_codec = pytest.mark.parametrize("codec", list(CODECS))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_tiny_llama(tmp_path / "m", hidden_size=32)
+
+
+def compare(package: Path, source: Path) -> Verification:
+    with open_checkpoint(source) as checkpoint:
+        return verify(package, checkpoint)
+
+
+def failures(verification: Verification) -> dict[str, TensorVerification]:
+    assert not verification.ok
+    return {t.name: t for t in verification.tensors if t.status in ("mismatch", "missing")}
+
+
+def change_source(source: Path, change: Any) -> Path:
+    """Another checkpoint with changed tensors. The first one keeps its bytes: a package may be linked to them."""
+    tensors = safetensors.numpy.load_file(source / "model.safetensors")
+    change(tensors)
+    other = source.with_name("other")
+    write_safetensors(other / "model.safetensors", tensors)
+    (other / "config.json").write_bytes((source / "config.json").read_bytes())
+    return other
+
+
+@each_codec
+def test_a_whole_package_is_bit_exact_with_and_without_its_source(tmp_path: Path, source: Path, codec: str) -> None:
+    quantize(source, tmp_path / "p", **CODECS[codec])
+    for verification in (verify(tmp_path / "p"), compare(tmp_path / "p", source)):
+        assert verification.ok and verification.lossless
+        assert verification.num_bit_exact == len(verification.tensors) == 21
+        for tensor in verification.tensors:
+            assert (tensor.status, tensor.max_abs_error, tensor.detail) == ("bit-exact", 0.0, "")
+            assert tensor.sha256_source == tensor.sha256_reconstructed
+    assert compare(tmp_path / "p", source).source_compared
+
+
+@each_codec
+def test_one_changed_weight_of_the_source_is_found_and_measured(tmp_path: Path, source: Path, codec: str) -> None:
+    quantize(source, tmp_path / "p", **CODECS[codec])
+
+    def change(tensors: dict[str, Any]) -> None:
+        tensors[MATRIX][3, 5] += 1
+
+    found = failures(compare(tmp_path / "p", change_source(source, change)))
+    assert list(found) == [MATRIX]
+    assert found[MATRIX].status == "mismatch"
+    assert found[MATRIX].max_abs_error == pytest.approx(1, rel=0.05)
+    assert "the source is not the one that was converted" in found[MATRIX].detail
+    assert found[MATRIX].sha256_source != found[MATRIX].sha256_reconstructed
+
+
+@each_codec
+def test_a_sign_of_zero_is_a_difference(tmp_path: Path, codec: str) -> None:
+    folder = tmp_path / "m"
+    write_safetensors(folder / "model.safetensors", {"w": np.zeros((4, 4), np.float16)})
+    (folder / "config.json").write_text("{}")
+    quantize(folder, tmp_path / "p", **CODECS[codec])
+
+    def change(tensors: dict[str, Any]) -> None:
+        tensors["w"][1, 1] = -0.0
+
+    found = failures(compare(tmp_path / "p", change_source(folder, change)))
+    assert found["w"].max_abs_error == 0.0
+
+
+@each_codec
+def test_a_nan_or_infinity_in_the_source_is_an_infinite_error_and_no_crash(
+    tmp_path: Path, source: Path, codec: str
+) -> None:
+    quantize(source, tmp_path / "p", **CODECS[codec])
+
+    def change(tensors: dict[str, Any]) -> None:
+        tensors[MATRIX][0, 0] = np.nan
+        tensors["model.norm.weight"][1] = np.inf
+
+    found = failures(compare(tmp_path / "p", change_source(source, change)))
+    assert found["model.norm.weight"].max_abs_error == float("inf")
+    if codec == "bsfp":
+        assert found[MATRIX].max_abs_error == float("inf")
+    else:
+        assert found[MATRIX].detail == "value at index (0, 0) is nan; MXFP4 needs finite values."
+
+
+@each_codec
+def test_missing_additional_and_misshapen_tensors_are_named(tmp_path: Path, source: Path, codec: str) -> None:
+    quantize(source, tmp_path / "p", **CODECS[codec])
+
+    def change(tensors: dict[str, Any]) -> None:
+        del tensors[MATRIX]
+        tensors["extra.weight"] = tensors["lm_head.weight"]
+        tensors["lm_head.weight"] = tensors["lm_head.weight"].T.copy()
+        tensors["model.norm.weight"] = tensors["model.norm.weight"].astype(np.float16)
+
+    found = failures(compare(tmp_path / "p", change_source(source, change)))
+    assert {name: (tensor.status, tensor.detail) for name, tensor in found.items()} == {
+        MATRIX: ("missing", "not in the source"),
+        "extra.weight": ("missing", "in the source only"),
+        "lm_head.weight": ("mismatch", "source has BF16 [32, 96], package BF16 [96, 32]"),
+        "model.norm.weight": ("mismatch", "source has F16 [32], package BF16 [32]"),
+    }
+
+
+@each_codec
+def test_another_checkpoint_of_the_same_shapes_matches_only_where_it_is_equal(
+    tmp_path: Path, source: Path, codec: str
+) -> None:
+    quantize(source, tmp_path / "p", **CODECS[codec])
+    other = write_tiny_llama(tmp_path / "other", hidden_size=32, seed=1)
+    assert {name for name in failures(compare(tmp_path / "p", other)) if "norm" in name} == set()
+    assert len(failures(compare(tmp_path / "p", other))) == 16
+
+
+@pytest.mark.parametrize(
+    ("codec", "part"), [("mxfp4", "codes"), ("mxfp4", "scales"), ("bsfp", "scales"), ("bsfp", "codes")]
+)
+def test_stale_codes_are_found_by_encoding_again_even_if_every_hash_was_made_true(
+    tmp_path: Path, source: Path, codec: str, part: str
+) -> None:
+    quantize(source, tmp_path / "p", **CODECS[codec])
+    shard = tmp_path / "p" / f"{codec}.safetensors"
+    header, begin = header_of(shard)
+    flip(shard, begin + header[f"{MATRIX}.{part}"]["data_offsets"][0] + 3, 0x01)
+    assert verify(tmp_path / "p").damaged_files == [shard.name]
+    forge(tmp_path / "p")
+    alone = verify(tmp_path / "p")
+    assert alone.ok is (codec == "mxfp4" or part == "scales")  # the draft alone: hashes cannot see it
+    found = failures(compare(tmp_path / "p", source))
+    assert list(found) == [MATRIX]
+    assert f"{MATRIX}.{part} differs from what the source encodes to" in found[MATRIX].detail
+
+
+@each_codec
+def test_padding_is_part_of_what_is_compared(tmp_path: Path, codec: str) -> None:
+    path = write_safetensors(tmp_path / "m.safetensors", {"w": np.full((1, 1), 0.5, ml_dtypes.bfloat16)})
+    quantize(path, tmp_path / "p", **CODECS[codec])
+    patch_array(tmp_path / "p" / f"{codec}.safetensors", "w.codes", -1, b"\x11")
+    forge(tmp_path / "p")
+    assert verify(tmp_path / "p").ok  # no weight is there
+    assert failures(compare(tmp_path / "p", path))["w"].detail == "w.codes differs from what the source encodes to"
+
+
+def test_a_kept_tensor_of_another_hash_is_a_mismatch(tmp_path: Path, source: Path) -> None:
+    quantize(source, tmp_path / "p", **CODECS["bsfp"])
+    patch_array(tmp_path / "p/bsfp.safetensors", "model.norm.weight", 0, b"\x00")
+    forge(tmp_path / "p")
+    found = failures(verify(tmp_path / "p"))
+    assert list(found) == ["model.norm.weight"]
+    compared = failures(compare(tmp_path / "p", source))["model.norm.weight"]
+    assert compared.status == "mismatch" and compared.max_abs_error == 0.5
+
+
+def test_a_loss_counts_only_where_the_manifest_declares_it(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).standard_normal((16, 128)).astype(np.float16)
+    weights[0, 0] = 3.3
+    path = write_safetensors(tmp_path / "m.safetensors", {"w": weights})
+    quantize(path, tmp_path / "p", codec="bsfp", outliers="rescale")
+    alone = verify(tmp_path / "p")
+    assert alone.ok and not alone.lossless and [t.status for t in alone.tensors] == ["lossy"]
+
+    def deny(members: dict[str, Any]) -> None:
+        members["lossless"] = True
+        members["tensors"][0]["segments"]["rescale_factor"] = 1.0
+
+    forge(tmp_path / "p", deny)
+    assert failures(verify(tmp_path / "p"))["w"].status == "mismatch"
+
+
+def test_a_certificate_is_stored_and_the_package_stays_valid(tmp_path: Path, source: Path) -> None:
+    quantize(source, tmp_path / "p")
+    write_certificate(tmp_path / "p", compare(tmp_path / "p", source))
+    certificate = read_manifest(tmp_path / "p").certificate
+    assert certificate is not None
+    assert (certificate.source_compared, certificate.lossless, certificate.decode) == (True, True, None)
+    assert certificate.num_tensors == certificate.num_bit_exact == 21
+    assert verify(tmp_path / "p").lossless
+    assert not (tmp_path / "p/mxconv.json.new").exists()
+
+
+def test_a_failed_verification_is_not_written_down(tmp_path: Path, source: Path) -> None:
+    quantize(source, tmp_path / "p")
+    (tmp_path / "p/config.json").write_bytes(b" " * (tmp_path / "p/config.json").stat().st_size)
+    with pytest.raises(PackageError) as caught:
+        write_certificate(tmp_path / "p", verify(tmp_path / "p"))
+    assert str(caught.value) == (f"{tmp_path}/p: verification failed; only a good one is written down. Convert again.")
+
+
+def test_a_certificate_that_cannot_be_written_is_our_error(tmp_path: Path, source: Path) -> None:
+    quantize(source, tmp_path / "p")
+    verification = verify(tmp_path / "p")
+    (tmp_path / "p/mxconv.json.new").mkdir()
+    with pytest.raises(PackageError) as caught:
+        write_certificate(tmp_path / "p", verification)
+    assert str(caught.value) == (f"{tmp_path}/p/mxconv.json: cannot be written (Is a directory). Check permissions.")
+
+
+def test_progress_ends_at_its_total(tmp_path: Path, source: Path) -> None:
+    quantize(source, tmp_path / "p")
+    last: dict[str, tuple[int, int]] = {}
+    verify(tmp_path / "p", progress=lambda stage, done, total: last.update({stage: (done, total)}))
+    assert list(last) == ["hash package", "verify"]
+    assert all(done == total > 0 for done, total in last.values())
+
+
+@pytest.mark.parametrize("name", [f"{model}-{dtype}" for model in REAL_MODELS for dtype in ("bf16", "fp16")])
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_real_models_are_bit_exact(tmp_path: Path, name: str, codec: str) -> None:
+    models = os.environ.get("MXCONV_TEST_MODELS")
+    if not models:
+        pytest.skip("MXCONV_TEST_MODELS is not set")
+    quantize(Path(models) / name, tmp_path / "p", codec=codec, num_threads=2)
+    verification = compare(tmp_path / "p", Path(models) / name)
+    assert verification.ok and verification.lossless
+    assert verification.num_bit_exact == len(json.loads((tmp_path / "p/mxconv.json").read_text())["tensors"])
