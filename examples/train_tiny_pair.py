@@ -336,7 +336,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=here.parent / "build/tiny_pair", help="for checkpoints")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--target-steps", type=int, default=2000)
-    parser.add_argument("--draft-steps", type=int, default=1200)
+    parser.add_argument("--draft-steps", type=int, default=800)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.work.mkdir(parents=True, exist_ok=True)

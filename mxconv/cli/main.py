@@ -48,7 +48,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # text of a model in a terminal that lacks its characters
     try:
-        app()
+        app(prog_name="mxconv")
     except MxconvError as error:
         _fail(str(error))
     except OSError as error:  # of a file that changed under way, or standard output on a full disk
