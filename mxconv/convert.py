@@ -249,7 +249,7 @@ def _describe(
     vocab_size = (checkpoint.config or {}).get("vocab_size")
     return Manifest(
         source=SourceRecord(
-            id=checkpoint.id,
+            id=_source_id(preparation),
             commit=checkpoint.commit,
             files=preparation.source_files,
             dtype=_main_dtype(preparation),
@@ -268,6 +268,13 @@ def _describe(
         tensors=[_tensor_record(survey, encoded[survey.plan.name]) for survey in preparation.surveys],
         files=files,
     )
+
+
+def _source_id(preparation: Preparation) -> str:
+    """As given; but a local folder that stays the target's home must be found from anywhere."""
+    checkpoint = preparation.checkpoint
+    is_referenced_path = preparation.record.target == "reference" and checkpoint.commit is None
+    return str(Path(checkpoint.id).absolute()) if is_referenced_path else checkpoint.id
 
 
 def _hash_package(staging: Staging, known: dict[str, FileRecord], progress: Progress) -> list[FileRecord]:

@@ -128,7 +128,7 @@ class LoadedPackage:
         if source.commit is None and not Path(source.id).exists():  # open_checkpoint would ask the Hub for it
             raise PackageError(
                 f"{source.id}: no such file or folder; {self.package.root} references its weights there. Restore it, "
-                "run where the package was converted, or convert again with --target include."
+                "or convert again with --target include."
             )
         checkpoint = self._stack.enter_context(open_checkpoint(source.id, revision=source.commit))
         sizes = {record.path: record.num_bytes for record in source.files}

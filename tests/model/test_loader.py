@@ -292,12 +292,13 @@ def test_a_referenced_source_that_is_gone_is_not_looked_for_on_the_hub(
     write_tiny_llama(tmp_path / "models/tiny")
     monkeypatch.chdir(tmp_path)
     package = pack(Path("models/tiny"), tmp_path / "package", target="reference")
-    LoadedPackage(package).close()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
+    LoadedPackage(package).close()  # found from anywhere
+    (tmp_path / "models").rename(tmp_path / "moved")
     message = (
-        "^models/tiny: no such file or folder; .*package references its weights there. Restore it, "
-        "run where the package was converted, or convert again with --target include.$"
+        "^/.*models/tiny: no such file or folder; .*package references its weights there. Restore it, "
+        "or convert again with --target include.$"
     )
     with pytest.raises(PackageError, match=message):
         LoadedPackage(package)
