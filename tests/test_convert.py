@@ -19,7 +19,7 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.convert import prepare
+from mxconv.conversion.preparation import prepare
 from mxconv.errors import CheckpointError
 from mxconv.verify import verify
 

@@ -11,7 +11,7 @@ from mxconv.cli.output import console, format_bytes, print_json, progress_bars
 
 if TYPE_CHECKING:
     from mxconv.checkpoint.manifest import Manifest
-    from mxconv.convert import Preparation
+    from mxconv.conversion.preparation import Preparation
 
 
 def quantize(
@@ -43,8 +43,9 @@ def quantize(
     """Convert a 16-bit checkpoint to MXFP4 or BSFP."""
     from mxconv.checkpoint.source import open_checkpoint
     from mxconv.conversion.options import QuantizeOptions
+    from mxconv.conversion.preparation import prepare
     from mxconv.conversion.staging import check_target
-    from mxconv.convert import convert, prepare
+    from mxconv.convert import convert
     from mxconv.errors import MxconvError
 
     if residual_bits != "auto" and not residual_bits.isdecimal():

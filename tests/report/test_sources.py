@@ -9,7 +9,7 @@ from checkpoints import write_safetensors, write_tiny_llama
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.convert import prepare
+from mxconv.conversion.preparation import prepare
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.report.inspection import Inspection
 from mxconv.report.sources import open_weights

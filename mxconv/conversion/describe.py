@@ -1,0 +1,129 @@
+"""The manifest of a finished conversion."""
+
+from pathlib import Path
+from typing import Literal
+
+from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.manifest import (
+    FileRecord,
+    LevelRecord,
+    Manifest,
+    SegmentRecord,
+    SourceRecord,
+    TensorRecord,
+    TokenizerRecord,
+)
+from mxconv.conversion.drafts import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
+from mxconv.conversion.encode import EncodedTensor
+from mxconv.conversion.names import draft_folder
+from mxconv.conversion.preparation import Preparation, relative_name
+from mxconv.conversion.staging import Staging
+from mxconv.conversion.survey import Survey
+from mxconv.conversion.work import ByteCounter
+from mxconv.progress import Progress
+
+
+def describe(
+    preparation: Preparation, encoded: dict[str, EncodedTensor], staging: Staging, progress: Progress
+) -> Manifest:
+    """The manifest, with the hash of every file that lies in the staging folder."""
+    checkpoint = preparation.checkpoint
+    known = {r.path: r for r in preparation.source_files} if preparation.links_target else {}
+    files = _hash_package(staging, known, progress)
+    by_path = {record.path: record for record in files}
+    tokenizer = by_path.get("tokenizer.json")
+    vocab_size = (checkpoint.config or {}).get("vocab_size")
+    return Manifest(
+        source=SourceRecord(
+            id=_source_id(preparation),
+            commit=checkpoint.commit,
+            files=preparation.source_files,
+            dtype=preparation.main_dtype,
+            cast=any(survey.plan.is_cast for survey in preparation.surveys),
+        ),
+        tokenizer=TokenizerRecord(
+            sha256=tokenizer.sha256,
+            vocab_size=vocab_size if type(vocab_size) is int and 0 <= vocab_size < 2**63 else 0,
+        )
+        if tokenizer
+        else None,
+        options=preparation.record,
+        lossless=preparation.is_lossless,
+        bits_per_weight=preparation.bits_per_weight,
+        levels=_levels(preparation),
+        tensors=[_tensor_record(survey, encoded[survey.plan.name]) for survey in preparation.surveys],
+        files=files,
+    )
+
+
+def _source_id(preparation: Preparation) -> str:
+    """As given; but a local folder that stays the target's home must be found from anywhere."""
+    checkpoint = preparation.checkpoint
+    is_referenced_path = preparation.record.target == "reference" and checkpoint.commit is None
+    return str(Path(checkpoint.id).absolute()) if is_referenced_path else checkpoint.id
+
+
+def _hash_package(staging: Staging, known: dict[str, FileRecord], progress: Progress) -> list[FileRecord]:
+    paths = sorted(path for path in staging.path.rglob("*") if path.is_file() and not path.name.startswith("."))
+    names = {path.relative_to(staging.path).as_posix(): path for path in paths}
+    names.pop("mxconv.json", None)  # of a run that was killed just before the rename
+    advance = ByteCounter("hash package", sum(path.stat().st_size for path in names.values()), progress)
+    records = []
+    for name, path in names.items():
+        if name in known:
+            advance(known[name].num_bytes)
+            records.append(known[name])
+        else:
+            digest = sha256_file(path, advance)
+            records.append(FileRecord(path=name, num_bytes=path.stat().st_size, sha256=digest))
+    return records
+
+
+def _levels(preparation: Preparation) -> list[LevelRecord]:
+    """The hierarchy: the target, the codec's own draft, then the models given with --draft."""
+    options, dtype = preparation.options, preparation.main_dtype
+    own = [shard.file_name for shard in preparation.layout.shards if shard.file_name.startswith(options.codec)]
+    stored = [shard.file_name for shard in preparation.layout.shards if shard.file_name not in own]
+    sources = [relative_name(path, preparation.checkpoint) for path in preparation.checkpoint.weight_files]
+    linked = sources if preparation.links_target else []
+    is_bsfp = options.codec == "bsfp"
+    target = LevelRecord(
+        name="target",
+        kind="target",
+        codec="bsfp" if is_bsfp else _codec_name(dtype),
+        location="source" if preparation.record.target == "reference" else "package",
+        files=own if is_bsfp else stored + linked,
+        shares=[],
+    )
+    draft = LevelRecord(
+        name=options.codec,
+        kind="self-draft",
+        codec=options.codec,
+        location="package",
+        files=own,
+        shares=["weights", "kv_cache", "tokenizer"],
+        num_draft_tokens=DEFAULT_NUM_DRAFT_TOKENS,
+        confidence=DEFAULT_BSFP_CONFIDENCE if is_bsfp else DEFAULT_CONFIDENCE,
+    )
+    models = [draft.level(draft_folder(number, draft)) for number, draft in enumerate(preparation.drafts, 1)]
+    return [target, draft, *models]
+
+
+def _codec_name(dtype: str) -> Literal["bf16", "f16"]:
+    return "bf16" if dtype == "BF16" else "f16"
+
+
+def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
+    plan = survey.plan
+    segments = None
+    if survey.table is not None:
+        segments = SegmentRecord.of(survey.table, survey.num_escapes, survey.rescale_factor)
+    return TensorRecord(
+        name=plan.name,
+        dtype=plan.dtype,
+        shape=list(plan.tensor.shape),
+        codec=plan.codec,
+        reason=plan.reason,
+        sha256=encoded.sha256,
+        segments=segments,
+    )

@@ -1,0 +1,124 @@
+"""Everything up to the first written byte: hash the source, plan, survey, lay out. This is what `--dry-run` shows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.manifest import FileRecord, OptionsRecord
+from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.stored import StoredArray
+from mxconv.conversion.drafts import DraftModel, open_draft, parse_draft
+from mxconv.conversion.layout import Layout, plan_layout, quantized_arrays
+from mxconv.conversion.names import check_names, unique_names
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.conversion.plan import check_any_quantized, plan_tensors
+from mxconv.conversion.survey import Survey, survey_tensor
+from mxconv.conversion.work import ByteCounter, in_threads
+from mxconv.errors import CheckpointError
+from mxconv.progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A conversion before its first byte is written: what `--dry-run` prints."""
+
+    checkpoint: Checkpoint
+    options: QuantizeOptions
+    record: OptionsRecord
+    source_files: list[FileRecord]
+    surveys: list[Survey]
+    layout: Layout
+    drafts: list[DraftModel]
+    stores_target: bool  # in shards of its own, because the source's files cannot be linked
+
+    @property
+    def num_bytes_source(self) -> int:
+        return sum(survey.plan.tensor.num_bytes for survey in self.surveys)
+
+    @property
+    def quantized(self) -> list[Survey]:
+        return [survey for survey in self.surveys if survey.plan.codec != "keep"]
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits over weights, of the quantized tensors: scales, escapes and padding counted."""
+        num_bytes = sum(array.num_bytes for survey in self.quantized for array in quantized_arrays(survey))
+        return 8 * num_bytes / sum(survey.plan.tensor.num_elements for survey in self.quantized)
+
+    @property
+    def main_dtype(self) -> Literal["BF16", "F16"]:
+        """The 16-bit format that most quantized weights are in."""
+        weights = {"BF16": 0, "F16": 0}
+        for survey in self.quantized:
+            weights[survey.plan.dtype] += survey.plan.tensor.num_elements
+        return "BF16" if weights["BF16"] >= weights["F16"] else "F16"
+
+    @property
+    def links_target(self) -> bool:
+        """Whether the source's own weight files become part of the package."""
+        return self.options.codec == "mxfp4" and self.record.target == "include" and not self.stores_target
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether the 16-bit source can be rebuilt from the package alone."""
+        if self.options.codec == "mxfp4":
+            return self.record.target == "include"
+        return all(survey.rescale_factor == 1.0 for survey in self.surveys)
+
+
+def prepare(checkpoint: Checkpoint, options: QuantizeOptions, progress: Progress = silent) -> Preparation:
+    """Everything up to the first written byte: hash the source, plan, survey, lay out."""
+    record = options.record(is_local=checkpoint.commit is None)
+    plans = plan_tensors(checkpoint, options)
+    drafts = unique_names([open_draft(parse_draft(text), checkpoint) for text in options.drafts], options.codec)
+    must_store = checkpoint.is_legacy or any(plan.is_cast for plan in plans)
+    if must_store and record.target == "reference":
+        raise CheckpointError(
+            f"{checkpoint.id}: {'a .bin checkpoint' if checkpoint.is_legacy else 'F32 weights'}; only 16-bit "
+            "safetensors can be referenced. Use --target include."
+        )
+    source_files = _hash_source(checkpoint, progress)
+    total = sum(plan.num_bytes for plan in plans if plan.codec != "keep")
+    advance = ByteCounter("survey", total, progress)
+
+    def survey(index: int) -> Survey:
+        result = survey_tensor(plans[index], options)
+        advance(plans[index].num_bytes if plans[index].codec != "keep" else 0)
+        return result
+
+    surveys = in_threads(survey, len(plans), options.num_threads)
+    check_any_quantized(checkpoint, [survey.plan for survey in surveys])
+    stores_target = options.codec == "mxfp4" and must_store
+    layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
+    preparation = Preparation(checkpoint, options, record, source_files, surveys, layout, drafts, stores_target)
+    check_names(checkpoint, layout, drafts, preparation.links_target)
+    return preparation
+
+
+def _hash_source(checkpoint: Checkpoint, progress: Progress) -> list[FileRecord]:
+    """SHA-256 of the weight files and the index."""
+    paths = [*checkpoint.weight_files, *([checkpoint.index_file] if checkpoint.index_file else [])]
+    sizes = [path.stat().st_size for path in paths]
+    advance = ByteCounter("hash source", sum(sizes), progress)
+    return [
+        FileRecord(path=relative_name(path, checkpoint), num_bytes=num_bytes, sha256=sha256_file(path, advance))
+        for path, num_bytes in zip(paths, sizes, strict=True)
+    ]
+
+
+def relative_name(path: Path, checkpoint: Checkpoint) -> str:
+    return path.relative_to(checkpoint.root).as_posix()
+
+
+def _groups(
+    surveys: list[Survey], options: QuantizeOptions, stores_target: bool
+) -> dict[str, dict[str, tuple[StoredArray, ...]]]:
+    """Which arrays go into which files: BSFP planes beside what is kept; MXFP4 codes apart from their target."""
+    whole: dict[str, tuple[StoredArray, ...]] = {
+        s.plan.name: (StoredArray(s.plan.name, s.plan.dtype, s.plan.tensor.shape),) for s in surveys
+    }
+    quantized = {s.plan.name: quantized_arrays(s) for s in surveys if s.plan.codec != "keep"}
+    if options.codec == "bsfp":
+        return {"bsfp": {name: quantized.get(name, arrays) for name, arrays in whole.items()}}
+    return {"mxfp4": quantized} | ({"model": whole} if stores_target else {})
