@@ -30,7 +30,7 @@ def main() -> None:
             mxconv("verify", folder / codec, "--source", TARGET)
         mxconv("inspect", TARGET, "--per", "kind")
         for codec in ("mxfp4", "bsfp"):
-            mxconv("generate", folder / codec, "--prompt", "import os\n\ndef ", "--max-new-tokens", "96", "--check")
+            mxconv("generate", folder / codec, "--prompt", "def read(self, path", "--max-new-tokens", "64", "--check")
         mxconv("verify", folder / "bsfp", "--decode", PROMPTS, "--max-new-tokens", "32")
     finally:
         shutil.rmtree(folder)

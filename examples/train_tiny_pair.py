@@ -17,7 +17,7 @@ How
 A draft is worth the tokens on which it agrees with its target, not its own loss. That is why step 4 copies
 distributions: a wrong guess that the target shares is a good guess.
 
-Needs torch, tokenizers and safetensors; takes under an hour on 2 CPU cores.
+Needs torch, tokenizers and safetensors; about 40 minutes on 2 free CPU cores.
 
     python examples/train_tiny_pair.py                     # writes examples/models, can be killed and run again
     python examples/train_tiny_pair.py --target-steps 20 --draft-steps 20 --out /tmp/pair --work /tmp/pair_work

@@ -1,14 +1,14 @@
 """The rooms off `convert.py`, in the order in which a checkpoint passes through them.
 
-    options.py      what was asked for
-    preparation.py  the next four, up to the first written byte
-    plan.py         which tensor becomes what, and why
-    drafts.py       further models that become levels
-    survey.py       one reading pass: non-finite weights, histograms, segment tables
-    layout.py       every array's place in its file
-    staging.py      the folder beside the target
-    journal.py      whose work lies there, and which tensors are finished
-    encode.py       rows in, planes out
-    describe.py     the manifest
-    replaced.py     how an old package makes room for the new one
+options.py      what was asked for
+preparation.py  the next four, up to the first written byte
+plan.py         which tensor becomes what, and why
+drafts.py       further models that become levels
+survey.py       one reading pass: non-finite weights, histograms, segment tables
+layout.py       every array's place in its file
+staging.py      the folder beside the target
+journal.py      whose work lies there, and which tensors are finished
+encode.py       rows in, planes out
+describe.py     the manifest
+replaced.py     how an old package makes room for the new one
 """
