@@ -11,6 +11,7 @@ from typing import cast
 from mxconv.arrays import F32, U16
 from mxconv.checkpoint.manifest import LevelRecord, TensorRecord, read_manifest
 from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.referenced import open_referenced
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import FORMATS
@@ -117,30 +118,10 @@ class LoadedPackage:
         if self.package.has_target:
             tensors = {r.name: self.package.kept(r) for r in records if r.name in self.package.arrays}
         else:
-            tensors = self._referenced_tensors()
+            tensors = self._stack.enter_context(open_referenced(self.package)).tensors
         weights = dense_weights(tensors, self.config)
         rebuilt = {r.name: self._bsfp_matrix(r) for r in records if r.codec == "bsfp"}
         return _tied(Weights({**weights.matrices, **rebuilt}, weights.vectors), self.config)
-
-    def _referenced_tensors(self) -> Mapping[str, SourceTensor]:
-        """The tensors of the source checkpoint, which must be what was converted."""
-        source = self.package.manifest.source
-        if source.commit is None and not Path(source.id).exists():  # open_checkpoint would ask the Hub for it
-            raise PackageError(
-                f"{source.id}: no such file or folder; {self.package.root} references its weights there. Restore it, "
-                "or convert again with --target include."
-            )
-        checkpoint = self._stack.enter_context(open_checkpoint(source.id, revision=source.commit))
-        sizes = {record.path: record.num_bytes for record in source.files}
-        for path in checkpoint.weight_files:
-            name = path.relative_to(checkpoint.root).as_posix()
-            if sizes.get(name) != path.stat().st_size:
-                recorded = f"a file of {sizes[name]:,}" if name in sizes else "other files"
-                raise PackageError(
-                    f"{path}: {path.stat().st_size:,} bytes; {self.package.root} was converted from {recorded}. "
-                    "Restore the source, or convert again."
-                )
-        return checkpoint.tensors
 
     def _bsfp_matrix(self, record: TensorRecord) -> Matrix:
         stored = self.package.bsfp(record)

@@ -9,12 +9,13 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.source import SourceTensor, open_checkpoint
+from mxconv.checkpoint.referenced import open_referenced
 from mxconv.checkpoint.stored import bsfp_arrays, mxfp4_arrays
+from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.bsfp.packing import decode_bsfp_draft
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
-from mxconv.errors import MxconvError, PackageError
+from mxconv.errors import PackageError
 from mxconv.report.checkpoint_weights import source_tensor
 from mxconv.report.weights import Weights, WeightTensor
 
@@ -23,7 +24,7 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
     manifest, notes = package.manifest, []
     referenced: Mapping[str, SourceTensor] | None = None
     if not package.has_target:
-        referenced = _referenced_tensors(package, stack)
+        referenced = stack.enter_context(open_referenced(package)).tensors
         notes.append(f"the 16-bit weights are read from {manifest.source.id}, which the package references.")
     if not manifest.lossless and package.has_target:
         notes.append("some tensors were rescaled: what is counted is the package's reconstruction, not the source.")
@@ -94,24 +95,6 @@ def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) ->
         num_stored_bytes=sum(array.num_bytes for array in arrays),
         draft_rows=draft_rows,
     )
-
-
-def _referenced_tensors(package: Package, stack: ExitStack) -> Mapping[str, SourceTensor]:
-    """The tensors of the source checkpoint; its files must be as long as those that were converted."""
-    source = package.manifest.source
-    try:
-        checkpoint = stack.enter_context(open_checkpoint(source.id, revision=source.commit))
-    except MxconvError as error:
-        raise PackageError(f"{package.root}: references its target, which cannot be opened. {error}") from error
-    sizes = {record.path: record.num_bytes for record in source.files}
-    for path in checkpoint.weight_files:
-        expected = sizes.get(path.relative_to(checkpoint.root).as_posix())
-        if expected != path.stat().st_size:
-            raise PackageError(
-                f"{path}: {path.stat().st_size:,} bytes; the source that {package.root} was converted from has "
-                f"{'no such file' if expected is None else f'{expected:,}'}. Restore the source, or convert again."
-            )
-    return checkpoint.tensors
 
 
 def _referenced(package: Package, record: TensorRecord, tensors: Mapping[str, SourceTensor]) -> SourceTensor:
