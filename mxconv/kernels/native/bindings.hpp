@@ -1,0 +1,45 @@
+// What the parts of the extension module offer to each other.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels.hpp"
+#include "team.hpp"
+
+namespace mxconv {
+
+// An implementation with a thread team: what everything native runs on.
+struct Engine {
+    const Kernels* kernels;
+    std::unique_ptr<Team> team;
+};
+
+// A weight matrix and the arrays it points into.
+struct BoundMatrix {
+    Matrix matrix{};
+    std::vector<nanobind::object> owners;
+};
+
+// Memory for the forms of some activation rows.
+class ActivationBuffer {
+  public:
+    // Room for rows of `columns`; grows, never shrinks.
+    Activations& reserve(int64_t num_tokens, int64_t columns, int forms);
+
+  private:
+    std::vector<float> values_, scales_;
+    std::vector<uint16_t> bf16_;
+    std::vector<int8_t> codes_;
+    std::vector<int32_t> offsets_;
+    std::vector<uint8_t> finite_;
+    Activations activations_{};
+};
+
+void bind_engine(nanobind::module_& module);
+void bind_matrices(nanobind::module_& module);
+
+}  // namespace mxconv

@@ -1,0 +1,33 @@
+#include "dispatch.hpp"
+
+namespace mxconv {
+
+const std::vector<const Kernels*>& available() {
+    static const std::vector<const Kernels*> found = [] {
+        std::vector<const Kernels*> list;
+#if defined(__x86_64__)
+        __builtin_cpu_init();
+        const bool has_avx2 =
+            __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                                __builtin_cpu_supports("avx512vnni");
+        if (has_avx512 && __builtin_cpu_supports("avx512bf16")) list.push_back(&kAvx512Bf16);
+        if (has_avx512) list.push_back(&kAvx512Vnni);
+        if (has_avx2 && __builtin_cpu_supports("avxvnni")) list.push_back(&kAvxVnni);
+        if (has_avx2) list.push_back(&kAvx2);
+#endif
+        list.push_back(&kPortable);
+        return list;
+    }();
+    return found;
+}
+
+const Kernels* find(std::string_view name) {
+    for (const Kernels* kernels : available()) {
+        if (name == kernels->name) return kernels;
+    }
+    return nullptr;
+}
+
+}  // namespace mxconv

@@ -1,0 +1,46 @@
+// Tiles in scratch for instruction sets without a way of their own: rows in order, 8 columns each.
+
+constexpr int kSlotOfRow[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+void dense_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
+    for (int64_t r = 0; r < kTileRows; ++r) {
+        const int64_t row = row_tile * kTileRows + r;
+        for (int64_t tile = 0; tile < count; ++tile) {
+            uint16_t* to = scratch + (tile * kTileRows + r) * kTileColumns;
+            const int64_t column = (first + tile) * kTileColumns;
+            const uint16_t* from = matrix.patterns + row * matrix.columns + column;
+            if (row < matrix.rows && column + kTileColumns <= matrix.columns) {
+                std::memcpy(to, from, kTileColumns * sizeof(uint16_t));
+            } else {
+                for (int64_t c = 0; c < kTileColumns; ++c) {
+                    to[c] = row < matrix.rows && column + c < matrix.columns ? from[c] : uint16_t{0};
+                }
+            }
+        }
+    }
+}
+
+void bsfp_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, EscapeCursor& escapes,
+                uint16_t* scratch) {
+    const int64_t planes = matrix.residual_planes;
+    for (int64_t tile = 0; tile < count; ++tile) {
+        const int64_t index = row_tile * matrix.column_tiles() + first + tile;
+        const uint8_t* codes = matrix.codes + index * 64;
+        const uint8_t* low = matrix.residual_low + index * 128;
+        const uint8_t* high = matrix.residual_high + index * planes * 16;
+        uint16_t* to = scratch + tile * kTileRows * kTileColumns;
+        for (int64_t r = 0; r < kTileRows; ++r) {
+            const uint16_t* starts = matrix.starts + (row_tile * kTileRows + r) * 8;
+            for (int64_t c = 0; c < kTileColumns; ++c) {
+                const int nibble = codes[4 * r + c % 4] >> (c < 4 ? 0 : 4) & 0xF;
+                int pattern = starts[nibble & 7] + low[8 * r + c];
+                for (int64_t plane = 0; plane < planes; ++plane) pattern += (high[16 * plane + r] >> c & 1) << (8 + plane);
+                to[8 * r + c] = static_cast<uint16_t>(pattern | (nibble & 8) << 12);
+            }
+        }
+        for (int escape = 0; escape < matrix.escape_counts[index]; ++escape) {
+            uint16_t& pattern = to[*escapes.positions++ & 127];
+            pattern = static_cast<uint16_t>(*escapes.high++ << 8 | (pattern & 0xFF));
+        }
+    }
+}

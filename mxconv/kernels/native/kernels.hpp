@@ -1,0 +1,106 @@
+// What every kernel sees: plain pointers into arrays that module.cpp has checked, and the table of functions that each
+// instruction set fills in. One .cpp file an instruction set, compiled with its flags and no others; nothing in this
+// header may become code, or the linker could pick another instruction set's copy of it.
+//
+// Terms are those of formats/: a tile is 16 rows x 8 columns, a block 32 columns, a group 128.
+#pragma once
+
+#include <cstdint>
+
+namespace mxconv {
+
+constexpr int64_t kTileRows = 16;
+constexpr int64_t kTileColumns = 8;
+constexpr int64_t kBlock = 32;
+constexpr int64_t kGroup = 128;
+constexpr int32_t kBias = 128;  // what makes an int8 level unsigned
+
+enum class FloatFormat { kBf16, kF16 };
+enum class MatrixKind { kDense, kBsfp, kFourBitInt8, kFourBitFloat };
+enum class ScaleFormat { kE8m0, kBf16 };  // one a block of 32; one a group of 128
+
+// A weight matrix (rows = out_features, columns = in_features). Which pointers are set depends on `kind`.
+struct Matrix {
+    MatrixKind kind;
+    int64_t rows;
+    int64_t columns;
+
+    // dense and bsfp: how to read the 16-bit patterns
+    FloatFormat format;
+    const uint16_t* patterns;  // dense: (rows, columns)
+
+    // bsfp and four-bit; T row tiles, C = 4 ceil(columns / 32) column tiles
+    const uint8_t* codes;  // (T, C, 64) nibbles
+
+    // bsfp, see formats/bsfp.md
+    int64_t residual_planes;          // R - 8
+    bool shared_starts;               // all rows have the same starts
+    const uint8_t* residual_low;      // (T, C, 128)
+    const uint8_t* residual_high;     // (T, C, residual_planes, 16)
+    const uint16_t* starts;           // (16 T, 8) magnitude patterns by row and code
+    const uint8_t* escape_counts;     // (T, C)
+    const int64_t* escape_offsets;    // (T + 1)
+    const uint8_t* escape_positions;  // (escapes)
+    const uint8_t* escape_high;       // (escapes)
+
+    // four-bit
+    ScaleFormat scale_format;
+    const void* scales;      // (T, blocks, 16) E8M0 bytes, or (T, groups, 16) BF16 patterns
+    int8_t levels[16];       // by nibble, of kFourBitInt8
+    float float_levels[16];  // by nibble, of kFourBitFloat
+    float scale_factor;      // what a stored scale is multiplied by: 0.5 where levels are doubled, a power of two
+
+    int64_t row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
+    int64_t column_tiles() const { return (columns + kBlock - 1) / kBlock * (kBlock / kTileColumns); }
+};
+
+// The forms of an activation row that matrices ask for. All rows are zero-padded to a multiple of 32.
+enum Form : int { kFloat = 1, kRoundedBf16 = 2, kInt8 = 4 };
+
+struct Activations {
+    int64_t num_tokens;
+    int64_t columns;
+    int64_t padded;        // columns, rounded up to 32
+    float* values;         // kFloat: (num_tokens, padded)
+    uint16_t* bf16;        // kRoundedBf16: (num_tokens, padded), nearest even
+    int8_t* codes;         // kInt8: (num_tokens, padded), see formats/vnni8.md
+    float* scales;         // kInt8: (num_tokens, padded / 32)
+    int32_t* offsets;      // kInt8: (num_tokens, padded / 32), -128 times the sum of the block's codes
+    uint8_t* finite;       // kInt8: (num_tokens); a row with an infinity or a NaN gets NaNs from a draft
+};
+
+// The form that a matrix multiplies.
+inline constexpr Form form_of(MatrixKind kind, FloatFormat format) {
+    return kind == MatrixKind::kFourBitInt8    ? kInt8
+           : kind == MatrixKind::kFourBitFloat ? kFloat
+           : format == FloatFormat::kBf16      ? kRoundedBf16
+                                               : kFloat;
+}
+
+struct Kernels {
+    const char* name;
+
+    // Fill the wanted forms of one token's row; x is (columns).
+    void (*prepare)(const float* x, int64_t token, int forms, const Activations& activations);
+
+    // Rows of tiles [first, last): out[token * stride + row], for all tokens. A row's result depends on that row and
+    // token alone, bit for bit, whatever the number of tokens.
+    void (*linear)(const Matrix& matrix, const Activations& activations, int64_t first, int64_t last, float* out,
+                   int64_t stride);
+
+    // The 16-bit patterns of row tiles [first, last) of a dense or BSFP matrix: (rows of them, columns).
+    void (*patterns)(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out);
+
+    // Machine rates, for benchmarks: read bytes (a checksum comes back), and multiply-add as fast as registers allow
+    // (how many multiply-adds were done comes back).
+    uint64_t (*read)(const uint8_t* bytes, int64_t num_bytes);
+    int64_t (*multiply_adds)(Form form, int64_t iterations);
+};
+
+extern const Kernels kPortable;
+extern const Kernels kAvx2;
+extern const Kernels kAvxVnni;
+extern const Kernels kAvx512Vnni;
+extern const Kernels kAvx512Bf16;
+
+}  // namespace mxconv

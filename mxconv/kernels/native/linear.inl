@@ -1,0 +1,139 @@
+// The matrix products that all instruction sets share in shape. Included inside an anonymous namespace by each of them,
+// behind its own definitions of
+//
+//     kSlotOfRow[16]                            where a tile in scratch keeps row r
+//     dense_tiles, bsfp_tiles                   16-bit patterns of some tiles of a row tile, 256 bytes each, into scratch
+//     kBf16Lanes, bf16_product, bf16_sum        partial sums a row, products of tiles in scratch, their total
+//     kF16Lanes, f16_product, f16_sum
+//     four_bit_int8, four_bit_float             rows of one row tile times up to kWidest tokens
+//
+// A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
+// file give the same bits: they differ in who fills scratch, and in nothing else.
+
+constexpr int64_t kRoom = 64;    // tokens whose partial sums are kept while one row tile streams by
+
+inline EscapeCursor escapes_of(const Matrix& matrix, int64_t row_tile) {
+    if (matrix.kind != MatrixKind::kBsfp) return {nullptr, nullptr};
+    const int64_t first = matrix.escape_offsets[row_tile];
+    return {matrix.escape_positions + first, matrix.escape_high + first};
+}
+
+// Fill scratch with column tiles [first, first + count) of a row tile.
+inline void fill(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, EscapeCursor& escapes,
+                 uint16_t* scratch) {
+    if (matrix.kind == MatrixKind::kDense) {
+        dense_tiles(matrix, row_tile, first, count, scratch);
+    } else {
+        bsfp_tiles(matrix, row_tile, first, count, escapes, scratch);
+    }
+}
+
+struct Bf16Product {
+    using Element = uint16_t;
+    static constexpr int64_t kLanes = kBf16Lanes * kTileRows;
+    static const Element* row(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+    static void add(const uint16_t* scratch, int64_t count, const Element* x, int64_t stride, int64_t num_tokens,
+                    float* sums) {
+        bf16_product(scratch, count, x, stride, num_tokens, sums);
+    }
+    static void total(const float* sums, float* out) { bf16_sum(sums, out); }
+};
+
+struct F16Product {
+    using Element = float;
+    static constexpr int64_t kLanes = kF16Lanes * kTileRows;
+    static const Element* row(const Activations& a, int64_t token) { return a.values + token * a.padded; }
+    static void add(const uint16_t* scratch, int64_t count, const Element* x, int64_t stride, int64_t num_tokens,
+                    float* sums) {
+        f16_product(scratch, count, x, stride, num_tokens, sums);
+    }
+    static void total(const float* sums, float* out) { f16_sum(sums, out); }
+};
+
+inline void store_rows(const float* values, const Matrix& matrix, int64_t row_tile, float* out) {
+    const int64_t rows = least(kTileRows, matrix.rows - row_tile * kTileRows);
+    std::memcpy(out + row_tile * kTileRows, values, static_cast<size_t>(rows) * sizeof(float));
+}
+
+template <class Product>
+void target_linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out,
+                   int64_t stride) {
+    alignas(64) uint16_t scratch[kChunk * kTileRows * kTileColumns];
+    alignas(64) float sums[kRoom * Product::kLanes];
+    alignas(64) float rows[kTileRows];
+    const int64_t column_tiles = matrix.column_tiles();
+    for (int64_t row_tile = first; row_tile < last; ++row_tile) {
+        for (int64_t base = 0; base < a.num_tokens; base += kRoom) {
+            const int64_t num_tokens = least(kRoom, a.num_tokens - base);
+            std::memset(sums, 0, static_cast<size_t>(num_tokens * Product::kLanes) * sizeof(float));
+            EscapeCursor escapes = escapes_of(matrix, row_tile);
+            for (int64_t tile = 0; tile < column_tiles; tile += kChunk) {
+                const int64_t count = least(kChunk, column_tiles - tile);
+                fill(matrix, row_tile, tile, count, escapes, scratch);
+                for (int64_t token = 0; token < num_tokens; token += kWidest) {
+                    const int64_t width = least(kWidest, num_tokens - token);
+                    Product::add(scratch, count, Product::row(a, base + token) + tile * kTileColumns, a.padded, width,
+                                 sums + token * Product::kLanes);
+                }
+            }
+            for (int64_t token = 0; token < num_tokens; ++token) {
+                Product::total(sums + token * Product::kLanes, rows);
+                store_rows(rows, matrix, row_tile, out + (base + token) * stride);
+            }
+        }
+    }
+}
+
+template <class Multiply>
+void draft_linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out, int64_t stride,
+                  Multiply multiply) {
+    alignas(64) float rows[kWidest * kTileRows];
+    for (int64_t row_tile = first; row_tile < last; ++row_tile) {
+        for (int64_t token = 0; token < a.num_tokens; token += kWidest) {
+            const int64_t width = least(kWidest, a.num_tokens - token);
+            multiply(matrix, row_tile, a, token, width, rows);
+            for (int64_t t = 0; t < width; ++t) {
+                float* row = rows + t * kTileRows;
+                if (matrix.kind == MatrixKind::kFourBitInt8 && !a.finite[token + t]) {
+                    for (int64_t r = 0; r < kTileRows; ++r) row[r] = __builtin_nanf("");
+                }
+                store_rows(row, matrix, row_tile, out + (token + t) * stride);
+            }
+        }
+    }
+}
+
+void linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out, int64_t stride) {
+    switch (matrix.kind) {
+        case MatrixKind::kFourBitInt8:
+            return draft_linear(matrix, a, first, last, out, stride, four_bit_int8);
+        case MatrixKind::kFourBitFloat:
+            return draft_linear(matrix, a, first, last, out, stride, four_bit_float);
+        default:
+            if (matrix.format == FloatFormat::kBf16) return target_linear<Bf16Product>(matrix, a, first, last, out, stride);
+            return target_linear<F16Product>(matrix, a, first, last, out, stride);
+    }
+}
+
+void patterns(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out) {
+    alignas(64) uint16_t scratch[kChunk * kTileRows * kTileColumns];
+    const int64_t column_tiles = matrix.column_tiles();
+    for (int64_t row_tile = first; row_tile < last; ++row_tile) {
+        const int64_t rows = least(kTileRows, matrix.rows - row_tile * kTileRows);
+        EscapeCursor escapes = escapes_of(matrix, row_tile);
+        for (int64_t tile = 0; tile < column_tiles; tile += kChunk) {
+            const int64_t count = least(kChunk, column_tiles - tile);
+            fill(matrix, row_tile, tile, count, escapes, scratch);
+            for (int64_t t = 0; t < count; ++t) {
+                const int64_t column = (tile + t) * kTileColumns;
+                const int64_t columns = least(kTileColumns, matrix.columns - column);
+                if (columns <= 0) break;
+                for (int64_t r = 0; r < rows; ++r) {
+                    const uint16_t* from = scratch + (t * kTileRows + kSlotOfRow[r]) * kTileColumns;
+                    uint16_t* to = out + ((row_tile - first) * kTileRows + r) * matrix.columns + column;
+                    std::memcpy(to, from, static_cast<size_t>(columns) * sizeof(uint16_t));
+                }
+            }
+        }
+    }
+}

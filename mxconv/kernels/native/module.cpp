@@ -1,0 +1,8 @@
+// The extension module: checks arrays, keeps them alive, and calls the kernels without the interpreter's lock.
+#include "bindings.hpp"
+
+NB_MODULE(_native, module) {
+    module.doc() = "Native kernels of mxconv; see mxconv/kernels/native/kernels.hpp.";
+    mxconv::bind_engine(module);
+    mxconv::bind_matrices(module);
+}
