@@ -59,7 +59,7 @@ constexpr HighByte kHighByte = high_byte_table();
 
 // The eight starts of two rows, split into low and high bytes: one 16-byte table a 128-bit lane.
 struct StartTables {
-    __m512i low[2];   // rows 0..7, rows 8..15
+    __m512i low[2];  // rows 0..7, rows 8..15
     __m512i high[2];
 };
 
@@ -87,8 +87,8 @@ void rebuild_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_
     const __m512i row_pairs = _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
     const __m512i nibble = _mm512_set1_epi8(0x0F);
     const __m512i code = _mm512_set1_epi8(0x07);
-    const __m512i second_row = _mm512_set_epi64(0x0808080808080808, 0, 0x0808080808080808, 0, 0x0808080808080808, 0,
-                                                0x0808080808080808, 0);
+    const __m512i second_row =
+        _mm512_set_epi64(0x0808080808080808, 0, 0x0808080808080808, 0, 0x0808080808080808, 0, 0x0808080808080808, 0);
     const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
     const int64_t index = row_tile * matrix.column_tiles() + first;
     const uint8_t* codes = matrix.codes + index * 64;
@@ -117,7 +117,8 @@ void rebuild_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_
                 high_byte = _mm512_mask_add_epi8(high_byte, _cvtu64_mask64(bits), high_byte,
                                                  _mm512_set1_epi8(static_cast<char>(1 << plane)));
             }
-            high_byte = _mm512_ternarylogic_epi32(high_byte, _mm512_slli_epi16(n, 4), sign, 0xF8);  // h | (n << 4 & 128)
+            high_byte =
+                _mm512_ternarylogic_epi32(high_byte, _mm512_slli_epi16(n, 4), sign, 0xF8);  // h | (n << 4 & 128)
             store(scratch + half * 64, _mm512_unpacklo_epi8(low_byte, high_byte));
             store(scratch + half * 64 + 32, _mm512_unpackhi_epi8(low_byte, high_byte));
         }
@@ -365,8 +366,8 @@ void int8_bf16(const Matrix& matrix, int64_t row_tile, const Activations& a, int
             __m512i dots[kTokens];
             block_dots<kTokens>(tables, codes, x, a.padded, offsets + block, blocks, dots);
             for (int t = 0; t < kTokens; ++t) {
-                in_group[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t]),
-                                              _mm512_set1_ps(x_scales[t * blocks + block]), in_group[t]);
+                in_group[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t]), _mm512_set1_ps(x_scales[t * blocks + block]),
+                                              in_group[t]);
             }
         }
         const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
@@ -469,8 +470,8 @@ int64_t multiply_adds(Form form, int64_t iterations) {
             } else if (form == kRoundedBf16) {
                 sums[k] = _mm512_castps_si512(add_pairs(_mm512_castsi512_ps(sums[k]), weights, x));
             } else {
-                sums[k] = _mm512_castps_si512(_mm512_fmadd_ps(
-                    _mm512_castsi512_ps(weights), _mm512_castsi512_ps(x), _mm512_castsi512_ps(sums[k])));
+                sums[k] = _mm512_castps_si512(_mm512_fmadd_ps(_mm512_castsi512_ps(weights), _mm512_castsi512_ps(x),
+                                                              _mm512_castsi512_ps(sums[k])));
             }
         }
     }

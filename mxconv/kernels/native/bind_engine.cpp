@@ -53,16 +53,22 @@ int64_t multiply_adds(Engine& engine, const std::string& form, int64_t iteration
 }  // namespace
 
 void bind_engine(nb::module_& module) {
-    module.def("available", [] {
-        std::vector<std::string> names;
-        for (const Kernels* kernels : available()) names.emplace_back(kernels->name);
-        return names;
-    }, "Implementations that this processor runs, best first.");
+    module.def(
+        "available",
+        [] {
+            std::vector<std::string> names;
+            for (const Kernels* kernels : available()) names.emplace_back(kernels->name);
+            return names;
+        },
+        "Implementations that this processor runs, best first.");
     module.def("compiler", [] { return std::string(__VERSION__); }, "The compiler that built this module.");
     nb::class_<Engine>(module, "Engine")
-        .def("__init__", [](Engine* self, const std::string& name, int num_threads) {
-            new (self) Engine(std::move(*make_engine(name, num_threads)));
-        }, nb::arg("name"), nb::arg("num_threads"))
+        .def(
+            "__init__",
+            [](Engine* self, const std::string& name, int num_threads) {
+                new (self) Engine(std::move(*make_engine(name, num_threads)));
+            },
+            nb::arg("name"), nb::arg("num_threads"))
         .def_prop_ro("name", [](const Engine& self) { return std::string(self.kernels->name); })
         .def_prop_ro("num_threads", [](const Engine& self) { return self.team->size(); })
         .def("read", &read_array, nb::arg("bytes").noconvert(),

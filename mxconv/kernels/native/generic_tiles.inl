@@ -34,7 +34,8 @@ void bsfp_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t c
             for (int64_t c = 0; c < kTileColumns; ++c) {
                 const int nibble = codes[4 * r + c % 4] >> (c < 4 ? 0 : 4) & 0xF;
                 int pattern = starts[nibble & 7] + low[8 * r + c];
-                for (int64_t plane = 0; plane < planes; ++plane) pattern += (high[16 * plane + r] >> c & 1) << (8 + plane);
+                for (int64_t plane = 0; plane < planes; ++plane)
+                    pattern += (high[16 * plane + r] >> c & 1) << (8 + plane);
                 to[8 * r + c] = static_cast<uint16_t>(pattern | (nibble & 8) << 12);
             }
         }

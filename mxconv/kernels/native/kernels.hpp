@@ -60,13 +60,13 @@ enum Form : int { kFloat = 1, kRoundedBf16 = 2, kInt8 = 4 };
 struct Activations {
     int64_t num_tokens;
     int64_t columns;
-    int64_t padded;        // columns, rounded up to 32
-    float* values;         // kFloat: (num_tokens, padded)
-    uint16_t* bf16;        // kRoundedBf16: (num_tokens, padded), nearest even
-    int8_t* codes;         // kInt8: (num_tokens, padded), see formats/vnni8.md
-    float* scales;         // kInt8: (num_tokens, padded / 32)
-    int32_t* offsets;      // kInt8: (num_tokens, padded / 32), -128 times the sum of the block's codes
-    uint8_t* finite;       // kInt8: (num_tokens); a row with an infinity or a NaN gets NaNs from a draft
+    int64_t padded;    // columns, rounded up to 32
+    float* values;     // kFloat: (num_tokens, padded)
+    uint16_t* bf16;    // kRoundedBf16: (num_tokens, padded), nearest even
+    int8_t* codes;     // kInt8: (num_tokens, padded), see formats/vnni8.md
+    float* scales;     // kInt8: (num_tokens, padded / 32)
+    int32_t* offsets;  // kInt8: (num_tokens, padded / 32), -128 times the sum of the block's codes
+    uint8_t* finite;   // kInt8: (num_tokens); a row with an infinity or a NaN gets NaNs from a draft
 };
 
 // The form that a matrix multiplies.

@@ -10,7 +10,7 @@
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
 // file give the same bits: they differ in who fills scratch, and in nothing else.
 
-constexpr int64_t kRoom = 64;    // tokens whose partial sums are kept while one row tile streams by
+constexpr int64_t kRoom = 64;  // tokens whose partial sums are kept while one row tile streams by
 
 inline EscapeCursor escapes_of(const Matrix& matrix, int64_t row_tile) {
     if (matrix.kind != MatrixKind::kBsfp) return {nullptr, nullptr};
@@ -105,12 +105,11 @@ void draft_linear(const Matrix& matrix, const Activations& a, int64_t first, int
 
 void linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out, int64_t stride) {
     switch (matrix.kind) {
-        case MatrixKind::kFourBitInt8:
-            return draft_linear(matrix, a, first, last, out, stride, four_bit_int8);
-        case MatrixKind::kFourBitFloat:
-            return draft_linear(matrix, a, first, last, out, stride, four_bit_float);
+        case MatrixKind::kFourBitInt8: return draft_linear(matrix, a, first, last, out, stride, four_bit_int8);
+        case MatrixKind::kFourBitFloat: return draft_linear(matrix, a, first, last, out, stride, four_bit_float);
         default:
-            if (matrix.format == FloatFormat::kBf16) return target_linear<Bf16Product>(matrix, a, first, last, out, stride);
+            if (matrix.format == FloatFormat::kBf16)
+                return target_linear<Bf16Product>(matrix, a, first, last, out, stride);
             return target_linear<F16Product>(matrix, a, first, last, out, stride);
     }
 }

@@ -8,8 +8,8 @@ namespace mxconv {
 
 namespace {
 
-constexpr int kSpins = 4000;        // at a barrier, before the processor is offered to others
-constexpr int kIdleSpins = 20000;   // between calls, before sleeping: about 200 microseconds
+constexpr int kSpins = 4000;       // at a barrier, before the processor is offered to others
+constexpr int kIdleSpins = 20000;  // between calls, before sleeping: about 200 microseconds
 
 inline void pause() {
 #if defined(__x86_64__)
