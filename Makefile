@@ -1,8 +1,12 @@
 # make demo   set up .venv and run the main job on the embedded models
 # make test   set up .venv with the test oracles and run every test
-# make lint   ruff, mypy and import-linter
+# make lint   ruff, clang-format, mypy and import-linter
+#
+# The native kernels are built by pip, with the machine's C++ compiler; without one everything runs on NumPy.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+NATIVE := CMakeLists.txt $(wildcard mxconv/kernels/native/*)
 
 .PHONY: demo test lint schema vectors clean
 
@@ -15,6 +19,7 @@ test: .venv/test.stamp
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(filter mxconv/%,$(NATIVE))
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -27,13 +32,18 @@ vectors:
 clean:
 	rm -rf .venv
 
-.venv/core.stamp: pyproject.toml constraints.txt
+.venv/bin/pip:
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+
+# Edits of Python files take effect at once; edits of C++ files make pip build the kernels again.
+.venv/core.stamp: pyproject.toml constraints.txt $(NATIVE) | .venv/bin/pip
+	$(PIP) -e .
+	@$(BIN)/python -c "import mxconv.kernels._native" 2>/dev/null || echo "mxconv: no native kernels were built \
+	(pip install -v . says why); everything runs on NumPy, slowly"
 	touch $@
 
 # torch first and alone: the packages that need it then find a version already installed
-.venv/test.stamp: .venv/core.stamp
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,train,test,lint]'
-	touch $@
+.venv/test.stamp: pyproject.toml constraints.txt $(NATIVE) | .venv/bin/pip
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[hf,train,test,lint]'
+	touch $@ .venv/core.stamp
