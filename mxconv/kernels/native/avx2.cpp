@@ -1,4 +1,6 @@
 // PLACEHOLDER
+#include <immintrin.h>
+
 #include <cstring>
 
 #include "kernels.hpp"
@@ -136,9 +138,10 @@ int64_t multiply_adds(Form form, int64_t iterations) {
 }
 
 #include "linear.inl"
+#include "rowwise.inl"
 
 }  // namespace
 
-const Kernels kAvx2{"avx2", prepare, linear, patterns, read_bytes, multiply_adds};
+const Kernels kAvx2{"avx2", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise};
 
 }  // namespace mxconv

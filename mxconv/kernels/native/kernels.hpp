@@ -77,6 +77,37 @@ inline constexpr Form form_of(MatrixKind kind, FloatFormat format) {
                                                : kFloat;
 }
 
+constexpr int64_t kAttentionChunk = 64;  // positions that are added up together; chunks are added one after another
+
+// The positions that a token attends to, in order: a run of them, then some others (branches of a tree of drafts).
+// Results depend on the keys and values in this order alone, so a branch gets the bits it would have in a text.
+struct Visible {
+    int64_t start;
+    int64_t num_run;  // start, start + 1, ...
+    const int32_t* others;
+    int64_t num_others;
+};
+
+// What a forward pass does beside its matrices, on one row or head. NaNs and infinities flow as IEEE says.
+struct Rowwise {
+    // out = x / sqrt(mean(x^2) + eps) * weight, each (length)
+    void (*rms_norm)(const float* x, const float* weight, int64_t length, float eps, float* out);
+
+    // out += x
+    void (*add)(const float* x, int64_t length, float* out);
+
+    // Rotate pairs (i, i + half) of a head by angles given as (half) cosines and sines, then scale, in place.
+    void (*rotate)(const float* cosines, const float* sines, int64_t half, float factor, float* head);
+
+    // out = gate / (1 + e^-gate) * up, each (length)
+    void (*silu_multiply)(const float* gate, const float* up, int64_t length, float* out);
+
+    // Softmax-weighted mean of values, (head_dim). The query, (head_dim), is scaled; keys and values are (positions,
+    // head_dim); `shares` is room for the visible positions, rounded up to whole chunks. At least one is visible.
+    void (*attend)(const float* query, const float* keys, const float* values, int64_t head_dim, const Visible& visible,
+                   float* shares, float* out);
+};
+
 struct Kernels {
     const char* name;
 
@@ -95,6 +126,8 @@ struct Kernels {
     // (how many multiply-adds were done comes back).
     uint64_t (*read)(const uint8_t* bytes, int64_t num_bytes);
     int64_t (*multiply_adds)(Form form, int64_t iterations);
+
+    Rowwise rowwise;
 };
 
 extern const Kernels kPortable;

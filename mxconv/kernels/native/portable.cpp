@@ -136,9 +136,10 @@ int64_t multiply_adds(Form form, int64_t iterations) {
 }
 
 #include "linear.inl"
+#include "rowwise.inl"
 
 }  // namespace
 
-const Kernels kPortable{"portable", prepare, linear, patterns, read_bytes, multiply_adds};
+const Kernels kPortable{"portable", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise};
 
 }  // namespace mxconv

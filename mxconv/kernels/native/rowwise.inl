@@ -1,0 +1,216 @@
+// What a forward pass does beside its matrices: norms, rotations, SiLU, attention. Included inside an anonymous namespace
+// by every instruction set. Elementwise loops are plain; sums go over vectors of this instruction set's width, in an
+// order that follows from their length alone.
+
+#if defined(__AVX512F__)
+constexpr int64_t kVector = 16;
+#elif defined(__AVX2__)
+constexpr int64_t kVector = 8;
+#else
+constexpr int64_t kVector = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(kVector * sizeof(float))));
+typedef int32_t Ints __attribute__((vector_size(kVector * sizeof(int32_t))));
+typedef uint32_t Words __attribute__((vector_size(kVector * sizeof(uint32_t))));
+
+inline Floats load_floats(const float* from) {
+    Floats vector;
+    std::memcpy(&vector, from, sizeof vector);
+    return vector;
+}
+
+// The first `count`, zeros behind them.
+inline Floats load_floats(const float* from, int64_t count) {
+    float padded[kVector] = {};
+    for (int64_t i = 0; i < count; ++i) padded[i] = from[i];
+    return load_floats(padded);
+}
+
+inline void store_floats(float* to, Floats vector) { std::memcpy(to, &vector, sizeof vector); }
+
+inline void store_floats(float* to, Floats vector, int64_t count) {
+    float padded[kVector];
+    store_floats(padded, vector);
+    for (int64_t i = 0; i < count; ++i) to[i] = padded[i];
+}
+
+inline Floats all_lanes(float value) { return Floats{} + value; }
+
+// a * b + c, rounded once where the instruction set can.
+inline Floats fused(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+    return static_cast<Floats>(_mm512_fmadd_ps(static_cast<__m512>(a), static_cast<__m512>(b), static_cast<__m512>(c)));
+#elif defined(__AVX2__) && defined(__FMA__)
+    return static_cast<Floats>(_mm256_fmadd_ps(static_cast<__m256>(a), static_cast<__m256>(b), static_cast<__m256>(c)));
+#else
+    return a * b + c;
+#endif
+}
+
+// The sum of all lanes: halves onto halves.
+inline float lane_sum(Floats vector) {
+#if defined(__AVX512F__)
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(static_cast<__m512>(vector)),
+                                       _mm512_extractf32x8_ps(static_cast<__m512>(vector), 1));
+#elif defined(__AVX2__)
+    const auto eight = static_cast<__m256>(vector);
+#endif
+#if defined(__AVX2__)
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
+    return (vector[0] + vector[2]) + (vector[1] + vector[3]);
+#endif
+}
+
+// e^x, within 2 units in the last place; infinities, NaNs and results below 2^-126 come out as IEEE has them.
+inline Floats exponential(Floats x) {
+    x = x > all_lanes(89.5f) ? all_lanes(89.5f) : x;  // infinite from 88.73 on; a NaN is not above, and stays
+    x = x < all_lanes(-105.0f) ? all_lanes(-105.0f) : x;
+    // x = n ln 2 + r: adding 1.5 * 2^23 leaves the nearest integer in the low bits
+    const Floats shifted = x * 1.44269504f + 12582912.0f;
+    const Floats n = shifted - 12582912.0f;
+    Floats r = x - n * 0.693359375f;  // ln 2 in two parts, the first so short that its product is exact
+    r = r - n * -2.12194440e-4f;
+    Floats p = all_lanes(1.9875691500e-4f);  // e^r = 1 + r + r^2 p(r), minimax on |r| <= ln 2 / 2
+    p = fused(p, r, all_lanes(1.3981999507e-3f));
+    p = fused(p, r, all_lanes(8.3334519073e-3f));
+    p = fused(p, r, all_lanes(4.1665795894e-2f));
+    p = fused(p, r, all_lanes(1.6666665459e-1f));
+    p = fused(p, r, all_lanes(5.0000001201e-1f));
+    p = fused(p, r * r, r) + 1.0f;
+    // 2^n in two steps: n reaches from -152 to 130, and only the second step may round
+    Words bits;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    const Ints exponent = reinterpret_cast<Ints>(bits - 0x4B400000u);
+    const Words half = reinterpret_cast<Words>(exponent >> 1);
+    const Words scales[2] = {(half + 127u) << 23, (reinterpret_cast<Words>(exponent) - half + 127u) << 23};
+    Floats factors[2];
+    std::memcpy(factors, scales, sizeof factors);
+    return p * factors[0] * factors[1];
+}
+
+float square_sum(const float* x, int64_t length) {
+    Floats sums[4] = {};
+    int64_t i = 0;
+    for (; i + 4 * kVector <= length; i += 4 * kVector) {
+        for (int64_t k = 0; k < 4; ++k) {
+            const Floats part = load_floats(x + i + k * kVector);
+            sums[k] = fused(part, part, sums[k]);
+        }
+    }
+    for (int64_t k = 0; i < length; i += kVector, ++k) {
+        const Floats part = load_floats(x + i, least(kVector, length - i));
+        sums[k] = fused(part, part, sums[k]);
+    }
+    return lane_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+void rms_norm(const float* x, const float* weight, int64_t length, float eps, float* out) {
+    const float inverse = 1.0f / __builtin_sqrtf(square_sum(x, length) / static_cast<float>(length) + eps);
+    for (int64_t i = 0; i < length; ++i) out[i] = x[i] * inverse * weight[i];
+}
+
+void add(const float* x, int64_t length, float* out) {
+    for (int64_t i = 0; i < length; ++i) out[i] += x[i];
+}
+
+void rotate(const float* cosines, const float* sines, int64_t half, float factor, float* head) {
+    for (int64_t i = 0; i < half; ++i) {
+        const float first = head[i], second = head[half + i];
+        head[i] = (first * cosines[i] - second * sines[i]) * factor;
+        head[half + i] = (second * cosines[i] + first * sines[i]) * factor;
+    }
+}
+
+void silu_multiply(const float* gate, const float* up, int64_t length, float* out) {
+    for (int64_t i = 0; i < length; i += kVector) {
+        const int64_t count = least(kVector, length - i);
+        const bool whole = count == kVector;
+        const Floats g = whole ? load_floats(gate + i) : load_floats(gate + i, count);
+        const Floats u = whole ? load_floats(up + i) : load_floats(up + i, count);
+        const Floats product = g / (exponential(-g) + 1.0f) * u;
+        if (whole) {
+            store_floats(out + i, product);
+        } else {
+            store_floats(out + i, product, count);
+        }
+    }
+}
+
+inline float dot(const float* x, const float* y, int64_t length) {
+    Floats sum = {};
+    int64_t i = 0;
+    for (; i + kVector <= length; i += kVector) sum = fused(load_floats(x + i), load_floats(y + i), sum);
+    if (i < length) sum = fused(load_floats(x + i, length - i), load_floats(y + i, length - i), sum);
+    return lane_sum(sum);
+}
+
+// Columns [first, first + count) of a key or value, for the i-th visible position.
+inline const float* visible_row(const float* rows, const Visible& visible, int64_t head_dim, int64_t i) {
+    const int64_t past = i - visible.num_run;
+    return rows + (past < 0 ? visible.start + i : visible.others[past]) * head_dim;
+}
+
+// Shares times values for some columns of a head, chunk by chunk; kParts whole vectors, or one that is cut short.
+template <int kParts>
+inline void mix(const float* shares, const float* values, const Visible& visible, int64_t count, int64_t head_dim,
+                int64_t width, float total, float* out) {
+    const bool whole = width == kParts * kVector;
+    Floats sums[kParts] = {};
+    for (int64_t begin = 0; begin < count; begin += kAttentionChunk) {
+        const int64_t end = least(begin + kAttentionChunk, count);
+        Floats in_chunk[kParts] = {};
+        for (int64_t i = begin; i < end; ++i) {
+            const float* row = visible_row(values, visible, head_dim, i);
+            const Floats share = all_lanes(shares[i]);
+            for (int k = 0; k < kParts; ++k) {
+                const Floats part = whole ? load_floats(row + k * kVector) : load_floats(row, width);
+                in_chunk[k] = fused(share, part, in_chunk[k]);
+            }
+        }
+        for (int k = 0; k < kParts; ++k) sums[k] = sums[k] + in_chunk[k];
+    }
+    for (int k = 0; k < kParts; ++k) {
+        if (whole) {
+            store_floats(out + k * kVector, sums[k] / total);
+        } else {
+            store_floats(out, sums[k] / total, width);
+        }
+    }
+}
+
+void attend(const float* query, const float* keys, const float* values, int64_t head_dim, const Visible& visible,
+            float* shares, float* out) {
+    const int64_t count = visible.num_run + visible.num_others;
+    const int64_t padded = (count + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk;
+    float largest = -__builtin_inff();
+    for (int64_t i = 0; i < count; ++i) {
+        const float score = dot(query, visible_row(keys, visible, head_dim, i), head_dim);
+        largest = score > largest ? score : largest;  // a NaN is left out here and comes back in every share's sum
+        shares[i] = score;
+    }
+    for (int64_t i = count; i < padded; ++i) shares[i] = -__builtin_inff();
+    float total = 0.0f;
+    for (int64_t begin = 0; begin < count; begin += kAttentionChunk) {
+        Floats in_chunk = {};
+        for (int64_t i = begin; i < begin + kAttentionChunk; i += kVector) {
+            const Floats share = exponential(load_floats(shares + i) - largest);
+            store_floats(shares + i, share);
+            in_chunk = in_chunk + share;
+        }
+        total += lane_sum(in_chunk);
+    }
+    int64_t column = 0;
+    for (; column + 4 * kVector <= head_dim; column += 4 * kVector) {
+        mix<4>(shares, values + column, visible, count, head_dim, 4 * kVector, total, out + column);
+    }
+    for (; column < head_dim; column += kVector) {
+        const int64_t width = least(kVector, head_dim - column);
+        mix<1>(shares, values + column, visible, count, head_dim, width, total, out + column);
+    }
+}
+
+constexpr Rowwise kRowwise{rms_norm, add, rotate, silu_multiply, attend};
