@@ -39,7 +39,9 @@ class ActivationBuffer {
     Activations activations_{};
 };
 
+void bind_decoder(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_matrices(nanobind::module_& module);
+void bind_codecs(nanobind::module_& module);
 
 }  // namespace mxconv

@@ -5,4 +5,6 @@ NB_MODULE(_native, module) {
     module.doc() = "Native kernels of mxconv; see mxconv/kernels/native/kernels.hpp.";
     mxconv::bind_engine(module);
     mxconv::bind_matrices(module);
+    mxconv::bind_decoder(module);
+    mxconv::bind_codecs(module);
 }

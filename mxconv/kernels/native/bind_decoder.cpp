@@ -1,0 +1,163 @@
+// The forward pass as Python sees it: a decoder over matrices and vectors that it keeps alive.
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+#include <vector>
+
+#include "arrays.hpp"
+#include "bindings.hpp"
+#include "decoder.hpp"
+
+namespace mxconv {
+
+namespace {
+
+using Vector = std::optional<Array<float>>;
+
+// Takes layers until the first pass, then stays as it is.
+class BoundDecoder {
+  public:
+    BoundDecoder(nb::object engine, int64_t num_heads, int64_t num_key_value_heads, int64_t head_dim,
+                 double rms_norm_eps, Array<float> norm, nb::object head)
+        : engine_(nb::cast<Engine&>(engine)) {
+        if (num_key_value_heads < 1 || num_heads < 1 || num_heads % num_key_value_heads) {
+            throw nb::value_error("num_heads must be a multiple of num_key_value_heads");
+        }
+        if (head_dim < 2 || head_dim % 2 || head_dim > 1 << 20 || num_heads > 1 << 20) {
+            throw nb::value_error("head_dim must be even");
+        }
+        owners_.push_back(engine);
+        weights_.num_heads = num_heads;
+        weights_.num_key_value_heads = num_key_value_heads;
+        weights_.head_dim = head_dim;
+        weights_.rms_norm_eps = static_cast<float>(rms_norm_eps);
+        weights_.hidden_size = nb::cast<const BoundMatrix&>(head).matrix.columns;
+        weights_.head = matrix(head, -1, weights_.hidden_size);
+        weights_.norm = vector(norm, "norm", weights_.hidden_size);
+    }
+
+    void add_layer(int64_t window, Array<float> input_norm, Array<float> mlp_norm, Vector query_norm, Vector key_norm,
+                   nb::object query, Vector query_bias, nb::object key, Vector key_bias, nb::object value,
+                   Vector value_bias, nb::object output, Vector output_bias, nb::object gate, Vector gate_bias,
+                   nb::object up, Vector up_bias, nb::object down, Vector down_bias) {
+        if (decoder_) throw nb::value_error("a decoder that has run takes no more layers");
+        if (window < 0) throw nb::value_error("window must be 0 (all) or more");
+        const int64_t hidden = weights_.hidden_size;
+        const int64_t heads = weights_.num_heads * weights_.head_dim;
+        const int64_t kv_heads = weights_.num_key_value_heads * weights_.head_dim;
+        const int64_t inner = nb::cast<const BoundMatrix&>(gate).matrix.rows;
+        if (!weights_.layers.empty() && inner != weights_.intermediate_size) {
+            throw nb::type_error("layers of different intermediate sizes");
+        }
+        DecoderLayer layer{};
+        layer.window = window;
+        layer.input_norm = vector(input_norm, "input_norm", hidden);
+        layer.mlp_norm = vector(mlp_norm, "mlp_norm", hidden);
+        layer.query_norm = vector(query_norm, "query_norm", weights_.head_dim);
+        layer.key_norm = vector(key_norm, "key_norm", weights_.head_dim);
+        layer.query = {matrix(query, heads, hidden), vector(query_bias, "query_bias", heads)};
+        layer.key = {matrix(key, kv_heads, hidden), vector(key_bias, "key_bias", kv_heads)};
+        layer.value = {matrix(value, kv_heads, hidden), vector(value_bias, "value_bias", kv_heads)};
+        layer.output = {matrix(output, hidden, heads), vector(output_bias, "output_bias", hidden)};
+        layer.gate = {matrix(gate, inner, hidden), vector(gate_bias, "gate_bias", inner)};
+        layer.up = {matrix(up, inner, hidden), vector(up_bias, "up_bias", inner)};
+        layer.down = {matrix(down, hidden, inner), vector(down_bias, "down_bias", hidden)};
+        weights_.intermediate_size = inner;
+        weights_.layers.push_back(layer);
+    }
+
+    void forward(MutableArray<float> x, Array<float> cosines, Array<float> sines, MutableArray<float> keys,
+                 MutableArray<float> values, int64_t length, MutableArray<float> logits,
+                 std::optional<Array<uint64_t>> masks, int64_t mask_start) {
+        const DecoderWeights& w = weights_;
+        const auto num_layers = static_cast<int64_t>(w.layers.size());
+        if (num_layers == 0) throw nb::value_error("a decoder needs a layer");
+        require(x, "x", {-1, w.hidden_size});
+        Pass pass{};
+        pass.num_tokens = static_cast<int64_t>(x.shape(0));
+        require(cosines, "cosines", {pass.num_tokens, w.head_dim / 2});
+        require(sines, "sines", {pass.num_tokens, w.head_dim / 2});
+        require(keys, "keys", {num_layers, w.num_key_value_heads, -1, w.head_dim});
+        pass.capacity = static_cast<int64_t>(keys.shape(2));
+        require(values, "values", {num_layers, w.num_key_value_heads, pass.capacity, w.head_dim});
+        require(logits, "logits", {-1, w.head->rows});
+        pass.num_logits = static_cast<int64_t>(logits.shape(0));
+        pass.length = length;
+        if (length < 0 || pass.num_tokens < 1 || length > pass.capacity - pass.num_tokens ||
+            pass.capacity > INT32_MAX) {
+            throw nb::value_error("the tokens do not fit into the cache");
+        }
+        if (pass.num_logits > pass.num_tokens) throw nb::value_error("more logits than tokens");
+        if (masks) set_masks(pass, *masks, mask_start);
+        pass.x = x.data();
+        pass.cosines = cosines.data();
+        pass.sines = sines.data();
+        pass.keys = keys.data();
+        pass.values = values.data();
+        pass.logits = logits.data();
+        if (!decoder_) decoder_ = std::make_unique<Decoder>(engine_, weights_);
+        nb::gil_scoped_release unlocked;
+        decoder_->forward(pass);
+    }
+
+  private:
+    // A token sees itself and nothing behind itself.
+    static void set_masks(Pass& pass, const Array<uint64_t>& masks, int64_t mask_start) {
+        require(masks, "masks", {pass.num_tokens});
+        if (mask_start < 0 || mask_start > pass.length || pass.length + pass.num_tokens - mask_start > kTokensAtOnce) {
+            throw nb::value_error("masks reach over the newest 64 positions");
+        }
+        for (int64_t token = 0; token < pass.num_tokens; ++token) {
+            const int64_t itself = pass.length + token - mask_start;
+            if (masks.data()[token] >> itself != 1) throw nb::value_error("a token sees itself and nothing behind");
+        }
+        pass.masks = masks.data();
+        pass.mask_start = mask_start;
+    }
+
+    const Matrix* matrix(const nb::object& object, int64_t rows, int64_t columns) {
+        const Matrix& found = nb::cast<const BoundMatrix&>(object).matrix;
+        if ((rows >= 0 && found.rows != rows) || found.columns != columns) {
+            throw nb::type_error("a matrix has another shape than the sizes of the decoder require");
+        }
+        owners_.push_back(object);
+        return &found;
+    }
+
+    const float* vector(const Vector& array, const char* name, int64_t length) {
+        if (!array) return nullptr;
+        require(*array, name, {length});
+        owners_.push_back(nb::cast(*array));
+        return array->data();
+    }
+
+    Engine& engine_;
+    DecoderWeights weights_{};
+    std::vector<nb::object> owners_;
+    std::unique_ptr<Decoder> decoder_;
+};
+
+}  // namespace
+
+void bind_decoder(nb::module_& module) {
+    const auto optional = [](const char* name) { return nb::arg(name).noconvert().none(); };
+    nb::class_<BoundDecoder>(module, "Decoder", "A forward pass over matrices and vectors that stay where they are.")
+        .def(nb::init<nb::object, int64_t, int64_t, int64_t, double, Array<float>, nb::object>(), nb::arg("engine"),
+             nb::arg("num_heads"), nb::arg("num_key_value_heads"), nb::arg("head_dim"), nb::arg("rms_norm_eps"),
+             nb::arg("norm").noconvert(), nb::arg("head"))
+        .def("add_layer", &BoundDecoder::add_layer, nb::kw_only(), nb::arg("window"), nb::arg("input_norm").noconvert(),
+             nb::arg("mlp_norm").noconvert(), optional("query_norm"), optional("key_norm"), nb::arg("query"),
+             optional("query_bias"), nb::arg("key"), optional("key_bias"), nb::arg("value"), optional("value_bias"),
+             nb::arg("output"), optional("output_bias"), nb::arg("gate"), optional("gate_bias"), nb::arg("up"),
+             optional("up_bias"), nb::arg("down"), optional("down_bias"),
+             "Append a layer; window 0 sees all positions, a bias or head norm may be None.")
+        .def("forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("cosines").noconvert(),
+             nb::arg("sines").noconvert(), nb::arg("keys").noconvert(), nb::arg("values").noconvert(),
+             nb::arg("length"), nb::arg("logits").noconvert(), nb::arg("masks").noconvert() = nb::none(),
+             nb::arg("mask_start") = 0,
+             "Evaluate tokens behind `length` positions, write their keys and values there, and the logits of the last "
+             "len(logits) of them. x (tokens, hidden_size) is overwritten. With masks, token i sees the positions "
+             "before mask_start and mask_start + b for each bit b.");
+}
+
+}  // namespace mxconv

@@ -1,0 +1,302 @@
+#include "decoder.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace mxconv {
+
+namespace {
+
+constexpr int64_t kWeightsAtOnce = 1 << 16;  // in a piece: long enough to stream, short enough to end together
+constexpr int64_t kFewestWeights = 1 << 12;  // under which taking a piece costs more than it
+constexpr int64_t kPiecesPerThread = 4;
+constexpr int kOperatorsPerLayer = 5;
+
+int form_of(const Matrix* matrix) { return mxconv::form_of(matrix->kind, matrix->format); }
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <class Work>
+void take(Pieces& pieces, int64_t count, Work work) {
+    for (int64_t i = pieces.take(); i < count; i = pieces.take()) work(i);
+}
+
+// Prepare columns [first, first + count) of a token's row that other threads prepare the rest of; first is a multiple
+// of 32.
+void prepare_columns(const Kernels& kernels, const float* x, int64_t token, int64_t first, int64_t count, int forms,
+                     const Activations& activations) {
+    const int64_t row = token * activations.padded + first;
+    uint8_t finite = 1;
+    Activations part = activations;  // a row of its own that begins at these columns
+    part.columns = count;
+    part.padded = ceil_divide(count, kBlock) * kBlock;
+    if (forms & kFloat) part.values += row;
+    if (forms & kRoundedBf16) part.bf16 += row;
+    if (forms & kInt8) {
+        part.codes += row;
+        part.scales += row / kBlock;
+        part.offsets += row / kBlock;
+    }
+    part.finite = &finite;
+    kernels.prepare(x, 0, forms, part);
+    if ((forms & kInt8) && !finite) __atomic_store_n(activations.finite + token, uint8_t{0}, __ATOMIC_RELAXED);
+}
+
+// Before the pieces of a row are prepared: finite, until one is not.
+void assume_finite(const Activations& activations, int forms) {
+    if (forms & kInt8) std::memset(activations.finite, 1, static_cast<size_t>(activations.num_tokens));
+}
+
+void grow(std::vector<float>& buffer, int64_t length) {
+    if (buffer.size() < static_cast<size_t>(length)) buffer.resize(static_cast<size_t>(length));
+}
+
+// The positions that token `index` of a pass sees; `others` has room for 64.
+Visible visible(const Pass& pass, int64_t index, int64_t window, int32_t* others) {
+    Visible seen{0, pass.length + index + 1, others, 0};
+    if (pass.masks != nullptr) {
+        seen.num_run = pass.mask_start;
+        for (uint64_t mask = pass.masks[index]; mask != 0; mask &= mask - 1) {
+            others[seen.num_others++] = static_cast<int32_t>(pass.mask_start + __builtin_ctzll(mask));
+        }
+    }
+    const int64_t hidden = window ? std::max<int64_t>(0, seen.num_run + seen.num_others - window) : 0;
+    const int64_t hidden_others = std::max<int64_t>(0, hidden - seen.num_run);
+    seen.start = hidden - hidden_others;
+    seen.num_run -= hidden - hidden_others;
+    seen.others += hidden_others;
+    seen.num_others -= hidden_others;
+    return seen;
+}
+
+}  // namespace
+
+struct Decoder::Workspace {
+    ActivationBuffer buffer;
+    Activations normed{};
+    std::vector<float> row;     // one of hidden_size, or a piece of one
+    std::vector<float> shares;  // of the visible positions
+    int32_t others[64];
+};
+
+Decoder::Decoder(Engine& engine, DecoderWeights weights)
+    : engine_(engine), weights_(std::move(weights)), pieces_(weights_.layers.size() * kOperatorsPerLayer + 1) {
+    normed_forms_ = form_of(weights_.head);
+    for (const DecoderLayer& layer : weights_.layers) {
+        for (const Projection* p : {&layer.query, &layer.key, &layer.value, &layer.gate, &layer.up}) {
+            normed_forms_ |= form_of(p->matrix);
+        }
+        mixed_forms_ |= form_of(layer.output.matrix);
+        inner_forms_ |= form_of(layer.down.matrix);
+    }
+    for (int thread = 0; thread < engine.team->size(); ++thread) workspaces_.push_back(std::make_unique<Workspace>());
+}
+
+Decoder::~Decoder() = default;
+
+void Decoder::forward(const Pass& pass) {
+    std::lock_guard one_at_a_time(callers_);
+    const DecoderWeights& w = weights_;
+    for (int64_t begin = 0; begin < pass.num_tokens; begin += kTokensAtOnce) {
+        Pass chunk = pass;
+        chunk.num_tokens = std::min(kTokensAtOnce, pass.num_tokens - begin);
+        chunk.x += begin * w.hidden_size;
+        chunk.cosines += begin * (w.head_dim / 2);
+        chunk.sines += begin * (w.head_dim / 2);
+        chunk.length += begin;
+        const int64_t first_wanted = pass.num_tokens - pass.num_logits;
+        chunk.num_logits = std::clamp<int64_t>(begin + chunk.num_tokens - first_wanted, 0, chunk.num_tokens);
+        chunk.logits += std::max<int64_t>(0, begin - first_wanted) * w.head->rows;
+        run(chunk);
+    }
+}
+
+void Decoder::run(const Pass& pass) {
+    const DecoderWeights& w = weights_;
+    const int64_t tokens = pass.num_tokens;
+    const int64_t heads = w.num_heads * w.head_dim, kv_heads = w.num_key_value_heads * w.head_dim;
+    grow(queries_, tokens * heads);
+    grow(keys_, tokens * kv_heads);
+    grow(values_, tokens * kv_heads);
+    grow(gates_, tokens * w.intermediate_size);
+    grow(ups_, tokens * w.intermediate_size);
+    grow(products_, tokens * w.hidden_size);
+    mixed_ = mixed_buffer_.reserve(tokens, heads, mixed_forms_);
+    inner_ = inner_buffer_.reserve(tokens, w.intermediate_size, inner_forms_);
+    assume_finite(mixed_, mixed_forms_);
+    assume_finite(inner_, inner_forms_);
+    for (auto& own : workspaces_) {
+        own->normed = own->buffer.reserve(tokens, w.hidden_size, normed_forms_);
+        grow(own->row, std::max({w.hidden_size, w.intermediate_size, heads}));
+        grow(own->shares, ceil_divide(pass.length + tokens, kAttentionChunk) * kAttentionChunk);
+    }
+    for (Pieces& pieces : pieces_) pieces.reset();
+    engine_.team->run([&](int thread) { work(pass, thread); });
+}
+
+void Decoder::work(const Pass& pass, int thread) {
+    Workspace& own = *workspaces_[static_cast<size_t>(thread)];
+    Team& team = *engine_.team;
+    Pieces* pieces = pieces_.data();
+    for (size_t index = 0; index < weights_.layers.size(); ++index, pieces += kOperatorsPerLayer) {
+        const DecoderLayer& layer = weights_.layers[index];
+        const auto number = static_cast<int64_t>(index);
+        const int heads_forms = form_of(layer.query.matrix) | form_of(layer.key.matrix) | form_of(layer.value.matrix);
+        normalize(pass, layer.input_norm, 0, heads_forms, own);
+        project_heads(pass, number, pieces[0], own);
+        team.barrier();
+        if (thread == 0) assume_finite(inner_, inner_forms_);  // behind the barrier that ended its last use
+        attend(pass, number, pieces[1], own);
+        team.barrier();
+        add_product(pass, layer.output, mixed_, pieces[2]);
+        team.barrier();
+        if (thread == 0) assume_finite(mixed_, mixed_forms_);
+        normalize(pass, layer.mlp_norm, 0, form_of(layer.gate.matrix) | form_of(layer.up.matrix), own);
+        gate(pass, number, pieces[3], own);
+        team.barrier();
+        add_product(pass, layer.down, inner_, pieces[4]);
+        team.barrier();
+    }
+    if (pass.num_logits > 0) predict(pass, *pieces, own);
+}
+
+// The tokens from `first` on, normalized and in the forms that the next matrices take.
+void Decoder::normalize(const Pass& pass, const float* weight, int64_t first, int forms, Workspace& own) {
+    const int64_t hidden = weights_.hidden_size;
+    own.normed.num_tokens = pass.num_tokens - first;
+    for (int64_t token = 0; token < own.normed.num_tokens; ++token) {
+        const float* x = pass.x + (first + token) * hidden;
+        engine_.kernels->rowwise.rms_norm(x, weight, hidden, weights_.rms_norm_eps, own.row.data());
+        engine_.kernels->prepare(own.row.data(), token, forms, own.normed);
+    }
+}
+
+// Queries, keys and values as one operator. Pieces are whole heads, so that whoever multiplied them can rotate them.
+void Decoder::project_heads(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own) {
+    const DecoderLayer& l = weights_.layers[static_cast<size_t>(layer)];
+    const Matrix* matrices[3] = {l.query.matrix, l.key.matrix, l.value.matrix};
+    float* outputs[3] = {queries_.data(), keys_.data(), values_.data()};
+    int64_t counts[3], at_once[3];
+    for (int which = 0; which < 3; ++which) {
+        at_once[which] = tiles_at_once(*matrices[which], std::lcm(weights_.head_dim, kTileRows) / kTileRows);
+        counts[which] = ceil_divide(matrices[which]->row_tiles(), at_once[which]);
+    }
+    take(pieces, counts[0] + counts[1] + counts[2], [&](int64_t i) {
+        int which = 0;
+        while (i >= counts[which]) i -= counts[which++];
+        const Matrix& matrix = *matrices[which];
+        const int64_t first = i * at_once[which];
+        const int64_t last = std::min(first + at_once[which], matrix.row_tiles());
+        engine_.kernels->linear(matrix, own.normed, first, last, outputs[which], matrix.rows);
+        finish_heads(pass, layer, which, first * kTileRows, std::min(last * kTileRows, matrix.rows));
+    });
+}
+
+// Bias, norm and rotation of some rows of queries (0), keys (1) or values (2); the latter two go into the cache.
+void Decoder::finish_heads(const Pass& pass, int64_t layer, int which, int64_t first_row, int64_t last_row) {
+    const DecoderLayer& l = weights_.layers[static_cast<size_t>(layer)];
+    const Rowwise& rowwise = engine_.kernels->rowwise;
+    const int64_t head_dim = weights_.head_dim, half = head_dim / 2;
+    const Projection& projection = which == 0 ? l.query : which == 1 ? l.key : l.value;
+    const float* norm = which == 0 ? l.query_norm : which == 1 ? l.key_norm : nullptr;
+    const float factor = which == 0 ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))) : 1.0f;
+    float* rows = which == 0 ? queries_.data() : which == 1 ? keys_.data() : values_.data();
+    float* cache = which == 1 ? pass.keys : pass.values;
+    for (int64_t token = 0; token < pass.num_tokens; ++token) {
+        float* row = rows + token * projection.matrix->rows;
+        if (projection.bias != nullptr) rowwise.add(projection.bias + first_row, last_row - first_row, row + first_row);
+        for (int64_t head = first_row / head_dim; head < last_row / head_dim; ++head) {
+            float* values = row + head * head_dim;
+            if (norm != nullptr) rowwise.rms_norm(values, norm, head_dim, weights_.rms_norm_eps, values);
+            if (which != 2)
+                rowwise.rotate(pass.cosines + token * half, pass.sines + token * half, half, factor, values);
+            if (which == 0) continue;
+            const int64_t place = (layer * weights_.num_key_value_heads + head) * pass.capacity + pass.length + token;
+            std::memcpy(cache + place * head_dim, values, static_cast<size_t>(head_dim) * sizeof(float));
+        }
+    }
+}
+
+// Attention by token and heads. A unit of heads fills whole blocks of 32 columns, so that it can be prepared at once.
+void Decoder::attend(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own) {
+    const DecoderLayer& l = weights_.layers[static_cast<size_t>(layer)];
+    const int64_t head_dim = weights_.head_dim, heads = weights_.num_heads, kv_heads = weights_.num_key_value_heads;
+    const int64_t unit = kBlock / std::gcd(head_dim, kBlock);
+    const int64_t plane = pass.capacity * head_dim;
+    const int64_t num_tokens = pass.num_tokens;
+    take(pieces, ceil_divide(heads, unit) * num_tokens, [&](int64_t i) {
+        const int64_t token = i % num_tokens;
+        const int64_t first = i / num_tokens * unit, last = std::min(first + unit, heads);
+        const Visible seen = visible(pass, token, l.window, own.others);
+        for (int64_t head = first; head < last; ++head) {
+            const int64_t at = (layer * kv_heads + head / (heads / kv_heads)) * plane;
+            engine_.kernels->rowwise.attend(queries_.data() + (token * heads + head) * head_dim, pass.keys + at,
+                                            pass.values + at, head_dim, seen, own.shares.data(),
+                                            own.row.data() + (head - first) * head_dim);
+        }
+        prepare_columns(*engine_.kernels, own.row.data(), token, first * head_dim, (last - first) * head_dim,
+                        form_of(l.output.matrix), mixed_);
+    });
+}
+
+// silu(gate) * up. A piece is the same rows of both matrices, and fills whole blocks of 32 columns.
+void Decoder::gate(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own) {
+    const DecoderLayer& l = weights_.layers[static_cast<size_t>(layer)];
+    const Kernels& kernels = *engine_.kernels;
+    const int64_t inner = weights_.intermediate_size, tiles = l.gate.matrix->row_tiles();
+    const int64_t at_once = tiles_at_once(*l.gate.matrix, kBlock / kTileRows);
+    take(pieces, ceil_divide(tiles, at_once), [&](int64_t i) {
+        const int64_t first = i * at_once, last = std::min(first + at_once, tiles);
+        const int64_t row = first * kTileRows, count = std::min(last * kTileRows, inner) - row;
+        kernels.linear(*l.gate.matrix, own.normed, first, last, gates_.data(), inner);
+        kernels.linear(*l.up.matrix, own.normed, first, last, ups_.data(), inner);
+        for (int64_t token = 0; token < pass.num_tokens; ++token) {
+            float* gates = gates_.data() + token * inner + row;
+            float* ups = ups_.data() + token * inner + row;
+            if (l.gate.bias != nullptr) kernels.rowwise.add(l.gate.bias + row, count, gates);
+            if (l.up.bias != nullptr) kernels.rowwise.add(l.up.bias + row, count, ups);
+            kernels.rowwise.silu_multiply(gates, ups, count, own.row.data());
+            prepare_columns(kernels, own.row.data(), token, row, count, form_of(l.down.matrix), inner_);
+        }
+    });
+}
+
+// x += inputs times a matrix.
+void Decoder::add_product(const Pass& pass, const Projection& projection, const Activations& inputs, Pieces& pieces) {
+    const Kernels& kernels = *engine_.kernels;
+    const Matrix& matrix = *projection.matrix;
+    const int64_t hidden = weights_.hidden_size, at_once = tiles_at_once(matrix, 1);
+    take(pieces, ceil_divide(matrix.row_tiles(), at_once), [&](int64_t i) {
+        const int64_t first = i * at_once, last = std::min(first + at_once, matrix.row_tiles());
+        const int64_t row = first * kTileRows, count = std::min(last * kTileRows, hidden) - row;
+        kernels.linear(matrix, inputs, first, last, products_.data(), hidden);
+        for (int64_t token = 0; token < pass.num_tokens; ++token) {
+            float* product = products_.data() + token * hidden + row;
+            if (projection.bias != nullptr) kernels.rowwise.add(projection.bias + row, count, product);
+            kernels.rowwise.add(product, count, pass.x + token * hidden + row);
+        }
+    });
+}
+
+void Decoder::predict(const Pass& pass, Pieces& pieces, Workspace& own) {
+    const Matrix& head = *weights_.head;
+    normalize(pass, weights_.norm, pass.num_tokens - pass.num_logits, form_of(&head), own);
+    const int64_t at_once = tiles_at_once(head, 1);
+    take(pieces, ceil_divide(head.row_tiles(), at_once), [&](int64_t i) {
+        const int64_t first = i * at_once, last = std::min(first + at_once, head.row_tiles());
+        engine_.kernels->linear(head, own.normed, first, last, pass.logits, head.rows);
+    });
+}
+
+// How many row tiles of a matrix a thread takes, a multiple of `multiple`.
+int64_t Decoder::tiles_at_once(const Matrix& matrix, int64_t multiple) const {
+    const int64_t tile = kTileRows * matrix.columns;
+    const int64_t shared = matrix.row_tiles() / (kPiecesPerThread * engine_.team->size());
+    const int64_t wanted = std::max(std::min(kWeightsAtOnce / tile, shared), kFewestWeights / tile);
+    return std::max<int64_t>(wanted / multiple, 1) * multiple;
+}
+
+}  // namespace mxconv

@@ -1,0 +1,99 @@
+// A forward pass: some tokens of one sequence through all layers, by a thread team that stays together.
+//
+// Five barriers a layer. Between them threads take pieces of weight rows, or heads of attention, from one counter an
+// operator; whatever a result needs beside its own piece (the norm of a token's row) every thread computes for itself.
+// No result depends on who computed it or on what other tokens there are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "bindings.hpp"
+
+namespace mxconv {
+
+constexpr int64_t kTokensAtOnce = 64;  // more go through in chunks
+
+struct Projection {
+    const Matrix* matrix;
+    const float* bias;  // (rows), or null
+};
+
+struct DecoderLayer {
+    int64_t window;  // how many positions a token sees, itself included; 0 is all
+    const float* input_norm;
+    const float* mlp_norm;
+    const float* query_norm;  // (head_dim) before the rotation, or null; as is key_norm
+    const float* key_norm;
+    Projection query, key, value, output, gate, up, down;
+};
+
+struct DecoderWeights {
+    int64_t hidden_size;
+    int64_t num_heads;
+    int64_t num_key_value_heads;
+    int64_t head_dim;
+    int64_t intermediate_size;
+    float rms_norm_eps;
+    std::vector<DecoderLayer> layers;
+    const float* norm;
+    const Matrix* head;
+};
+
+// One call: where the tokens come from and where their logits go.
+struct Pass {
+    int64_t num_tokens;
+    float* x;              // (num_tokens, hidden_size) embeddings; overwritten
+    const float* cosines;  // (num_tokens, head_dim / 2), as are the sines
+    const float* sines;
+    float* keys;  // (layers, num_key_value_heads, capacity, head_dim), as are the values
+    float* values;
+    int64_t capacity;
+    int64_t length;  // positions that hold the tokens before; the new ones are written behind them
+
+    // Null, or for each token the positions it sees beside those before mask_start: bit b is mask_start + b.
+    const uint64_t* masks;
+    int64_t mask_start;
+
+    int64_t num_logits;  // of how many tokens, the last ones
+    float* logits;       // (num_logits, vocabulary)
+};
+
+class Decoder {
+  public:
+    Decoder(Engine& engine, DecoderWeights weights);
+    ~Decoder();
+
+    // Calls from several threads take turns.
+    void forward(const Pass& pass);
+
+  private:
+    struct Workspace;  // what a thread has to itself
+
+    void run(const Pass& pass);
+    void work(const Pass& pass, int thread);
+    void normalize(const Pass& pass, const float* weight, int64_t first, int forms, Workspace& own);
+    void project_heads(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own);
+    void finish_heads(const Pass& pass, int64_t layer, int which, int64_t first_row, int64_t last_row);
+    void attend(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own);
+    void gate(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own);
+    void add_product(const Pass& pass, const Projection& projection, const Activations& inputs, Pieces& pieces);
+    void predict(const Pass& pass, Pieces& pieces, Workspace& own);
+    int64_t tiles_at_once(const Matrix& matrix, int64_t multiple) const;
+
+    Engine& engine_;
+    const DecoderWeights weights_;
+    int normed_forms_ = 0, mixed_forms_ = 0, inner_forms_ = 0;  // that any layer's matrices ask for
+    std::mutex callers_;
+    std::vector<std::unique_ptr<Workspace>> workspaces_;
+    std::vector<Pieces> pieces_;
+    std::vector<float> queries_, keys_, values_;  // (tokens, heads * head_dim)
+    std::vector<float> gates_, ups_;              // (tokens, intermediate_size)
+    std::vector<float> products_;                 // (tokens, hidden_size)
+    ActivationBuffer mixed_buffer_, inner_buffer_;
+    Activations mixed_{}, inner_{};  // what attention and SiLU hand to the next matrix
+};
+
+}  // namespace mxconv
