@@ -95,6 +95,15 @@ BoundMatrix bsfp(int64_t rows, int64_t columns, const std::string& format, Array
     if (offsets[T] != num_escapes || num_escapes != static_cast<int64_t>(escape_high.shape(0))) {
         throw nb::value_error("escape_offsets do not end at the number of escapes");
     }
+    const uint8_t* position = escape_positions.data();
+    for (int64_t tile = 0; tile < T * C; ++tile) {
+        int last = -1;
+        for (int i = 0; i < escape_counts.data()[tile]; ++i, ++position) {
+            if (*position > 127) throw nb::value_error("escape_positions above 127");
+            if (*position <= last) throw nb::value_error("escape_positions of a tile that do not ascend");
+            last = *position;
+        }
+    }
     m.codes = keep(bound, codes);
     m.residual_low = keep(bound, residual_low);
     m.residual_high = keep(bound, residual_high);
