@@ -43,7 +43,7 @@ def test_slices_add_up_to_the_whole(kind: FloatFormat) -> None:
         parts.add(patterns[start : start + 7])
     assert (parts.counts == whole.counts).all()
     assert (parts.shifted_counts == whole.shifted_counts).all()
-    np.testing.assert_allclose(parts.shifted_energy, whole.shifted_energy, rtol=1e-12)
+    assert (parts.shifted_energy == whole.shifted_energy).all()
     assert (parts.num_rows, parts.num_columns, parts.num_weights) == (50, 40, 2000)
     assert parts.shifted_counts.sum() == 2000
 
@@ -54,3 +54,25 @@ def test_every_pattern_counts_where_it_is(kind: FloatFormat) -> None:
     histogram.add(np.arange(1 << 16, dtype=np.uint16).reshape(256, 256))
     assert (histogram.counts == 2).all()
     assert histogram.num_nonfinite == 2 * (MAGNITUDE_MASK + 1 - kind.infinity)
+
+
+@both
+def test_a_shifted_pattern_counts_in_its_phase_below_and_above_the_bins_at_their_ends(kind: FloatFormat) -> None:
+    patterns = gaussian(kind, 60, 200)
+    patterns[7, :3] = kind.infinity, 0x8000 | kind.infinity, 0x7FFF
+    patterns[8:10] = 0
+    patterns[10] = 1
+    patterns[11] = kind.infinity - 1
+    histogram = PatternHistogram(kind)
+    histogram.add(patterns)
+    counts = np.zeros((8, histogram.num_bins), np.int64)
+    energy = np.zeros((8, histogram.num_bins))
+    for row, shift in zip(patterns, row_shifts_of(patterns, kind).tolist(), strict=True):
+        for magnitude in (row & MAGNITUDE_MASK).tolist():
+            place = magnitude - shift // 8 * kind.patterns_per_octave - histogram.shifted_first
+            place = min(max(place, 0), histogram.num_bins - 1)
+            counts[shift % 8, place] += 1
+            energy[shift % 8, place] += 4.0 ** (shift / 8) if magnitude < kind.infinity else 0
+    assert (histogram.shifted_counts == counts).all()
+    np.testing.assert_allclose(histogram.shifted_energy, energy, rtol=1e-12)
+    assert histogram.num_nonfinite == 3

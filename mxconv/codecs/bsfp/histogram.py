@@ -1,8 +1,9 @@
 """What the fit sees of a tensor: how often each magnitude pattern occurs, with and without row shifts.
 
-One pass over the weights fills two histograms. In the first a pattern counts where it is. In the second each row is
-first moved to a root mean square near 1 by whole octaves, and counts in one of eight phases, by the eighth of an octave
-that remains; its weights carry the row's energy, since the draft's error is measured over the tensor.
+One pass over the weights counts patterns apart for each row shift that occurs. From these counts follow two histograms.
+In the first a pattern counts where it is. In the second each row is moved to a root mean square near 1 by whole octaves,
+and counts in one of eight phases, by the eighth of an octave that remains; its weights carry the row's energy, since
+the draft's error is measured over the tensor. What is counted are integers: no order of adding shows in the result.
 """
 
 from dataclasses import dataclass, field
@@ -46,7 +47,12 @@ def row_shifts_of(patterns: U16, float_format: FloatFormat) -> I8:
     total = np.zeros(len(patterns))
     for group in range(squares.shape[1]):
         total += fold(squares[:, group])
-    mean_square = total / max(columns, 1)
+    return shifts_of_sums(total, columns, float_format)
+
+
+def shifts_of_sums(sums_of_squares: F64, num_columns: int, float_format: FloatFormat) -> I8:
+    """The shifts of rows, from the sums of their squares."""
+    mean_square = sums_of_squares / max(num_columns, 1)
     least, largest = shift_limits(float_format)
     boundaries = 2.0 ** ((np.arange(least + 1, largest + 1) - 0.5) / (SHIFTS_PER_OCTAVE / 2))
     shifts = np.searchsorted(boundaries, mean_square, side="right") + least
@@ -58,16 +64,68 @@ class PatternHistogram:
     """Counts of one tensor's magnitude patterns; `add` row slices, then hand it to the fit."""
 
     float_format: FloatFormat
-    counts: I64 = field(init=False)  # (32768,) by pattern
-    shifted_counts: I64 = field(init=False)  # (8, num_bins) by phase and pattern above `shifted_first`
-    shifted_energy: F64 = field(init=False)  # the same, each finite weight counting 4^(shift / 8)
     num_rows: int = 0
     num_columns: int = 0
+    _slots: dict[int, int] = field(init=False, default_factory=dict)  # row shift to its row of `_by_shift`
+    _by_shift: I64 = field(init=False)  # (at least the number of slots, 32768) by pattern
 
     def __post_init__(self) -> None:
-        self.counts = np.zeros(NUM_PATTERNS, np.int64)
-        self.shifted_counts = np.zeros((SHIFTS_PER_OCTAVE, self.num_bins), np.int64)
-        self.shifted_energy = np.zeros((SHIFTS_PER_OCTAVE, self.num_bins), np.float64)
+        self._by_shift = np.zeros((4, NUM_PATTERNS), np.int64)
+
+    def add(self, patterns: U16) -> None:
+        """Count a slice of rows.
+
+        Args:
+            patterns: (rows, columns) uint16.
+        """
+        slots, counts = self.make_room(row_shifts_of(patterns, self.float_format), patterns.shape[1])
+        bins = (patterns & MAGNITUDE_MASK).astype(np.int64)
+        bins += slots[:, None] * NUM_PATTERNS
+        counts += np.bincount(bins.ravel(), minlength=counts.size).reshape(counts.shape)
+
+    def make_room(self, shifts: I8, num_columns: int) -> tuple[I64, I64]:
+        """Note rows that are about to be counted.
+
+        Args:
+            shifts: (rows,) int8, as `row_shifts_of` gives them.
+            num_columns: of these rows.
+
+        Returns:
+            slots: (rows,) int64, the row of `counts` in which each row's patterns count.
+            counts: (slots, 32768) int64 by magnitude pattern, to be added to in place.
+        """
+        self.num_rows += len(shifts)
+        self.num_columns = num_columns
+        different, indices = np.unique(shifts, return_inverse=True)
+        slots = np.array([self._slots.setdefault(int(s), len(self._slots)) for s in different], np.int64)
+        if len(self._slots) > len(self._by_shift):
+            larger = np.zeros((2 * len(self._slots), NUM_PATTERNS), np.int64)
+            larger[: len(self._by_shift)] = self._by_shift
+            self._by_shift = larger
+        return slots[indices], self._by_shift[: len(self._slots)]
+
+    @property
+    def counts(self) -> I64:
+        """(32768,) by pattern."""
+        return self._by_shift.sum(axis=0)
+
+    @property
+    def shifted_counts(self) -> I64:
+        """(8, num_bins) by phase and pattern above `shifted_first`."""
+        counts = np.zeros((SHIFTS_PER_OCTAVE, self.num_bins), np.int64)
+        for shift, slot in self._slots.items():
+            counts[shift % SHIFTS_PER_OCTAVE] += self._moved(self._by_shift[slot], shift)
+        return counts
+
+    @property
+    def shifted_energy(self) -> F64:
+        """The same, each finite weight counting 4^(shift / 8); shifts are added in ascending order."""
+        energy = np.zeros((SHIFTS_PER_OCTAVE, self.num_bins), np.float64)
+        for shift, slot in sorted(self._slots.items()):
+            finite = self._by_shift[slot].copy()
+            finite[self.float_format.infinity :] = 0
+            energy[shift % SHIFTS_PER_OCTAVE] += self._moved(finite, shift) * 4.0 ** (shift / SHIFTS_PER_OCTAVE)
+        return energy
 
     @property
     def shifted_first(self) -> int:
@@ -82,32 +140,19 @@ class PatternHistogram:
 
     @property
     def num_weights(self) -> int:
-        return int(self.counts.sum())
+        return self.num_rows * self.num_columns
 
     @property
     def num_nonfinite(self) -> int:
-        return int(self.counts[self.float_format.infinity :].sum())
+        return int(self._by_shift[:, self.float_format.infinity :].sum())
 
-    def add(self, patterns: U16) -> None:
-        """Count a slice of rows.
-
-        Args:
-            patterns: (rows, columns) uint16.
-        """
-        magnitudes = (patterns & MAGNITUDE_MASK).astype(np.int64)
-        self.counts += np.bincount(magnitudes.ravel(), minlength=NUM_PATTERNS)
-        self.num_rows += len(patterns)
-        self.num_columns = patterns.shape[1]
-
-        shifts = row_shifts_of(patterns, self.float_format).astype(np.int64)
-        octaves = (shifts // SHIFTS_PER_OCTAVE) * self.float_format.patterns_per_octave
-        bins = magnitudes - (octaves + self.shifted_first)[:, None]
-        np.clip(bins, 0, self.num_bins - 1, out=bins)
-        bins += (shifts % SHIFTS_PER_OCTAVE * self.num_bins)[:, None]
-        shape = self.shifted_counts.shape
-        counts = np.bincount(bins.ravel(), minlength=self.shifted_counts.size)
-        self.shifted_counts += counts.reshape(shape)
-        row_energy = 4.0 ** (shifts / SHIFTS_PER_OCTAVE)
-        energy = np.where(magnitudes < self.float_format.infinity, row_energy[:, None], 0.0)
-        energies = np.bincount(bins.ravel(), weights=energy.ravel(), minlength=self.shifted_counts.size)
-        self.shifted_energy += energies.reshape(shape)
+    def _moved(self, counts: I64, shift: int) -> I64:
+        """(32768,) counts of rows with a shift, by shifted bin; the first and last one take what lies beyond."""
+        begin = shift // SHIFTS_PER_OCTAVE * self.float_format.patterns_per_octave + self.shifted_first + 1
+        end = begin + self.num_bins - 2
+        low = max(begin, 0)
+        inside = counts[low:end]
+        moved = np.zeros(self.num_bins, np.int64)
+        moved[1 + low - begin : 1 + low - begin + len(inside)] = inside
+        moved[0], moved[-1] = counts[:low].sum(), counts[end:].sum()
+        return moved
