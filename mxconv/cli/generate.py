@@ -27,7 +27,10 @@ def generate(
         str | None, typer.Option(help="Stop drafting below this probability: one number, or one a draft level.")
     ] = None,
     kernel: Annotated[
-        str | None, typer.Option(help="Kernels to use: numpy, so far the only ones. MXCONV_KERNEL sets a default.")
+        str | None, typer.Option(help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of native kernels; all processors by default.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Decode plainly too, and compare.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level.")] = None,
@@ -47,7 +50,7 @@ def generate(
     thresholds = _numbers("--confidence", confidence, float)
     if trace is not None:
         _check_new(trace)
-    with LoadedPackage(package, names, kernel) as loaded:
+    with LoadedPackage(package, names, kernel, threads) as loaded:
         hierarchy = Hierarchy(loaded.levels, draft_lengths, thresholds)
         plain = Hierarchy(loaded.levels[:1]) if check else None
         results = []

@@ -32,6 +32,11 @@ class KVCache:
         capacity: int = self._keys.shape[2]
         return capacity
 
+    @property
+    def arrays(self) -> tuple[F32, F32]:
+        """Keys and values of every position that there is room for; a native pass writes behind `length` itself."""
+        return self._keys, self._values
+
     def fits(self, config: ModelConfig) -> bool:
         """Whether a decoder of this configuration can use it."""
         needed = config.num_hidden_layers, config.num_key_value_heads, config.head_dim

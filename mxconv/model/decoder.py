@@ -62,14 +62,21 @@ class Decoder:
         rotations = self.rotary.rotations(cache.length, len(ids))
         # weights may hold infinities and NaNs that somebody chose to keep: let them flow as IEEE says
         with np.errstate(over="ignore", invalid="ignore"):
-            x = self.embedding.rows(ids)
-            for layer in self.layers:
-                x = layer(x, cache, rotations)
-            if last_only:
-                x = x[-1:]
-            logits = self.head.multiply(rms_norm(x, self.norm, self.config.rms_norm_eps))
+            logits = self._evaluate(self.embedding.rows(ids), cache, rotations, 1 if last_only else len(ids))
         cache.advance(len(ids))
         return logits
+
+    def _evaluate(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], num_logits: int) -> F32:
+        """Logits of the last `num_logits` tokens.
+
+        Args:
+            x: (num_tokens, hidden_size) their embeddings; may be overwritten.
+            cache: with room for the tokens; their keys and values are written behind its length.
+            rotations: cosines and sines of their positions, each (num_tokens, 1, head_dim / 2).
+        """
+        for layer in self.layers:
+            x = layer(x, cache, rotations)
+        return self.head.multiply(rms_norm(x[-num_logits:], self.norm, self.config.rms_norm_eps))
 
     def _checked(self, token_ids: Sequence[int], cache: KVCache) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
         ids = np.array(token_ids, dtype=np.intp)

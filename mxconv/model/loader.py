@@ -1,6 +1,5 @@
 """From a package to decoders, one a level; weights stay in the memory-mapped files."""
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,18 +15,17 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.errors import ModelError, PackageError
-from mxconv.kernels.bsfp_full import BsfpMatrix
-from mxconv.kernels.dense import DenseMatrix
-from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
+from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.matrices import Matrices
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.model.weights import Weights
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
-KERNELS = ("numpy",)
+NUMPY_MATRICES = Matrices()
 
 
 @dataclass(frozen=True)
@@ -49,18 +47,26 @@ class LoadedLevel:
 class LoadedPackage:
     """The levels of a package, outermost first, and its tokenizer. A context manager: closing unmaps the files."""
 
-    def __init__(self, path: Path, levels: list[str] | None = None, kernel: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        levels: list[str] | None = None,
+        kernel: str | None = None,
+        num_threads: int | None = None,
+    ) -> None:
         """Load some levels.
 
         Args:
             path: the package.
             levels: names from the manifest, the target first; None for all.
-            kernel: one of `KERNELS`; None takes the environment's MXCONV_KERNEL, or else the best.
+            kernel: "numpy" or a native implementation; None takes the environment's MXCONV_KERNEL, or else the best.
+            num_threads: for native kernels; None takes every processor that this process may use.
 
         Raises:
             MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
         """
-        _check_kernel(kernel)
+        self.matrices = Matrices(choose_engine(kernel, num_threads))
+        self._kernel = kernel, num_threads
         self._stack = ExitStack()
         try:
             self.package = self._stack.enter_context(Package(path))
@@ -86,10 +92,10 @@ class LoadedPackage:
 
     def _load(self, record: LevelRecord, target: Weights) -> LoadedLevel:
         if record.kind == "target":
-            return LoadedLevel(record, Decoder(self.config, target, record.name))
+            return LoadedLevel(record, self.matrices.decoder(self.config, target, record.name))
         if record.kind == "self-draft":
             weights = Weights({**target.matrices, **self._draft_matrices()}, target.vectors)
-            return LoadedLevel(record, Decoder(self.config, weights, record.name))
+            return LoadedLevel(record, self.matrices.decoder(self.config, weights, record.name))
         if record.path is None:
             raise PackageError(
                 f"{self.package.root}: level {record.name} without a path; a model needs one. Convert again."
@@ -106,10 +112,11 @@ class LoadedPackage:
         """A draft model in a folder of its own: the target of a nested package, or a 16-bit checkpoint."""
         if record.codec == "package":
             target = read_manifest(folder).levels[0].name
-            return self._stack.enter_context(LoadedPackage(folder, [target])).levels[0].decoder
+            return self._stack.enter_context(LoadedPackage(folder, [target], *self._kernel)).levels[0].decoder
         checkpoint = self._stack.enter_context(open_checkpoint(folder))
         config = ModelConfig.from_file(folder / "config.json")
-        return Decoder(config, dense_weights(checkpoint.tensors, config), record.name)
+        weights = dense_weights(checkpoint.tensors, config, self.matrices)
+        return self.matrices.decoder(config, weights, record.name)
 
     def _target_weights(self) -> Weights:
         """The 16-bit weights: dense, or rebuilt from BSFP as they are used."""
@@ -119,29 +126,23 @@ class LoadedPackage:
             tensors = {r.name: self.package.kept(r) for r in records if r.name in self.package.arrays}
         else:
             tensors = self._stack.enter_context(open_referenced(self.package)).tensors
-        weights = dense_weights(tensors, self.config)
-        rebuilt = {r.name: self._bsfp_matrix(r) for r in records if r.codec == "bsfp"}
+        weights = dense_weights(tensors, self.config, self.matrices)
+        rebuilt = {r.name: self._bsfp_target(r) for r in records if r.codec == "bsfp"}
         return _tied(Weights({**weights.matrices, **rebuilt}, weights.vectors), self.config)
 
-    def _bsfp_matrix(self, record: TensorRecord) -> Matrix:
-        stored = self.package.bsfp(record)
-        return BsfpMatrix(stored.shape, stored.table.float_format, stored.target_rows)
+    def _bsfp_target(self, record: TensorRecord) -> Matrix:
+        return self.matrices.bsfp(self.package.bsfp(record), f"{self.package.root}: tensor {record.name}")
 
     def _draft_matrices(self) -> dict[str, Matrix]:
         """The 4-bit matrices. The embedding stays exact even where it is also the quantized output head."""
-        make: dict[str, Callable[[TensorRecord], Matrix]] = {"mxfp4": self._mxfp4_draft, "bsfp": self._bsfp_draft}
+        make: dict[str, Callable[[TensorRecord], Matrix]] = {
+            "mxfp4": lambda record: self.matrices.mxfp4_draft(self.package.mxfp4(record)),
+            "bsfp": lambda record: self.matrices.bsfp_draft(self.package.bsfp(record)),
+        }
         drafts = {r.name: make[r.codec](r) for r in self.package.manifest.tensors if r.codec in make}
         if EMBEDDING in drafts:
             drafts[HEAD] = drafts.pop(EMBEDDING)
         return drafts
-
-    def _mxfp4_draft(self, record: TensorRecord) -> Matrix:
-        stored = self.package.mxfp4(record)
-        return mxfp4_matrix(stored.shape, stored.codes, stored.scales)
-
-    def _bsfp_draft(self, record: TensorRecord) -> Matrix:
-        stored = self.package.bsfp(record)
-        return bsfp_draft_matrix(stored.shape, stored.packed.codes, stored.packed.scales, stored.table)
 
 
 def _choose(package: Package, names: list[str] | None) -> list[LevelRecord]:
@@ -159,21 +160,14 @@ def _choose(package: Package, names: list[str] | None) -> list[LevelRecord]:
     return [levels[name] for name in names]
 
 
-def _check_kernel(kernel: str | None) -> None:
-    """Whether the kernels asked for exist. So far there is one set, and `mxconv.kernels` is it."""
-    flag, name = ("--kernel", kernel) if kernel is not None else ("MXCONV_KERNEL", os.environ.get("MXCONV_KERNEL"))
-    if name and name not in KERNELS:
-        raise ModelError(f"{flag}: {name!r}; one of {', '.join(KERNELS)} is required. Leave it out for the best.")
-
-
-def dense_weights(tensors: Mapping[str, SourceTensor], config: ModelConfig) -> Weights:
+def dense_weights(tensors: Mapping[str, SourceTensor], config: ModelConfig, make: Matrices = NUMPY_MATRICES) -> Weights:
     """16-bit matrices as they lie in the file; vectors as float32. Other tensors are no weights of these models."""
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, F32] = {}
     for name, tensor in tensors.items():
         float_format = FORMATS.get(tensor.dtype)
         if len(tensor.shape) == 2 and float_format:
-            matrices[name] = DenseMatrix(cast(U16, tensor.array()), float_format)
+            matrices[name] = make.dense(cast(U16, tensor.array()), float_format)
         elif len(tensor.shape) == 1 and float_format:
             vectors[name] = float_format.decode(cast(U16, tensor.array()))
         elif len(tensor.shape) == 1 and tensor.dtype == "F32":

@@ -1,0 +1,93 @@
+"""What the extension module offers; its sources are in mxconv/kernels/native/."""
+
+from typing import overload
+
+from mxconv.arrays import F32, I8, I64, U8, U16, U64
+
+def available() -> list[str]: ...
+def compiler() -> str: ...
+
+class Engine:
+    def __init__(self, name: str, num_threads: int) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def num_threads(self) -> int: ...
+    def read(self, bytes: U8) -> int: ...
+    def multiply_adds(self, form: str, iterations: int) -> int: ...
+
+class Matrix:
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    def multiply(self, engine: Engine, x: F32, out: F32) -> None: ...
+    def patterns(self, engine: Engine, first_row: int, out: U16) -> None: ...
+
+def dense(patterns: U16, float_format: str) -> Matrix: ...
+def bsfp(
+    rows: int,
+    columns: int,
+    float_format: str,
+    codes: U8,
+    residual_low: U8,
+    residual_high: U8,
+    starts: U16,
+    escape_counts: U8,
+    escape_offsets: I64,
+    escape_positions: U8,
+    escape_high: U8,
+) -> Matrix: ...
+@overload
+def four_bit_int8(rows: int, columns: int, codes: U8, levels: I8, scales: U8, scale_factor: float) -> Matrix: ...
+@overload
+def four_bit_int8(rows: int, columns: int, codes: U8, levels: I8, scales: U16, scale_factor: float) -> Matrix: ...
+@overload
+def four_bit_float(rows: int, columns: int, codes: U8, levels: F32, scales: U8, scale_factor: float) -> Matrix: ...
+@overload
+def four_bit_float(rows: int, columns: int, codes: U8, levels: F32, scales: U16, scale_factor: float) -> Matrix: ...
+
+class Decoder:
+    def __init__(
+        self,
+        engine: Engine,
+        num_heads: int,
+        num_key_value_heads: int,
+        head_dim: int,
+        rms_norm_eps: float,
+        norm: F32,
+        head: Matrix,
+    ) -> None: ...
+    def add_layer(
+        self,
+        *,
+        window: int,
+        input_norm: F32,
+        mlp_norm: F32,
+        query_norm: F32 | None,
+        key_norm: F32 | None,
+        query: Matrix,
+        query_bias: F32 | None,
+        key: Matrix,
+        key_bias: F32 | None,
+        value: Matrix,
+        value_bias: F32 | None,
+        output: Matrix,
+        output_bias: F32 | None,
+        gate: Matrix,
+        gate_bias: F32 | None,
+        up: Matrix,
+        up_bias: F32 | None,
+        down: Matrix,
+        down_bias: F32 | None,
+    ) -> None: ...
+    def forward(
+        self,
+        x: F32,
+        cosines: F32,
+        sines: F32,
+        keys: F32,
+        values: F32,
+        length: int,
+        logits: F32,
+        masks: U64 | None = None,
+        mask_start: int = 0,
+    ) -> None: ...

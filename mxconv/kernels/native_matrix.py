@@ -1,0 +1,135 @@
+"""Matrices that the native kernels multiply, over the arrays where they lie.
+
+Each wraps the NumPy matrix of the same weights, its reference: that one stays the authority on shape and rows.
+"""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arrays import F32, I64, U8, U16
+from mxconv.codecs.bsfp.packing import PackedBsfp
+from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.e2m1 import DOUBLED
+from mxconv.codecs.float16 import FloatFormat
+from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.errors import PackageError
+from mxconv.kernels import _native
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.matrix import Matrix
+
+Element = TypeVar("Element", bound=np.generic)
+
+
+@dataclass(frozen=True, eq=False)
+class NativeMatrix:
+    """Implements `Matrix` by the native kernels; every format keeps the row promise, drafts included.
+
+    BF16 weights multiply activations rounded to BF16, 4-bit weights int8 activations, all others float32 ones.
+
+    Args:
+        reference: the NumPy matrix of the same weights.
+        handle: what the kernels see; it keeps the arrays alive.
+        engine: which kernels, how many threads.
+        rebuilt_format: of a BSFP matrix, whose rows the kernels rebuild; None where the reference reads them.
+    """
+
+    reference: Matrix
+    handle: _native.Matrix
+    engine: _native.Engine
+    rebuilt_format: FloatFormat | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.reference.shape
+
+    def multiply(self, x: F32) -> F32:
+        result = np.empty((len(x), self.shape[0]), np.float32)
+        if len(x):
+            self.handle.multiply(self.engine, np.ascontiguousarray(x), result)
+        return result
+
+    def rows(self, indices: NDArray[np.intp]) -> F32:
+        if self.rebuilt_format is None:
+            return self.reference.rows(indices)
+        num_rows, num_columns = self.shape
+        found = np.empty((len(indices), num_columns), np.uint16)
+        for place, index in enumerate(indices):
+            first = int(index) // TILE_ROWS * TILE_ROWS
+            tile = np.empty((min(TILE_ROWS, num_rows - first), num_columns), np.uint16)
+            self.handle.patterns(self.engine, first, tile)
+            found[place] = tile[int(index) - first]
+        return self.rebuilt_format.decode(found)
+
+
+def native_dense(engine: _native.Engine, reference: DenseMatrix) -> NativeMatrix:
+    """16-bit weights."""
+    handle = _native.dense(_readable(reference.patterns), reference.float_format.name)
+    return NativeMatrix(reference, handle, engine)
+
+
+def native_bsfp(
+    engine: _native.Engine, reference: Matrix, packed: PackedBsfp, escape_offsets: I64, table: SegmentTable, name: str
+) -> NativeMatrix:
+    """The exact 16-bit weights inside a BSFP tensor that was not rescaled.
+
+    Args:
+        reference: the NumPy matrix.
+        packed: the whole tensor, as stored.
+        escape_offsets: (row tiles + 1,) index of each row tile's first escape.
+        table: its segment table.
+        name: what messages call it.
+
+    Raises:
+        PackageError: its escape lists contradict themselves.
+    """
+    num_padded_rows = TILE_ROWS * len(packed.codes)
+    starts = np.ascontiguousarray(table.row_starts(num_padded_rows, packed.row_shifts), np.uint16)
+    try:
+        handle = _native.bsfp(
+            *reference.shape,
+            table.float_format.name,
+            _readable(packed.codes),
+            _readable(packed.residual_low),
+            _readable(packed.residual_high),
+            starts,
+            _readable(packed.escape_counts),
+            _readable(escape_offsets),
+            _readable(packed.escape_positions),
+            _readable(packed.escape_high),
+        )
+    except ValueError as error:
+        raise PackageError(
+            f"{name}: {error}; lists that name each escape once, in order, are required. "
+            "The file is damaged; convert again."
+        ) from error
+    return NativeMatrix(reference, handle, engine, table.float_format)
+
+
+def native_mxfp4(engine: _native.Engine, reference: Matrix, codes: U8, scales: U8) -> NativeMatrix:
+    """The MXFP4 draft of a matrix; arrays as for `mxfp4_matrix`."""
+    handle = _native.four_bit_int8(*reference.shape, _readable(codes), DOUBLED, _readable(scales), 0.5)
+    return NativeMatrix(reference, handle, engine)
+
+
+def native_bsfp_draft(
+    engine: _native.Engine, reference: Matrix, codes: U8, scales: U16, table: SegmentTable
+) -> NativeMatrix:
+    """The BSFP draft of a matrix; arrays as for `bsfp_draft_matrix`."""
+    codes, scales = _readable(codes), _readable(scales)
+    if table.has_int8_levels:
+        levels = table.signed_levels.astype(np.int8)
+        return NativeMatrix(reference, _native.four_bit_int8(*reference.shape, codes, levels, scales, 1.0), engine)
+    handle = _native.four_bit_float(*reference.shape, codes, table.signed_levels, scales, 1.0)
+    return NativeMatrix(reference, handle, engine)
+
+
+def _readable(array: NDArray[Element]) -> NDArray[Element]:
+    """The array itself wherever kernels can read it in place, as they can all that mxconv writes.
+
+    Other writers put tensors at any byte, and a legacy file may hold transposed ones. Kernels read whole vectors of
+    aligned elements, so such a tensor is copied into memory, once, rather than its model refused.
+    """
+    return array if array.flags.aligned and array.flags.c_contiguous else array.copy()

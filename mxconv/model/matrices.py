@@ -1,0 +1,85 @@
+"""Which matrix stands for a stored tensor: NumPy's, or the native kernels' around it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mxconv.arrays import U16
+from mxconv.checkpoint.package import StoredBsfp, StoredMxfp4
+from mxconv.codecs.float16 import FloatFormat
+from mxconv.kernels.bsfp_full import BsfpMatrix
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
+from mxconv.kernels.matrix import Matrix
+from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
+from mxconv.model.weights import Weights
+
+if TYPE_CHECKING:
+    from mxconv.kernels import _native
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """Makes matrices, and decoders of them, for one engine; None is NumPy.
+
+    The native modules are imported where they are used: without the extension they cannot be.
+    """
+
+    engine: "_native.Engine | None" = None
+
+    def dense(self, patterns: U16, float_format: FloatFormat) -> Matrix:
+        """16-bit weights, (out_features, in_features)."""
+        matrix = DenseMatrix(patterns, float_format)
+        if self.engine is None or 0 in matrix.shape:  # no model has an empty matrix; its shape will be refused
+            return matrix
+        from mxconv.kernels.native_matrix import native_dense
+
+        return native_dense(self.engine, matrix)
+
+    def bsfp(self, stored: StoredBsfp, name: str) -> Matrix:
+        """The exact weights of a BSFP tensor. `name` is what messages call it.
+
+        Raises:
+            PackageError: its escape lists contradict themselves.
+        """
+        float_format = stored.table.float_format
+        reference = BsfpMatrix(stored.shape, float_format, stored.target_rows)
+        if self.engine is None:
+            return reference
+        if stored.rescale_factor != 1.0:
+            # its rows are rounded once more after they are rebuilt, which kernels do not do: rebuild it here for good
+            return self.dense(stored.target_rows(0, stored.shape[0]), float_format)
+        from mxconv.kernels.native_matrix import native_bsfp
+
+        return native_bsfp(self.engine, reference, stored.packed, stored.escape_offsets, stored.table, name)
+
+    def mxfp4_draft(self, stored: StoredMxfp4) -> Matrix:
+        """The 4-bit weights of an MXFP4 tensor."""
+        reference = mxfp4_matrix(stored.shape, stored.codes, stored.scales)
+        if self.engine is None:
+            return reference
+        from mxconv.kernels.native_matrix import native_mxfp4
+
+        return native_mxfp4(self.engine, reference, stored.codes, stored.scales)
+
+    def bsfp_draft(self, stored: StoredBsfp) -> Matrix:
+        """The 4-bit weights of a BSFP tensor."""
+        packed = stored.packed
+        reference = bsfp_draft_matrix(stored.shape, packed.codes, packed.scales, stored.table)
+        if self.engine is None:
+            return reference
+        from mxconv.kernels.native_matrix import native_bsfp_draft
+
+        return native_bsfp_draft(self.engine, reference, packed.codes, packed.scales, stored.table)
+
+    def decoder(self, config: ModelConfig, weights: Weights, name: str) -> Decoder:
+        """A decoder of matrices that were made here.
+
+        Raises:
+            ModelError: a tensor is missing or has another shape than the configuration says.
+        """
+        if self.engine is None:
+            return Decoder(config, weights, name)
+        from mxconv.model.native_decoder import NativeDecoder
+
+        return NativeDecoder(config, weights, name, self.engine)

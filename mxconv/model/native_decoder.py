@@ -1,0 +1,89 @@
+"""The decoder whose whole forward pass is one native call; the NumPy one remains what it is compared with."""
+
+import numpy as np
+
+from mxconv.arrays import F32
+from mxconv.kernels import _native
+from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.native_matrix import NativeMatrix
+from mxconv.model.cache import KVCache
+from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
+from mxconv.model.layer import Layer
+from mxconv.model.weights import Weights
+
+
+class NativeDecoder(Decoder):
+    """The same model, checks and row promise as `Decoder`, by the native kernels.
+
+    Its bits are not those of NumPy: they are a promise per machine, instruction set and build. BF16 weights multiply
+    activations rounded to BF16, as such models were trained to.
+
+    Args:
+        config: the architecture.
+        weights: every matrix but the embedding is a `NativeMatrix`.
+        name: what messages call the model.
+        engine: which kernels, how many threads.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Weights, name: str, engine: _native.Engine) -> None:
+        super().__init__(config, weights, name)
+        self.engine = engine
+        self.handle = _native.Decoder(
+            engine,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+            config.rms_norm_eps,
+            _vector(self.norm),
+            _handle(self.head),
+        )
+        for layer in self.layers:
+            self._add(layer)
+
+    def _add(self, layer: Layer) -> None:
+        self.handle.add_layer(
+            window=self.config.windows[layer.index] or 0,
+            input_norm=_vector(layer.input_norm),
+            mlp_norm=_vector(layer.mlp_norm),
+            query_norm=_optional(layer.query_norm),
+            key_norm=_optional(layer.key_norm),
+            query=_handle(layer.query.matrix),
+            query_bias=_optional(layer.query.bias),
+            key=_handle(layer.key.matrix),
+            key_bias=_optional(layer.key.bias),
+            value=_handle(layer.value.matrix),
+            value_bias=_optional(layer.value.bias),
+            output=_handle(layer.output.matrix),
+            output_bias=_optional(layer.output.bias),
+            gate=_handle(layer.gate.matrix),
+            gate_bias=_optional(layer.gate.bias),
+            up=_handle(layer.up.matrix),
+            up_bias=_optional(layer.up.bias),
+            down=_handle(layer.down.matrix),
+            down_bias=_optional(layer.down.bias),
+        )
+
+    def _evaluate(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], num_logits: int) -> F32:
+        logits = np.empty((num_logits, self.config.vocab_size), np.float32)
+        self.handle.forward(x, *_flat(rotations), *cache.arrays, cache.length, logits)
+        return logits
+
+
+def _handle(matrix: Matrix) -> _native.Matrix:
+    assert isinstance(matrix, NativeMatrix), "a native decoder is made of native matrices"
+    return matrix.handle
+
+
+def _vector(values: F32) -> F32:
+    return np.require(values, np.float32, ["C", "A"])
+
+
+def _optional(values: F32 | None) -> F32 | None:
+    return None if values is None else _vector(values)
+
+
+def _flat(rotations: tuple[F32, F32]) -> tuple[F32, F32]:
+    """(num_tokens, head_dim / 2) each."""
+    cosines, sines = rotations
+    return cosines[:, 0], sines[:, 0]
