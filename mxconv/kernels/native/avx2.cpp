@@ -1,8 +1,9 @@
-// PLACEHOLDER
+// AVX2 with FMA and F16C.
 #include <immintrin.h>
 
 #include <cstring>
 
+#include "encoders.hpp"
 #include "kernels.hpp"
 
 namespace mxconv {
@@ -10,138 +11,15 @@ namespace {
 
 #include "generic.inl"
 #include "generic_tiles.inl"
-
-// Eight partial sums a row, one a column of the tile: the same for both 16-bit formats.
-constexpr int64_t kBf16Lanes = 8;
-constexpr int64_t kF16Lanes = 8;
-
-inline void add_tile(const float weights[128], const float x[8], float* sums) {
-    for (int r = 0; r < 16; ++r)
-        for (int c = 0; c < 8; ++c) sums[8 * r + c] += weights[8 * r + c] * x[c];
-}
-
-void bf16_product(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t stride, int64_t num_tokens,
-                  float* sums) {
-    for (int64_t tile = 0; tile < count; ++tile) {
-        float weights[128];
-        for (int i = 0; i < 128; ++i) weights[i] = bf16_value(scratch[tile * 128 + i]);
-        for (int64_t t = 0; t < num_tokens; ++t) {
-            float values[8];
-            for (int c = 0; c < 8; ++c) values[c] = bf16_value(x[t * stride + tile * 8 + c]);
-            add_tile(weights, values, sums + t * 128);
-        }
-    }
-}
-
-void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t stride, int64_t num_tokens,
-                 float* sums) {
-    for (int64_t tile = 0; tile < count; ++tile) {
-        float weights[128];
-        for (int i = 0; i < 128; ++i) weights[i] = f16_value(scratch[tile * 128 + i]);
-        for (int64_t t = 0; t < num_tokens; ++t) add_tile(weights, x + t * stride + tile * 8, sums + t * 128);
-    }
-}
-
-void f16_sum(const float* sums, float* out) {
-    for (int r = 0; r < 16; ++r) {
-        const float* s = sums + 8 * r;
-        out[r] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
-    }
-}
-
-void bf16_sum(const float* sums, float* out) { f16_sum(sums, out); }
-
-void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
-                   float* out) {
-    const int64_t blocks = a.padded / kBlock;
-    for (int64_t i = 0; i < num_tokens * kTileRows; ++i) out[i] = 0.0f;
-    for (int64_t block = 0; block < blocks; ++block) {
-        const uint8_t* codes = matrix.codes + (row_tile * blocks + block) * 256;
-        int8_t weights[16][32];
-        float scales[16];
-        for (int r = 0; r < 16; ++r) {
-            scales[r] = scale_value(matrix, row_tile, block, r);
-            for (int c = 0; c < 32; ++c) {
-                const uint8_t byte = codes[c / 8 * 64 + 4 * r + c % 4];
-                weights[r][c] = matrix.levels[byte >> (c % 8 < 4 ? 0 : 4) & 0xF];
-            }
-        }
-        for (int64_t t = 0; t < num_tokens; ++t) {
-            const int8_t* x = a.codes + (token + t) * a.padded + block * kBlock;
-            const float x_scale = a.scales[(token + t) * blocks + block];
-            for (int r = 0; r < 16; ++r) {
-                int32_t dot = 0;
-                for (int c = 0; c < 32; ++c) dot += weights[r][c] * x[c];
-                out[t * kTileRows + r] += static_cast<float>(dot) * x_scale * scales[r];
-            }
-        }
-    }
-}
-
-void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
-                    float* out) {
-    const int64_t blocks = a.padded / kBlock;
-    for (int64_t i = 0; i < num_tokens * kTileRows; ++i) out[i] = 0.0f;
-    for (int64_t block = 0; block < blocks; ++block) {
-        const uint8_t* codes = matrix.codes + (row_tile * blocks + block) * 256;
-        for (int r = 0; r < 16; ++r) {
-            const float scale = scale_value(matrix, row_tile, block, r);
-            float weights[32];
-            for (int c = 0; c < 32; ++c) {
-                const uint8_t byte = codes[c / 8 * 64 + 4 * r + c % 4];
-                weights[c] = matrix.float_levels[byte >> (c % 8 < 4 ? 0 : 4) & 0xF];
-            }
-            for (int64_t t = 0; t < num_tokens; ++t) {
-                const float* x = a.values + (token + t) * a.padded + block * kBlock;
-                float dot = 0;
-                for (int c = 0; c < 32; ++c) dot += weights[c] * x[c];
-                out[t * kTileRows + r] += dot * scale;
-            }
-        }
-    }
-}
-
-uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
-    uint64_t sums[8] = {};
-    for (int64_t i = 0; i + 64 <= num_bytes; i += 64) {
-        uint64_t words[8];
-        std::memcpy(words, bytes + i, sizeof words);
-        for (int k = 0; k < 8; ++k) sums[k] ^= words[k];
-    }
-    uint64_t all = 0;
-    for (uint64_t sum : sums) all ^= sum;
-    return all;
-}
-
-int64_t multiply_adds(Form form, int64_t iterations) {
-    constexpr int kLanes = 64;
-    if (form == kInt8) {
-        int32_t sums[kLanes] = {};
-        int16_t weights[kLanes], x[kLanes];
-        for (int k = 0; k < kLanes; ++k) weights[k] = x[k] = 1;
-        for (int64_t i = 0; i < iterations; ++i) {
-            asm volatile("" : : "r"(weights), "r"(x) : "memory");
-            for (int k = 0; k < kLanes; ++k) sums[k] += weights[k] * x[k];
-        }
-        asm volatile("" : : "r"(sums) : "memory");
-    } else {
-        float sums[kLanes] = {};
-        float weights[kLanes], x[kLanes];
-        for (int k = 0; k < kLanes; ++k) weights[k] = x[k] = 1;
-        for (int64_t i = 0; i < iterations; ++i) {
-            asm volatile("" : : "r"(weights), "r"(x) : "memory");
-            for (int k = 0; k < kLanes; ++k) sums[k] += weights[k] * x[k];
-        }
-        asm volatile("" : : "r"(sums) : "memory");
-    }
-    return iterations * kLanes;
-}
-
+#include "avx2.inl"
 #include "linear.inl"
+#include "encode_mxfp4.inl"
+#include "encode_bsfp.inl"
+#include "encoders_plain.inl"
 #include "rowwise.inl"
 
 }  // namespace
 
-const Kernels kAvx2{"avx2", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise};
+const Kernels kAvx2{"avx2", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, &kEncoders};
 
 }  // namespace mxconv
