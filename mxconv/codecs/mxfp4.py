@@ -28,6 +28,14 @@ ScaleRule = Literal["ocp", "even", "ceil", "ggml", "mse"]
 SCALE_RULES: tuple[ScaleRule, ...] = get_args(ScaleRule)
 
 
+class NonFiniteError(CodecError):
+    """A weight has no code; says which."""
+
+    def __init__(self, row: int, column: int, value: float) -> None:
+        super().__init__(f"value at index ({row}, {column}) is {value}; MXFP4 needs finite values.")
+        self.row, self.column, self.value = row, column, value
+
+
 def quantize_mxfp4(values: F32, scale_rule: ScaleRule = "ocp") -> tuple[U8, U8]:
     """Quantize rows to MXFP4; a last partial block is padded with zeros.
 
@@ -40,14 +48,14 @@ def quantize_mxfp4(values: F32, scale_rule: ScaleRule = "ocp") -> tuple[U8, U8]:
         scales: (rows, num_blocks) uint8 E8M0.
 
     Raises:
-        CodecError: a value is not finite (names the first index), the rule is unknown.
+        NonFiniteError: a value is not finite; it names the first one's index.
+        CodecError: the rule is unknown.
     """
     if scale_rule not in SCALE_RULES:
         raise CodecError(f"scale rule {scale_rule!r}: unknown; one of {', '.join(SCALE_RULES)} is required.")
     if not np.isfinite(values).all():
         row, column = np.argwhere(~np.isfinite(values))[0]
-        found = values[row, column]
-        raise CodecError(f"value at index ({row}, {column}) is {found}; MXFP4 needs finite values.")
+        raise NonFiniteError(int(row), int(column), float(values[row, column]))
     rows, columns = values.shape
     blocks = np.zeros((rows, -(-columns // BLOCK) * BLOCK), np.float32)
     blocks[:, :columns] = values

@@ -52,8 +52,9 @@ def decode_draft(nibbles: U8, scales: U16, table: SegmentTable) -> F32:
         scales: (rows, num_groups) uint16 BF16 patterns.
 
     Returns:
-        (rows, columns) float32.
+        (rows, columns) float32; infinite where a level at its scale is beyond float32.
     """
     columns = nibbles.shape[1]
     per_column = np.repeat(BF16.decode(scales), GROUP, axis=1)[:, :columns]
-    return table.signed_levels[nibbles] * per_column
+    with np.errstate(over="ignore"):
+        return table.signed_levels[nibbles] * per_column

@@ -1,7 +1,7 @@
 """What the fit sees of a tensor: how often each magnitude pattern occurs, with and without row shifts.
 
-One pass over the weights counts patterns apart for each row shift that occurs. From these counts follow two histograms.
-In the first a pattern counts where it is. In the second each row is moved to a root mean square near 1 by whole octaves,
+One pass over the weights counts patterns, apart for each row shift that occurs. Two histograms follow from that. In
+the first a pattern counts where it is. In the second each row is moved to a root mean square near 1 by whole octaves,
 and counts in one of eight phases, by the eighth of an octave that remains; its weights carry the row's energy, since
 the draft's error is measured over the tensor. What is counted are integers: no order of adding shows in the result.
 """
@@ -42,12 +42,16 @@ def row_shifts_of(patterns: U16, float_format: FloatFormat) -> I8:
     Source:
         formats/bsfp.md, "Row shifts": the mean square is folded per group of 128, groups are added in order.
     """
-    columns = patterns.shape[1]
+    return shifts_of_sums(sums_of_squares(patterns, float_format), patterns.shape[1], float_format)
+
+
+def sums_of_squares(patterns: U16, float_format: FloatFormat) -> F64:
+    """(rows,) float64: the squares of each row's values, folded by groups of 128, which are added in order."""
     squares = group_values(float_format.decode(patterns)) ** 2
     total = np.zeros(len(patterns))
     for group in range(squares.shape[1]):
         total += fold(squares[:, group])
-    return shifts_of_sums(total, columns, float_format)
+    return total
 
 
 def shifts_of_sums(sums_of_squares: F64, num_columns: int, float_format: FloatFormat) -> I8:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mxconv.arrays import F32, I8, U8, U16
+from mxconv.arrays import F32, I8, I64, U8, U16
 from mxconv.codecs.bsfp.draft import decode_draft, fit_group_scales
 from mxconv.codecs.bsfp.planes import decode_planes, encode_planes, restore_escapes
 from mxconv.codecs.bsfp.table import SegmentTable
@@ -97,6 +97,24 @@ def decode_bsfp_draft(packed: PackedBsfp, table: SegmentTable, shape: tuple[int,
     rows, columns = shape
     nibbles = unpack_nibbles(packed.codes)
     return decode_draft(nibbles, unpack_scales(packed.scales), table)[:rows, :columns]
+
+
+def check_escapes(packed: PackedBsfp) -> None:
+    """Raises CodecError where the escape lists contradict themselves."""
+    counts, positions = packed.escape_counts, packed.escape_positions
+    agree = int(counts.sum(dtype=np.int64)) == len(positions) == len(packed.escape_high)
+    if agree and len(positions):
+        tiles = np.repeat(np.arange(counts.size), counts.ravel())
+        ascending = positions[1:] > positions[:-1]
+        agree = positions.max() < TILE_ELEMENTS and bool((ascending | (tiles[1:] > tiles[:-1])).all())
+    if not agree:
+        _escape_mask(packed)  # says what is wrong
+
+
+def escape_offsets(packed: PackedBsfp) -> I64:
+    """(T + 1,) int64: the index of each row tile's first escape, and how many there are."""
+    in_tiles = packed.escape_counts.sum(axis=1, dtype=np.int64)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(in_tiles)])
 
 
 def _in_tile_order(matrix: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "encoders.hpp"
 #include "kernels.hpp"
 
 namespace mxconv {
@@ -11,10 +12,13 @@ namespace {
 #include "generic.inl"
 #include "avx512.inl"
 #include "linear.inl"
+#include "encode_mxfp4.inl"
+#include "encode_bsfp.inl"
+#include "encoders_plain.inl"
 #include "rowwise.inl"
 
 }  // namespace
 
-const Kernels kAvx512Bf16{"avx512bf16", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise};
+const Kernels kAvx512Bf16{"avx512bf16", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, &kEncoders};
 
 }  // namespace mxconv

@@ -108,6 +108,8 @@ struct Rowwise {
                    float* shares, float* out);
 };
 
+struct Encoders;  // encoders.hpp
+
 struct Kernels {
     const char* name;
 
@@ -128,6 +130,8 @@ struct Kernels {
     int64_t (*multiply_adds)(Form form, int64_t iterations);
 
     Rowwise rowwise;
+
+    const Encoders* encoders;
 };
 
 extern const Kernels kPortable;

@@ -1,6 +1,7 @@
 // The implementation that always exists: C++17 without intrinsics, for the compiler's own choice of instructions.
 #include <cstring>
 
+#include "encoders.hpp"
 #include "kernels.hpp"
 
 namespace mxconv {
@@ -136,10 +137,13 @@ int64_t multiply_adds(Form form, int64_t iterations) {
 }
 
 #include "linear.inl"
+#include "encode_mxfp4.inl"
+#include "encode_bsfp.inl"
+#include "encoders_plain.inl"
 #include "rowwise.inl"
 
 }  // namespace
 
-const Kernels kPortable{"portable", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise};
+const Kernels kPortable{"portable", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, &kEncoders};
 
 }  // namespace mxconv

@@ -1,0 +1,194 @@
+// Encoders and decoders of the formats. They run on the thread that calls them, without the interpreter's lock.
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+#include <string>
+
+#include "arrays.hpp"
+#include "bindings.hpp"
+#include "encoders.hpp"
+
+namespace mxconv {
+
+namespace {
+
+WeightFormat weight_format(const std::string& name) {
+    if (name == "BF16") return WeightFormat::kBf16;
+    if (name == "F16") return WeightFormat::kF16;
+    throw nb::value_error("float_format must be BF16 or F16");
+}
+
+ScaleRule scale_rule(const std::string& name) {
+    constexpr const char* kNames[] = {"ocp", "even", "ceil", "ggml", "mse"};
+    for (int i = 0; i < 5; ++i) {
+        if (name == kNames[i]) return static_cast<ScaleRule>(i);
+    }
+    throw nb::value_error("scale_rule must be ocp, even, ceil, ggml or mse");
+}
+
+template <class T>
+Rows rows_of(const Array<T>& weights, WeightFormat format) {
+    require(weights, "weights", {-1, -1});
+    return {format, weights.data(), static_cast<int64_t>(weights.shape(0)), static_cast<int64_t>(weights.shape(1))};
+}
+
+// Row-major index of the first weight that is not finite.
+int64_t first_nonfinite(const Rows& rows) {
+    for (int64_t i = 0; i < rows.rows * rows.columns; ++i) {
+        uint32_t bits;
+        if (rows.format == WeightFormat::kF32) {
+            std::memcpy(&bits, static_cast<const float*>(rows.values) + i, sizeof bits);
+            if ((bits & 0x7FFFFFFF) >= 0x7F800000) return i;
+        } else {
+            bits = static_cast<const uint16_t*>(rows.values)[i] & 0x7FFFu;
+            if (bits >= (rows.format == WeightFormat::kBf16 ? 0x7F80u : 0x7C00u)) return i;
+        }
+    }
+    return -1;
+}
+
+int64_t encode_mxfp4(const Engine& engine, const Rows& rows, const std::string& rule_name, MutableArray<uint8_t>& codes,
+                     MutableArray<uint8_t>& scales) {
+    const int64_t T = rows.row_tiles(), blocks = rows.blocks();
+    require(codes, "codes", {T, 4 * blocks, 64});
+    require(scales, "scales", {T, blocks, 16});
+    const ScaleRule rule = scale_rule(rule_name);
+    uint8_t *codes_out = codes.data(), *scales_out = scales.data();
+    nb::gil_scoped_release unlocked;
+    bool is_finite = true;
+    for (int64_t t = 0; t < T && is_finite; ++t) {
+        is_finite = engine.kernels->encoders->mxfp4(rows, rule, t, codes_out + t * blocks * 256,
+                                                    scales_out + t * blocks * kTileRows);
+    }
+    return is_finite ? -1 : first_nonfinite(rows);
+}
+
+int64_t encode_mxfp4_patterns(const Engine& engine, Array<uint16_t> weights, const std::string& float_format,
+                              const std::string& rule, MutableArray<uint8_t> codes, MutableArray<uint8_t> scales) {
+    return encode_mxfp4(engine, rows_of(weights, weight_format(float_format)), rule, codes, scales);
+}
+
+int64_t encode_mxfp4_values(const Engine& engine, Array<float> weights, const std::string& rule,
+                            MutableArray<uint8_t> codes, MutableArray<uint8_t> scales) {
+    return encode_mxfp4(engine, rows_of(weights, WeightFormat::kF32), rule, codes, scales);
+}
+
+int64_t encode_bsfp(const Engine& engine, Array<uint16_t> weights, const std::string& float_format, int residual_bits,
+                    Array<uint16_t> starts, Array<uint8_t> order, Array<float> levels, MutableArray<uint8_t> codes,
+                    MutableArray<uint8_t> residual_low, MutableArray<uint8_t> residual_high,
+                    MutableArray<uint16_t> scales, MutableArray<uint8_t> escape_counts,
+                    MutableArray<uint8_t> escape_positions, MutableArray<uint8_t> escape_high) {
+    const Rows rows = rows_of(weights, weight_format(float_format));
+    const int64_t T = rows.row_tiles(), C = rows.blocks() * (kBlock / kTileColumns), groups = rows.groups();
+    if (residual_bits < 8 || residual_bits > 12) throw nb::value_error("residual_bits must be 8 to 12");
+    Segments segments{};
+    segments.residual_bits = residual_bits;
+    segments.shared_starts = starts.ndim() == 2 && starts.shape(0) == 1;
+    require(starts, "starts", {segments.shared_starts ? 1 : rows.rows, 8});
+    segments.starts = starts.data();
+    require(order, "order", {8});
+    require(levels, "levels", {8});
+    for (int i = 0; i < 8; ++i) {
+        if (order.data()[i] > 7) throw nb::value_error("order must be codes 0 to 7");
+    }
+    std::memcpy(segments.order, order.data(), 8);
+    std::memcpy(segments.levels, levels.data(), 8 * sizeof(float));
+    const int64_t planes = residual_bits - 8, room = T * C * 128 + kEscapeSlack;
+    require(codes, "codes", {T, C, 64});
+    require(residual_low, "residual_low", {T, C, 128});
+    require(residual_high, "residual_high", {T, C, planes, 16});
+    require(scales, "scales", {T, groups, 16});
+    require(escape_counts, "escape_counts", {T, C});
+    require(escape_positions, "escape_positions", {room});
+    require(escape_high, "escape_high", {room});
+    BsfpTile out{codes.data(),         residual_low.data(),     residual_high.data(), scales.data(),
+                 escape_counts.data(), escape_positions.data(), escape_high.data()};
+    nb::gil_scoped_release unlocked;
+    int64_t num_escapes = 0;
+    for (int64_t t = 0; t < T; ++t) {
+        const int64_t found = engine.kernels->encoders->bsfp(rows, segments, t, out);
+        out.codes += C * 64;
+        out.residual_low += C * 128;
+        out.residual_high += C * planes * 16;
+        out.scales += groups * kTileRows;
+        out.escape_counts += C;
+        out.escape_positions += found;
+        out.escape_high += found;
+        num_escapes += found;
+    }
+    return num_escapes;
+}
+
+void sum_of_squares(const Engine& engine, Array<uint16_t> weights, const std::string& float_format,
+                    MutableArray<double> out) {
+    const Rows rows = rows_of(weights, weight_format(float_format));
+    require(out, "out", {rows.rows});
+    double* sums = out.data();
+    nb::gil_scoped_release unlocked;
+    engine.kernels->encoders->sum_of_squares(rows, 0, rows.rows, sums);
+}
+
+void count_patterns(const Engine& engine, Array<uint16_t> weights, Array<int64_t> slots, MutableArray<int64_t> counts) {
+    const Rows rows = rows_of(weights, WeightFormat::kBf16);
+    require(slots, "slots", {rows.rows});
+    require(counts, "counts", {-1, 1 << 15});
+    for (int64_t row = 0; row < rows.rows; ++row) {
+        if (slots.data()[row] < 0 || slots.data()[row] >= static_cast<int64_t>(counts.shape(0))) {
+            throw nb::value_error("slots must be rows of counts");
+        }
+    }
+    const int64_t* slot = slots.data();
+    int64_t* out = counts.data();
+    nb::gil_scoped_release unlocked;
+    for (int64_t row = 0; row < rows.rows; ++row) {
+        engine.kernels->encoders->count(static_cast<const uint16_t*>(rows.values) + row * rows.columns, rows.columns,
+                                        out + (slot[row] << 15));
+    }
+}
+
+void dequantize(const Engine& engine, const BoundMatrix& bound, int64_t first, MutableArray<float> out) {
+    const Matrix& m = bound.matrix;
+    if (m.kind != MatrixKind::kFourBitFloat) throw nb::type_error("a 4-bit matrix with float levels is required");
+    require(out, "out", {-1, m.columns});
+    const auto rows = static_cast<int64_t>(out.shape(0));
+    if (first % kTileRows || first < 0 || first + rows > m.rows || (rows % kTileRows && first + rows != m.rows)) {
+        throw nb::value_error("rows must be whole tiles of 16 of the matrix");
+    }
+    float* values = out.data();
+    nb::gil_scoped_release unlocked;
+    for (int64_t row = 0; row < rows; row += kTileRows) {
+        engine.kernels->encoders->values(m, (first + row) / kTileRows, values + row * m.columns);
+    }
+}
+
+}  // namespace
+
+void bind_codecs(nb::module_& module) {
+    module.def("encode_mxfp4", &encode_mxfp4_patterns, nb::arg("engine"), nb::arg("weights").noconvert(),
+               nb::arg("float_format"), nb::arg("scale_rule"), nb::arg("codes").noconvert(),
+               nb::arg("scales").noconvert(),
+               "Encode rows of 16-bit patterns to codes (T, C, 64) and scales (T, C / 4, 16). Returns -1, or the "
+               "row-major index of the first weight that is not finite; the output then means nothing.");
+    module.def("encode_mxfp4", &encode_mxfp4_values, nb::arg("engine"), nb::arg("weights").noconvert(),
+               nb::arg("scale_rule"), nb::arg("codes").noconvert(), nb::arg("scales").noconvert(),
+               "The same for float32 weights.");
+    module.def("encode_bsfp", &encode_bsfp, nb::arg("engine"), nb::arg("weights").noconvert(), nb::arg("float_format"),
+               nb::arg("residual_bits"), nb::arg("starts").noconvert(), nb::arg("order").noconvert(),
+               nb::arg("levels").noconvert(), nb::arg("codes").noconvert(), nb::arg("residual_low").noconvert(),
+               nb::arg("residual_high").noconvert(), nb::arg("scales").noconvert(),
+               nb::arg("escape_counts").noconvert(), nb::arg("escape_positions").noconvert(),
+               nb::arg("escape_high").noconvert(),
+               "Encode rows of 16-bit patterns as BSFP; returns the number of escapes. The lists of escapes need room "
+               "for every weight and 64 more bytes.");
+    module.def("sum_of_squares", &sum_of_squares, nb::arg("engine"), nb::arg("weights").noconvert(),
+               nb::arg("float_format"), nb::arg("out").noconvert(),
+               "Write the folded sum of squares of each row of 16-bit patterns to out (rows), float64.");
+    module.def("count_patterns", &count_patterns, nb::arg("engine"), nb::arg("weights").noconvert(),
+               nb::arg("slots").noconvert(), nb::arg("counts").noconvert(),
+               "Add 1 to counts[slots[row], magnitude] for every 16-bit pattern.");
+    module.def("dequantize", &dequantize, nb::arg("engine"), nb::arg("matrix"), nb::arg("first_row"),
+               nb::arg("out").noconvert(),
+               "Write the values of rows first_row, first_row + 1, ... of a four_bit_float matrix to out, float32.");
+}
+
+}  // namespace mxconv
