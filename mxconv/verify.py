@@ -132,16 +132,23 @@ def verify(path: Path, source: Checkpoint | None = None, progress: Progress = si
 
 
 def verify_decoding(
-    path: Path, prompts: Iterable[str], max_new_tokens: int, progress: Progress = silent
+    path: Path,
+    prompts: Iterable[str],
+    max_new_tokens: int,
+    progress: Progress = silent,
+    kernel: str | None = None,
+    num_threads: int | None = None,
 ) -> DecodeRecord:
     """Decode every prompt plainly and with all levels; compare tokens, and logits of every emitted position.
+
+    `kernel` and `num_threads` are as for `LoadedPackage`.
 
     Raises:
         MxconvError: the package cannot be loaded, or a prompt not be decoded.
     """
     num_tokens = num_token_mismatches = num_logit_mismatches = 0
     prompts = list(prompts)
-    with LoadedPackage(path) as loaded:
+    with LoadedPackage(path, kernel=kernel, num_threads=num_threads) as loaded:
         plain, full = Hierarchy(loaded.levels[:1]), Hierarchy(loaded.levels)
         for number, prompt in enumerate(prompts, 1):
             ids = loaded.tokenizer.encode(prompt)

@@ -20,6 +20,10 @@ def verify(
         Path | None, typer.Option(help="Prompts (.jsonl, key `prompt`) to decode with and without drafts.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens a prompt for --decode.")] = 64,
+    kernel: Annotated[str | None, typer.Option(help="Kernels for --decode: numpy or a native implementation.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of native kernels for --decode; all processors by default.")
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -39,7 +43,7 @@ def verify(
         verification = verify_package(package, checkpoint, progress)
     if prompts and verification.ok:
         with progress_bars("prompts") as progress:
-            record = verify_decoding(package, prompts, max_new_tokens, progress)
+            record = verify_decoding(package, prompts, max_new_tokens, progress, kernel, threads)
         verification = replace(verification, decode=record)
     if write and verification.ok:
         write_certificate(package, verification)

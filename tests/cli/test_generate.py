@@ -8,6 +8,7 @@ import pytest
 from checkpoints import write_tiny_llama
 
 from mxconv.cli import generate as generate_module
+from mxconv.kernels.engine import kernel_names
 from mxconv.speculative.hierarchy import Generation, Hierarchy
 
 RESULT_KEYS = {"prompt", "text", "token_ids", "seconds", "tokens_per_second", "rounds", "levels"}
@@ -148,7 +149,7 @@ REFUSED = {
         ["--prompt", "a" * 129],
         "prompt: 129 tokens; the target has 128 positions (max_position_embeddings). Shorten it.",
     ),
-    "an unknown kernel": (["--prompt", "a", "--kernel", "avx2"], "--kernel: 'avx2'; one of numpy is required."),
+    "an unknown kernel": (["--prompt", "a", "--kernel", "mmx"], "--kernel: 'mmx'; on this processor one of "),
     "no prompt file": (["--prompts", "/nowhere/p.jsonl"], "/nowhere/p.jsonl: no such file; a readable file is"),
     "a trace without a folder": (
         ["--prompt", "a", "--trace", "/nowhere/trace.jsonl"],
@@ -182,15 +183,30 @@ def test_a_trace_that_cannot_be_written_is_an_error(run: Any, package: Path, mon
     assert "/nowhere/trace.jsonl: cannot be written (No such file or directory). Check the path." in outcome.stderr
 
 
-def test_the_kernel_may_be_named_by_flag_or_environment(
-    run: Any, package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", kernel_names())
+def test_every_kernel_decodes_losslessly_on_any_number_of_threads(run: Any, package: Path, name: str) -> None:
+    texts = set()
+    for num_threads in (1, 2, 3):
+        outcome = run(
+            "generate", package, "--prompt", "Once upon", "--max-new-tokens", 10,
+            "--kernel", name, "--threads", num_threads, "--check", "--json",
+        )  # fmt: skip
+        assert outcome.exit_code == 0
+        texts.add(tuple(outcome.json["results"][0]["token_ids"]))
+    assert len(texts) == 1
+
+
+def test_the_kernel_may_be_named_by_the_environment(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["generate", package, "--prompt", "a", "--max-new-tokens", 1]
-    assert run(*arguments, "--kernel", "numpy").exit_code == 0
     monkeypatch.setenv("MXCONV_KERNEL", "avx512")
     outcome = run(*arguments)
     assert outcome.exit_code == 1
-    assert "MXCONV_KERNEL: 'avx512'; one of numpy is required." in outcome.stderr
+    assert "MXCONV_KERNEL: 'avx512'; on this processor one of " in outcome.stderr
+    assert run(*arguments, "--kernel", "numpy").exit_code == 0
+
+
+def test_zero_threads_are_bad_usage(run: Any, package: Path) -> None:
+    assert run("generate", package, "--prompt", "a", "--threads", 0).exit_code == 2
 
 
 def test_a_prompt_that_fills_all_positions_gets_one_token(run: Any, package: Path) -> None:
