@@ -2,7 +2,7 @@
 
 from typing import overload
 
-from mxconv.arrays import F32, I8, I64, U8, U16, U64
+from mxconv.arrays import F32, F64, I8, I32, I64, U8, U16, U64
 
 def available() -> list[str]: ...
 def compiler() -> str: ...
@@ -91,3 +91,31 @@ class Decoder:
         masks: U64 | None = None,
         mask_start: int = 0,
     ) -> None: ...
+
+@overload
+def encode_mxfp4(engine: Engine, weights: U16, float_format: str, scale_rule: str, codes: U8, scales: U8) -> int: ...
+@overload
+def encode_mxfp4(engine: Engine, weights: F32, scale_rule: str, codes: U8, scales: U8) -> int: ...
+def encode_bsfp(
+    engine: Engine,
+    weights: U16,
+    float_format: str,
+    residual_bits: int,
+    starts: U16,
+    order: U8,
+    levels: F32,
+    codes: U8,
+    residual_low: U8,
+    residual_high: U8,
+    scales: U16,
+    escape_counts: U8,
+    escape_positions: U8,
+    escape_high: U8,
+) -> int: ...
+def sum_of_squares(engine: Engine, weights: U16, float_format: str, out: F64) -> None: ...
+def count_patterns(engine: Engine, weights: U16, slots: I64, counts: I64) -> None: ...
+def dequantize(engine: Engine, matrix: Matrix, first_row: int, out: F32) -> None: ...
+
+def rms_norm(engine: Engine, x: F32, weight: F32, eps: float, out: F32) -> None: ...
+def silu_multiply(engine: Engine, gate: F32, up: F32, out: F32) -> None: ...
+def attend(engine: Engine, query: F32, keys: F32, values: F32, positions: I32, run: int, out: F32) -> None: ...

@@ -42,6 +42,7 @@ class ActivationBuffer {
 void bind_decoder(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_matrices(nanobind::module_& module);
+void bind_rowwise(nanobind::module_& module);
 void bind_codecs(nanobind::module_& module);
 
 }  // namespace mxconv

@@ -6,5 +6,6 @@ NB_MODULE(_native, module) {
     mxconv::bind_engine(module);
     mxconv::bind_matrices(module);
     mxconv::bind_decoder(module);
+    mxconv::bind_rowwise(module);
     mxconv::bind_codecs(module);
 }

@@ -1,0 +1,66 @@
+// The row-wise kernels one by one, on the calling thread: a forward pass calls them itself, tests compare them here.
+#include <vector>
+
+#include "arrays.hpp"
+#include "bindings.hpp"
+
+namespace mxconv {
+
+namespace {
+
+void rms_norm(const Engine& engine, const Array<float>& x, const Array<float>& weight, double eps,
+              const MutableArray<float>& out) {
+    require(x, "x", {-1, -1});
+    const auto rows = static_cast<int64_t>(x.shape(0)), length = static_cast<int64_t>(x.shape(1));
+    require(weight, "weight", {length});
+    require(out, "out", {rows, length});
+    for (int64_t row = 0; row < rows; ++row) {
+        engine.kernels->rowwise.rms_norm(x.data() + row * length, weight.data(), length, static_cast<float>(eps),
+                                         out.data() + row * length);
+    }
+}
+
+void silu_multiply(const Engine& engine, const Array<float>& gate, const Array<float>& up,
+                   const MutableArray<float>& out) {
+    require(gate, "gate", {-1});
+    const auto length = static_cast<int64_t>(gate.shape(0));
+    require(up, "up", {length});
+    require(out, "out", {length});
+    engine.kernels->rowwise.silu_multiply(gate.data(), up.data(), length, out.data());
+}
+
+void attend(const Engine& engine, const Array<float>& query, const Array<float>& keys, const Array<float>& values,
+            const Array<int32_t>& positions, int64_t run, const MutableArray<float>& out) {
+    require(query, "query", {-1});
+    const auto head_dim = static_cast<int64_t>(query.shape(0));
+    require(keys, "keys", {-1, head_dim});
+    const auto num_positions = static_cast<int64_t>(keys.shape(0));
+    require(values, "values", {num_positions, head_dim});
+    require(positions, "positions", {-1});
+    require(out, "out", {head_dim});
+    const auto num_others = static_cast<int64_t>(positions.shape(0));
+    if (run < 0 || run > num_positions || run + num_others < 1) throw nb::value_error("no visible position");
+    for (int64_t i = 0; i < num_others; ++i) {
+        const int32_t position = positions.data()[i];
+        if (position < 0 || position >= num_positions) throw nb::value_error("a position outside the keys");
+    }
+    const Visible visible{0, run, positions.data(), num_others};
+    std::vector<float> shares(static_cast<size_t>(run + num_others + kAttentionChunk));
+    engine.kernels->rowwise.attend(query.data(), keys.data(), values.data(), head_dim, visible, shares.data(),
+                                   out.data());
+}
+
+}  // namespace
+
+void bind_rowwise(nb::module_& module) {
+    module.def("rms_norm", &rms_norm, nb::arg("engine"), nb::arg("x").noconvert(), nb::arg("weight").noconvert(),
+               nb::arg("eps"), nb::arg("out").noconvert(), "RMS norm of each row of x (rows, n).");
+    module.def("silu_multiply", &silu_multiply, nb::arg("engine"), nb::arg("gate").noconvert(),
+               nb::arg("up").noconvert(), nb::arg("out").noconvert(), "out = silu(gate) * up, each (n,).");
+    module.def("attend", &attend, nb::arg("engine"), nb::arg("query").noconvert(), nb::arg("keys").noconvert(),
+               nb::arg("values").noconvert(), nb::arg("positions").noconvert(), nb::arg("run"),
+               nb::arg("out").noconvert(),
+               "Attention of one scaled query (head_dim,) over the first `run` keys (n, head_dim), then `positions`.");
+}
+
+}  // namespace mxconv
