@@ -13,7 +13,7 @@ from mxconv.arrays import F32, I8, U8, U16
 from mxconv.codecs.bsfp import histogram as reference_histogram
 from mxconv.codecs.bsfp import packing
 from mxconv.codecs.bsfp.draft import GROUP
-from mxconv.codecs.bsfp.histogram import PatternHistogram, shifts_of_sums
+from mxconv.codecs.bsfp.histogram import PatternHistogram, shift_boundaries, shift_limits
 from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE, PackedBsfp
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import VALUES
@@ -57,12 +57,13 @@ def encode_mxfp4(patterns: U16, float_format: FloatFormat, scale_rule: ScaleRule
     if engine is None:
         codes, scales = quantize_mxfp4(float_format.decode(patterns), scale_rule)
         return pack_nibbles(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1))
-    native = _loaded()
+    from mxconv.kernels import _native
+
     patterns = _plain(patterns)
     row_tiles, blocks = _row_tiles(patterns), padded(patterns.shape[1], BLOCK) // BLOCK
     codes = np.empty((row_tiles, blocks * BLOCK // TILE_COLUMNS, TILE_ELEMENTS // 2), np.uint8)
     scales = np.empty((row_tiles, blocks, TILE_ROWS), np.uint8)
-    found = native.encode_mxfp4(engine, patterns, float_format.name, scale_rule, codes, scales)
+    found = _native.encode_mxfp4(engine, patterns, float_format.name, scale_rule, codes, scales)
     if found >= 0:
         row, column = divmod(found, patterns.shape[1])
         raise NonFiniteError(row, column, float(float_format.decode(patterns[row, column : column + 1])[0]))
@@ -81,9 +82,11 @@ def decode_mxfp4(codes: U8, scales: U8, shape: tuple[int, int]) -> F32:
     engine = _engine()
     if engine is None:
         return dequantize_mxfp4(unpack_nibbles(codes), unpack_scales(scales))[:rows, :columns]
-    matrix = _loaded().four_bit_float(rows, columns, _plain(codes), VALUES, _plain(scales), 1.0)
+    from mxconv.kernels import _native
+
+    matrix = _native.four_bit_float(rows, columns, _plain(codes), VALUES, _plain(scales), 1.0)
     out = np.empty(shape, np.float32)
-    _loaded().dequantize(engine, matrix, 0, out)
+    _native.dequantize(engine, matrix, 0, out)
     return out
 
 
@@ -92,10 +95,18 @@ def row_shifts_of(patterns: U16, float_format: FloatFormat) -> I8:
     engine = _engine()
     if engine is None:
         return reference_histogram.row_shifts_of(patterns, float_format)
-    patterns = _plain(patterns)
-    sums = np.empty(len(patterns), np.float64)
-    _loaded().sum_of_squares(engine, patterns, float_format.name, sums)
-    return shifts_of_sums(sums, patterns.shape[1], float_format)
+    from mxconv.kernels import _native
+
+    shifts = np.empty(len(patterns), np.int8)
+    _native.row_shifts(
+        engine,
+        _plain(patterns),
+        float_format.name,
+        shift_boundaries(float_format),
+        shift_limits(float_format)[0],
+        shifts,
+    )
+    return shifts
 
 
 def add_to_histogram(histogram: PatternHistogram, patterns: U16) -> None:
@@ -104,9 +115,11 @@ def add_to_histogram(histogram: PatternHistogram, patterns: U16) -> None:
     if engine is None:
         histogram.add(patterns)
         return
+    from mxconv.kernels import _native
+
     patterns = _plain(patterns)
     slots, counts = histogram.make_room(row_shifts_of(patterns, histogram.float_format), patterns.shape[1])
-    _loaded().count_patterns(engine, patterns, slots, counts)
+    _native.count_patterns(engine, patterns, slots, counts)
 
 
 def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None) -> PackedBsfp:
@@ -114,6 +127,8 @@ def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None
     engine = _engine()
     if engine is None:
         return packing.encode_bsfp(patterns, table, row_shifts)
+    from mxconv.kernels import _native
+
     patterns = _plain(patterns)
     rows, columns = patterns.shape
     row_tiles, column_tiles = _row_tiles(patterns), padded(columns, COLUMN_MULTIPLE) // TILE_COLUMNS
@@ -124,7 +139,7 @@ def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None
     scales = np.empty((row_tiles, padded(columns, GROUP) // GROUP, TILE_ROWS), np.uint16)
     counts = np.empty((row_tiles, column_tiles), np.uint8)
     positions, high_bytes = (np.empty(low.size + ESCAPE_SLACK, np.uint8) for _ in range(2))
-    num_escapes = _loaded().encode_bsfp(
+    num_escapes = _native.encode_bsfp(
         engine,
         patterns,
         table.float_format.name,
@@ -157,10 +172,12 @@ def decode_bsfp(packed: PackedBsfp, table: SegmentTable, shape: tuple[int, int])
     engine = _engine()
     if engine is None:
         return packing.decode_bsfp(packed, table, shape)
+    from mxconv.kernels import _native
+
     packing.check_escapes(packed)
     row_tiles = len(packed.codes)
     starts = table.row_starts(row_tiles * TILE_ROWS, packed.row_shifts)
-    matrix = _loaded().bsfp(
+    matrix = _native.bsfp(
         *shape,
         table.float_format.name,
         _plain(packed.codes),
@@ -182,9 +199,11 @@ def decode_bsfp_draft(packed: PackedBsfp, table: SegmentTable, shape: tuple[int,
     engine = _engine()
     if engine is None:
         return packing.decode_bsfp_draft(packed, table, shape)
-    matrix = _loaded().four_bit_float(*shape, _plain(packed.codes), table.signed_levels, _plain(packed.scales), 1.0)
+    from mxconv.kernels import _native
+
+    matrix = _native.four_bit_float(*shape, _plain(packed.codes), table.signed_levels, _plain(packed.scales), 1.0)
     out = np.empty(shape, np.float32)
-    _loaded().dequantize(engine, matrix, 0, out)
+    _native.dequantize(engine, matrix, 0, out)
     return out
 
 
@@ -199,9 +218,3 @@ def _row_tiles(patterns: U16) -> int:
 def _plain(array: NDArray[Scalar]) -> NDArray[Scalar]:
     """The array itself, or a copy in C order where it is strided or lies at an odd byte, as in others' files."""
     return np.require(array, requirements=["C", "A"])
-
-
-def _loaded():  # type: ignore[no-untyped-def]  # a module has no type of its own
-    from mxconv.kernels import _native
-
-    return _native

@@ -7,6 +7,7 @@ the draft's error is measured over the tensor. What is counted are integers: no 
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -54,12 +55,19 @@ def sums_of_squares(patterns: U16, float_format: FloatFormat) -> F64:
     return total
 
 
+@cache
+def shift_boundaries(float_format: FloatFormat) -> F64:
+    """The mean squares at which the second, third, ... of the shifts begin, ascending."""
+    least, largest = shift_limits(float_format)
+    boundaries: F64 = 2.0 ** ((np.arange(least + 1, largest + 1) - 0.5) / (SHIFTS_PER_OCTAVE / 2))
+    return boundaries
+
+
 def shifts_of_sums(sums_of_squares: F64, num_columns: int, float_format: FloatFormat) -> I8:
     """The shifts of rows, from the sums of their squares."""
     mean_square = sums_of_squares / max(num_columns, 1)
-    least, largest = shift_limits(float_format)
-    boundaries = 2.0 ** ((np.arange(least + 1, largest + 1) - 0.5) / (SHIFTS_PER_OCTAVE / 2))
-    shifts = np.searchsorted(boundaries, mean_square, side="right") + least
+    least, _ = shift_limits(float_format)
+    shifts = np.searchsorted(shift_boundaries(float_format), mean_square, side="right") + least
     return np.where(mean_square > 0, shifts, 0).astype(np.int8)
 
 
@@ -111,7 +119,8 @@ class PatternHistogram:
     @property
     def counts(self) -> I64:
         """(32768,) by pattern."""
-        return self._by_shift.sum(axis=0)
+        counts: I64 = self._by_shift.sum(axis=0)
+        return counts
 
     @property
     def shifted_counts(self) -> I64:

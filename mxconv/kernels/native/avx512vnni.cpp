@@ -14,7 +14,9 @@ namespace {
 #include "linear.inl"
 #include "encode_mxfp4.inl"
 #include "encode_bsfp.inl"
-#include "encoders_plain.inl"
+#include "encode_mxfp4_avx512.inl"
+#include "encode_bsfp_avx512.inl"
+#include "encoders_avx512.inl"
 #include "rowwise.inl"
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Encoders and decoders of the formats. They run on the thread that calls them, without the interpreter's lock.
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -93,6 +94,14 @@ int64_t encode_bsfp(const Engine& engine, Array<uint16_t> weights, const std::st
     }
     std::memcpy(segments.order, order.data(), 8);
     std::memcpy(segments.levels, levels.data(), 8 * sizeof(float));
+    for (size_t row = 0; row < starts.shape(0); ++row) {
+        for (int rank = 1; rank < 8; ++rank) {
+            const uint16_t* s = starts.data() + 8 * row;
+            if (s[segments.order[rank - 1]] > s[segments.order[rank]]) {
+                throw nb::value_error("starts must ascend in the order of codes");
+            }
+        }
+    }
     const int64_t planes = residual_bits - 8, room = T * C * 128 + kEscapeSlack;
     require(codes, "codes", {T, C, 64});
     require(residual_low, "residual_low", {T, C, 128});
@@ -126,6 +135,38 @@ void sum_of_squares(const Engine& engine, Array<uint16_t> weights, const std::st
     double* sums = out.data();
     nb::gil_scoped_release unlocked;
     engine.kernels->encoders->sum_of_squares(rows, 0, rows.rows, sums);
+}
+
+// Row shifts: how many boundaries do not exceed a row's mean square, counted from the least shift; 0 for rows of zeros.
+void row_shifts(const Engine& engine, Array<uint16_t> weights, const std::string& float_format,
+                Array<double> boundaries, int least_shift, MutableArray<int8_t> out) {
+    const Rows rows = rows_of(weights, weight_format(float_format));
+    require(boundaries, "boundaries", {-1});
+    require(out, "out", {rows.rows});
+    const double *begin = boundaries.data(), *end = begin + boundaries.shape(0);
+    int8_t* shifts = out.data();
+    nb::gil_scoped_release unlocked;
+    const Encoders& encoders = *engine.kernels->encoders;
+    const auto columns = static_cast<double>(std::max<int64_t>(rows.columns, 1));
+    const auto shift_of = [&](double sum) {
+        return static_cast<int8_t>(std::upper_bound(begin, end, sum / columns) - begin + least_shift);
+    };
+    const double doubt = (columns / 16 + 64) * 0x1p-23;  // twice what the roundings can amount to
+    for (int64_t row = 0; row < rows.rows; ++row) {
+        if (encoders.squares_nearly != nullptr) {
+            float nearly;
+            encoders.squares_nearly(rows, row, row + 1, &nearly);
+            const double sum = static_cast<double>(nearly);
+            const int8_t low = shift_of(sum * (1 - doubt)), high = shift_of(sum * (1 + doubt));
+            if (sum > 0x1p-80 && sum < 0x1p100 && low == high) {
+                shifts[row] = low;
+                continue;
+            }
+        }
+        double sum;
+        encoders.sum_of_squares(rows, row, row + 1, &sum);
+        shifts[row] = sum > 0 ? shift_of(sum) : int8_t{0};
+    }
 }
 
 void count_patterns(const Engine& engine, Array<uint16_t> weights, Array<int64_t> slots, MutableArray<int64_t> counts) {
@@ -183,6 +224,9 @@ void bind_codecs(nb::module_& module) {
     module.def("sum_of_squares", &sum_of_squares, nb::arg("engine"), nb::arg("weights").noconvert(),
                nb::arg("float_format"), nb::arg("out").noconvert(),
                "Write the folded sum of squares of each row of 16-bit patterns to out (rows), float64.");
+    module.def("row_shifts", &row_shifts, nb::arg("engine"), nb::arg("weights").noconvert(), nb::arg("float_format"),
+               nb::arg("boundaries").noconvert(), nb::arg("least_shift"), nb::arg("out").noconvert(),
+               "Write the row shifts of 16-bit patterns to out (rows), int8.");
     module.def("count_patterns", &count_patterns, nb::arg("engine"), nb::arg("weights").noconvert(),
                nb::arg("slots").noconvert(), nb::arg("counts").noconvert(),
                "Add 1 to counts[slots[row], magnitude] for every 16-bit pattern.");

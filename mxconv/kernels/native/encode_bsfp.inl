@@ -47,72 +47,106 @@ void count_patterns(const uint16_t* patterns, int64_t num_patterns, int64_t* cou
     for (; i < num_patterns; ++i) ++counts[patterns[i] & 0x7FFF];
 }
 
-// The BF16 pattern of sum(w q) / sum(q q): through binary32, each time to nearest even.
-inline uint16_t group_scale(double products, double squares) {
-    if (!(squares > 0)) return 0;
-    const double scale = products / squares;
+// Segments of up to 32 weights of a row.
+struct Split {
+    uint16_t offsets[32];  // from the start, modulo 2^16: an escape's is 2^R or more
+    uint8_t codes[32];
+};
+
+inline void split(const uint16_t* patterns, int64_t count, const uint16_t* starts, const uint8_t* order, Split& out) {
+    uint16_t magnitudes[32] = {};
+    for (int64_t i = 0; i < count; ++i) magnitudes[i] = patterns[i] & 0x7FFF;
+    uint16_t chosen[32], codes[32];
+    for (int i = 0; i < 32; ++i) {
+        chosen[i] = starts[order[0]];
+        codes[i] = order[0];
+    }
+    for (int k = 1; k < 8; ++k) {
+        const uint16_t start = starts[order[k]], code = order[k];
+        for (int i = 0; i < 32; ++i) {
+            const bool is_above = magnitudes[i] >= start;
+            chosen[i] = is_above ? start : chosen[i];
+            codes[i] = is_above ? code : codes[i];
+        }
+    }
+    for (int i = 0; i < 32; ++i) {
+        out.offsets[i] = static_cast<uint16_t>(magnitudes[i] - chosen[i]);
+        out.codes[i] = static_cast<uint8_t>(codes[i]);
+    }
+}
+
+// The BF16 pattern of sum(w q) / sum(q q) over a group of a row: through binary32, each time to nearest even.
+uint16_t exact_group_scale(const Rows& rows, const Segments& segments, int64_t row, int64_t group) {
+    double products[kGroup] = {}, squares[kGroup] = {};
+    for (int64_t begin = 0; begin < kGroup; begin += 32) {
+        const int64_t column = group * kGroup + begin;
+        const int64_t count = least(32, rows.columns - column);
+        if (count <= 0) break;
+        const uint16_t* patterns = patterns_of(rows, row) + column;
+        Split found;
+        split(patterns, count, starts_of(segments, row), segments.order, found);
+        for (int64_t i = 0; i < count; ++i) {
+            // with the sign of both: an infinity counts as +0, and a negative level times that is -0
+            const double level = static_cast<double>(segments.levels[found.codes[i]]);
+            products[begin + i] = weight_value(patterns[i], rows.format) * (patterns[i] & 0x8000 ? -level : level);
+            squares[begin + i] = level * level;
+        }
+    }
+    const double square = fold<kGroup>(squares);
+    if (!(square > 0)) return 0;
+    const double scale = fold<kGroup>(products) / square;
     return round_to_bf16(static_cast<float>(scale < 0x1.fep127 ? scale : 0x1.fep127));
 }
 
 int64_t encode_bsfp_plainly(const Rows& rows, const Segments& segments, int64_t row_tile, const BsfpTile& out) {
-    const int64_t tiles = rows.blocks() * (kBlock / kTileColumns);
     const int64_t planes = segments.residual_bits - 8;
     const int64_t num_rows = least(kTileRows, rows.rows - row_tile * kTileRows);
-    std::memset(out.codes, 0, static_cast<size_t>(tiles * 64));
-    std::memset(out.residual_low, 0, static_cast<size_t>(tiles * 128));
-    std::memset(out.residual_high, 0, static_cast<size_t>(tiles * planes * 16));
-    std::memset(out.scales, 0, static_cast<size_t>(rows.groups() * kTileRows) * sizeof(uint16_t));
-    for (int64_t r = 0; r < num_rows; ++r) {
-        const uint16_t* patterns = patterns_of(rows, row_tile * kTileRows + r);
-        const uint16_t* starts = starts_of(segments, row_tile * kTileRows + r);
-        double products[kGroup], squares[kGroup];
-        for (int64_t column = 0; column < rows.columns; ++column) {
-            const uint16_t pattern = patterns[column];
-            const int magnitude = pattern & 0x7FFF;
-            int rank = 0;
-            for (int k = 1; k < 8; ++k) rank += magnitude >= starts[segments.order[k]];
-            const int code = segments.order[rank];
-            const int offset = magnitude - starts[code];
-            const bool is_escape = offset < 0 || offset >> segments.residual_bits != 0;
-            const int residual = is_escape ? offset & 0xFF : offset;
-            const int nibble = code | (pattern >> 12 & 8);
-            const int64_t tile = column / kTileColumns, c = column % kTileColumns;
-            out.codes[tile * 64 + 4 * r + c % 4] |= static_cast<uint8_t>(c < 4 ? nibble : nibble << 4);
-            out.residual_low[tile * 128 + 8 * r + c] = static_cast<uint8_t>(residual);
-            for (int64_t plane = 0; plane < planes; ++plane) {
-                out.residual_high[(tile * planes + plane) * 16 + r] |=
-                    static_cast<uint8_t>((residual >> (8 + plane) & 1) << c);
+    int64_t num_escapes = 0;
+    for (int64_t block = 0; block < rows.blocks(); ++block) {
+        const int64_t columns = least(kBlock, rows.columns - block * kBlock);
+        uint8_t nibbles[16][32] = {}, low[16][32] = {}, high[16][32] = {}, high_bytes[16][32];
+        bool is_escape[16][32] = {};
+        for (int64_t r = 0; r < num_rows; ++r) {
+            const int64_t row = row_tile * kTileRows + r;
+            const uint16_t* patterns = patterns_of(rows, row) + block * kBlock;
+            Split found;
+            split(patterns, columns, starts_of(segments, row), segments.order, found);
+            for (int64_t i = 0; i < columns; ++i) {
+                is_escape[r][i] = found.offsets[i] >> segments.residual_bits != 0;
+                nibbles[r][i] = static_cast<uint8_t>(found.codes[i] | (patterns[i] >> 12 & 8));
+                low[r][i] = static_cast<uint8_t>(found.offsets[i]);
+                high[r][i] = static_cast<uint8_t>(is_escape[r][i] ? 0 : found.offsets[i] >> 8);
+                high_bytes[r][i] = static_cast<uint8_t>(patterns[i] >> 8);
             }
-            // with the sign of both: an infinity counts as +0, and a negative level times that is -0
-            const double level = static_cast<double>(segments.levels[code]);
-            const double signed_level = pattern & 0x8000 ? -level : level;
-            products[column % kGroup] = weight_value(pattern, rows.format) * signed_level;
-            squares[column % kGroup] = level * level;
-            if (column % kGroup == kGroup - 1 || column == rows.columns - 1) {
-                for (int64_t i = column % kGroup + 1; i < kGroup; ++i) products[i] = squares[i] = 0;
-                const double product = fold<kGroup>(products), square = fold<kGroup>(squares);
-                out.scales[column / kGroup * kTileRows + r] = group_scale(product, square);
+        }
+        for (int64_t t = 0; t < 4; ++t) {
+            const int64_t tile = block * 4 + t;
+            const int64_t before = num_escapes;
+            for (int64_t r = 0; r < kTileRows; ++r) {
+                const uint8_t* nibble = nibbles[r] + 8 * t;
+                for (int j = 0; j < 4; ++j) {
+                    out.codes[tile * 64 + 4 * r + j] = static_cast<uint8_t>(nibble[j] | nibble[j + 4] << 4);
+                }
+                std::memcpy(out.residual_low + tile * 128 + 8 * r, low[r] + 8 * t, 8);
+                for (int64_t plane = 0; plane < planes; ++plane) {
+                    int bits = 0;
+                    for (int j = 0; j < 8; ++j) bits |= (high[r][8 * t + j] >> plane & 1) << j;
+                    out.residual_high[(tile * planes + plane) * 16 + r] = static_cast<uint8_t>(bits);
+                }
+                for (int j = 0; j < 8; ++j) {  // always written, kept only where it is one
+                    out.escape_positions[num_escapes] = static_cast<uint8_t>(8 * r + j);
+                    out.escape_high[num_escapes] = high_bytes[r][8 * t + j];
+                    num_escapes += is_escape[r][8 * t + j];
+                }
             }
+            out.escape_counts[tile] = static_cast<uint8_t>(num_escapes - before);
         }
     }
-    int64_t num_escapes = 0;  // in the order of tiles, which the loop above does not have
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-        int in_tile = 0;
-        for (int64_t r = 0; r < num_rows; ++r) {
-            const uint16_t* patterns = patterns_of(rows, row_tile * kTileRows + r);
-            const uint16_t* starts = starts_of(segments, row_tile * kTileRows + r);
-            for (int64_t c = 0; c < least(kTileColumns, rows.columns - tile * kTileColumns); ++c) {
-                const uint16_t pattern = patterns[tile * kTileColumns + c];
-                const int code = out.codes[tile * 64 + 4 * r + c % 4] >> (c < 4 ? 0 : 4) & 7;
-                const int offset = (pattern & 0x7FFF) - starts[code];
-                if (offset >= 0 && offset >> segments.residual_bits == 0) continue;
-                out.escape_positions[num_escapes] = static_cast<uint8_t>(8 * r + c);
-                out.escape_high[num_escapes] = static_cast<uint8_t>(pattern >> 8);
-                ++num_escapes;
-                ++in_tile;
-            }
+    for (int64_t group = 0; group < rows.groups(); ++group) {
+        for (int64_t r = 0; r < kTileRows; ++r) {
+            out.scales[group * kTileRows + r] =
+                r < num_rows ? exact_group_scale(rows, segments, row_tile * kTileRows + r, group) : uint16_t{0};
         }
-        out.escape_counts[tile] = static_cast<uint8_t>(in_tile);
     }
     return num_escapes;
 }

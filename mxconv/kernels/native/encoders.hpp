@@ -56,6 +56,10 @@ struct Encoders {
     // The sum of the squares of each row, folded by groups in binary64 (formats/bsfp.md, "Row shifts"); 16-bit patterns.
     void (*sum_of_squares)(const Rows& rows, int64_t first, int64_t last, double* sums);
 
+    // The same in binary32, at most columns / 16 + 64 roundings off; squares below 2^-126 may count as 0, above 2^127 as
+    // infinite. Null where it would not be faster.
+    void (*squares_nearly)(const Rows& rows, int64_t first, int64_t last, float* sums);
+
     // counts[pattern & 0x7FFF] += 1 for each pattern.
     void (*count)(const uint16_t* patterns, int64_t num_patterns, int64_t* counts);
 

@@ -1,0 +1,4 @@
+// The encoders of both AVX-512 files.
+
+const Encoders kEncoders{encode_mxfp4_avx512,   encode_bsfp_avx512, sum_of_squares_plainly,
+                         squares_nearly_avx512, count_patterns,     draft_values};
