@@ -8,7 +8,7 @@ namespace mxconv {
 
 namespace {
 
-constexpr int kSpins = 4000;       // at a barrier, before the processor is offered to others
+constexpr int kSpins = 256;        // at a barrier, a few microseconds; then others get the processor, perhaps ours
 constexpr int kIdleSpins = 20000;  // between calls, before sleeping: about 200 microseconds
 
 inline void pause() {
