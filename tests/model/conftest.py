@@ -133,9 +133,22 @@ def tiny_oracle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ora
 
 
 @pytest.fixture(scope="session", params=list(ARCHITECTURES))
-def oracle(request: pytest.FixtureRequest, tiny_oracle: Callable[[str], Oracle]) -> Oracle:
+def architecture(request: pytest.FixtureRequest) -> str:
+    """The name of every architecture in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def architectures() -> list[str]:
+    """All their names."""
+    return list(ARCHITECTURES)
+
+
+@pytest.fixture(scope="session")
+def oracle(architecture: str, tiny_oracle: Callable[[str], Oracle]) -> Oracle:
     """Every architecture in turn."""
-    return tiny_oracle(request.param)
+    return tiny_oracle(architecture)
 
 
 def shared_folders() -> list[Any]:

@@ -1,0 +1,83 @@
+"""Native copies of decoders, in every format, from the 16-bit patterns of their matrices."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mxconv.arrays import F32, U16
+from mxconv.checkpoint.package import StoredBsfp, StoredMxfp4
+from mxconv.codecs.bsfp.fit import fit_table
+from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
+from mxconv.codecs.bsfp.packing import encode_bsfp
+from mxconv.codecs.float16 import BF16, FloatFormat
+from mxconv.codecs.mxfp4 import quantize_mxfp4
+from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.matrix import Matrix
+from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
+from mxconv.model.loader import EMBEDDING
+from mxconv.model.matrices import Matrices
+from mxconv.model.weights import Weights
+
+Maker = Callable[[Matrices, U16, FloatFormat], Matrix]
+
+
+def dense(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
+    return matrices.dense(patterns, float_format)
+
+
+def stored_bsfp(patterns: U16, float_format: FloatFormat) -> StoredBsfp:
+    """Encoded with row shifts, narrow segments and their escapes."""
+    histogram = PatternHistogram(float_format)
+    histogram.add(patterns)
+    table = fit_table(histogram, 8 if float_format == BF16 else 10, True).table
+    packed = encode_bsfp(patterns, table, row_shifts_of(patterns, float_format))
+    offsets = np.concatenate([[0], np.cumsum(packed.escape_counts.sum(axis=1, dtype=np.int64))]).astype(np.int64)
+    return StoredBsfp((patterns.shape[0], patterns.shape[1]), table, packed, offsets, 1.0)
+
+
+def bsfp(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
+    return matrices.bsfp(stored_bsfp(patterns, float_format), "test")
+
+
+def bsfp_draft(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
+    return matrices.bsfp_draft(stored_bsfp(patterns, float_format))
+
+
+def mxfp4_draft(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
+    codes, scales = quantize_mxfp4(float_format.decode(patterns))
+    packed = pack_nibbles(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1))
+    return matrices.mxfp4_draft(StoredMxfp4((patterns.shape[0], patterns.shape[1]), *packed))
+
+
+TARGETS: dict[str, Maker] = {"dense": dense, "bsfp": bsfp}
+DRAFTS: dict[str, Maker] = {"mxfp4": mxfp4_draft, "bsfp-draft": bsfp_draft}
+
+
+def with_format(weights: Weights, float_format: FloatFormat) -> Weights:
+    """Dense weights rounded to a 16-bit format."""
+    rounded = {
+        name: DenseMatrix(float_format.encode(values_of(matrix)), float_format)
+        for name, matrix in weights.matrices.items()
+    }
+    return Weights(rounded, weights.vectors)
+
+
+def values_of(matrix: Matrix) -> F32:
+    return matrix.rows(np.arange(matrix.shape[0]))
+
+
+def convert(weights: Weights, matrices: Matrices, make: Maker) -> Weights:
+    """Every dense matrix made anew, the embedding exact."""
+    made = {}
+    for name, matrix in weights.matrices.items():
+        assert isinstance(matrix, DenseMatrix)
+        is_exact = name == EMBEDDING and make in DRAFTS.values()
+        made[name] = (dense if is_exact else make)(matrices, matrix.patterns, matrix.float_format)
+    return Weights(made, weights.vectors)
+
+
+def native_copy(config: ModelConfig, weights: Weights, matrices: Matrices, make: Maker = dense) -> Decoder:
+    """A decoder of dense weights, on the kernels of `matrices`."""
+    return matrices.decoder(config, convert(weights, matrices, make), "copy")

@@ -1,0 +1,45 @@
+"""Whether the logits of a position depend on the token prefix alone, bit for bit: the check, for any decoder."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mxconv.model.cache import KVCache
+from mxconv.model.decoder import Decoder
+
+WIDTHS = (1, 2, 3, 5, 8, 16, 33, 64)
+
+
+def logits_in_steps(decoder: Decoder, token_ids: list[int], widths: Sequence[int]) -> np.ndarray:
+    """All logits when the tokens go in by these numbers, the last of which is repeated."""
+    cache = KVCache(decoder.config, capacity=8)
+    parts = []
+    while cache.length < len(token_ids):
+        width = widths[min(len(parts), len(widths) - 1)]
+        parts.append(decoder.forward(token_ids[cache.length : cache.length + width], cache))
+    return np.concatenate(parts)
+
+
+def assert_same_bits(found: np.ndarray, expected: np.ndarray, how: str) -> None:
+    """Bits, not values: -0 differs from 0, and a NaN may equal itself."""
+    differs = (found.view(np.uint32) != expected.view(np.uint32)).any(axis=1)
+    assert not differs.any(), f"{how}: logits of position {int(differs.argmax())} differ"
+
+
+def assert_invariant(
+    decoder: Decoder, token_ids: list[int], expected: np.ndarray, widths: Sequence[int] = WIDTHS
+) -> None:
+    """At every width the logits are those expected."""
+    for width in widths:
+        assert_same_bits(logits_in_steps(decoder, token_ids, [width]), expected, f"width {width}")
+
+
+def logits_after_rollback(
+    decoder: Decoder, token_ids: list[int], kept: int, rejected: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of the first `kept` tokens, and of the rest after others were tried behind those and taken back."""
+    cache = KVCache(decoder.config, capacity=1)
+    first = decoder.forward(token_ids[:kept], cache)
+    decoder.forward(rejected, cache)
+    cache.truncate(kept)
+    return first, decoder.forward(token_ids[kept:], cache)
