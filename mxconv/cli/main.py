@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from mxconv.cli.bench import bench
 from mxconv.cli.generate import generate
 from mxconv.cli.inspect import inspect
 from mxconv.cli.quantize import quantize
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 for command in (quantize, inspect, verify, generate):
     app.command()(command)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

@@ -1,0 +1,86 @@
+"""The encoders alone, in memory, by one thread: BSFP with its fit, as a conversion runs them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arrays import U16
+from mxconv.bench.rates import seconds_of
+from mxconv.bench.samples import spread
+from mxconv.codecs.bsfp import histogram, packing
+from mxconv.codecs.bsfp.fit import fit_table
+from mxconv.codecs.bsfp.histogram import PatternHistogram
+from mxconv.codecs.bsfp.packing import PackedBsfp
+from mxconv.codecs.float16 import BF16
+from mxconv.codecs.mxfp4 import quantize_mxfp4
+from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
+from mxconv.conversion.options import Codec
+from mxconv.errors import MxconvError
+from mxconv.kernels import encoders
+
+SHAPE = 4096, 4096
+CHECKED_ROWS = 64
+SIGMA = 0.02
+NUM_SAMPLES = 7
+
+Encoder = Callable[[U16], list[NDArray[Any]]]
+
+
+def encoder_bytes_per_second(codec: Codec) -> float:
+    """Bytes of 16-bit weights a second; what the encoder writes is compared with the NumPy codec's first.
+
+    Raises:
+        MxconvError: the bytes differ.
+    """
+    encode, reference = ENCODERS[codec]
+    patterns = BF16.encode(np.random.default_rng(0).standard_normal(SHAPE, np.float32) * np.float32(SIGMA))
+    check_encoder(codec, encode, reference, patterns[:CHECKED_ROWS])
+    encode(patterns)
+    return patterns.nbytes / spread([seconds_of(lambda: encode(patterns)) for _ in range(NUM_SAMPLES)]).median
+
+
+def check_encoder(codec: str, encode: Encoder, reference: Encoder, patterns: U16) -> None:
+    """Raises MxconvError unless both give the same arrays."""
+    pairs = zip(encode(patterns), reference(patterns), strict=True)
+    if not all(np.array_equal(mine, other) for mine, other in pairs):
+        raise MxconvError(
+            f"encoder {codec}: other bytes than the NumPy codec's; the same are required. It is not measured; please "
+            "report this as a defect."
+        )
+
+
+def _mxfp4(patterns: U16) -> list[NDArray[Any]]:
+    return list(encoders.encode_mxfp4(patterns, BF16))
+
+
+def _reference_mxfp4(patterns: U16) -> list[NDArray[Any]]:
+    codes, scales = quantize_mxfp4(BF16.decode(patterns))
+    return [pack_nibbles(codes), pack_scales(scales)]
+
+
+def _bsfp(patterns: U16) -> list[NDArray[Any]]:
+    counts = PatternHistogram(BF16)
+    encoders.add_to_histogram(counts, patterns)
+    table = fit_table(counts).table
+    shifts = encoders.row_shifts_of(patterns, BF16) if table.has_row_shifts else None
+    return _arrays(encoders.encode_bsfp(patterns, table, shifts))
+
+
+def _reference_bsfp(patterns: U16) -> list[NDArray[Any]]:
+    counts = PatternHistogram(BF16)
+    counts.add(patterns)
+    table = fit_table(counts).table
+    shifts = histogram.row_shifts_of(patterns, BF16) if table.has_row_shifts else None
+    return _arrays(packing.encode_bsfp(patterns, table, shifts))
+
+
+def _arrays(packed: PackedBsfp) -> list[NDArray[Any]]:
+    return [array for array in vars(packed).values() if array is not None]
+
+
+ENCODERS: dict[Codec, tuple[Encoder, Encoder]] = {
+    "mxfp4": (_mxfp4, _reference_mxfp4),
+    "bsfp": (_bsfp, _reference_bsfp),
+}

@@ -1,0 +1,64 @@
+"""Which machine measured: what every table of figures begins with."""
+
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import mxconv
+from mxconv.kernels import _native
+
+DEFAULT_CACHE_BYTES = 64 << 20
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A processor, how many threads of it were used, and what was compiled from which sources."""
+
+    cpu: str
+    threads: int
+    compiler: str
+    commit: str | None  # of the checkout that mxconv runs from, "+" behind it where files differ; None elsewhere
+
+
+def this_machine(num_threads: int) -> Machine:
+    version = _native.compiler()
+    return Machine(_cpu_name(), num_threads, f"GCC {version}" if version[:1].isdigit() else version, _commit())
+
+
+def last_level_cache_bytes(caches: Path = CACHES) -> int:
+    """The size of the largest cache that Linux lists; 64 MiB where it lists none."""
+    found = []
+    for path in caches.glob("index*/size"):
+        text = path.read_text().strip()
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+        digits = text.rstrip("KMG")
+        if digits.isdecimal():
+            found.append(int(digits) * unit)
+    return max(found, default=DEFAULT_CACHE_BYTES)
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    root = Path(mxconv.__file__).resolve().parents[1]
+    if not (root / ".git").exists():  # an installed package may lie inside a checkout of something else
+        return None
+    commit = _git(root, "rev-parse", "HEAD")
+    return f"{commit}+" if commit and _git(root, "status", "--porcelain", "--untracked-files=no") else commit
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        found = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
