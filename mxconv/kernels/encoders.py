@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import F32, I8, U8, U16
+from mxconv.arrays import F32, I8, I64, U8, U16
 from mxconv.codecs.bsfp import histogram as reference_histogram
-from mxconv.codecs.bsfp import packing
+from mxconv.codecs.bsfp import fit, packing
 from mxconv.codecs.bsfp.draft import GROUP
+from mxconv.codecs.bsfp.fit import Cells, FittedTable
 from mxconv.codecs.bsfp.histogram import PatternHistogram, shift_boundaries, shift_limits
 from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE, PackedBsfp
-from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.bsfp.table import NUM_CODES, SegmentTable
 from mxconv.codecs.e2m1 import VALUES
 from mxconv.codecs.float16 import FloatFormat
 from mxconv.codecs.mxfp4 import BLOCK, NonFiniteError, ScaleRule, dequantize_mxfp4, quantize_mxfp4
@@ -120,6 +121,21 @@ def add_to_histogram(histogram: PatternHistogram, patterns: U16) -> None:
     patterns = _plain(patterns)
     slots, counts = histogram.make_room(row_shifts_of(patterns, histogram.float_format), patterns.shape[1])
     _native.count_patterns(engine, patterns, slots, counts)
+
+
+def fit_table(histogram: PatternHistogram, residual_bits: int | None = None) -> FittedTable:
+    """Choose a tensor's segments: `mxconv.codecs.bsfp.fit.fit_table`."""
+    engine = _engine()
+    if engine is None:
+        return fit.fit_table(histogram, residual_bits)
+    from mxconv.kernels import _native
+
+    def best_cuts(cells: Cells, price: float) -> tuple[I64, float]:
+        chosen = np.empty(NUM_CODES, np.int64)
+        error = _native.fit_cuts(engine, _plain(cells.weights), _plain(cells.energy), cells.reach, price, chosen)
+        return chosen, error
+
+    return fit.fit_table(histogram, residual_bits, choose=best_cuts)
 
 
 def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None) -> PackedBsfp:

@@ -308,6 +308,16 @@ def test_row_shifts_and_histograms_are_those_of_numpy(kernel: str, shape: tuple[
 
 
 @both
+@pytest.mark.parametrize("shape", [(1, 1), (16, 32), (48, 160), (20, 1100)], ids=str)
+def test_fitted_tables_are_those_of_numpy(shape: tuple[int, int], kind: FloatFormat) -> None:
+    for patterns in (weights(kind, shape), np.zeros(shape, np.uint16), np.full(shape, 0x3DCC, np.uint16)):
+        histogram = PatternHistogram(kind)
+        histogram.add(patterns)
+        for bits in (None, RESIDUAL_BITS[kind.name][-1]):
+            assert encoders.fit_table(histogram, bits) == fit_table(histogram, bits)
+
+
+@both
 @given(patterns=matrices)
 def test_row_shifts_of_any_patterns_are_those_of_numpy(kernel: str, kind: FloatFormat, patterns: np.ndarray) -> None:
     sums = np.empty(len(patterns))

@@ -10,6 +10,7 @@ a bit is worth: at the optimum of `bits per weight + draft error in dB` it is 24
 bits an escape. The same sum chooses the residual width, and whether row shifts pay for their byte a row.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,8 +40,24 @@ class FittedTable:
     cost: float  # bits a weight with escapes at their price, plus draft error in dB: what the fit minimizes
 
 
+@dataclass(frozen=True)
+class Cells:
+    """What a segment costs between any two of n cuts: running sums below each cut, and over all weights at the end."""
+
+    weights: F64  # (n + 1,) how many
+    energy: F64  # (3, n + 1) sums of energy * value^0, 1, 2
+    reach: F64  # (n,) weights below the end of a segment that begins at the cut
+
+
+BestCuts = Callable[[Cells, float], tuple[I64, float]]
+"""Takes the cells and the price of an escape: `best_cuts`, or something faster that gives the same bits."""
+
+
 def fit_table(
-    histogram: PatternHistogram, residual_bits: int | None = None, row_shifts: bool | None = None
+    histogram: PatternHistogram,
+    residual_bits: int | None = None,
+    row_shifts: bool | None = None,
+    choose: BestCuts | None = None,
 ) -> FittedTable:
     """Choose the segments, residual width and levels of a tensor. Deterministic; reads the histogram alone.
 
@@ -48,6 +65,7 @@ def fit_table(
         histogram: of all rows of the tensor.
         residual_bits: fix the width, or None for the best.
         row_shifts: force or forbid them, or None for the best.
+        choose: what finds the cuts; `best_cuts` if None.
     """
     widths = RESIDUAL_BITS[histogram.float_format.name] if residual_bits is None else (residual_bits,)
     samples = []
@@ -55,7 +73,7 @@ def fit_table(
         samples.append(_Sample.plain(histogram))
     if row_shifts is not False:
         samples.append(_Sample.shifted(histogram))
-    fits = [_fit(histogram, sample, width) for sample in samples for width in widths]
+    fits = [_fit(histogram, sample, width, choose or best_cuts) for sample in samples for width in widths]
     return min(fits, key=lambda fit: fit.cost)
 
 
@@ -121,6 +139,12 @@ class _Sample:
         )  # fmt: skip
         return cls(float_format, counts, first, cuts, positions, np.append(below, total), sums)
 
+    def cells(self, residual_bits: int) -> Cells:
+        """The costs of segments of this width."""
+        cumulative = _cumulative(self.counts.astype(np.float64))
+        reach: F64 = _at(cumulative, self.positions + (1 << residual_bits)).sum(axis=0)
+        return Cells(self.below, self.energy, reach)
+
 
 def _cumulative(per_bin: F64) -> F64:
     """(phases, bins) -> (phases, bins + 1): sums of the bins before each."""
@@ -146,12 +170,15 @@ def _worth_a_cut(below: F64, total: int) -> Bool:
     return keep
 
 
-def _fit(histogram: PatternHistogram, sample: _Sample, residual_bits: int) -> FittedTable:
+def _fit(histogram: PatternHistogram, sample: _Sample, residual_bits: int, choose: BestCuts) -> FittedTable:
     """Alternate price and exact cuts."""
+    cells = sample.cells(residual_bits)
     error = 0.01
     for _ in range(NUM_ROUNDS):
-        price = ESCAPE_PRICE * error * np.log(10) / 10 / BITS_PER_DECIBEL
-        cuts, error = _best_cuts(sample, residual_bits, price)
+        price = ESCAPE_PRICE * error * float(np.log(10)) / 10 / BITS_PER_DECIBEL
+        before, (cuts, error) = error, choose(cells, price)
+        if error == before:  # the price has settled
+            break
     table = _table(sample, residual_bits, cuts)
     num_escapes = histogram.num_weights - _num_covered(sample, table)
     bits = 4 + residual_bits + 16 / GROUP + 8 / TILE_ELEMENTS
@@ -161,18 +188,15 @@ def _fit(histogram: PatternHistogram, sample: _Sample, residual_bits: int) -> Fi
     return FittedTable(table, num_escapes, error, bits + ESCAPE_BITS * escape_rate, float(cost))
 
 
-def _best_cuts(sample: _Sample, residual_bits: int, price: float) -> tuple[I64, float]:
+def best_cuts(cells: Cells, price: float) -> tuple[I64, float]:
     """Indices of the eight cuts that begin the segments, and the relative error they leave.
 
     cell[i, j] is what a segment costs that begins at cut i and ends before cut j; the first one also takes everything
     below its start. best[j] is the least cost of k segments that end before cut j.
     """
-    num_cuts = len(sample.cuts)
+    num_cuts = len(cells.reach)
     begin, end = np.arange(num_cuts)[:, None], np.arange(1, num_cuts + 1)[None, :]
-    window = sample.positions + (1 << residual_bits)
-    cumulative = _cumulative(sample.counts.astype(np.float64))
-    reach = _at(cumulative, window).sum(axis=0)  # weights below the end of a segment that begins at this cut
-    weights, (mass, first, second) = sample.below, sample.energy
+    weights, reach, (mass, first, second) = cells.weights, cells.reach, cells.energy
     signal = max(second[-1], np.finfo(np.float64).tiny)
 
     def cost(origin: I64 | int, is_first: bool) -> tuple[F64, F64]:

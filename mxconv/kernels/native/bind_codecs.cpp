@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "arrays.hpp"
 #include "bindings.hpp"
@@ -187,6 +188,24 @@ void count_patterns(const Engine& engine, Array<uint16_t> weights, Array<int64_t
     }
 }
 
+// Cells as arrays; returns the relative error and writes eight indices.
+double fit_cuts(const Engine& engine, Array<double> weights, Array<double> energy, Array<double> reach, double price,
+                MutableArray<int64_t> chosen) {
+    require(reach, "reach", {-1});
+    const auto n = static_cast<int64_t>(reach.shape(0));
+    if (n < 8) throw nb::value_error("at least eight cuts are required");
+    require(weights, "weights", {n + 1});
+    require(energy, "energy", {3, n + 1});
+    require(chosen, "chosen", {8});
+    const double* sums = energy.data();
+    const Cells cells{n, weights.data(), sums, sums + n + 1, sums + 2 * (n + 1), reach.data()};
+    int64_t* out = chosen.data();
+    nb::gil_scoped_release unlocked;
+    std::vector<double> numbers(static_cast<size_t>(9 * n));
+    std::vector<int64_t> origins(static_cast<size_t>(8 * n));
+    return engine.kernels->encoders->fit_cuts(cells, price, numbers.data(), numbers.data() + n, origins.data(), out);
+}
+
 void dequantize(const Engine& engine, const BoundMatrix& bound, int64_t first, MutableArray<float> out) {
     const Matrix& m = bound.matrix;
     if (m.kind != MatrixKind::kFourBitFloat) throw nb::type_error("a 4-bit matrix with float levels is required");
@@ -230,6 +249,9 @@ void bind_codecs(nb::module_& module) {
     module.def("count_patterns", &count_patterns, nb::arg("engine"), nb::arg("weights").noconvert(),
                nb::arg("slots").noconvert(), nb::arg("counts").noconvert(),
                "Add 1 to counts[slots[row], magnitude] for every 16-bit pattern.");
+    module.def("fit_cuts", &fit_cuts, nb::arg("engine"), nb::arg("weights").noconvert(), nb::arg("energy").noconvert(),
+               nb::arg("reach").noconvert(), nb::arg("price"), nb::arg("chosen").noconvert(),
+               "Write the eight cuts of least cost to chosen; returns the relative error that they leave.");
     module.def("dequantize", &dequantize, nb::arg("engine"), nb::arg("matrix"), nb::arg("first_row"),
                nb::arg("out").noconvert(),
                "Write the values of rows first_row, first_row + 1, ... of a four_bit_float matrix to out, float32.");

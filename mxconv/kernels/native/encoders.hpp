@@ -45,6 +45,16 @@ struct BsfpTile {
 };
 constexpr int64_t kEscapeSlack = 64;  // bytes that may be overwritten behind a list
 
+// What a BSFP segment costs between any two cuts, see `Cells` in mxconv/codecs/bsfp/fit.py.
+struct Cells {
+    int64_t num_cuts;       // n
+    const double* weights;  // (n + 1)
+    const double* mass;     // (n + 1)
+    const double* first;    // (n + 1)
+    const double* second;   // (n + 1)
+    const double* reach;    // (n)
+};
+
 struct Encoders {
     // codes (C, 64) and scales (blocks, 16) of a row tile. False where a weight is not finite; the output then means
     // nothing.
@@ -62,6 +72,9 @@ struct Encoders {
 
     // counts[pattern & 0x7FFF] += 1 for each pattern.
     void (*count)(const uint16_t* patterns, int64_t num_patterns, int64_t* counts);
+
+    // The eight cuts of least cost, and the relative error that they leave. Room: row (n), best and origins (8 n).
+    double (*fit_cuts)(const Cells& cells, double price, double* row, double* best, int64_t* origins, int64_t* chosen);
 
     // Draft values of a row tile of a 4-bit matrix of float levels: level * scale, (16 rows, columns) float32.
     void (*values)(const Matrix& matrix, int64_t row_tile, float* out);
