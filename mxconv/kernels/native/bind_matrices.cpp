@@ -195,9 +195,13 @@ void restore(const BoundMatrix& self, Engine& engine, int64_t first, MutableArra
     }
     uint16_t* outputs = out.data();
     nb::gil_scoped_release unlocked;
+    const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+    if (tiles == 1) {  // an embedding look-up: waking the team takes longer
+        engine.kernels->patterns(m, first / kTileRows, first / kTileRows + 1, outputs);
+        return;
+    }
     Pieces pieces;
     engine.team->run([&](int) {
-        const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
         for (int64_t i = pieces.take(); i < tiles; i = pieces.take()) {
             engine.kernels->patterns(m, first / kTileRows + i, first / kTileRows + i + 1,
                                      outputs + i * kTileRows * m.columns);
