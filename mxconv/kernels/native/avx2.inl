@@ -20,7 +20,7 @@ inline __m256 activations(const float* x) { return _mm256_loadu_ps(x); }
 
 // Rows [first, first + kRows) of every tile times kTokens rows of activations.
 template <int kTokens, int kRows, class Element>
-void row_block(const uint16_t* scratch, int64_t count, int first, const Element* x, int64_t stride, float* sums) {
+void row_block(const uint16_t* scratch, int64_t count, int first, const Element* x, int64_t width, float* sums) {
     __m256 sum[kTokens][kRows];
     for (int t = 0; t < kTokens; ++t)
         for (int r = 0; r < kRows; ++r) sum[t][r] = _mm256_loadu_ps(sums + t * 128 + 8 * (first + r));
@@ -31,7 +31,7 @@ void row_block(const uint16_t* scratch, int64_t count, int first, const Element*
             weights[r] = sizeof(Element) == 2 ? bf16_values(row) : f16_values(row);
         }
         for (int t = 0; t < kTokens; ++t) {
-            const __m256 values = activations(x + t * stride + tile * 8);
+            const __m256 values = activations(x + (tile * width + t) * 8);
             for (int r = 0; r < kRows; ++r) sum[t][r] = _mm256_fmadd_ps(weights[r], values, sum[t][r]);
         }
     }
@@ -40,32 +40,27 @@ void row_block(const uint16_t* scratch, int64_t count, int first, const Element*
 }
 
 template <int kTokens, int kRows, class Element>
-void row_blocks(const uint16_t* scratch, int64_t count, const Element* x, int64_t stride, float* sums) {
-    for (int r = 0; r < 16; r += kRows) row_block<kTokens, kRows>(scratch, count, r, x, stride, sums);
+void row_blocks(const uint16_t* scratch, int64_t count, const Element* x, int64_t width, float* sums) {
+    for (int r = 0; r < 16; r += kRows) row_block<kTokens, kRows>(scratch, count, r, x, width, sums);
 }
 
 template <class Element>
-void product(const uint16_t* scratch, int64_t count, const Element* x, int64_t stride, int64_t num_tokens,
-             float* sums) {
-    while (num_tokens >= 4) {  // 8 sums, 2 rows of weights and one of activations in 16 registers
-        row_blocks<4, 2>(scratch, count, x, stride, sums);
-        x += 4 * stride;
-        sums += 4 * 128;
-        num_tokens -= 4;
+void product(const uint16_t* scratch, int64_t count, const Element* x, int64_t width, float* sums) {
+    int64_t left = width;
+    for (; left >= 4; left -= 4, x += 4 * 8, sums += 4 * 128) {  // 8 sums, 2 rows of weights, one of activations
+        row_blocks<4, 2>(scratch, count, x, width, sums);
     }
-    if (num_tokens == 3) row_blocks<3, 4>(scratch, count, x, stride, sums);
-    if (num_tokens == 2) row_blocks<2, 4>(scratch, count, x, stride, sums);
-    if (num_tokens == 1) row_blocks<1, 8>(scratch, count, x, stride, sums);
+    if (left == 3) row_blocks<3, 4>(scratch, count, x, width, sums);
+    if (left == 2) row_blocks<2, 4>(scratch, count, x, width, sums);
+    if (left == 1) row_blocks<1, 8>(scratch, count, x, width, sums);
 }
 
-void bf16_product(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t stride, int64_t num_tokens,
-                  float* sums) {
-    product(scratch, count, x, stride, num_tokens, sums);
+void bf16_product(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t width, float* sums) {
+    product(scratch, count, x, width, sums);
 }
 
-void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t stride, int64_t num_tokens,
-                 float* sums) {
-    product(scratch, count, x, stride, num_tokens, sums);
+void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
+    product(scratch, count, x, width, sums);
 }
 
 void f16_sum(const float* sums, float* out) {
@@ -134,25 +129,25 @@ struct Tables {
 
 // Integer dot products of one block: 8 rows (bytes 32 * half of each tile) x kTokens.
 template <int kTokens, Dot kDot>
-inline void block_dots(const Tables<kDot>& tables, const uint8_t* codes, int half, const int8_t* x, int64_t x_stride,
-                       const int32_t* offsets, int64_t offset_stride, __m256i dots[kTokens]) {
+inline void block_dots(const Tables<kDot>& tables, const uint8_t* codes, int half, const int8_t* x,
+                       const int32_t* offsets, int64_t width, __m256i dots[kTokens]) {
     const __m256i nibble = _mm256_set1_epi8(0x0F);
 #ifdef __AVXVNNI__
-    for (int t = 0; t < kTokens; ++t) dots[t] = _mm256_set1_epi32(offsets[t * offset_stride]);
+    for (int t = 0; t < kTokens; ++t) dots[t] = _mm256_set1_epi32(offsets[t]);
     for (int tile = 0; tile < 4; ++tile) {
         const __m256i packed = load(codes + 64 * tile + 32 * half);
         const __m256i first = _mm256_shuffle_epi8(tables.levels, _mm256_and_si256(packed, nibble));
         const __m256i last = _mm256_shuffle_epi8(tables.levels, _mm256_and_si256(_mm256_srli_epi16(packed, 4), nibble));
         for (int t = 0; t < kTokens; ++t) {
-            const int8_t* row = x + t * x_stride + 8 * tile;
+            const int8_t* row = x + (2 * tile * width + t) * 4;
             dots[t] = _mm256_dpbusd_avx_epi32(dots[t], first, four_bytes(row));
-            dots[t] = _mm256_dpbusd_avx_epi32(dots[t], last, four_bytes(row + 4));
+            dots[t] = _mm256_dpbusd_avx_epi32(dots[t], last, four_bytes(row + 4 * width));
         }
     }
 #else
     const __m256i ones = _mm256_set1_epi16(1);
     for (int t = 0; t < kTokens; ++t) {
-        const int32_t offset = kDot == Dot::kNarrow ? offsets[t * offset_stride] / (kBias / kNarrowBias) : 0;
+        const int32_t offset = kDot == Dot::kNarrow ? offsets[t] / (kBias / kNarrowBias) : 0;
         dots[t] = _mm256_set1_epi32(offset);
     }
     for (int pair = 0; pair < 2; ++pair) {  // of tiles
@@ -164,8 +159,8 @@ inline void block_dots(const Tables<kDot>& tables, const uint8_t* codes, int hal
             const __m256i first = _mm256_shuffle_epi8(tables.levels, first_nibbles);
             const __m256i last = _mm256_shuffle_epi8(tables.levels, last_nibbles);
             for (int t = 0; t < kTokens; ++t) {
-                const int8_t* row = x + t * x_stride + 8 * (2 * pair + tile);
-                const __m256i a = four_bytes(row), b = four_bytes(row + 4);
+                const int8_t* row = x + (2 * (2 * pair + tile) * width + t) * 4;
+                const __m256i a = four_bytes(row), b = four_bytes(row + 4 * width);
                 if (kDot == Dot::kNarrow) {
                     const __m256i products =
                         _mm256_add_epi16(_mm256_maddubs_epi16(first, a), _mm256_maddubs_epi16(last, b));
@@ -197,7 +192,8 @@ inline __m256 e8m0_scales(const uint8_t* scales, __m256 factor) {
 inline __m256 bf16_scales(const uint16_t* scales, __m256 factor) { return _mm256_mul_ps(bf16_values(scales), factor); }
 
 template <int kTokens, Dot kDot>
-void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, float* out) {
+void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width, int64_t lane,
+               float* out) {
     const Tables<kDot> tables(matrix);
     const __m256 factor = _mm256_set1_ps(matrix.scale_factor);
     const int64_t blocks = a.padded / kBlock;
@@ -207,9 +203,9 @@ void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int
     const uint8_t* codes = matrix.codes + row_tile * blocks * 256;
     const auto* bytes = static_cast<const uint8_t*>(matrix.scales) + row_tile * num_scales * kTileRows;
     const auto* words = static_cast<const uint16_t*>(matrix.scales) + row_tile * num_scales * kTileRows;
-    const int8_t* x = a.codes + token * a.padded;
-    const float* x_scales = a.scales + token * blocks;
-    const int32_t* offsets = a.offsets + token * blocks;
+    const int8_t* x = a.codes + panel * a.padded + lane * 4;
+    const float* x_scales = a.scales + panel * blocks + lane;
+    const int32_t* offsets = a.offsets + panel * blocks + lane;
     __m256 sums[2][kTokens];
     for (int t = 0; t < kTokens; ++t) sums[0][t] = sums[1][t] = _mm256_setzero_ps();
     for (int64_t i = 0; i < num_scales; ++i) {
@@ -225,10 +221,10 @@ void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int
             }
             for (int half = 0; half < 2; ++half) {
                 __m256i dots[kTokens];
-                block_dots<kTokens, kDot>(tables, codes + block * 256, half, x + block * kBlock, a.padded,
-                                          offsets + block, blocks, dots);
+                block_dots<kTokens, kDot>(tables, codes + block * 256, half, x + block * kBlock * width,
+                                          offsets + block * width, width, dots);
                 for (int t = 0; t < kTokens; ++t) {
-                    const __m256 scale = _mm256_mul_ps(scales[half], _mm256_set1_ps(x_scales[t * blocks + block]));
+                    const __m256 scale = _mm256_mul_ps(scales[half], _mm256_set1_ps(x_scales[block * width + t]));
                     sums[half][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[t]), scale, sums[half][t]);
                 }
             }
@@ -239,25 +235,26 @@ void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int
 }
 
 template <Dot kDot>
-void int8_tokens(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
-                 float* out) {
-    for (; num_tokens >= 4; num_tokens -= 4, token += 4, out += 4 * kTileRows) {
-        int8_rows<4, kDot>(matrix, row_tile, a, token, out);
-    }
-    if (num_tokens == 3) int8_rows<3, kDot>(matrix, row_tile, a, token, out);
-    if (num_tokens == 2) int8_rows<2, kDot>(matrix, row_tile, a, token, out);
-    if (num_tokens == 1) int8_rows<1, kDot>(matrix, row_tile, a, token, out);
+void int8_panel(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
+                float* out) {
+    int64_t lane = 0;
+    for (; width - lane >= 4; lane += 4)
+        int8_rows<4, kDot>(matrix, row_tile, a, panel, width, lane, out + lane * kTileRows);
+    out += lane * kTileRows;
+    if (width - lane == 3) int8_rows<3, kDot>(matrix, row_tile, a, panel, width, lane, out);
+    if (width - lane == 2) int8_rows<2, kDot>(matrix, row_tile, a, panel, width, lane, out);
+    if (width - lane == 1) int8_rows<1, kDot>(matrix, row_tile, a, panel, width, lane, out);
 }
 
-void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
+void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
                    float* out) {
 #ifdef __AVXVNNI__
-    int8_tokens<Dot::kBiased>(matrix, row_tile, a, token, num_tokens, out);
+    int8_panel<Dot::kBiased>(matrix, row_tile, a, panel, width, out);
 #else
     if (dot_of(matrix) == Dot::kNarrow) {
-        int8_tokens<Dot::kNarrow>(matrix, row_tile, a, token, num_tokens, out);
+        int8_panel<Dot::kNarrow>(matrix, row_tile, a, panel, width, out);
     } else {
-        int8_tokens<Dot::kSigned>(matrix, row_tile, a, token, num_tokens, out);
+        int8_panel<Dot::kSigned>(matrix, row_tile, a, panel, width, out);
     }
 #endif
 }
@@ -265,7 +262,8 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
 // ---- 4 bits x float: 8 rows a register, a look-up of 8 magnitudes and the sign ----
 
 template <int kTokens>
-void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, float* out) {
+void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
+                int64_t lane, float* out) {
     const __m256 levels[2] = {_mm256_loadu_ps(matrix.float_levels), _mm256_loadu_ps(matrix.float_levels + 8)};
     const int64_t blocks = a.padded / kBlock;
     __m256 sums[2][kTokens];
@@ -283,8 +281,9 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
                                                         _mm256_permutevar8x32_ps(levels[1], nibbles),
                                                         _mm256_castsi256_ps(_mm256_slli_epi32(nibbles, 28)));
                 for (int t = 0; t < kTokens; ++t) {
-                    const float* x = a.values + (token + t) * a.padded + block * kBlock;
-                    in_block[t] = _mm256_fmadd_ps(weights, _mm256_set1_ps(x[column]), in_block[t]);
+                    const float* x =
+                        a.values + panel * a.padded + (block * kBlock + column / 8 * 8) * width + (lane + t) * 8;
+                    in_block[t] = _mm256_fmadd_ps(weights, _mm256_set1_ps(x[column % 8]), in_block[t]);
                 }
             }
             float scale[8];
@@ -298,14 +297,14 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
         for (int half = 0; half < 2; ++half) _mm256_storeu_ps(out + t * kTileRows + 8 * half, sums[half][t]);
 }
 
-void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
+void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
                     float* out) {
-    for (; num_tokens >= 4; num_tokens -= 4, token += 4, out += 4 * kTileRows) {
-        float_rows<4>(matrix, row_tile, a, token, out);
-    }
-    if (num_tokens == 3) float_rows<3>(matrix, row_tile, a, token, out);
-    if (num_tokens == 2) float_rows<2>(matrix, row_tile, a, token, out);
-    if (num_tokens == 1) float_rows<1>(matrix, row_tile, a, token, out);
+    int64_t lane = 0;
+    for (; width - lane >= 4; lane += 4) float_rows<4>(matrix, row_tile, a, panel, width, lane, out + lane * kTileRows);
+    out += lane * kTileRows;
+    if (width - lane == 3) float_rows<3>(matrix, row_tile, a, panel, width, lane, out);
+    if (width - lane == 2) float_rows<2>(matrix, row_tile, a, panel, width, lane, out);
+    if (width - lane == 1) float_rows<1>(matrix, row_tile, a, panel, width, lane, out);
 }
 
 // ---- machine rates ----
@@ -329,6 +328,7 @@ int64_t multiply_adds(Form form, int64_t iterations) {
     constexpr int kChains = 12;
     __m256i sums[kChains] = {};
     __m256i weights = _mm256_set1_epi32(0x01010101), x = _mm256_set1_epi32(0x01010101);
+    for (int k = 0; k < kChains; ++k) asm volatile("" : "+x"(sums[k]));  // chains that are not known to be equal
     for (int64_t i = 0; i < iterations; ++i) {
         asm volatile("" : "+x"(weights), "+x"(x));  // no product is known beforehand
 #pragma GCC unroll 12

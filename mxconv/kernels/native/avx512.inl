@@ -21,142 +21,31 @@ inline void transpose(__m512i rows[4]) {
 }
 
 constexpr int kQuarterRows[4][4] = {{0, 2, 4, 6}, {1, 3, 5, 7}, {8, 10, 12, 14}, {9, 11, 13, 15}};
-constexpr int64_t kDenseAhead = 1024;  // bytes of each row that are asked for before they are needed
+// Rows top + kQuarterRows[quarter] of 32 columns, as four tiles' quarters; `inside` has a bit a column that exists.
+inline void load_quarter(const Matrix& matrix, int64_t top, int quarter, int64_t column, __mmask32 inside,
+                         __m512i tiles[4]) {
+    for (int i = 0; i < 4; ++i) {
+        const int64_t row = top + kQuarterRows[quarter][i];
+        const uint16_t* from = matrix.patterns + (row < matrix.rows ? row : 0) * matrix.columns + column;
+        tiles[i] = _mm512_maskz_loadu_epi16(row < matrix.rows ? inside : 0, from);
+    }
+    transpose(tiles);
+}
+
+inline __mmask32 columns_inside(const Matrix& matrix, int64_t column) {
+    const int64_t left = matrix.columns - column;
+    return left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
+}
 
 void dense_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    const int64_t columns = matrix.columns;
-    const int64_t top = row_tile * kTileRows;
-    const uint16_t* base = matrix.patterns + top * columns;
-    const int64_t rows = least(kTileRows, matrix.rows - top);
     for (int64_t tile = 0; tile < count; tile += 4) {
         const int64_t column = (first + tile) * kTileColumns;
-        const int64_t left = columns - column;
-        const __mmask32 inside = left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
         for (int quarter = 0; quarter < 4; ++quarter) {
-            __m512i block[4];
-            for (int i = 0; i < 4; ++i) {
-                const int64_t row = kQuarterRows[quarter][i];
-                const uint16_t* from = base + (row < rows ? row : 0) * columns + column;
-                _mm_prefetch(reinterpret_cast<const char*>(from) + kDenseAhead, _MM_HINT_T0);
-                block[i] = _mm512_maskz_loadu_epi16(row < rows ? inside : 0, from);
-            }
-            transpose(block);
-            for (int t = 0; t < 4; ++t) store(scratch + ((tile + t) * 4 + quarter) * 32, block[t]);
+            __m512i tiles[4];
+            load_quarter(matrix, row_tile * kTileRows, quarter, column, columns_inside(matrix, column), tiles);
+            for (int t = 0; t < 4; ++t) store(scratch + ((tile + t) * 4 + quarter) * 32, tiles[t]);
         }
     }
-}
-
-// Byte of the high half of position p = 8 * row + column of a tile in scratch.
-struct HighByte {
-    uint8_t of[128];
-};
-constexpr HighByte high_byte_table() {
-    HighByte table{};
-    for (int p = 0; p < 128; ++p) table.of[p] = static_cast<uint8_t>(kSlotOfRow[p / 8] * 16 + p % 8 * 2 + 1);
-    return table;
-}
-constexpr HighByte kHighByte = high_byte_table();
-
-// The eight starts of two rows, split into low and high bytes: one 16-byte table a 128-bit lane.
-struct StartTables {
-    __m512i low[2];  // rows 0..7, rows 8..15
-    __m512i high[2];
-};
-
-inline StartTables start_tables(const Matrix& matrix, int64_t row_tile) {
-    const uint16_t* starts = matrix.starts + row_tile * kTileRows * 8;
-    StartTables tables;
-    for (int half = 0; half < 2; ++half) {
-        alignas(64) uint8_t low[64], high[64];
-        for (int i = 0; i < 64; ++i) {
-            low[i] = static_cast<uint8_t>(starts[half * 64 + i]);
-            high[i] = static_cast<uint8_t>(starts[half * 64 + i] >> 8);
-        }
-        tables.low[half] = load(low);
-        tables.high[half] = load(high);
-    }
-    return tables;
-}
-
-constexpr int64_t kBsfpAhead = 24;  // tiles of each plane that are asked for before they are needed
-
-template <int kPlanes>
-void rebuild_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    const StartTables starts = start_tables(matrix, row_tile);
-    // rows 0 1 | 8 9 || 2 3 | 10 11 || ...: unpacking then leaves rows 0..7 in one register and 8..15 in the other
-    const __m512i row_pairs = _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
-    const __m512i nibble = _mm512_set1_epi8(0x0F);
-    const __m512i code = _mm512_set1_epi8(0x07);
-    const __m512i second_row =
-        _mm512_set_epi64(0x0808080808080808, 0, 0x0808080808080808, 0, 0x0808080808080808, 0, 0x0808080808080808, 0);
-    const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
-    const int64_t index = row_tile * matrix.column_tiles() + first;
-    const uint8_t* codes = matrix.codes + index * 64;
-    const uint8_t* low = matrix.residual_low + index * 128;
-    const uint8_t* planes = matrix.residual_high + index * kPlanes * 16;
-    for (int64_t tile = 0; tile < count; ++tile, codes += 64, low += 128, planes += kPlanes * 16, scratch += 128) {
-        _mm_prefetch(reinterpret_cast<const char*>(codes + kBsfpAhead * 64), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(low + kBsfpAhead * 128), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(low + kBsfpAhead * 128 + 64), _MM_HINT_T0);
-        const __m512i packed = _mm512_permutexvar_epi32(row_pairs, load(codes));
-        const __m512i first_columns = _mm512_and_si512(packed, nibble);
-        const __m512i last_columns = _mm512_and_si512(_mm512_srli_epi16(packed, 4), nibble);
-        const __m512i nibbles[2] = {_mm512_unpacklo_epi32(first_columns, last_columns),
-                                    _mm512_unpackhi_epi32(first_columns, last_columns)};
-        for (int half = 0; half < 2; ++half) {  // 8 rows, a byte a weight
-            const __m512i n = nibbles[half];
-            const __m512i index_in_pair = _mm512_ternarylogic_epi32(n, code, second_row, 0xEA);  // (n & 7) | row
-            const __m512i residual = load(low + 64 * half);
-            const __m512i low_byte = _mm512_add_epi8(_mm512_shuffle_epi8(starts.low[half], index_in_pair), residual);
-            const __mmask64 carry = _mm512_cmplt_epu8_mask(low_byte, residual);
-            __m512i high_byte = _mm512_shuffle_epi8(starts.high[half], index_in_pair);
-            high_byte = _mm512_mask_sub_epi8(high_byte, carry, high_byte, _mm512_set1_epi8(-1));
-            for (int plane = 0; plane < kPlanes; ++plane) {
-                uint64_t bits;
-                std::memcpy(&bits, planes + plane * 16 + half * 8, sizeof bits);
-                high_byte = _mm512_mask_add_epi8(high_byte, _cvtu64_mask64(bits), high_byte,
-                                                 _mm512_set1_epi8(static_cast<char>(1 << plane)));
-            }
-            high_byte =
-                _mm512_ternarylogic_epi32(high_byte, _mm512_slli_epi16(n, 4), sign, 0xF8);  // h | (n << 4 & 128)
-            store(scratch + half * 64, _mm512_unpacklo_epi8(low_byte, high_byte));
-            store(scratch + half * 64 + 32, _mm512_unpackhi_epi8(low_byte, high_byte));
-        }
-    }
-}
-
-// Patch the escapes of tiles in scratch: first note which tile each escape belongs to, then one plain loop.
-void patch(const Matrix& matrix, int64_t index, int64_t count, EscapeCursor& escapes, uint16_t* scratch) {
-    uint8_t tile_of[kChunk * 128 + 64];
-    uint8_t* end = tile_of;
-    for (int64_t tile = 0; tile < count; ++tile) {
-        const int num_escapes = matrix.escape_counts[index + tile];
-        const __m128i number = _mm_set1_epi8(static_cast<char>(tile));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(end), number);
-        for (int done = 16; done < num_escapes; done += 16) {
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(end + done), number);
-        }
-        end += num_escapes;
-    }
-    const int64_t num_escapes = end - tile_of;
-    auto* bytes = reinterpret_cast<uint8_t*>(scratch);
-    for (int64_t i = 0; i < num_escapes; ++i) {
-        bytes[tile_of[i] * 256 + kHighByte.of[escapes.positions[i] & 127]] = escapes.high[i];
-    }
-    escapes.positions += num_escapes;
-    escapes.high += num_escapes;
-}
-
-void bsfp_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, EscapeCursor& escapes,
-                uint16_t* scratch) {
-    switch (matrix.residual_planes) {
-        case 0: rebuild_tiles<0>(matrix, row_tile, first, count, scratch); break;
-        case 1: rebuild_tiles<1>(matrix, row_tile, first, count, scratch); break;
-        case 2: rebuild_tiles<2>(matrix, row_tile, first, count, scratch); break;
-        case 3: rebuild_tiles<3>(matrix, row_tile, first, count, scratch); break;
-        default: rebuild_tiles<4>(matrix, row_tile, first, count, scratch); break;
-    }
-    patch(matrix, row_tile * matrix.column_tiles() + first, count, escapes, scratch);
 }
 
 // ---- BF16: lanes are four rows x four pairs of columns, and each lane adds pair after pair ----
@@ -175,18 +64,21 @@ inline __m512 add_pairs(__m512 sum, __m512i weights, __m512i x) {
 #endif
 }
 
+inline __m512i broadcast_pairs(const uint16_t* x) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+
 template <int kTokens, int kQuarters>
-void bf16_block(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t stride, float* sums) {
+void bf16_block(const uint16_t* scratch, int64_t count, const uint16_t* x, float* sums) {
     __m512 sum[kTokens][kQuarters];
     for (int t = 0; t < kTokens; ++t)
         for (int q = 0; q < kQuarters; ++q) sum[t][q] = _mm512_load_ps(sums + t * 64 + q * 16);
-    for (int64_t tile = 0; tile < count; ++tile) {
+    for (int64_t tile = 0; tile < count; ++tile, scratch += 128, x += kTokens * 8) {
         __m512i weights[kQuarters];
-        for (int q = 0; q < kQuarters; ++q) weights[q] = load(scratch + tile * 128 + q * 32);
+        for (int q = 0; q < kQuarters; ++q) weights[q] = load(scratch + q * 32);
         for (int t = 0; t < kTokens; ++t) {
-            const auto* row = reinterpret_cast<const __m128i*>(x + t * stride + tile * 8);
-            const __m512i broadcast = _mm512_broadcast_i32x4(_mm_loadu_si128(row));
-            for (int q = 0; q < kQuarters; ++q) sum[t][q] = add_pairs(sum[t][q], weights[q], broadcast);
+            const __m512i row = broadcast_pairs(x + t * 8);
+            for (int q = 0; q < kQuarters; ++q) sum[t][q] = add_pairs(sum[t][q], weights[q], row);
         }
     }
     for (int t = 0; t < kTokens; ++t)
@@ -194,22 +86,21 @@ void bf16_block(const uint16_t* scratch, int64_t count, const uint16_t* x, int64
 }
 
 template <int kTokens>
-void bf16_halves(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t stride, float* sums) {
-    bf16_block<kTokens, 2>(scratch, count, x, stride, sums);
-    bf16_block<kTokens, 2>(scratch + 64, count, x, stride, sums + 32);
+void bf16_halves(const uint16_t* scratch, int64_t count, const uint16_t* x, float* sums) {
+    bf16_block<kTokens, 2>(scratch, count, x, sums);
+    bf16_block<kTokens, 2>(scratch + 64, count, x, sums + 32);
 }
 
-void bf16_product(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t stride, int64_t num_tokens,
-                  float* sums) {
-    switch (num_tokens) {
-        case 1: return bf16_block<1, 4>(scratch, count, x, stride, sums);
-        case 2: return bf16_block<2, 4>(scratch, count, x, stride, sums);
-        case 3: return bf16_block<3, 4>(scratch, count, x, stride, sums);
-        case 4: return bf16_block<4, 4>(scratch, count, x, stride, sums);
-        case 5: return bf16_halves<5>(scratch, count, x, stride, sums);
-        case 6: return bf16_halves<6>(scratch, count, x, stride, sums);
-        case 7: return bf16_halves<7>(scratch, count, x, stride, sums);
-        default: return bf16_halves<8>(scratch, count, x, stride, sums);
+void bf16_product(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t width, float* sums) {
+    switch (width) {
+        case 1: return bf16_block<1, 4>(scratch, count, x, sums);
+        case 2: return bf16_block<2, 4>(scratch, count, x, sums);
+        case 3: return bf16_block<3, 4>(scratch, count, x, sums);
+        case 4: return bf16_block<4, 4>(scratch, count, x, sums);
+        case 5: return bf16_halves<5>(scratch, count, x, sums);
+        case 6: return bf16_halves<6>(scratch, count, x, sums);
+        case 7: return bf16_halves<7>(scratch, count, x, sums);
+        default: return bf16_halves<8>(scratch, count, x, sums);
     }
 }
 
@@ -226,7 +117,7 @@ void bf16_sum(const float* sums, float* out) {
 constexpr int64_t kF16Lanes = 8;
 
 template <int kTokens, int kPairs>
-void f16_block(const uint16_t* scratch, int64_t count, const float* x, int64_t stride, float* sums) {
+void f16_block(const uint16_t* scratch, int64_t count, const float* x, float* sums) {
     __m512 sum[kTokens][kPairs];
     for (int t = 0; t < kTokens; ++t)
         for (int p = 0; p < kPairs; ++p) sum[t][p] = _mm512_load_ps(sums + t * 128 + p * 16);
@@ -237,7 +128,7 @@ void f16_block(const uint16_t* scratch, int64_t count, const float* x, int64_t s
             weights[p] = _mm512_cvtph_ps(_mm256_load_si256(rows));
         }
         for (int t = 0; t < kTokens; ++t) {
-            const __m512 broadcast = _mm512_broadcast_f32x8(_mm256_loadu_ps(x + t * stride + tile * 8));
+            const __m512 broadcast = _mm512_broadcast_f32x8(_mm256_loadu_ps(x + (tile * kTokens + t) * 8));
             for (int p = 0; p < kPairs; ++p) sum[t][p] = _mm512_fmadd_ps(weights[p], broadcast, sum[t][p]);
         }
     }
@@ -246,23 +137,22 @@ void f16_block(const uint16_t* scratch, int64_t count, const float* x, int64_t s
 }
 
 template <int kTokens, int kPairs>
-void f16_blocks(const uint16_t* scratch, int64_t count, const float* x, int64_t stride, float* sums) {
+void f16_blocks(const uint16_t* scratch, int64_t count, const float* x, float* sums) {
     for (int pair = 0; pair < 8; pair += kPairs) {
-        f16_block<kTokens, kPairs>(scratch + pair * 16, count, x, stride, sums + pair * 16);
+        f16_block<kTokens, kPairs>(scratch + pair * 16, count, x, sums + pair * 16);
     }
 }
 
-void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t stride, int64_t num_tokens,
-                 float* sums) {
-    switch (num_tokens) {
-        case 1: return f16_blocks<1, 8>(scratch, count, x, stride, sums);
-        case 2: return f16_blocks<2, 8>(scratch, count, x, stride, sums);
-        case 3: return f16_blocks<3, 4>(scratch, count, x, stride, sums);
-        case 4: return f16_blocks<4, 4>(scratch, count, x, stride, sums);
-        case 5: return f16_blocks<5, 4>(scratch, count, x, stride, sums);
-        case 6: return f16_blocks<6, 4>(scratch, count, x, stride, sums);
-        case 7: return f16_blocks<7, 2>(scratch, count, x, stride, sums);
-        default: return f16_blocks<8, 2>(scratch, count, x, stride, sums);
+void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
+    switch (width) {
+        case 1: return f16_blocks<1, 8>(scratch, count, x, sums);
+        case 2: return f16_blocks<2, 8>(scratch, count, x, sums);
+        case 3: return f16_blocks<3, 4>(scratch, count, x, sums);
+        case 4: return f16_blocks<4, 4>(scratch, count, x, sums);
+        case 5: return f16_blocks<5, 4>(scratch, count, x, sums);
+        case 6: return f16_blocks<6, 4>(scratch, count, x, sums);
+        case 7: return f16_blocks<7, 2>(scratch, count, x, sums);
+        default: return f16_blocks<8, 2>(scratch, count, x, sums);
     }
 }
 
@@ -271,6 +161,134 @@ void f16_sum(const float* sums, float* out) {
         const float* s = sums + 8 * kSlotOfRow[r];
         out[r] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
     }
+}
+
+// ---- dense matrices without scratch: four rows at a time from memory to sums, the same products in the same order ----
+
+constexpr int64_t kDenseAhead = 2048;  // bytes of each row that are asked for before they are needed
+
+struct Bf16Dense {
+    using Element = uint16_t;
+    using Weights = __m512i;
+    static constexpr int kSums = 1;  // registers a quarter and token
+    static constexpr int64_t kFloats = 64;
+    static const Element* panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+    static Weights widen(__m512i patterns) { return patterns; }
+    static __m512i broadcast(const Element* x) { return broadcast_pairs(x); }
+    static void add(Weights weights, __m512i row, __m512 sum[1]) { sum[0] = add_pairs(sum[0], weights, row); }
+    static void total(const float* sums, float* out) { bf16_sum(sums, out); }
+};
+
+struct F16Dense {
+    struct Weights {
+        __m512 pairs[2];
+    };
+    using Element = float;
+    static constexpr int kSums = 2;
+    static constexpr int64_t kFloats = 128;
+    static const Element* panel(const Activations& a, int64_t token) { return a.values + token * a.padded; }
+    static Weights widen(__m512i patterns) {
+        return {{_mm512_cvtph_ps(_mm512_castsi512_si256(patterns)),
+                 _mm512_cvtph_ps(_mm512_extracti64x4_epi64(patterns, 1))}};
+    }
+    static __m512 broadcast(const Element* x) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(x)); }
+    static void add(const Weights& weights, __m512 row, __m512 sum[2]) {
+        sum[0] = _mm512_fmadd_ps(weights.pairs[0], row, sum[0]);
+        sum[1] = _mm512_fmadd_ps(weights.pairs[1], row, sum[1]);
+    }
+    static void total(const float* sums, float* out) { f16_sum(sums, out); }
+};
+
+template <class Format, int kTokens, int kQuarters>
+void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typename Format::Element* x, float* sums) {
+    const int64_t top = row_tile * kTileRows;
+    const uint16_t* rows[kQuarters][4];
+    for (int q = 0; q < kQuarters; ++q)
+        for (int i = 0; i < 4; ++i) rows[q][i] = matrix.patterns + (top + kQuarterRows[first + q][i]) * matrix.columns;
+    __m512 sum[kQuarters][kTokens][Format::kSums];
+    for (int q = 0; q < kQuarters; ++q)
+        for (int t = 0; t < kTokens; ++t)
+            for (int k = 0; k < Format::kSums; ++k) sum[q][t][k] = _mm512_setzero_ps();
+    const int64_t whole = matrix.columns / 32 * 32;
+    int64_t column = 0;
+    const auto multiply = [&](__m512i tiles[kQuarters][4]) {
+        for (int q = 0; q < kQuarters; ++q) transpose(tiles[q]);
+#pragma GCC unroll 4
+        for (int tile = 0; tile < 4; ++tile) {
+            typename Format::Weights weights[kQuarters];
+            for (int q = 0; q < kQuarters; ++q) weights[q] = Format::widen(tiles[q][tile]);
+#pragma GCC unroll 8
+            for (int t = 0; t < kTokens; ++t) {
+                const auto row = Format::broadcast(x + (tile * kTokens + t) * 8);
+                for (int q = 0; q < kQuarters; ++q) Format::add(weights[q], row, sum[q][t]);
+            }
+        }
+    };
+    for (; column < whole; column += 32, x += kTokens * 32) {
+        __m512i tiles[kQuarters][4];
+        for (int q = 0; q < kQuarters; ++q) {
+            for (int i = 0; i < 4; ++i) {
+                _mm_prefetch(reinterpret_cast<const char*>(rows[q][i] + column) + kDenseAhead, _MM_HINT_T0);
+                tiles[q][i] = load(rows[q][i] + column);
+            }
+        }
+        multiply(tiles);
+    }
+    if (column < matrix.columns) {
+        __m512i tiles[kQuarters][4];
+        for (int q = 0; q < kQuarters; ++q) {
+            for (int i = 0; i < 4; ++i) {
+                tiles[q][i] = _mm512_maskz_loadu_epi16(columns_inside(matrix, column), rows[q][i] + column);
+            }
+        }
+        multiply(tiles);
+    }
+    for (int q = 0; q < kQuarters; ++q)
+        for (int t = 0; t < kTokens; ++t)
+            for (int k = 0; k < Format::kSums; ++k)
+                _mm512_store_ps(sums + t * Format::kFloats + ((first + q) * Format::kSums + k) * 16, sum[q][t][k]);
+}
+
+template <class Format, int kTokens>
+void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out,
+                 int64_t stride) {
+    // enough sums that the next product need not wait for the last, few enough for the registers
+    constexpr int kQuarters = kTokens * Format::kSums <= 2 ? 4 : kTokens * Format::kSums <= 8 ? 2 : 1;
+    alignas(64) float sums[kTokens * Format::kFloats];
+    for (int first = 0; first < 4; first += kQuarters) {
+        dense_quarters<Format, kTokens, kQuarters>(matrix, row_tile, first, x, sums);
+    }
+    for (int t = 0; t < kTokens; ++t)
+        Format::total(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
+}
+
+template <class Format>
+void dense_row_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
+    for (int64_t token = 0; token < a.num_tokens; token += kWidest) {
+        const auto* x = Format::panel(a, token);
+        float* to = out + token * stride;
+        switch (least(kWidest, a.num_tokens - token)) {
+            case 1: dense_panel<Format, 1>(matrix, row_tile, x, to, stride); break;
+            case 2: dense_panel<Format, 2>(matrix, row_tile, x, to, stride); break;
+            case 3: dense_panel<Format, 3>(matrix, row_tile, x, to, stride); break;
+            case 4: dense_panel<Format, 4>(matrix, row_tile, x, to, stride); break;
+            case 5: dense_panel<Format, 5>(matrix, row_tile, x, to, stride); break;
+            case 6: dense_panel<Format, 6>(matrix, row_tile, x, to, stride); break;
+            case 7: dense_panel<Format, 7>(matrix, row_tile, x, to, stride); break;
+            default: dense_panel<Format, 8>(matrix, row_tile, x, to, stride); break;
+        }
+    }
+}
+
+// Whether this row tile was multiplied here: a dense one of 16 rows. Others go over scratch.
+bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
+    if (matrix.kind != MatrixKind::kDense || (row_tile + 1) * kTileRows > matrix.rows) return false;
+    if (matrix.format == FloatFormat::kBf16) {
+        dense_row_tile<Bf16Dense>(matrix, row_tile, a, out, stride);
+    } else {
+        dense_row_tile<F16Dense>(matrix, row_tile, a, out, stride);
+    }
+    return true;
 }
 
 // ---- 4 bits x int8: a byte table makes levels unsigned by adding 128, the sum starts at -128 x the activations ----
@@ -288,22 +306,22 @@ inline Int8Tables int8_tables(const Matrix& matrix) {
     return {_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(biased))), _mm512_set1_epi8(0x0F)};
 }
 
-// Integer dot products of one block, 16 rows x kTokens.
+// Four int8 activations a token, as one lane.
+using Four = int32_t __attribute__((may_alias));
+
+// Integer dot products of one block, 16 rows x kTokens. x is (8, kTokens) fours.
 template <int kTokens>
-inline void block_dots(const Int8Tables& tables, const uint8_t* codes, const int8_t* x, int64_t x_stride,
-                       const int32_t* offsets, int64_t offset_stride, __m512i dots[kTokens]) {
-    for (int t = 0; t < kTokens; ++t) dots[t] = _mm512_set1_epi32(offsets[t * offset_stride]);
-    for (int tile = 0; tile < 4; ++tile) {
+inline void block_dots(const Int8Tables& tables, const uint8_t* codes, const Four* x, const int32_t* offsets,
+                       __m512i dots[kTokens]) {
+    for (int t = 0; t < kTokens; ++t) dots[t] = _mm512_set1_epi32(offsets[t]);
+    for (int tile = 0; tile < 4; ++tile, x += 2 * kTokens) {
         const __m512i packed = load(codes + 64 * tile);
         const __m512i first = _mm512_shuffle_epi8(tables.levels, _mm512_and_si512(packed, tables.nibble));
         const __m512i last =
             _mm512_shuffle_epi8(tables.levels, _mm512_and_si512(_mm512_srli_epi16(packed, 4), tables.nibble));
-        for (int t = 0; t < kTokens; ++t) {
-            int32_t four[2];
-            std::memcpy(four, x + t * x_stride + 8 * tile, sizeof four);
-            dots[t] = _mm512_dpbusd_epi32(dots[t], first, _mm512_set1_epi32(four[0]));
-            dots[t] = _mm512_dpbusd_epi32(dots[t], last, _mm512_set1_epi32(four[1]));
-        }
+        for (int t = 0; t < kTokens; ++t) dots[t] = _mm512_dpbusd_epi32(dots[t], first, _mm512_set1_epi32(x[t]));
+        for (int t = 0; t < kTokens; ++t)
+            dots[t] = _mm512_dpbusd_epi32(dots[t], last, _mm512_set1_epi32(x[kTokens + t]));
     }
 }
 
@@ -313,31 +331,24 @@ void int8_e8m0(const Matrix& matrix, int64_t row_tile, const Activations& a, int
     const int64_t blocks = a.padded / kBlock;
     const uint8_t* codes = matrix.codes + row_tile * blocks * 256;
     const uint8_t* scales = static_cast<const uint8_t*>(matrix.scales) + row_tile * blocks * kTileRows;
-    const int8_t* x = a.codes + token * a.padded;
+    const auto* x = reinterpret_cast<const Four*>(a.codes + token * a.padded);
     const float* x_scales = a.scales + token * blocks;
     const int32_t* offsets = a.offsets + token * blocks;
-    // A stored scale is a power of two: multiplying by it is adding to the exponent, which leaves the multipliers to
-    // the dot products. Below 2^-126 a scale becomes 0, as activations of that size have none either.
-    int32_t factor;
-    std::memcpy(&factor, &matrix.scale_factor, sizeof factor);
-    const __m512i unbias = _mm512_set1_epi32(factor - (254 << 23));
+    const __m512 factor = _mm512_set1_ps(matrix.scale_factor);
     __m512 sums[kTokens];
     for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_setzero_ps();
-    for (int64_t block = 0; block < blocks; ++block, codes += 256, scales += kTileRows, x += kBlock) {
+    for (int64_t block = 0; block < blocks; ++block, codes += 256, scales += kTileRows, x += 8 * kTokens) {
         for (int line = 0; line < 4; ++line) {
             _mm_prefetch(reinterpret_cast<const char*>(codes + kCodesAhead + 64 * line), _MM_HINT_T0);
         }
         __m512i dots[kTokens];
-        block_dots<kTokens>(tables, codes, x, a.padded, offsets + block, blocks, dots);
-        const __m512i exponents = _mm512_add_epi32(
-            _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales))), 23),
-            unbias);
+        block_dots<kTokens>(tables, codes, x, offsets + block * kTokens, dots);
+        const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales)));
+        const __m512 scale = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(bytes, 23)), factor);
         for (int t = 0; t < kTokens; ++t) {
-            int32_t bits;
-            std::memcpy(&bits, x_scales + t * blocks + block, sizeof bits);
-            const __m512i scale =
-                _mm512_max_epi32(_mm512_add_epi32(exponents, _mm512_set1_epi32(bits)), _mm512_setzero_si512());
-            sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t]), _mm512_castsi512_ps(scale), sums[t]);
+            const __m512 scaled =
+                _mm512_mul_ps(_mm512_cvtepi32_ps(dots[t]), _mm512_set1_ps(x_scales[block * kTokens + t]));
+            sums[t] = _mm512_fmadd_ps(scaled, scale, sums[t]);
         }
     }
     for (int t = 0; t < kTokens; ++t) _mm512_storeu_ps(out + t * kTileRows, sums[t]);
@@ -349,7 +360,7 @@ void int8_bf16(const Matrix& matrix, int64_t row_tile, const Activations& a, int
     const int64_t blocks = a.padded / kBlock;
     const uint8_t* codes = matrix.codes + row_tile * blocks * 256;
     const auto* scales = static_cast<const uint16_t*>(matrix.scales) + row_tile * ((blocks + 3) / 4) * kTileRows;
-    const int8_t* x = a.codes + token * a.padded;
+    const auto* x = reinterpret_cast<const Four*>(a.codes + token * a.padded);
     const float* x_scales = a.scales + token * blocks;
     const int32_t* offsets = a.offsets + token * blocks;
     const __m512 factor = _mm512_set1_ps(matrix.scale_factor);
@@ -359,15 +370,15 @@ void int8_bf16(const Matrix& matrix, int64_t row_tile, const Activations& a, int
         __m512 in_group[kTokens];
         for (int t = 0; t < kTokens; ++t) in_group[t] = _mm512_setzero_ps();
         const int64_t end = least(group + 4, blocks);
-        for (int64_t block = group; block < end; ++block, codes += 256, x += kBlock) {
+        for (int64_t block = group; block < end; ++block, codes += 256, x += 8 * kTokens) {
             for (int line = 0; line < 4; ++line) {
                 _mm_prefetch(reinterpret_cast<const char*>(codes + kCodesAhead + 64 * line), _MM_HINT_T0);
             }
             __m512i dots[kTokens];
-            block_dots<kTokens>(tables, codes, x, a.padded, offsets + block, blocks, dots);
+            block_dots<kTokens>(tables, codes, x, offsets + block * kTokens, dots);
             for (int t = 0; t < kTokens; ++t) {
-                in_group[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t]), _mm512_set1_ps(x_scales[t * blocks + block]),
-                                              in_group[t]);
+                in_group[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t]),
+                                              _mm512_set1_ps(x_scales[block * kTokens + t]), in_group[t]);
             }
         }
         const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
@@ -410,7 +421,7 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
     for (int64_t block = 0; block < blocks; ++block) {
         __m512 in_block[kTokens];
         for (int t = 0; t < kTokens; ++t) in_block[t] = _mm512_setzero_ps();
-        for (int tile = 0; tile < 4; ++tile, codes += 64, x += kTileColumns) {
+        for (int tile = 0; tile < 4; ++tile, codes += 64, x += 8 * kTokens) {
             const __m512i packed = load(codes);
             _mm_prefetch(reinterpret_cast<const char*>(codes + kCodesAhead), _MM_HINT_T0);
             for (int column = 0; column < 8; ++column) {  // the look-up takes the low four bits of a lane
@@ -418,7 +429,7 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
                 const __m512 weights =
                     _mm512_permutexvar_ps(_mm512_srli_epi32(packed, static_cast<unsigned>(shift)), levels);
                 for (int t = 0; t < kTokens; ++t) {
-                    in_block[t] = _mm512_fmadd_ps(weights, _mm512_set1_ps(x[t * a.padded + column]), in_block[t]);
+                    in_block[t] = _mm512_fmadd_ps(weights, _mm512_set1_ps(x[t * 8 + column]), in_block[t]);
                 }
             }
         }
@@ -461,6 +472,7 @@ int64_t multiply_adds(Form form, int64_t iterations) {
     constexpr int kChains = 16;
     __m512i sums[kChains] = {};
     __m512i weights = _mm512_set1_epi32(0x01010101), x = _mm512_set1_epi32(0x01010101);
+    for (int k = 0; k < kChains; ++k) asm volatile("" : "+v"(sums[k]));  // chains that are not known to be equal
     for (int64_t i = 0; i < iterations; ++i) {
         asm volatile("" : "+v"(weights), "+v"(x));  // no product is known beforehand
 #pragma GCC unroll 16

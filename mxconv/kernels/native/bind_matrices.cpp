@@ -108,6 +108,10 @@ BoundMatrix bsfp(int64_t rows, int64_t columns, const std::string& format, Array
     m.residual_low = keep(bound, residual_low);
     m.residual_high = keep(bound, residual_high);
     m.starts = keep(bound, starts);
+    m.shared_starts = true;
+    for (int64_t i = 8; i < 128 * T; ++i) {
+        if (m.starts[i] != m.starts[i - 8]) m.shared_starts = false;
+    }
     m.escape_counts = keep(bound, escape_counts);
     m.escape_offsets = keep(bound, escape_offsets);
     m.escape_positions = keep(bound, escape_positions);
@@ -172,7 +176,8 @@ void multiply(const BoundMatrix& self, Engine& engine, Array<float> x, MutableAr
     Pieces pieces;
     engine.team->run([&](int thread) {
         for (int64_t t = thread; t < num_tokens; t += engine.team->size()) {
-            engine.kernels->prepare(inputs + t * m.columns, t, form, a);
+            if (form & kInt8) a.finite[t] = 1;
+            engine.kernels->prepare(inputs + t * m.columns, t, 0, m.columns, form, a);
         }
         engine.team->barrier();
         const int64_t tiles = m.row_tiles(), count = (tiles + kTilesAtOnce - 1) / kTilesAtOnce;

@@ -24,27 +24,6 @@ void take(Pieces& pieces, int64_t count, Work work) {
     for (int64_t i = pieces.take(); i < count; i = pieces.take()) work(i);
 }
 
-// Prepare columns [first, first + count) of a token's row that other threads prepare the rest of; first is a multiple
-// of 32.
-void prepare_columns(const Kernels& kernels, const float* x, int64_t token, int64_t first, int64_t count, int forms,
-                     const Activations& activations) {
-    const int64_t row = token * activations.padded + first;
-    uint8_t finite = 1;
-    Activations part = activations;  // a row of its own that begins at these columns
-    part.columns = count;
-    part.padded = ceil_divide(count, kBlock) * kBlock;
-    if (forms & kFloat) part.values += row;
-    if (forms & kRoundedBf16) part.bf16 += row;
-    if (forms & kInt8) {
-        part.codes += row;
-        part.scales += row / kBlock;
-        part.offsets += row / kBlock;
-    }
-    part.finite = &finite;
-    kernels.prepare(x, 0, forms, part);
-    if ((forms & kInt8) && !finite) __atomic_store_n(activations.finite + token, uint8_t{0}, __ATOMIC_RELAXED);
-}
-
 // Before the pieces of a row are prepared: finite, until one is not.
 void assume_finite(const Activations& activations, int forms) {
     if (forms & kInt8) std::memset(activations.finite, 1, static_cast<size_t>(activations.num_tokens));
@@ -170,7 +149,8 @@ void Decoder::normalize(const Pass& pass, const float* weight, int64_t first, in
     for (int64_t token = 0; token < own.normed.num_tokens; ++token) {
         const float* x = pass.x + (first + token) * hidden;
         engine_.kernels->rowwise.rms_norm(x, weight, hidden, weights_.rms_norm_eps, own.row.data());
-        engine_.kernels->prepare(own.row.data(), token, forms, own.normed);
+        if (forms & kInt8) own.normed.finite[token] = 1;
+        engine_.kernels->prepare(own.row.data(), token, 0, own.normed.columns, forms, own.normed);
     }
 }
 
@@ -237,7 +217,7 @@ void Decoder::attend(const Pass& pass, int64_t layer, Pieces& pieces, Workspace&
                                             pass.values + at, head_dim, seen, own.shares.data(),
                                             own.row.data() + (head - first) * head_dim);
         }
-        prepare_columns(*engine_.kernels, own.row.data(), token, first * head_dim, (last - first) * head_dim,
+        engine_.kernels->prepare(own.row.data(), token, first * head_dim, (last - first) * head_dim,
                         form_of(l.output.matrix), mixed_);
     });
 }
@@ -259,7 +239,7 @@ void Decoder::gate(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& o
             if (l.gate.bias != nullptr) kernels.rowwise.add(l.gate.bias + row, count, gates);
             if (l.up.bias != nullptr) kernels.rowwise.add(l.up.bias + row, count, ups);
             kernels.rowwise.silu_multiply(gates, ups, count, own.row.data());
-            prepare_columns(kernels, own.row.data(), token, row, count, form_of(l.down.matrix), inner_);
+            kernels.prepare(own.row.data(), token, row, count, form_of(l.down.matrix), inner_);
         }
     });
 }

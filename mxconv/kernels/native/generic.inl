@@ -2,7 +2,6 @@
 // each instruction set has its own copy, compiled with its flags.
 
 constexpr int64_t kChunk = 64;  // column tiles in scratch: 16 KB of patterns, half of a level-1 cache
-constexpr int64_t kWidest = 8;  // tokens that a product takes at once
 
 // Not std::min: a template of the standard library that is not inlined would be shared with other instruction sets.
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -64,55 +63,91 @@ inline float scale_value(const Matrix& matrix, int64_t row_tile, int64_t block, 
     return bf16_value(scales[(row_tile * groups + block / 4) * kTileRows + r]) * matrix.scale_factor;
 }
 
+// Where a token's row lies in its panel.
+struct Lane {
+    int64_t panel;  // first token of the panel
+    int64_t width;
+    int64_t index;
+
+    Lane(const Activations& a, int64_t token)
+        : panel(token / kWidest * kWidest), width(least(kWidest, a.num_tokens - panel)), index(token - panel) {}
+};
+
+struct Int8Block {
+    alignas(64) int8_t codes[kBlock];
+    float scale;
+    int32_t sum;
+    bool finite;
+};
+
 // formats/vnni8.md, "Activations beside it": scale = max|a| / 127, codes to nearest even.
-void prepare(const float* x, int64_t token, int forms, const Activations& a) {
-    const int64_t columns = a.columns, padded = a.padded;
-    if (forms & kFloat) {
-        float* values = a.values + token * padded;
-        std::memcpy(values, x, static_cast<size_t>(columns) * sizeof(float));
-        for (int64_t i = columns; i < padded; ++i) values[i] = 0.0f;
+inline Int8Block quantize_block(const float values[kBlock]) {
+    int32_t largest = 0;  // magnitudes as integers: infinities and NaNs come out on top
+    for (int64_t i = 0; i < kBlock; ++i) {
+        int32_t bits;
+        std::memcpy(&bits, values + i, sizeof bits);
+        bits &= 0x7FFFFFFF;
+        largest = bits > largest ? bits : largest;
     }
-    if (forms & kRoundedBf16) {
-        uint16_t* rounded = a.bf16 + token * padded;
-        for (int64_t i = 0; i < columns; ++i) rounded[i] = round_to_bf16(x[i]);
-        for (int64_t i = columns; i < padded; ++i) rounded[i] = 0;
+    float amax;
+    std::memcpy(&amax, &largest, sizeof amax);
+    Int8Block block;
+    block.finite = largest < 0x7F800000;
+    const float scale = amax / 127.0f;
+    const bool usable = block.finite && scale >= 0x1p-126f;
+    block.scale = usable ? scale : 0.0f;
+    block.sum = 0;
+    if (!usable) {
+        std::memset(block.codes, 0, sizeof block.codes);
+        return block;
     }
-    if (!(forms & kInt8)) return;
-    bool finite = true;
-    for (int64_t block = 0; block < padded / kBlock; ++block) {
-        alignas(64) float values[kBlock] = {};
-        const int64_t begin = block * kBlock;
-        const int64_t count = least(kBlock, columns - begin);
-        std::memcpy(values, x + begin, static_cast<size_t>(count) * sizeof(float));
-        int32_t largest = 0;  // magnitudes as integers: infinities and NaNs come out on top
-        for (int64_t i = 0; i < kBlock; ++i) {
-            int32_t bits;
-            std::memcpy(&bits, values + i, sizeof bits);
-            bits &= 0x7FFFFFFF;
-            largest = bits > largest ? bits : largest;
+    const float inverse = 1.0f / scale;
+    int32_t sum = 0;
+    for (int64_t i = 0; i < kBlock; ++i) {
+        // adding 1.5 * 2^23 leaves the nearest integer in the low bits, ties to even; at most 127.0001 comes in
+        const float shifted = values[i] * inverse + 12582912.0f;
+        int32_t code;
+        std::memcpy(&code, &shifted, sizeof code);
+        code -= 0x4B400000;
+        code = code > 127 ? 127 : code;
+        code = code < -127 ? -127 : code;
+        block.codes[i] = static_cast<int8_t>(code);
+        sum += code;
+    }
+    block.sum = sum;
+    return block;
+}
+
+void prepare(const float* x, int64_t token, int64_t first, int64_t count, int forms, const Activations& a) {
+    const Lane lane(a, token);
+    const int64_t w = lane.width;
+    for (int64_t begin = first; begin < first + count; begin += kBlock, x += kBlock) {
+        alignas(64) float padded[kBlock];
+        const float* values = x;
+        const int64_t valid = least(kBlock, first + count - begin);
+        if (valid < kBlock) {
+            std::memset(padded, 0, sizeof padded);
+            std::memcpy(padded, x, static_cast<size_t>(valid) * sizeof(float));
+            values = padded;
         }
-        float amax;
-        std::memcpy(&amax, &largest, sizeof amax);
-        const bool usable_block = largest < 0x7F800000;
-        finite = finite && usable_block;
-        float scale = amax / 127.0f;
-        const bool usable = usable_block && scale >= 0x1p-126f;
-        scale = usable ? scale : 0.0f;
-        const float inverse = usable ? 1.0f / scale : 0.0f;
-        int8_t* codes = a.codes + token * padded + begin;
-        int32_t sum = 0;
-        for (int64_t i = 0; i < kBlock; ++i) {
-            // adding 1.5 * 2^23 leaves the nearest integer in the low bits, ties to even; at most 127.0001 comes in
-            const float shifted = (usable ? values[i] : 0.0f) * inverse + 12582912.0f;
-            int32_t bits;
-            std::memcpy(&bits, &shifted, sizeof bits);
-            int32_t code = bits - 0x4B400000;
-            code = code > 127 ? 127 : code < -127 ? -127 : code;
-            codes[i] = static_cast<int8_t>(code);
-            sum += code;
+        if (forms & kFloat) {
+            float* to = a.values + lane.panel * a.padded + begin * w + lane.index * 8;
+            for (int64_t i = 0; i < kBlock; i += 8) std::memcpy(to + i * w, values + i, 8 * sizeof(float));
         }
-        a.scales[token * (padded / kBlock) + block] = scale;
-        a.offsets[token * (padded / kBlock) + block] = -kBias * sum;
+        if (forms & kRoundedBf16) {
+            alignas(64) uint16_t rounded[kBlock];
+            for (int64_t i = 0; i < kBlock; ++i) rounded[i] = round_to_bf16(values[i]);
+            uint16_t* to = a.bf16 + lane.panel * a.padded + begin * w + lane.index * 8;
+            for (int64_t i = 0; i < kBlock; i += 8) std::memcpy(to + i * w, rounded + i, 8 * sizeof(uint16_t));
+        }
+        if (forms & kInt8) {
+            const Int8Block block = quantize_block(values);
+            int8_t* to = a.codes + lane.panel * a.padded + begin * w + lane.index * 4;
+            for (int64_t i = 0; i < kBlock; i += 4) std::memcpy(to + i * w, block.codes + i, 4);
+            const int64_t at = (lane.panel * a.padded + begin * w) / kBlock + lane.index;
+            a.scales[at] = block.scale;
+            a.offsets[at] = -kBias * block.sum;
+            if (!block.finite) __atomic_store_n(a.finite + token, uint8_t{0}, __ATOMIC_RELAXED);
+        }
     }
-    a.finite[token] = finite;
 }

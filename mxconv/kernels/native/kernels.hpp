@@ -57,15 +57,23 @@ struct Matrix {
 // The forms of an activation row that matrices ask for. All rows are zero-padded to a multiple of 32.
 enum Form : int { kFloat = 1, kRoundedBf16 = 2, kInt8 = 4 };
 
+constexpr int64_t kWidest = 8;  // tokens that a product takes at once
+
+// Activation rows, in panels of up to kWidest tokens: tokens 8p .. 8p + w - 1 lie side by side, w = min(8, num_tokens - 8p),
+// so that a product walks one pointer through all of them. Panel p begins at 8p times the length of a row. In a panel
+//
+//     values, bf16   (padded / 8, w, 8)
+//     codes          (padded / 4, w, 4)
+//     scales, offsets   (padded / 32, w)
 struct Activations {
     int64_t num_tokens;
     int64_t columns;
     int64_t padded;    // columns, rounded up to 32
-    float* values;     // kFloat: (num_tokens, padded)
-    uint16_t* bf16;    // kRoundedBf16: (num_tokens, padded), nearest even
-    int8_t* codes;     // kInt8: (num_tokens, padded), see formats/vnni8.md
-    float* scales;     // kInt8: (num_tokens, padded / 32)
-    int32_t* offsets;  // kInt8: (num_tokens, padded / 32), -128 times the sum of the block's codes
+    float* values;     // kFloat
+    uint16_t* bf16;    // kRoundedBf16: nearest even
+    int8_t* codes;     // kInt8: see formats/vnni8.md
+    float* scales;     // kInt8
+    int32_t* offsets;  // kInt8: -128 times the sum of the block's codes
     uint8_t* finite;   // kInt8: (num_tokens); a row with an infinity or a NaN gets NaNs from a draft
 };
 
@@ -113,8 +121,11 @@ struct Encoders;  // encoders.hpp
 struct Kernels {
     const char* name;
 
-    // Fill the wanted forms of one token's row; x is (columns).
-    void (*prepare)(const float* x, int64_t token, int forms, const Activations& activations);
+    // Fill the wanted forms of columns [first, first + count) of one token's row; x is (count). Both are multiples of
+    // 32, but for the end of the row, which is padded. Clears finite[token] where it must; set it before. Threads may
+    // fill parts of one row.
+    void (*prepare)(const float* x, int64_t token, int64_t first, int64_t count, int forms,
+                    const Activations& activations);
 
     // Rows of tiles [first, last): out[token * stride + row], for all tokens. A row's result depends on that row and
     // token alone, bit for bit, whatever the number of tokens.

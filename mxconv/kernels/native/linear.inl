@@ -5,6 +5,7 @@
 //     dense_tiles, bsfp_tiles                   16-bit patterns of some tiles of a row tile, 256 bytes each, into scratch
 //     kBf16Lanes, bf16_product, bf16_sum        partial sums a row, products of tiles in scratch, their total
 //     kF16Lanes, f16_product, f16_sum
+//     whole_tile                                a short cut past scratch with the same products in the same order, or false
 //     four_bit_int8, four_bit_float             rows of one row tile times up to kWidest tokens
 //
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
@@ -31,10 +32,9 @@ inline void fill(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t 
 struct Bf16Product {
     using Element = uint16_t;
     static constexpr int64_t kLanes = kBf16Lanes * kTileRows;
-    static const Element* row(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
-    static void add(const uint16_t* scratch, int64_t count, const Element* x, int64_t stride, int64_t num_tokens,
-                    float* sums) {
-        bf16_product(scratch, count, x, stride, num_tokens, sums);
+    static const Element* panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+    static void add(const uint16_t* scratch, int64_t count, const Element* x, int64_t width, float* sums) {
+        bf16_product(scratch, count, x, width, sums);
     }
     static void total(const float* sums, float* out) { bf16_sum(sums, out); }
 };
@@ -42,10 +42,9 @@ struct Bf16Product {
 struct F16Product {
     using Element = float;
     static constexpr int64_t kLanes = kF16Lanes * kTileRows;
-    static const Element* row(const Activations& a, int64_t token) { return a.values + token * a.padded; }
-    static void add(const uint16_t* scratch, int64_t count, const Element* x, int64_t stride, int64_t num_tokens,
-                    float* sums) {
-        f16_product(scratch, count, x, stride, num_tokens, sums);
+    static const Element* panel(const Activations& a, int64_t token) { return a.values + token * a.padded; }
+    static void add(const uint16_t* scratch, int64_t count, const Element* x, int64_t width, float* sums) {
+        f16_product(scratch, count, x, width, sums);
     }
     static void total(const float* sums, float* out) { f16_sum(sums, out); }
 };
@@ -63,6 +62,7 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
     alignas(64) float rows[kTileRows];
     const int64_t column_tiles = matrix.column_tiles();
     for (int64_t row_tile = first; row_tile < last; ++row_tile) {
+        if (whole_tile(matrix, row_tile, a, out, stride)) continue;
         for (int64_t base = 0; base < a.num_tokens; base += kRoom) {
             const int64_t num_tokens = least(kRoom, a.num_tokens - base);
             std::memset(sums, 0, static_cast<size_t>(num_tokens * Product::kLanes) * sizeof(float));
@@ -72,8 +72,8 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
                 fill(matrix, row_tile, tile, count, escapes, scratch);
                 for (int64_t token = 0; token < num_tokens; token += kWidest) {
                     const int64_t width = least(kWidest, num_tokens - token);
-                    Product::add(scratch, count, Product::row(a, base + token) + tile * kTileColumns, a.padded, width,
-                                 sums + token * Product::kLanes);
+                    const auto* x = Product::panel(a, base + token) + tile * kTileColumns * width;
+                    Product::add(scratch, count, x, width, sums + token * Product::kLanes);
                 }
             }
             for (int64_t token = 0; token < num_tokens; ++token) {

@@ -19,25 +19,23 @@ inline void add_tile(const float weights[128], const float x[8], float* sums) {
         for (int c = 0; c < 8; ++c) sums[8 * r + c] += weights[8 * r + c] * x[c];
 }
 
-void bf16_product(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t stride, int64_t num_tokens,
-                  float* sums) {
+void bf16_product(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t width, float* sums) {
     for (int64_t tile = 0; tile < count; ++tile) {
         float weights[128];
         for (int i = 0; i < 128; ++i) weights[i] = bf16_value(scratch[tile * 128 + i]);
-        for (int64_t t = 0; t < num_tokens; ++t) {
+        for (int64_t t = 0; t < width; ++t) {
             float values[8];
-            for (int c = 0; c < 8; ++c) values[c] = bf16_value(x[t * stride + tile * 8 + c]);
+            for (int c = 0; c < 8; ++c) values[c] = bf16_value(x[(tile * width + t) * 8 + c]);
             add_tile(weights, values, sums + t * 128);
         }
     }
 }
 
-void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t stride, int64_t num_tokens,
-                 float* sums) {
+void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
     for (int64_t tile = 0; tile < count; ++tile) {
         float weights[128];
         for (int i = 0; i < 128; ++i) weights[i] = f16_value(scratch[tile * 128 + i]);
-        for (int64_t t = 0; t < num_tokens; ++t) add_tile(weights, x + t * stride + tile * 8, sums + t * 128);
+        for (int64_t t = 0; t < width; ++t) add_tile(weights, x + (tile * width + t) * 8, sums + t * 128);
     }
 }
 
@@ -66,11 +64,11 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
             }
         }
         for (int64_t t = 0; t < num_tokens; ++t) {
-            const int8_t* x = a.codes + (token + t) * a.padded + block * kBlock;
-            const float x_scale = a.scales[(token + t) * blocks + block];
+            const int8_t* x = a.codes + token * a.padded + block * kBlock * num_tokens + t * 4;
+            const float x_scale = a.scales[token * blocks + block * num_tokens + t];
             for (int r = 0; r < 16; ++r) {
                 int32_t dot = 0;
-                for (int c = 0; c < 32; ++c) dot += weights[r][c] * x[c];
+                for (int c = 0; c < 32; ++c) dot += weights[r][c] * x[c / 4 * 4 * num_tokens + c % 4];
                 out[t * kTileRows + r] += static_cast<float>(dot) * x_scale * scales[r];
             }
         }
@@ -91,9 +89,9 @@ void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a
                 weights[c] = matrix.float_levels[byte >> (c % 8 < 4 ? 0 : 4) & 0xF];
             }
             for (int64_t t = 0; t < num_tokens; ++t) {
-                const float* x = a.values + (token + t) * a.padded + block * kBlock;
+                const float* x = a.values + token * a.padded + block * kBlock * num_tokens + t * 8;
                 float dot = 0;
-                for (int c = 0; c < 32; ++c) dot += weights[c] * x[c];
+                for (int c = 0; c < 32; ++c) dot += weights[c] * x[c / 8 * 8 * num_tokens + c % 8];
                 out[t * kTileRows + r] += dot * scale;
             }
         }
