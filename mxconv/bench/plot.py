@@ -31,7 +31,8 @@ PEAKS = {  # the kernels that share a peak
     "fp32": ("fp16", "mxfp4-fp32"),
 }
 PANEL_INCHES = (5.6, 4.6)
-MIN_INCHES = 7.2  # the legend's width
+MIN_INCHES = 8.8  # the legend's width
+CLOSE = 1.4  # peaks whose labels would touch
 
 
 def write_bandwidth_plot(results: Sequence[KernelResult], machine: Machine, path: Path) -> None:
@@ -84,22 +85,25 @@ def _draw_roofline(
     middle = (slope[0] * slope[0] * slope[1]) ** (1 / 3)
     label = f"{bandwidth:.0f} GB/s"
     axes.annotate(label, (middle, middle * bandwidth), (-4, 3), textcoords="offset points", color=GREY, ha="right")
-    for form, peak in peaks.items():
+    above, offset = 0.0, -4
+    for form, peak in sorted(peaks.items(), key=lambda item: item[1]):
         axes.plot([peak / bandwidth, high], [peak, peak], color=GREY, lw=1.2, ls=":")
-        text = f"{form} {peak:.0f} G/s"
-        axes.annotate(text, (high, peak), (-2, 3), textcoords="offset points", color=GREY, ha="right", fontsize=8)
+        offset = offset - 62 if peak < CLOSE * above else -4  # beside the label of a peak that is close
+        text = f"{form} {peak:.0f}"
+        axes.annotate(text, (high, peak), (offset, 3), textcoords="offset points", color=GREY, ha="right", fontsize=8)
+        above = peak
     for kernel, rows in _by_kernel(own).items():
         colour, marker = STYLES[kernel]
         x, y = [_intensity(r) for r in rows], [r.giga_multiply_adds_per_second for r in rows]
         axes.plot(x, y, color=colour, marker=marker, ms=5, lw=0.8, label=kernel)
-        for r in {rows[0].num_tokens: rows[0], rows[-1].num_tokens: rows[-1]}.values():
-            point = _intensity(r), r.giga_multiply_adds_per_second
-            axes.annotate(str(r.num_tokens), point, (5, -9), textcoords="offset points", color=colour, fontsize=8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)
     axes.set_ylim(*y_limits)
-    axes.set_xlabel("multiply-adds a byte of weights (numbers at the points: tokens)")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    widths = ", ".join(str(width) for width in sorted({r.num_tokens for r in own}))
+    axes.set_xlabel(f"multiply-adds a byte of weights (points: {widths} tokens)")
     axes.set_ylabel("giga multiply-adds a second")
     axes.grid(alpha=0.25)
 
@@ -121,10 +125,15 @@ def _write(
     names = list(dict.fromkeys(r.implementation for r in results))
     width, height = PANEL_INCHES
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(max(width * len(names), MIN_INCHES), height), layout="constrained")
+        num_columns = min(len(names), 2)
+        num_rows = -(-len(names) // num_columns)
+        figure = Figure(figsize=(max(width * num_columns, MIN_INCHES), height * num_rows), layout="constrained")
         FigureCanvasAgg(figure)
         handles: dict[str, Artist] = {}
-        for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        panels = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
+        for unused in panels[len(names) :]:
+            unused.set_axis_off()
+        for axes, name in zip(panels, names, strict=False):
             axes.set_title(name)
             draw(axes, [r for r in results if r.implementation == name])
             handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
