@@ -1,0 +1,280 @@
+"""The native forward pass against the NumPy decoder, the trained model against itself, and every refusal."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from native_models import DRAFTS, TARGETS, Maker, convert, dense, native_copy, with_format
+from row_invariance import assert_same_bits
+
+from mxconv.checkpoint.source import Checkpoint, open_checkpoint
+from mxconv.codecs.float16 import BF16, FORMATS, FP16
+from mxconv.errors import ModelError
+from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.matrix import Matrix
+from mxconv.model.cache import KVCache
+from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
+from mxconv.model.loader import dense_weights
+from mxconv.model.matrices import Matrices
+from mxconv.model.tokenizer import Tokenizer
+from mxconv.model.weights import Weights
+
+IMPLEMENTATIONS = native_names()
+TRAINED = Path(__file__).parents[2] / "examples/models/pylib-1.5m"
+TEXT = '''def read(path, encoding="utf-8"):
+    """Return the text of a file.
+
+    Raises OSError if the file cannot be opened.
+    """
+    with open(path, encoding=encoding) as file:
+        return file.read()
+'''
+
+pytestmark = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def matrices(request: pytest.FixtureRequest) -> Matrices:
+    """Every implementation, on two threads."""
+    return Matrices(choose_engine(request.param, 2))
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Iterator[Checkpoint]:
+    with open_checkpoint(TRAINED) as opened:
+        yield opened
+
+
+@dataclass(frozen=True)
+class Bf16Inputs:
+    """What the native BF16 kernels compute, by NumPy: activations are rounded to BF16 before they are multiplied."""
+
+    inner: Matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.inner.shape
+
+    def multiply(self, x: np.ndarray) -> np.ndarray:
+        return self.inner.multiply(BF16.decode(BF16.encode(x)))
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        return self.inner.rows(indices)
+
+
+def bf16_inputs(weights: Weights) -> Weights:
+    return Weights({name: Bf16Inputs(matrix) for name, matrix in weights.matrices.items()}, weights.vectors)
+
+
+def logits(decoder: Decoder, ids: list[int], last_only: bool = False) -> np.ndarray:
+    return decoder.forward(ids, KVCache(decoder.config), last_only)
+
+
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """Root mean square of the difference over that of what is expected."""
+    return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
+
+
+def test_f16_logits_of_every_architecture_are_those_of_numpy_up_to_float32_sums(
+    oracle: Any, matrices: Matrices
+) -> None:
+    weights = with_format(oracle.weights, FP16)
+    ids = oracle.text(100)
+    expected = logits(Decoder(oracle.decoder.config, weights, "numpy"), ids)
+    found = logits(native_copy(oracle.decoder.config, weights, matrices), ids)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()))
+    assert (found.argmax(-1) == expected.argmax(-1)).all()
+
+
+def test_bf16_logits_of_every_architecture_are_those_of_numpy_with_rounded_activations(
+    oracle: Any, matrices: Matrices
+) -> None:
+    """A last bit in a float32 sum may tip a rounding to BF16, 2^-9 of an activation: hence the wider tolerance."""
+    weights = with_format(oracle.weights, BF16)
+    ids = oracle.text(100)
+    expected = logits(Decoder(oracle.decoder.config, bf16_inputs(weights), "numpy"), ids)
+    found = logits(native_copy(oracle.decoder.config, weights, matrices), ids)
+    assert relative_error(found, expected) < 2**-8
+
+
+@pytest.mark.parametrize("form", DRAFTS)
+def test_drafts_of_every_architecture_are_near_those_of_numpy(oracle: Any, matrices: Matrices, form: str) -> None:
+    """A last bit in a float32 sum may tip a rounding to int8, 2^-8 of the largest activation in a block."""
+    weights = with_format(oracle.weights, BF16)
+    ids = oracle.text(60)
+    config = oracle.decoder.config
+    expected = logits(Decoder(config, convert(weights, Matrices(), DRAFTS[form]), "numpy"), ids)
+    found = logits(native_copy(config, weights, matrices, DRAFTS[form]), ids)
+    assert relative_error(found, expected) < 2**-6
+
+
+@pytest.mark.parametrize("float_format", ["BF16", "F16"])
+def test_bsfp_logits_are_the_bits_of_the_16_bit_logits(oracle: Any, matrices: Matrices, float_format: str) -> None:
+    weights = with_format(oracle.weights, FORMATS[float_format])
+    ids = oracle.text(70)
+    found, expected = (
+        logits(native_copy(oracle.decoder.config, weights, matrices, make), ids) for make in TARGETS.values()
+    )
+    assert_same_bits(found, expected, "BSFP")
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, 64, 65, 130])
+def test_last_only_gives_the_last_row_of_all_logits(oracle: Any, matrices: Matrices, num_tokens: int) -> None:
+    decoder = native_copy(oracle.decoder.config, oracle.weights, matrices)
+    ids = oracle.text(num_tokens)
+    last = logits(decoder, ids, last_only=True)
+    assert last.shape == (1, oracle.decoder.config.vocab_size)
+    assert_same_bits(last, logits(decoder, ids)[-1:], "last only")
+
+
+@pytest.mark.parametrize("num_tokens", [1, 7, 66])
+def test_the_cache_holds_the_keys_and_values_of_numpy_and_nothing_behind_them(
+    oracle: Any, matrices: Matrices, num_tokens: int
+) -> None:
+    weights = with_format(oracle.weights, FP16)
+    config = oracle.decoder.config
+    caches = []
+    for decoder in (Decoder(config, weights, "numpy"), native_copy(config, weights, matrices)):
+        cache = KVCache(config, 90)
+        decoder.forward(oracle.text(num_tokens + 3)[3:], cache)
+        assert cache.length == num_tokens
+        caches.append(cache)
+    for expected, found in zip(*(cache.arrays for cache in caches), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()))
+        assert not found[:, :, num_tokens:].any()
+
+
+def test_the_trained_model_says_what_it_says_on_numpy(checkpoint: Checkpoint, matrices: Matrices) -> None:
+    config = ModelConfig.from_file(TRAINED / "config.json")
+    ids = Tokenizer.from_folder(TRAINED).encode(TEXT)
+    weights = dense_weights(checkpoint.tensors, config)
+    expected = logits(Decoder(config, weights, "numpy"), ids)
+    found = logits(native_copy(config, weights, matrices), ids)
+    assert relative_error(found, expected) < 2**-6  # NumPy's activations are not rounded
+    assert np.mean(found.argmax(-1) == expected.argmax(-1)) >= 0.97
+    rounded = logits(Decoder(config, bf16_inputs(weights), "numpy"), ids)
+    assert relative_error(found, rounded) < 2**-8
+
+
+@pytest.mark.parametrize("make", [*TARGETS.values(), *DRAFTS.values()], ids=[*TARGETS, *DRAFTS])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_weights_that_are_not_finite_flow_through_and_spare_the_positions_before(
+    tiny_oracle: Callable[[str], Any], matrices: Matrices, make: Maker, value: float
+) -> None:
+    """In the embedding of one token: its own position and those that see it lose their numbers, no others."""
+    oracle = tiny_oracle("mistral, window")
+    config = oracle.decoder.config
+    weights = convert(with_format(oracle.weights, BF16), matrices, make)
+    name = "model.embed_tokens.weight"
+    patterns = oracle.weights.matrices[name].patterns.copy()
+    patterns[7, 11] = BF16.encode(np.array([value], np.float32))[0]
+    special = Weights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
+    plain, broken = (matrices.decoder(config, w, "test") for w in (weights, special))
+    ids = [token for token in oracle.text(40) if token != 7]
+    ids[20] = 7
+    found, expected = logits(broken, ids), logits(plain, ids)
+    assert_same_bits(found[:20], expected[:20], "before")
+    assert not np.isfinite(found[20]).any() or value == 3e38
+    if not np.isfinite(value):
+        assert np.isnan(found[20:25]).all()  # the window is five positions
+
+
+def test_norms_that_overflow_give_nans_and_no_crash(tiny_oracle: Callable[[str], Any], matrices: Matrices) -> None:
+    oracle = tiny_oracle("llama")
+    vectors = dict(oracle.weights.vectors) | {"model.layers.0.input_layernorm.weight": np.full(48, 3e38, np.float32)}
+    decoder = native_copy(oracle.decoder.config, Weights(oracle.weights.matrices, vectors), matrices)
+    assert np.isnan(logits(decoder, oracle.text(5))).any()
+
+
+def test_vectors_of_any_layout_are_taken(tiny_oracle: Callable[[str], Any], matrices: Matrices) -> None:
+    oracle = tiny_oracle("qwen3, biases and window")
+    config = oracle.decoder.config
+    strided = {name: np.repeat(vector, 2)[::2] for name, vector in oracle.weights.vectors.items()}
+    ids = oracle.text(9)
+    expected = logits(native_copy(config, oracle.weights, matrices), ids)
+    found = logits(native_copy(config, Weights(oracle.weights.matrices, strided), matrices), ids)
+    assert_same_bits(found, expected, "strided vectors")
+
+
+def test_the_checks_are_those_of_the_numpy_decoder(tiny_oracle: Callable[[str], Any], matrices: Matrices) -> None:
+    oracle = tiny_oracle("llama")
+    decoder = native_copy(oracle.decoder.config, oracle.weights, matrices)
+    cache = KVCache(decoder.config)
+    for ids, message in (([], "0 tokens to evaluate"), ([96], "token id 96"), ([1] * 257, "257 positions")):
+        with pytest.raises(ModelError, match=f"^copy: {message}"):
+            decoder.forward(ids, cache)
+    with pytest.raises(ModelError, match=r"^copy: a KV cache of "):
+        decoder.forward([1], KVCache(tiny_oracle("qwen3").decoder.config))
+    assert cache.length == 0
+    weights = convert(oracle.weights, matrices, dense)
+    del weights.matrices["lm_head.weight"]  # type: ignore[attr-defined]
+    with pytest.raises(ModelError, match=r"^copy: tensor lm_head\.weight is missing"):
+        matrices.decoder(decoder.config, weights, "copy")
+
+
+def arguments(decoder: Any, num_tokens: int = 3) -> dict[str, Any]:
+    """Of a call that works."""
+    config = decoder.config
+    keys, values = KVCache(config, 32).arrays
+    half = np.zeros((num_tokens, config.head_dim // 2), np.float32)
+    return {
+        "x": np.zeros((num_tokens, config.hidden_size), np.float32),
+        "cosines": half,
+        "sines": half.copy(),
+        "keys": keys,
+        "values": values,
+        "length": 4,
+        "logits": np.zeros((num_tokens, config.vocab_size), np.float32),
+    }
+
+
+WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "wide x": (TypeError, "x: shape", lambda a: {"x": np.zeros((3, 49), np.float32)}),
+    "x in float64": (TypeError, "incompatible", lambda a: {"x": a["x"].astype(np.float64)}),
+    "read-only x": (TypeError, "incompatible", lambda a: {"x": read_only(a["x"])}),
+    "transposed x": (TypeError, "x: strides", lambda a: {"x": np.zeros((48, 3), np.float32).T}),
+    "short sines": (TypeError, "sines: shape", lambda a: {"sines": a["sines"][:2]}),
+    "a layer too few": (TypeError, "keys: shape", lambda a: {"keys": a["keys"][:2]}),
+    "other values": (TypeError, "values: shape", lambda a: {"values": a["values"][:, :, :31].copy()}),
+    "a full cache": (ValueError, "do not fit", lambda a: {"length": 30}),
+    "a negative length": (ValueError, "do not fit", lambda a: {"length": -1}),
+    "narrow logits": (TypeError, "logits: shape", lambda a: {"logits": a["logits"][:, :95]}),
+    "more logits": (ValueError, "more logits", lambda a: {"logits": np.zeros((4, 96), np.float32)}),
+    "short masks": (TypeError, "masks: shape", lambda a: {"masks": np.ones(2, np.uint64), "mask_start": 4}),
+    "a mask without itself": (
+        ValueError,
+        "a token sees itself",
+        lambda a: {"masks": np.array([1, 3, 3], np.uint64), "mask_start": 4},
+    ),
+    "a mask of the future": (
+        ValueError,
+        "a token sees itself",
+        lambda a: {"masks": np.array([3, 2, 4], np.uint64), "mask_start": 4},
+    ),
+    "masks from behind": (
+        ValueError,
+        "newest 64",
+        lambda a: {"masks": np.array([1, 2, 4], np.uint64), "mask_start": 5},
+    ),
+}
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_arrays_that_do_not_fit_are_an_error_and_never_read(tiny_oracle: Callable[[str], Any], case: str) -> None:
+    oracle = tiny_oracle("llama")
+    decoder: Any = native_copy(oracle.decoder.config, oracle.weights, Matrices(choose_engine(num_threads=1)))
+    good = arguments(decoder)
+    decoder.handle.forward(**good)
+    error, message, change = WRONG[case]
+    with pytest.raises(error, match=message):
+        decoder.handle.forward(**good | change(good))
