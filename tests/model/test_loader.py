@@ -12,6 +12,7 @@ import pytest
 import safetensors.numpy
 import torch
 from checkpoints import TINY_LLAMA, llama_tensors, write_safetensors, write_tiny_llama, write_tiny_tokenizer
+from packages import header_of
 
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
@@ -146,6 +147,37 @@ def test_the_paper_table_drafts_in_float32(tmp_path: Path) -> None:
         target, draft = (level.decoder for level in loaded.levels)
         assert kind(draft.layers[1].down.matrix) is FourBitFloatMatrix
         assert logits(target).tobytes() == source_logits(source).tobytes()
+
+
+def test_a_rescaled_tensor_is_the_target_that_the_package_can_rebuild(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    tensors = llama_tensors()
+    tensors[PROJECTION][5, 6] = 7.0
+    write_safetensors(source / "model.safetensors", tensors)
+    with LoadedPackage(pack(source, tmp_path / "package", codec="bsfp", outliers="rescale")) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        (record,) = (record for record in loaded.package.manifest.tensors if record.name == PROJECTION)
+        stored = loaded.package.bsfp(record)
+        assert stored.rescale_factor != 1.0
+        tensors[PROJECTION] = stored.target_rows(0, stored.shape[0]).view(ml_dtypes.bfloat16)
+        write_safetensors(source / "model.safetensors", tensors)
+        assert logits(target).tobytes() == source_logits(source).tobytes()
+        assert kind(draft.layers[0].gate.matrix) is FourBitMatrix
+
+
+def test_a_checkpoint_with_tensors_at_odd_addresses_loads_as_it_is(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    expected = source_logits(source)
+    file = source / "model.safetensors"
+    header, begin = header_of(file)
+    header = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    content = file.read_bytes()[begin:]
+    for entry in header.values():
+        entry["data_offsets"] = [offset + 1 for offset in entry["data_offsets"]]
+    header["pad"] = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" + content)
+    assert source_logits(source).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])

@@ -1,0 +1,121 @@
+"""Which kernels are chosen, by whom, and what is said when there are none."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from mxconv.errors import ModelError
+from mxconv.kernels import engine as engine_module
+from mxconv.kernels.engine import choose_engine, choose_kernel, kernel_names, native_names, usable_processors
+
+WITHOUT_EXTENSION = """
+import sys
+sys.modules["mxconv.kernels._native"] = None  # importing it now raises ImportError, as if it had not been built
+from mxconv.kernels.engine import choose_engine, kernel_names
+assert kernel_names() == ("numpy",)
+"""
+
+with_native = pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MXCONV_KERNEL", raising=False)
+
+
+@with_native
+def test_the_widest_implementation_comes_first_and_numpy_last() -> None:
+    known = ["avx512bf16", "avx512vnni", "avxvnni", "avx2", "portable", "numpy"]
+    assert list(kernel_names()) == [name for name in known if name in kernel_names()]
+    assert kernel_names()[-2:] == ("portable", "numpy")
+    assert choose_kernel() == kernel_names()[0]
+
+
+@with_native
+def test_a_flag_goes_before_the_environment_and_that_before_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MXCONV_KERNEL", "portable")
+    assert choose_kernel() == "portable"
+    assert choose_kernel("numpy") == "numpy"
+    assert choose_engine("numpy") is None
+    monkeypatch.setenv("MXCONV_KERNEL", "")
+    assert choose_kernel() == kernel_names()[0]
+
+
+@with_native
+@pytest.mark.parametrize("name", native_names())
+def test_the_forced_implementation_is_the_one_that_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MXCONV_KERNEL", name)
+    engine = choose_engine(num_threads=2)
+    assert engine is not None
+    assert (engine.name, engine.num_threads) == (name, 2)
+    assert choose_engine(num_threads=2) is engine  # one team for all who ask for the same
+
+
+@pytest.mark.parametrize("flag", [None, "sse9"])
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones(
+    flag: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MXCONV_KERNEL", "neon2")
+    origin = "MXCONV_KERNEL: 'neon2'" if flag is None else "--kernel: 'sse9'"
+    message = re.escape(f"{origin}; on this processor one of {', '.join(kernel_names())} is required. Leave it out")
+    with pytest.raises(ModelError, match=f"^{message}"):
+        choose_engine(flag)
+
+
+def test_an_empty_flag_is_a_name_like_others() -> None:
+    with pytest.raises(ModelError, match=r"^--kernel: ''; on this"):
+        choose_kernel("")
+
+
+@with_native
+def test_a_processor_without_the_instructions_does_not_offer_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "native_names", lambda: ("portable",))
+    with pytest.raises(ModelError, match=r"^--kernel: 'avx2'; on this processor one of portable, numpy is required\."):
+        choose_kernel("avx2")
+
+
+@with_native
+def test_all_usable_processors_work_unless_told_otherwise() -> None:
+    engine = choose_engine()
+    assert engine is not None
+    assert engine.num_threads == usable_processors() == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("num_threads", [0, -3, 1025])
+def test_an_impossible_number_of_threads_is_an_error(num_threads: int) -> None:
+    for kernel in kernel_names():
+        with pytest.raises(ModelError, match=f"^--threads: {num_threads}; 1 to 1024 is required"):
+            choose_engine(kernel, num_threads)
+
+
+def test_without_the_extension_numpy_runs_and_one_line_says_so() -> None:
+    code = WITHOUT_EXTENSION + "assert choose_engine() is None and choose_engine() is None\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert re.fullmatch(
+        r"mxconv: the native kernels are missing \(.*\); running on NumPy, slowly\. "
+        r"Install again with a C\+\+ compiler\.\n",
+        result.stderr,
+    )
+
+
+def test_whoever_asks_for_numpy_is_told_nothing() -> None:
+    code = WITHOUT_EXTENSION + "assert choose_engine('numpy') is None\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_without_the_extension_a_native_name_is_an_error() -> None:
+    code = WITHOUT_EXTENSION + "choose_engine('portable')\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "--kernel: 'portable'; on this processor one of numpy is required." in result.stderr
+
+
+@with_native
+def test_a_process_that_used_an_engine_ends_quietly() -> None:
+    code = "from mxconv.kernels.engine import choose_engine\nchoose_engine(num_threads=3)\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

@@ -1,0 +1,149 @@
+"""Native matrices over arrays of every provenance: read where they lie, or copied once, or refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from native_models import stored_bsfp
+
+from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp
+from mxconv.codecs.bsfp.speq import paper_table
+from mxconv.codecs.float16 import BF16, FP16, FloatFormat
+from mxconv.errors import PackageError
+from mxconv.kernels.bsfp_full import BsfpMatrix
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.four_bit import bsfp_draft_matrix
+
+if not native_names():
+    pytest.skip("the extension is not built on this machine", allow_module_level=True)
+
+from mxconv.kernels.native_matrix import NativeMatrix, native_bsfp, native_bsfp_draft, native_dense
+
+SHAPE = (40, 136)
+
+
+@pytest.fixture(params=native_names())
+def engine(request: pytest.FixtureRequest) -> Any:
+    return choose_engine(request.param, 2)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+def patterns_of(rng: np.random.Generator, float_format: FloatFormat = BF16) -> np.ndarray:
+    return float_format.encode((rng.standard_normal(SHAPE) * 0.1).astype(np.float32))
+
+
+def at_an_odd_address(array: np.ndarray) -> np.ndarray:
+    """As a foreign safetensors file may hold it."""
+    buffer = np.zeros(array.nbytes + 1, np.uint8)
+    buffer[1:] = array.view(np.uint8).reshape(-1)
+    odd = buffer[1:].view(array.dtype).reshape(array.shape)
+    assert not odd.flags.aligned
+    return odd
+
+
+def bsfp_matrix(engine: Any, patterns: np.ndarray, float_format: FloatFormat = BF16, **changes: Any) -> NativeMatrix:
+    """With some arrays replaced."""
+    stored = stored_bsfp(patterns, float_format)
+    offsets = changes.pop("escape_offsets", stored.escape_offsets)
+    reference = BsfpMatrix(stored.shape, float_format, stored.target_rows)
+    return native_bsfp(engine, reference, replace(stored.packed, **changes), offsets, stored.table, "model: tensor w")
+
+
+def test_arrays_are_read_where_they_lie(engine: Any, rng: np.random.Generator) -> None:
+    patterns = patterns_of(rng)
+    matrix = native_dense(engine, DenseMatrix(patterns, BF16))
+    x = rng.standard_normal((2, SHAPE[1])).astype(np.float32)
+    before = matrix.multiply(x)
+    patterns[:] = 0
+    assert before.any()
+    assert not matrix.multiply(x).any()
+
+
+@pytest.mark.parametrize("misplace", [at_an_odd_address, lambda a: a.T.copy().T, lambda a: np.repeat(a, 2, 1)[:, ::2]])
+def test_a_tensor_that_kernels_cannot_read_in_place_is_copied(
+    engine: Any, rng: np.random.Generator, misplace: Any
+) -> None:
+    patterns = patterns_of(rng)
+    x = rng.standard_normal((3, SHAPE[1])).astype(np.float32)
+    expected = native_dense(engine, DenseMatrix(patterns, BF16)).multiply(x)
+    assert (native_dense(engine, DenseMatrix(misplace(patterns), BF16)).multiply(x) == expected).all()
+
+
+def test_activations_may_be_strided_and_none(engine: Any, rng: np.random.Generator) -> None:
+    matrix = native_dense(engine, DenseMatrix(patterns_of(rng), BF16))
+    x = rng.standard_normal((6, SHAPE[1])).astype(np.float32)
+    assert (matrix.multiply(x[::2]) == matrix.multiply(x)[::2]).all()
+    assert matrix.multiply(x[:0]).shape == (0, SHAPE[0])
+
+
+@pytest.mark.parametrize("float_format", [BF16, FP16])
+def test_rows_are_exact_in_any_order(engine: Any, rng: np.random.Generator, float_format: FloatFormat) -> None:
+    patterns = patterns_of(rng, float_format)
+    indices = np.array([39, 0, 16, 15, 15, 32])
+    expected = float_format.decode(patterns[indices])
+    assert (native_dense(engine, DenseMatrix(patterns, float_format)).rows(indices) == expected).all()
+    assert (bsfp_matrix(engine, patterns, float_format).rows(indices) == expected).all()
+    assert bsfp_matrix(engine, patterns, float_format).rows(indices[:0]).shape == (0, SHAPE[1])
+
+
+def test_the_paper_table_drafts_on_the_float_path(engine: Any, rng: np.random.Generator) -> None:
+    patterns = patterns_of(rng)
+    table = paper_table(BF16)
+    packed = encode_bsfp(patterns, table)
+    reference = bsfp_draft_matrix(SHAPE, packed.codes, packed.scales, table)
+    matrix = native_bsfp_draft(engine, reference, packed.codes, packed.scales, table)
+    x = rng.standard_normal((5, SHAPE[1])).astype(np.float32)
+    np.testing.assert_allclose(matrix.multiply(x), reference.multiply(x), rtol=1e-4, atol=1e-4)
+    assert (matrix.rows(np.arange(4)) == reference.rows(np.arange(4))).all()
+
+
+def first_tile_with_two(packed: PackedBsfp) -> int:
+    """Index into the lists of the first escape of a tile that has two."""
+    counts = packed.escape_counts.ravel()
+    tile = int(np.argmax(counts >= 2))
+    assert counts[tile] >= 2
+    return int(counts[:tile].sum())
+
+
+def damaged(rng: np.random.Generator, what: str) -> dict[str, np.ndarray]:
+    """Escape lists that contradict themselves."""
+    stored = stored_bsfp(patterns_of(rng), BF16)
+    counts, positions = stored.packed.escape_counts.copy(), stored.packed.escape_positions.copy()
+    offsets = stored.escape_offsets.copy()
+    place = first_tile_with_two(stored.packed)
+    if what == "position above 127":
+        positions[-1] = 128
+    if what == "position twice":
+        positions[place + 1] = positions[place]
+    if what == "positions that descend":
+        positions[place : place + 2] = positions[place : place + 2][::-1]
+    if what == "counts that lead out":
+        counts[-1, -1] += 1
+    if what == "offsets that lead out":
+        offsets[1] += 1
+    return {"escape_counts": counts, "escape_positions": positions, "escape_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("position above 127", "escape_positions above 127"),
+        ("position twice", "escape_positions of a tile that do not ascend"),
+        ("positions that descend", "escape_positions of a tile that do not ascend"),
+        ("counts that lead out", "escape_offsets do not end at the number of escapes"),
+        ("offsets that lead out", "escape_offsets are not the sums of escape_counts"),
+    ],
+)
+def test_escape_lists_that_contradict_themselves_are_refused(
+    engine: Any, rng: np.random.Generator, what: str, message: str
+) -> None:
+    lists = damaged(rng, what)
+    required = "lists that name each escape once, in order, are required. The file is damaged; convert again."
+    with pytest.raises(PackageError, match=f"^model: tensor w: {message}; {required}$"):
+        bsfp_matrix(engine, patterns_of(np.random.default_rng(5)), **lists)

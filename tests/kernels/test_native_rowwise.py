@@ -1,0 +1,167 @@
+"""The native row-wise kernels against exact arithmetic and the NumPy reference."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mxconv.kernels import rowwise
+from mxconv.kernels.engine import choose_engine, native_names
+
+_native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
+
+LENGTHS = [1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 63, 64, 65, 128, 176, 1000, 2048]
+EPSILON = np.finfo(np.float32).eps
+
+
+@pytest.fixture(params=native_names())
+def engine(request: pytest.FixtureRequest) -> Any:
+    return choose_engine(request.param, 1)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def silu_times(engine: Any, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    out = np.empty_like(gate)
+    _native.silu_multiply(engine, gate, up, out)
+    return out
+
+
+def norm(engine: Any, x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    out = np.empty_like(x)
+    _native.rms_norm(engine, x, weight, eps, out)
+    return out
+
+
+def attend(
+    engine: Any, query: np.ndarray, keys: np.ndarray, values: np.ndarray, run: int, others: list[int]
+) -> np.ndarray:
+    out = np.empty_like(query)
+    _native.attend(engine, query, keys, values, np.array(others, np.int32), run, out)
+    return out
+
+
+def softmax_mean(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    scores = keys.astype(np.float64) @ query.astype(np.float64)
+    shares = np.exp(scores - scores.max())
+    return (shares / shares.sum()) @ values.astype(np.float64)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_rms_norms_are_exact_up_to_the_sum(engine: Any, rng: np.random.Generator, length: int) -> None:
+    x, weight = normal(rng, 3, length) * np.float32(10), normal(rng, length)
+    exact = x.astype(np.float64)
+    exact = exact / np.sqrt(np.mean(exact**2, axis=1, keepdims=True) + 1e-5) * weight
+    np.testing.assert_allclose(norm(engine, x, weight, 1e-5), exact, rtol=(8 + length / 32) * EPSILON)
+
+
+def test_rms_norms_of_zeros_infinities_and_nans_are_those_of_numpy(engine: Any) -> None:
+    x = np.zeros((4, 20), np.float32)
+    x[1, 3], x[2, 19], x[3] = np.inf, np.nan, 3e38
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = rowwise.rms_norm(x, np.ones(20, np.float32), 1e-6)
+    np.testing.assert_array_equal(norm(engine, x, np.ones(20, np.float32), 1e-6), expected)
+
+
+def test_silu_is_within_three_units_in_the_last_place(engine: Any) -> None:
+    x = np.concatenate([np.linspace(-87.3, 90, 200_001), np.geomspace(1e-38, 1, 10_000)]).astype(np.float32)
+    x = np.concatenate([x, -x[x < 87.3]])
+    exact = x.astype(np.float64) / (1 + np.exp(-x.astype(np.float64)))
+    found = silu_times(engine, x, np.ones_like(x))
+    units = np.abs(found - exact) / np.spacing(np.abs(exact).astype(np.float32))
+    assert units.max() <= 3
+
+
+def test_silu_of_huge_infinite_and_missing_numbers_is_that_of_numpy(engine: Any) -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 3e38, -3e38, -1e4, -90, 90, 1e4], np.float32)
+    with np.errstate(invalid="ignore"):
+        expected = rowwise.silu(x[None])[0]
+    found = silu_times(engine, x, np.ones_like(x))
+    np.testing.assert_array_equal(found, expected)
+    assert (np.signbit(found) == np.signbit(expected)).all()
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_silu_of_an_element_does_not_depend_on_where_it_stands(
+    engine: Any, rng: np.random.Generator, length: int
+) -> None:
+    gate, up = normal(rng, length), normal(rng, length)
+    whole = silu_times(engine, gate, up)
+    for start in range(0, length, max(length // 9, 1)):
+        assert (silu_times(engine, gate[start:], up[start:]) == whole[start:]).all()
+        assert (silu_times(engine, gate[: start + 1], up[: start + 1]) == whole[: start + 1]).all()
+
+
+@pytest.mark.parametrize("head_dim", [2, 10, 12, 16, 24, 64, 80, 128, 130])
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 128, 200])
+def test_attention_is_the_softmax_weighted_mean(
+    engine: Any, rng: np.random.Generator, head_dim: int, count: int
+) -> None:
+    query, keys, values = normal(rng, head_dim) * 2 / math.sqrt(head_dim), *normal(rng, 2, count, head_dim)
+    query = query.astype(np.float32)
+    found = attend(engine, query, keys, values, count, [])
+    np.testing.assert_allclose(found, softmax_mean(query, keys, values), atol=3e-6)
+
+
+def test_scores_of_any_size_give_a_mean_of_values(engine: Any, rng: np.random.Generator) -> None:
+    keys, values = normal(rng, 2, 100, 16)
+    for scale in (1e-30, 1e3, 1e20, 1e37):
+        query = normal(rng, 16) * np.float32(scale)
+        found = attend(engine, query, keys, values, 100, [])
+        scores = keys.astype(np.float64) @ query.astype(np.float64)
+        if scale >= 1e20:  # one position takes all
+            assert (found == values[scores.argmax()]).all()
+        else:
+            assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_attention_over_numbers_that_are_none_is_none(engine: Any, rng: np.random.Generator, value: float) -> None:
+    query, keys, values = normal(rng, 16), *normal(rng, 2, 70, 16)
+    keys[66, 3] = value
+    query[3] = 1
+    found = attend(engine, query, keys, values, 70, [])
+    if value == -np.inf:  # e^-inf is a share of nothing
+        seen = np.arange(70) != 66
+        np.testing.assert_allclose(found, softmax_mean(query, keys[seen], values[seen]), atol=3e-6)
+    else:
+        assert np.isnan(found).all()
+    keys[66, 3], values[5, 2] = 0, value
+    found = attend(engine, query, keys, values, 70, [])
+    assert not np.isfinite(found[2])
+    assert np.isfinite(np.delete(found, 2)).all()
+
+
+def test_positions_behind_the_visible_ones_are_never_read(engine: Any, rng: np.random.Generator) -> None:
+    query, keys, values = normal(rng, 10), *normal(rng, 2, 90, 10)
+    expected = attend(engine, query, keys, values, 70, [])
+    keys[70:] = values[70:] = np.nan
+    assert (attend(engine, query, keys, values, 70, []) == expected).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_the_visible_positions_may_lie_anywhere(data: st.DataObject) -> None:
+    """The bits are those of the same keys and values in a row."""
+    engine = choose_engine(data.draw(st.sampled_from(native_names())), 1)
+    head_dim = data.draw(st.sampled_from([6, 16, 40, 64]))
+    count = data.draw(st.integers(1, 200))
+    run = data.draw(st.integers(0, count))
+    others = data.draw(st.lists(st.integers(0, count - 1), max_size=64))
+    if run + len(others) == 0:
+        run = 1
+    rng = np.random.default_rng(count)
+    query, keys, values = normal(rng, head_dim), *normal(rng, 2, count, head_dim)
+    order = [*range(run), *others]
+    in_a_row = attend(engine, query, keys[order], values[order], len(order), [])
+    assert attend(engine, query, keys, values, run, others).tobytes() == in_a_row.tobytes()
