@@ -1,0 +1,148 @@
+"""`mxconv bench`: keys that other programs rely on, and words for what cannot be measured."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
+
+SMALL = ("--out-features", 48, "--in-features", 160, "--samples", 20)
+MACHINE_KEYS = {"cpu", "threads", "compiler", "commit"}
+KERNEL_KEYS = {
+    "kernel", "implementation", "out_features", "in_features", "num_tokens", "seconds", "gigabytes_per_second",
+    "read_bandwidth", "fraction_of_bandwidth", "compute_peak", "fraction_of_roofline",
+}  # fmt: skip
+DECODE_KEYS = {"strategy", "tokens_per_second", "speedup", "acceptance_rates", "fraction_of_bandwidth"}
+FORWARD_KEYS = {
+    "level", "num_tokens", "seconds", "gigabytes_per_second", "read_bandwidth", "fraction_of_bandwidth",
+}  # fmt: skip
+CONVERT_KEYS = {
+    "codec", "input_gigabytes_per_second", "copy_gigabytes_per_second", "ratio_to_copy", "peak_rss_bytes",
+}  # fmt: skip
+
+
+def test_kernels_has_the_keys_of_the_contract(run: Any) -> None:
+    outcome = run("bench", "kernels", *SMALL, "--num-tokens", "1,2", "--threads", 2, "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert set(outcome.json["machine"]) == MACHINE_KEYS
+    assert outcome.json["machine"]["threads"] == 2
+    rows = outcome.json["results"]
+    assert all(set(row) >= KERNEL_KEYS for row in rows)
+    kernels = ["bf16", "fp16", "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-fp32"]
+    assert [(row["kernel"], row["num_tokens"]) for row in rows] == [(k, width) for k in kernels for width in (1, 2)]
+    assert {row["implementation"] for row in rows} == {_native.available()[0]}
+    assert {(row["out_features"], row["in_features"]) for row in rows} == {(48, 160)}
+    assert "bsfp-full" in outcome.stderr  # the table
+    assert len(outcome.stdout.splitlines()) == 1
+
+
+def test_kernels_prints_a_table_and_draws_both_pictures(run: Any, tmp_path: Path) -> None:
+    pictures = ("--plot", tmp_path / "bandwidth.png", "--roofline", tmp_path / "roofline.svg")
+    outcome = run("bench", "kernels", *SMALL, "--only", "bf16", "--num-tokens", 1, *pictures)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "of roofline" in outcome.stdout
+    assert (tmp_path / "bandwidth.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "roofline.svg").read_text()
+    outcome = run("bench", "kernels", *SMALL, "--only", "bf16", *pictures)
+    assert outcome.exit_code == 1
+    assert "nothing is overwritten" in outcome.stderr
+
+
+def test_kernels_measures_the_implementations_asked_for(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("bench", "kernels", *SMALL, "--only", "mxfp4-int8", "--num-tokens", 1, "--json")
+    outcome = run(*arguments, "--kernel", "all")
+    assert [row["implementation"] for row in outcome.json["results"]] == _native.available()
+    outcome = run(*arguments, "--kernel", "portable")
+    assert [row["implementation"] for row in outcome.json["results"]] == ["portable"]
+    monkeypatch.setenv("MXCONV_KERNEL", "portable")
+    outcome = run(*arguments)
+    assert [row["implementation"] for row in outcome.json["results"]] == ["portable"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (("--kernel", "sse9"), 1, "--kernel: 'sse9'"),
+        (("--kernel", "numpy"), 1, "kernels numpy: no native kernels"),
+        (("--only", "q4"), 2, "--only: 'q4'"),
+        (("--num-tokens", "1,65"), 2, "numbers from 1 to 64"),
+        (("--num-tokens", "1,"), 2, "numbers from 1 to 64"),
+        (("--samples", "19"), 2, "--samples"),
+        (("--plot", "picture.pdf"), 1, ".png or .svg is required"),
+    ],
+)
+def test_kernels_refuses_what_it_cannot_measure(
+    run: Any, arguments: tuple[str, ...], exit_code: int, message: str
+) -> None:
+    outcome = run("bench", "kernels", *SMALL, *arguments)
+    assert outcome.exit_code == exit_code
+    assert message in " ".join(outcome.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["kernels", "decode", "convert"])
+def test_without_the_extension_each_command_says_what_is_missing(
+    run: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mxconv.bench.engine.native_names", tuple)
+    outcome = run("bench", command, *([tmp_path] if command == "decode" else []))
+    assert outcome.exit_code == 1
+    assert "native kernels: not built; they are required to measure them" in outcome.stderr
+
+
+def test_decode_has_the_keys_of_the_contract(run: Any, package: Path, prompts: Path) -> None:
+    outcome = run("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 6, "--threads", 1, "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    members = outcome.json
+    assert set(members["machine"]) == MACHINE_KEYS
+    assert members["machine"]["threads"] == 1
+    assert members["implementation"] == _native.available()[0]
+    assert [row["strategy"] for row in members["results"]] == ["greedy", "mxfp4", "small", "hierarchy"]
+    assert all(set(row) >= DECODE_KEYS and row["identical_to_greedy"] for row in members["results"])
+    assert all(set(row) >= FORWARD_KEYS for row in members["forwards"])
+    assert [row["num_tokens"] for row in members["forwards"]] == [1, 4, 8] * 3
+    assert "speed-up" in outcome.stderr
+
+
+def test_decode_fails_where_tokens_differ(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from mxconv.bench import decoding
+
+    summarize = decoding._summarize
+
+    def spoiled(name: str, *arguments: Any) -> decoding.DecodeResult:
+        return replace(summarize(name, *arguments), identical_to_greedy=name == "greedy")
+
+    monkeypatch.setattr(decoding, "_summarize", spoiled)
+    outcome = run("bench", "decode", package, "--max-new-tokens", 2, "--json")
+    assert outcome.exit_code == 1
+    assert "tokens of mxfp4, small, hierarchy differ from those of greedy decoding" in outcome.stderr
+    assert json.loads(outcome.stdout)["results"][1]["identical_to_greedy"] is False
+
+
+def test_convert_has_the_keys_of_the_contract(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxconv.bench.encoders.NUM_SLABS", 1)
+    arguments = ("--num-bytes", 1 << 20, "--samples", 1, "--threads", 1, "--workspace", tmp_path)
+    outcome = run("bench", "convert", *arguments, "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert set(outcome.json["machine"]) == MACHINE_KEYS
+    rows = outcome.json["results"]
+    assert [row["codec"] for row in rows] == ["mxfp4", "bsfp"]
+    assert all(set(row) >= CONVERT_KEYS for row in rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_convert_takes_a_checkpoint(run: Any, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxconv.bench.conversion.encoder_bytes_per_second", lambda codec: 1e9)
+    outcome = run("bench", "convert", source, "--codec", "mxfp4", "--samples", 1)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "mxfp4" in outcome.stdout
+    assert run("bench", "convert", source, "--codec", "q4").exit_code == 2
+    assert run("bench", "convert", source / "absent").exit_code == 1
+
+
+def test_help_lists_the_three_commands(run: Any) -> None:
+    outcome = run("bench", "--help")
+    assert all(command in outcome.stdout for command in ("kernels", "decode", "convert"))
