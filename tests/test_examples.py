@@ -59,3 +59,18 @@ def test_the_fitted_draft_agrees_at_least_as_often_as_mxfp4(model: Path) -> None
     lines = run(EXAMPLES / "compare_codecs.py", model, EXAMPLES / "prompts.jsonl", "prompt").splitlines()
     agreement = {line[:12].strip(): float(line.split()[-1]) for line in lines}
     assert agreement["bsfp fitted"] >= agreement["mxfp4"] - 0.01
+
+
+def test_the_random_model_has_tinyllamas_shape_and_decodes(tmp_path: Path) -> None:
+    model, package = tmp_path / "model", tmp_path / "package"
+    run(EXAMPLES / "make_random_model.py", model, "16")
+    config = json.loads((model / "config.json").read_text())
+    assert (config["hidden_size"], config["intermediate_size"], config["vocab_size"]) == (128, 352, 2000)
+    assert (model / "model.safetensors").stat().st_size > 2 * (2 * 2000 * 128 + 2 * 128 * 128 + 3 * 128 * 352)
+    run("-m", "mxconv.cli.main", "quantize", model, "-o", package)
+    out = run(
+        "-m", "mxconv.cli.main", "generate", package, "--prompt", "Hello", "--max-new-tokens", "5", "--check", "--json"
+    )
+    result = json.loads(out.splitlines()[-1])["results"][0]
+    assert len(result["token_ids"]) == 5
+    assert result["identical_to_target"]
