@@ -47,7 +47,7 @@ def attend(
     engine: Any, query: np.ndarray, keys: np.ndarray, values: np.ndarray, run: int, others: list[int]
 ) -> np.ndarray:
     out = np.empty_like(query)
-    _native.attend(engine, query, keys, values, np.array(others, np.int32), run, out)
+    _native.attend(engine, np.atleast_2d(query), keys, values, np.array(others, np.int32), run, np.atleast_2d(out))
     return out
 
 
@@ -111,6 +111,17 @@ def test_attention_is_the_softmax_weighted_mean(
     query = query.astype(np.float32)
     found = attend(engine, query, keys, values, count, [])
     np.testing.assert_allclose(found, softmax_mean(query, keys, values), atol=3e-6)
+
+
+@pytest.mark.parametrize("num_heads", [2, 7, 16, 17, 40])
+@pytest.mark.parametrize("head_dim", [10, 64, 144])
+def test_heads_that_share_keys_get_the_bits_that_each_gets_alone(
+    engine: Any, rng: np.random.Generator, num_heads: int, head_dim: int
+) -> None:
+    queries, keys, values = normal(rng, num_heads, head_dim), *normal(rng, 2, 150, head_dim)
+    together = attend(engine, queries, keys, values, 130, [140, 135])
+    alone = np.stack([attend(engine, query, keys, values, 130, [140, 135]) for query in queries])
+    assert together.tobytes() == alone.tobytes()
 
 
 def test_scores_of_any_size_give_a_mean_of_values(engine: Any, rng: np.random.Generator) -> None:

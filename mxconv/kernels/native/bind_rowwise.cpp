@@ -29,15 +29,15 @@ void silu_multiply(const Engine& engine, const Array<float>& gate, const Array<f
     engine.kernels->rowwise.silu_multiply(gate.data(), up.data(), length, out.data());
 }
 
-void attend(const Engine& engine, const Array<float>& query, const Array<float>& keys, const Array<float>& values,
+void attend(const Engine& engine, const Array<float>& queries, const Array<float>& keys, const Array<float>& values,
             const Array<int32_t>& positions, int64_t run, const MutableArray<float>& out) {
-    require(query, "query", {-1});
-    const auto head_dim = static_cast<int64_t>(query.shape(0));
+    require(queries, "queries", {-1, -1});
+    const auto num_heads = static_cast<int64_t>(queries.shape(0)), head_dim = static_cast<int64_t>(queries.shape(1));
     require(keys, "keys", {-1, head_dim});
     const auto num_positions = static_cast<int64_t>(keys.shape(0));
     require(values, "values", {num_positions, head_dim});
     require(positions, "positions", {-1});
-    require(out, "out", {head_dim});
+    require(out, "out", {num_heads, head_dim});
     const auto num_others = static_cast<int64_t>(positions.shape(0));
     if (run < 0 || run > num_positions || run + num_others < 1) throw nb::value_error("no visible position");
     for (int64_t i = 0; i < num_others; ++i) {
@@ -45,9 +45,9 @@ void attend(const Engine& engine, const Array<float>& query, const Array<float>&
         if (position < 0 || position >= num_positions) throw nb::value_error("a position outside the keys");
     }
     const Visible visible{0, run, positions.data(), num_others};
-    std::vector<float> shares(static_cast<size_t>(run + num_others + kAttentionChunk));
-    engine.kernels->rowwise.attend(query.data(), keys.data(), values.data(), head_dim, visible, shares.data(),
-                                   out.data());
+    std::vector<float> shares(static_cast<size_t>(num_heads * (run + num_others + kAttentionChunk)));
+    engine.kernels->rowwise.attend(queries.data(), num_heads, keys.data(), values.data(), head_dim, visible,
+                                   shares.data(), out.data());
 }
 
 }  // namespace
@@ -57,10 +57,10 @@ void bind_rowwise(nb::module_& module) {
                nb::arg("eps"), nb::arg("out").noconvert(), "RMS norm of each row of x (rows, n).");
     module.def("silu_multiply", &silu_multiply, nb::arg("engine"), nb::arg("gate").noconvert(),
                nb::arg("up").noconvert(), nb::arg("out").noconvert(), "out = silu(gate) * up, each (n,).");
-    module.def("attend", &attend, nb::arg("engine"), nb::arg("query").noconvert(), nb::arg("keys").noconvert(),
-               nb::arg("values").noconvert(), nb::arg("positions").noconvert(), nb::arg("run"),
-               nb::arg("out").noconvert(),
-               "Attention of one scaled query (head_dim,) over the first `run` keys (n, head_dim), then `positions`.");
+    module.def(
+        "attend", &attend, nb::arg("engine"), nb::arg("queries").noconvert(), nb::arg("keys").noconvert(),
+        nb::arg("values").noconvert(), nb::arg("positions").noconvert(), nb::arg("run"), nb::arg("out").noconvert(),
+        "Attention of scaled queries (heads, head_dim) over the first `run` keys (n, head_dim), then `positions`.");
 }
 
 }  // namespace mxconv

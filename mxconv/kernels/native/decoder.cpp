@@ -14,6 +14,7 @@ constexpr int64_t kWeightsAtOnce = 1 << 16;  // in a piece: long enough to strea
 constexpr int64_t kFewestWeights = 1 << 12;  // under which taking a piece costs more than it
 constexpr int64_t kPiecesPerThread = 4;
 constexpr int kOperatorsPerLayer = 5;
+constexpr int64_t kMostHeads = 16;  // whose shares a call of attend keeps
 
 int form_of(const Matrix* matrix) { return mxconv::form_of(matrix->kind, matrix->format); }
 
@@ -110,7 +111,8 @@ void Decoder::run(const Pass& pass) {
     for (auto& own : workspaces_) {
         own->normed = own->buffer.reserve(tokens, w.hidden_size, normed_forms_);
         grow(own->row, std::max({w.hidden_size, w.intermediate_size, heads}));
-        grow(own->shares, ceil_divide(pass.length + tokens, kAttentionChunk) * kAttentionChunk);
+        const int64_t heads_at_once = std::min(kMostHeads, w.num_heads / w.num_key_value_heads);
+        grow(own->shares, heads_at_once * (pass.length + tokens + kAttentionChunk));
     }
     for (Pieces& pieces : pieces_) pieces.reset();
     engine_.team->run([&](int thread) { work(pass, thread); });
@@ -200,25 +202,27 @@ void Decoder::finish_heads(const Pass& pass, int64_t layer, int which, int64_t f
     }
 }
 
-// Attention by token and heads. A unit of heads fills whole blocks of 32 columns, so that it can be prepared at once.
+// Attention by token and heads. A unit of heads fills whole blocks of 32 columns, so that it can be prepared at once,
+// and where that leaves every thread enough units it has all heads that share keys and values: they are read once.
 void Decoder::attend(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own) {
     const DecoderLayer& l = weights_.layers[static_cast<size_t>(layer)];
     const int64_t head_dim = weights_.head_dim, heads = weights_.num_heads, kv_heads = weights_.num_key_value_heads;
-    const int64_t unit = kBlock / std::gcd(head_dim, kBlock);
-    const int64_t plane = pass.capacity * head_dim;
-    const int64_t num_tokens = pass.num_tokens;
+    const int64_t num_tokens = pass.num_tokens, group = heads / kv_heads, plane = pass.capacity * head_dim;
+    const int64_t fewest = kBlock / std::gcd(head_dim, kBlock), grouped = std::lcm(fewest, group);
+    const int64_t unit = ceil_divide(heads, grouped) * num_tokens >= 2 * engine_.team->size() ? grouped : fewest;
     take(pieces, ceil_divide(heads, unit) * num_tokens, [&](int64_t i) {
         const int64_t token = i % num_tokens;
         const int64_t first = i / num_tokens * unit, last = std::min(first + unit, heads);
         const Visible seen = visible(pass, token, l.window, own.others);
-        for (int64_t head = first; head < last; ++head) {
-            const int64_t at = (layer * kv_heads + head / (heads / kv_heads)) * plane;
-            engine_.kernels->rowwise.attend(queries_.data() + (token * heads + head) * head_dim, pass.keys + at,
-                                            pass.values + at, head_dim, seen, own.shares.data(),
+        for (int64_t head = first, next; head < last; head = next) {
+            next = std::min((head / group + 1) * group, last);
+            const int64_t at = (layer * kv_heads + head / group) * plane;
+            engine_.kernels->rowwise.attend(queries_.data() + (token * heads + head) * head_dim, next - head,
+                                            pass.keys + at, pass.values + at, head_dim, seen, own.shares.data(),
                                             own.row.data() + (head - first) * head_dim);
         }
         engine_.kernels->prepare(own.row.data(), token, first * head_dim, (last - first) * head_dim,
-                        form_of(l.output.matrix), mixed_);
+                                 form_of(l.output.matrix), mixed_);
     });
 }
 

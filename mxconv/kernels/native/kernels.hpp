@@ -110,10 +110,11 @@ struct Rowwise {
     // out = gate / (1 + e^-gate) * up, each (length)
     void (*silu_multiply)(const float* gate, const float* up, int64_t length, float* out);
 
-    // Softmax-weighted mean of values, (head_dim). The query, (head_dim), is scaled; keys and values are (positions,
-    // head_dim); `shares` is room for the visible positions, rounded up to whole chunks. At least one is visible.
-    void (*attend)(const float* query, const float* keys, const float* values, int64_t head_dim, const Visible& visible,
-                   float* shares, float* out);
+    // Softmax-weighted means of values for heads that share them. Queries are (num_heads, head_dim), scaled, as is out;
+    // keys and values (positions, head_dim). At least one position is visible. `shares` is room for a chunk of 64 more
+    // than the visible positions, for each head of up to 16.
+    void (*attend)(const float* queries, int64_t num_heads, const float* keys, const float* values, int64_t head_dim,
+                   const Visible& visible, float* shares, float* out);
 };
 
 struct Encoders;  // encoders.hpp

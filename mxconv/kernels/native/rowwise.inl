@@ -48,16 +48,23 @@ inline Floats fused(Floats a, Floats b, Floats c) {
 #endif
 }
 
-// The sum of all lanes: halves onto halves.
-inline float lane_sum(Floats vector) {
+#if defined(__AVX2__)
+// Lanes added up to four, halves onto halves.
+inline __m128 half_sum(Floats vector) {
 #if defined(__AVX512F__)
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(static_cast<__m512>(vector)),
                                        _mm512_extractf32x8_ps(static_cast<__m512>(vector), 1));
-#elif defined(__AVX2__)
+#else
     const auto eight = static_cast<__m256>(vector);
 #endif
+    return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+}
+#endif
+
+// The sum of all lanes.
+inline float lane_sum(Floats vector) {
 #if defined(__AVX2__)
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 four = half_sum(vector);
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 #else
@@ -148,68 +155,133 @@ inline float dot(const float* x, const float* y, int64_t length) {
     return lane_sum(sum);
 }
 
-// Columns [first, first + count) of a key or value, for the i-th visible position.
-inline const float* visible_row(const float* rows, const Visible& visible, int64_t head_dim, int64_t i) {
-    const int64_t past = i - visible.num_run;
-    return rows + (past < 0 ? visible.start + i : visible.others[past]) * head_dim;
+// Four times `dot`, of x and four rows one after another: the same bits, in half the time.
+inline void four_dots(const float* x, const float* rows, int64_t length, float* out) {
+    Floats sums[4] = {};
+    int64_t i = 0;
+    for (; i + kVector <= length; i += kVector) {
+        const Floats part = load_floats(x + i);
+        for (int64_t k = 0; k < 4; ++k) sums[k] = fused(part, load_floats(rows + k * length + i), sums[k]);
+    }
+    if (i < length) {
+        const Floats part = load_floats(x + i, length - i);
+        for (int64_t k = 0; k < 4; ++k) sums[k] = fused(part, load_floats(rows + k * length + i, length - i), sums[k]);
+    }
+#if defined(__AVX2__)
+    __m128 fours[4];
+    for (int k = 0; k < 4; ++k) fours[k] = half_sum(sums[k]);
+    const __m128 first = _mm_add_ps(_mm_unpacklo_ps(fours[0], fours[1]), _mm_unpackhi_ps(fours[0], fours[1]));
+    const __m128 second = _mm_add_ps(_mm_unpacklo_ps(fours[2], fours[3]), _mm_unpackhi_ps(fours[2], fours[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(first, second), _mm_movehl_ps(second, first)));
+#else
+    for (int k = 0; k < 4; ++k) out[k] = lane_sum(sums[k]);
+#endif
 }
 
-// Shares times values for some columns of a head, chunk by chunk; kParts whole vectors, or one that is cut short.
-template <int kParts>
-inline void mix(const float* shares, const float* values, const Visible& visible, int64_t count, int64_t head_dim,
-                int64_t width, float total, float* out) {
-    const bool whole = width == kParts * kVector;
-    Floats sums[kParts] = {};
-    for (int64_t begin = 0; begin < count; begin += kAttentionChunk) {
-        const int64_t end = least(begin + kAttentionChunk, count);
-        Floats in_chunk[kParts] = {};
-        for (int64_t i = begin; i < end; ++i) {
-            const float* row = visible_row(values, visible, head_dim, i);
-            const Floats share = all_lanes(shares[i]);
-            for (int k = 0; k < kParts; ++k) {
-                const Floats part = whole ? load_floats(row + k * kVector) : load_floats(row, width);
-                in_chunk[k] = fused(share, part, in_chunk[k]);
-            }
-        }
-        for (int k = 0; k < kParts; ++k) sums[k] = sums[k] + in_chunk[k];
-    }
-    for (int k = 0; k < kParts; ++k) {
-        if (whole) {
-            store_floats(out + k * kVector, sums[k] / total);
-        } else {
-            store_floats(out, sums[k] / total, width);
-        }
-    }
+// The key or value of the i-th visible position behind the run.
+inline const float* other_row(const float* rows, const Visible& visible, int64_t head_dim, int64_t i) {
+    return rows + visible.others[i - visible.num_run] * head_dim;
 }
 
-void attend(const float* query, const float* keys, const float* values, int64_t head_dim, const Visible& visible,
-            float* shares, float* out) {
-    const int64_t count = visible.num_run + visible.num_others;
-    const int64_t padded = (count + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk;
-    float largest = -__builtin_inff();
-    for (int64_t i = 0; i < count; ++i) {
-        const float score = dot(query, visible_row(keys, visible, head_dim, i), head_dim);
-        largest = score > largest ? score : largest;  // a NaN is left out here and comes back in every share's sum
-        shares[i] = score;
+constexpr int64_t kKeysAtOnce = 32;   // scored for every head before the next ones: they stay in the level-1 cache
+constexpr int64_t kHeadsAtOnce = 16;  // that share keys and values
+constexpr int kParts = kVector < 8 ? 8 : 64 / kVector;  // vectors of a value's columns that are mixed at once
+
+// What the scores of some positions are, (head_dim) times (head_dim).
+inline void score(const float* query, const float* keys, const Visible& visible, int64_t head_dim, int64_t begin,
+                  int64_t end, float* scores) {
+    const float* in_run = keys + visible.start * head_dim;
+    const int64_t run_end = least(end, visible.num_run);
+    int64_t i = begin;
+    for (; i + 4 <= run_end; i += 4) four_dots(query, in_run + i * head_dim, head_dim, scores + i);
+    for (; i < run_end; ++i) scores[i] = dot(query, in_run + i * head_dim, head_dim);
+    for (; i < end; ++i) scores[i] = dot(query, other_row(keys, visible, head_dim, i), head_dim);
+}
+
+// Scores, padded with -infinity to whole chunks, become e^(score - largest); returns their sum.
+inline float exponentials(int64_t padded, float* scores) {
+    Floats largest_in_lane = all_lanes(-__builtin_inff());
+    for (int64_t i = 0; i < padded; i += kVector) {  // a NaN is left out here and comes back in the sum
+        const Floats part = load_floats(scores + i);
+        largest_in_lane = part > largest_in_lane ? part : largest_in_lane;
     }
-    for (int64_t i = count; i < padded; ++i) shares[i] = -__builtin_inff();
+    float largest = largest_in_lane[0];
+    for (int64_t k = 1; k < kVector; ++k) largest = largest_in_lane[k] > largest ? largest_in_lane[k] : largest;
     float total = 0.0f;
-    for (int64_t begin = 0; begin < count; begin += kAttentionChunk) {
+    for (int64_t begin = 0; begin < padded; begin += kAttentionChunk) {
         Floats in_chunk = {};
         for (int64_t i = begin; i < begin + kAttentionChunk; i += kVector) {
-            const Floats share = exponential(load_floats(shares + i) - largest);
-            store_floats(shares + i, share);
+            const Floats share = exponential(load_floats(scores + i) - largest);
+            store_floats(scores + i, share);
             in_chunk = in_chunk + share;
         }
         total += lane_sum(in_chunk);
     }
-    int64_t column = 0;
-    for (; column + 4 * kVector <= head_dim; column += 4 * kVector) {
-        mix<4>(shares, values + column, visible, count, head_dim, 4 * kVector, total, out + column);
+    return total;
+}
+
+// Add shares times values of one chunk, some columns of a head: kCount whole vectors, or one that ends at `width`.
+template <int kCount, bool kWhole>
+inline void mix(const float* shares, const float* values, const Visible& visible, int64_t begin, int64_t end,
+                int64_t head_dim, int64_t width, float* out) {
+    const float* in_run = values + (visible.start + begin) * head_dim;
+    Floats in_chunk[kCount] = {};
+    for (int64_t i = begin; i < end; ++i, in_run += head_dim) {
+        const float* row = i < visible.num_run ? in_run : other_row(values, visible, head_dim, i);
+        const Floats share = all_lanes(shares[i]);
+        for (int k = 0; k < kCount; ++k) {
+            const Floats part = kWhole ? load_floats(row + k * kVector) : load_floats(row, width);
+            in_chunk[k] = fused(share, part, in_chunk[k]);
+        }
     }
-    for (; column < head_dim; column += kVector) {
-        const int64_t width = least(kVector, head_dim - column);
-        mix<1>(shares, values + column, visible, count, head_dim, width, total, out + column);
+    for (int k = 0; k < kCount; ++k) {
+        if (kWhole) {
+            store_floats(out + k * kVector, load_floats(out + k * kVector) + in_chunk[k]);
+        } else {
+            store_floats(out, load_floats(out, width) + in_chunk[k], width);
+        }
+    }
+}
+
+void attend_at_once(const float* queries, int64_t num_heads, const float* keys, const float* values, int64_t head_dim,
+                    const Visible& visible, float* shares, float* out) {
+    const int64_t count = visible.num_run + visible.num_others;
+    const int64_t padded = (count + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk;
+    for (int64_t begin = 0; begin < count; begin += kKeysAtOnce) {
+        const int64_t end = least(begin + kKeysAtOnce, count);
+        for (int64_t head = 0; head < num_heads; ++head) {
+            score(queries + head * head_dim, keys, visible, head_dim, begin, end, shares + head * padded);
+        }
+    }
+    float totals[kHeadsAtOnce];
+    for (int64_t head = 0; head < num_heads; ++head) {
+        for (int64_t i = count; i < padded; ++i) shares[head * padded + i] = -__builtin_inff();
+        totals[head] = exponentials(padded, shares + head * padded);
+    }
+    for (int64_t i = 0; i < num_heads * head_dim; ++i) out[i] = 0.0f;
+    for (int64_t begin = 0; begin < count; begin += kAttentionChunk) {
+        const int64_t end = least(begin + kAttentionChunk, count);
+        const auto mix_heads = [&](auto mix_one, int64_t at, int64_t width) {
+            for (int64_t head = 0; head < num_heads; ++head) {
+                mix_one(shares + head * padded, values + at, visible, begin, end, head_dim, width,
+                        out + head * head_dim + at);
+            }
+        };
+        int64_t at = 0;
+        for (; at + kParts * kVector <= head_dim; at += kParts * kVector) mix_heads(mix<kParts, true>, at, 0);
+        for (; at + kVector <= head_dim; at += kVector) mix_heads(mix<1, true>, at, 0);
+        if (at < head_dim) mix_heads(mix<1, false>, at, head_dim - at);
+    }
+    for (int64_t head = 0; head < num_heads; ++head) {
+        for (int64_t i = 0; i < head_dim; ++i) out[head * head_dim + i] /= totals[head];
+    }
+}
+
+void attend(const float* queries, int64_t num_heads, const float* keys, const float* values, int64_t head_dim,
+            const Visible& visible, float* shares, float* out) {
+    for (int64_t head = 0; head < num_heads; head += kHeadsAtOnce) {
+        attend_at_once(queries + head * head_dim, least(kHeadsAtOnce, num_heads - head), keys, values, head_dim,
+                       visible, shares, out + head * head_dim);
     }
 }
 
