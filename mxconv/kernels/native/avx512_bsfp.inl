@@ -7,81 +7,86 @@ struct StartTables {
     __m512i high[2];
 };
 
+inline __m512i low_bytes(__m512i first, __m512i second) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(first)), _mm512_cvtepi16_epi8(second), 1);
+}
+
 template <bool kShared>
 StartTables start_tables(const Matrix& matrix, int64_t row_tile) {
     const uint16_t* starts = matrix.starts + row_tile * kTileRows * 8;
     StartTables tables;
     for (int half = 0; half < 2; ++half) {
-        alignas(64) uint8_t low[64], high[64];
-        for (int i = 0; i < 64; ++i) {
-            const int start = kShared ? starts[i % 8] | (i & 8) << 12 : starts[half * 64 + i];
-            low[i] = static_cast<uint8_t>(start);
-            high[i] = static_cast<uint8_t>(start >> 8);
+        __m512i first = load(starts + half * 64), second = load(starts + half * 64 + 32);
+        if (kShared) {
+            const __m512i all = _mm512_broadcast_i32x4(_mm512_castsi512_si128(first));
+            const __m512i signs = _mm512_broadcast_i64x4(_mm256_set_epi64x(-1, -1, 0, 0));
+            first = second =
+                _mm512_or_si512(all, _mm512_and_si512(signs, _mm512_set1_epi16(static_cast<int16_t>(0x8000))));
         }
-        tables.low[half] = load(low);
-        tables.high[half] = load(high);
+        tables.low[half] = low_bytes(first, second);
+        tables.high[half] = low_bytes(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
     }
     return tables;
 }
 
 constexpr int64_t kBsfpAhead = 24;  // tiles of each plane that are asked for before they are needed
 
-template <int kPlanes, bool kShared>
-void rebuild_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    const StartTables starts = start_tables<kShared>(matrix, row_tile);
+// Rebuilds tiles of one row tile, all but their escapes.
+template <bool kShared>
+struct Rebuilder {
+    const uint8_t* codes;
+    const uint8_t* low;
+    const uint8_t* planes;
+    int64_t num_planes;
+    StartTables starts;
     // rows 0 1 | 8 9 || 2 3 | 10 11 || ...: unpacking then leaves rows 0..7 in one register and 8..15 in the other
-    const __m512i row_pairs = _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
-    const __m512i nibble = _mm512_set1_epi8(0x0F);
-    const __m512i code = _mm512_set1_epi8(0x07);
-    const __m512i second_row = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0808080808080808, 0));
-    const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
-    const int64_t index = row_tile * matrix.column_tiles() + first;
-    const uint8_t* codes = matrix.codes + index * 64;
-    const uint8_t* low = matrix.residual_low + index * 128;
-    const uint8_t* planes = matrix.residual_high + index * kPlanes * 16;
-    for (int64_t tile = 0; tile < count; ++tile, codes += 64, low += 128, planes += kPlanes * 16, scratch += 128) {
-        _mm_prefetch(reinterpret_cast<const char*>(codes + kBsfpAhead * 64), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(low + kBsfpAhead * 128), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(low + kBsfpAhead * 128 + 64), _MM_HINT_T0);
-        const __m512i packed = _mm512_permutexvar_epi32(row_pairs, load(codes));
+    __m512i row_pairs = _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+    __m512i nibble = _mm512_set1_epi8(0x0F);
+    __m512i code = _mm512_set1_epi8(0x07);
+    __m512i second_row = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0808080808080808, 0));
+    __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
+
+    Rebuilder(const Matrix& matrix, int64_t row_tile) : starts(start_tables<kShared>(matrix, row_tile)) {
+        const int64_t index = row_tile * matrix.column_tiles();
+        num_planes = matrix.residual_planes;
+        codes = matrix.codes + index * 64;
+        low = matrix.residual_low + index * 128;
+        planes = matrix.residual_high + index * num_planes * 16;
+    }
+
+    // Eight rows, a byte a weight: nibbles n to 16-bit patterns.
+    [[gnu::always_inline]] void eight_rows(int half, __m512i n, int64_t tile, uint16_t* to) const {
+        // without shared starts (n & 7) | 8 in the lane's second row
+        const __m512i start = kShared ? n : _mm512_ternarylogic_epi32(n, code, second_row, 0xEA);
+        const __m512i residual = load(low + tile * 128 + 64 * half);
+        const __m512i low_byte = _mm512_add_epi8(_mm512_shuffle_epi8(starts.low[half], start), residual);
+        const __mmask64 carry = _mm512_cmplt_epu8_mask(low_byte, residual);
+        __m512i high_byte = _mm512_shuffle_epi8(starts.high[half], start);
+        high_byte = _mm512_mask_sub_epi8(high_byte, carry, high_byte, _mm512_set1_epi8(-1));
+        for (int64_t plane = 0; plane < num_planes; ++plane) {
+            uint64_t bits;
+            std::memcpy(&bits, planes + (tile * num_planes + plane) * 16 + half * 8, sizeof bits);
+            high_byte = _mm512_mask_add_epi8(high_byte, _cvtu64_mask64(bits), high_byte,
+                                             _mm512_set1_epi8(static_cast<char>(1 << plane)));
+        }
+        if (!kShared) {  // high_byte | (n << 4 & 128)
+            high_byte = _mm512_ternarylogic_epi32(high_byte, _mm512_slli_epi16(n, 4), sign, 0xF8);
+        }
+        store(to, _mm512_unpacklo_epi8(low_byte, high_byte));
+        store(to + 32, _mm512_unpackhi_epi8(low_byte, high_byte));
+    }
+
+    [[gnu::always_inline]] void operator()(int64_t tile, uint16_t* to) const {
+        _mm_prefetch(reinterpret_cast<const char*>(codes + (tile + kBsfpAhead) * 64), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(low + (tile + kBsfpAhead) * 128), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(low + (tile + kBsfpAhead) * 128 + 64), _MM_HINT_T0);
+        const __m512i packed = _mm512_permutexvar_epi32(row_pairs, load(codes + tile * 64));
         const __m512i first_columns = _mm512_and_si512(packed, nibble);
         const __m512i last_columns = _mm512_and_si512(_mm512_srli_epi16(packed, 4), nibble);
-        const __m512i nibbles[2] = {_mm512_unpacklo_epi32(first_columns, last_columns),
-                                    _mm512_unpackhi_epi32(first_columns, last_columns)};
-        for (int half = 0; half < 2; ++half) {  // 8 rows, a byte a weight
-            const __m512i n = nibbles[half];
-            // without shared starts (n & 7) | 8 in the lane's second row
-            const __m512i start = kShared ? n : _mm512_ternarylogic_epi32(n, code, second_row, 0xEA);
-            const __m512i residual = load(low + 64 * half);
-            const __m512i low_byte = _mm512_add_epi8(_mm512_shuffle_epi8(starts.low[half], start), residual);
-            const __mmask64 carry = _mm512_cmplt_epu8_mask(low_byte, residual);
-            __m512i high_byte = _mm512_shuffle_epi8(starts.high[half], start);
-            high_byte = _mm512_mask_sub_epi8(high_byte, carry, high_byte, _mm512_set1_epi8(-1));
-            for (int plane = 0; plane < kPlanes; ++plane) {
-                uint64_t bits;
-                std::memcpy(&bits, planes + plane * 16 + half * 8, sizeof bits);
-                high_byte = _mm512_mask_add_epi8(high_byte, _cvtu64_mask64(bits), high_byte,
-                                                 _mm512_set1_epi8(static_cast<char>(1 << plane)));
-            }
-            if (!kShared) {  // high_byte | (n << 4 & 128)
-                high_byte = _mm512_ternarylogic_epi32(high_byte, _mm512_slli_epi16(n, 4), sign, 0xF8);
-            }
-            store(scratch + half * 64, _mm512_unpacklo_epi8(low_byte, high_byte));
-            store(scratch + half * 64 + 32, _mm512_unpackhi_epi8(low_byte, high_byte));
-        }
+        eight_rows(0, _mm512_unpacklo_epi32(first_columns, last_columns), tile, to);
+        eight_rows(1, _mm512_unpackhi_epi32(first_columns, last_columns), tile, to + 64);
     }
-}
-
-template <bool kShared>
-void rebuild(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    switch (matrix.residual_planes) {
-        case 0: return rebuild_tiles<0, kShared>(matrix, row_tile, first, count, scratch);
-        case 1: return rebuild_tiles<1, kShared>(matrix, row_tile, first, count, scratch);
-        case 2: return rebuild_tiles<2, kShared>(matrix, row_tile, first, count, scratch);
-        case 3: return rebuild_tiles<3, kShared>(matrix, row_tile, first, count, scratch);
-        default: return rebuild_tiles<4, kShared>(matrix, row_tile, first, count, scratch);
-    }
-}
+};
 
 // Where in scratch the high byte of an escape lies: position r3 r2 r1 r0 c2 c1 c0 is byte r3 r0 r2 r1 c2 c1 c0 1 of its
 // tile's 256.
@@ -93,42 +98,64 @@ inline __m512i places_of(__m512i tiles, __m512i positions) {
     return _mm512_or_si512(_mm512_or_si512(_mm512_slli_epi16(tiles, 8), slot), _mm512_set1_epi16(1));
 }
 
-// Patch the escapes of tiles in scratch. First note which tile each one belongs to, then where it goes, then one plain
-// loop: a loop a tile would end at a number that nobody can predict.
-void patch(const Matrix& matrix, int64_t index, int64_t count, EscapeCursor& escapes, uint16_t* scratch) {
-    uint8_t tile_of[kChunk * 128 + 64];
-    const uint8_t* counts = matrix.escape_counts + index;
-    int64_t num_escapes = 0;
-    for (int64_t tile = 0; tile < count; ++tile) {
-        const __m128i number = _mm_set1_epi8(static_cast<char>(tile));
-        uint8_t* to = tile_of + num_escapes;
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), number);
-        for (int done = 16; done < counts[tile]; done += 16) {
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(to + done), number);
+// The escapes of some tiles, ready to be patched by one plain loop: a loop a tile would end at a number that nobody can
+// predict. Where the work is shared out, a share is the same for every tile, and what is left over goes nowhere.
+struct PatchList {
+    static constexpr int64_t kMost = kChunk * kTileRows * kTileColumns;
+    alignas(64) uint16_t places[kMost + 64];
+    alignas(64) uint8_t high[kMost + 64];
+    int64_t share;  // escapes a tile, rounded up
+
+    // Take the escapes of tiles index .. index + count - 1 from the lists. `nowhere` is a byte of scratch that no tile has.
+    void take(const Matrix& matrix, int64_t index, int64_t count, EscapeCursor& escapes, int64_t nowhere) {
+        uint8_t* const tile_of = high;  // overwritten by the bytes themselves, behind where it is read
+        const uint8_t* counts = matrix.escape_counts + index;
+        int64_t num_escapes = 0;
+        __m128i number = _mm_setzero_si128();
+        for (int64_t tile = 0; tile < count; ++tile, number = _mm_add_epi8(number, _mm_set1_epi8(1))) {
+            uint8_t* to = tile_of + num_escapes;
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(to), number);
+            for (int done = 16; done < counts[tile]; done += 16) {
+                _mm_storeu_si128(reinterpret_cast<__m128i*>(to + done), number);
+            }
+            num_escapes += counts[tile];
         }
-        num_escapes += counts[tile];
+        share = count > 0 ? (num_escapes + count - 1) / count : 0;
+        for (int64_t i = 0; i < share * count; i += 32) {
+            const int64_t left = num_escapes - i;
+            const __mmask32 mask = left >= 32 ? ~__mmask32{0} : left <= 0 ? 0 : (__mmask32{1} << left) - 1;
+            const __m512i tiles =
+                _mm512_cvtepu8_epi16(_mm256_load_si256(reinterpret_cast<const __m256i*>(tile_of + i)));
+            const __m512i positions = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, escapes.positions + i));
+            const __m512i nowhere_places = _mm512_set1_epi16(static_cast<int16_t>(nowhere));
+            store(places + i, _mm512_mask_mov_epi16(nowhere_places, mask, places_of(tiles, positions)));
+            _mm256_store_si256(reinterpret_cast<__m256i*>(high + i), _mm256_maskz_loadu_epi8(mask, escapes.high + i));
+        }
+        escapes.positions += num_escapes;
+        escapes.high += num_escapes;
     }
-    alignas(64) uint16_t places[kChunk * 128 + 64];
-    for (int64_t i = 0; i < num_escapes; i += 32) {
-        const __mmask32 mask = num_escapes - i >= 32 ? ~__mmask32{0} : (__mmask32{1} << (num_escapes - i)) - 1;
-        const __m512i positions = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, escapes.positions + i));
-        const __m512i tiles = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile_of + i)));
-        store(places + i, places_of(tiles, positions));
+
+    // Patch the share of the tile with this number.
+    [[gnu::always_inline]] void patch(int64_t tile, uint16_t* scratch) const {
+        auto* bytes = reinterpret_cast<uint8_t*>(scratch);
+        for (int64_t i = tile * share; i < (tile + 1) * share; ++i) bytes[places[i]] = high[i];
     }
-    const uint8_t* __restrict high = escapes.high;
-    uint8_t* __restrict bytes = reinterpret_cast<uint8_t*>(scratch);
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < num_escapes; ++i) bytes[places[i]] = high[i];
-    escapes.positions += num_escapes;
-    escapes.high += num_escapes;
+};
+
+template <bool kShared>
+void rebuild_chunk(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
+    const Rebuilder<kShared> rebuild(matrix, row_tile);
+    for (int64_t tile = 0; tile < count; ++tile) rebuild(first + tile, scratch + tile * 128);
 }
 
 void bsfp_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, EscapeCursor& escapes,
                 uint16_t* scratch) {
     if (matrix.shared_starts) {
-        rebuild<true>(matrix, row_tile, first, count, scratch);
+        rebuild_chunk<true>(matrix, row_tile, first, count, scratch);
     } else {
-        rebuild<false>(matrix, row_tile, first, count, scratch);
+        rebuild_chunk<false>(matrix, row_tile, first, count, scratch);
     }
-    patch(matrix, row_tile * matrix.column_tiles() + first, count, escapes, scratch);
+    PatchList patches;
+    patches.take(matrix, row_tile * matrix.column_tiles() + first, count, escapes, kNowhere);
+    for (int64_t tile = 0; tile < count; ++tile) patches.patch(tile, scratch);
 }

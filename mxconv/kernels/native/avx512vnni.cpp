@@ -12,6 +12,7 @@ namespace {
 #include "generic.inl"
 #include "avx512.inl"
 #include "avx512_bsfp.inl"
+#include "avx512_panel.inl"
 #include "linear.inl"
 #include "encode_mxfp4.inl"
 #include "encode_bsfp.inl"

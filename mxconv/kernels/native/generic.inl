@@ -2,6 +2,8 @@
 // each instruction set has its own copy, compiled with its flags.
 
 constexpr int64_t kChunk = 64;  // column tiles in scratch: 16 KB of patterns, half of a level-1 cache
+constexpr int64_t kScratch = kChunk * kTileRows * kTileColumns + 32;  // with a byte to spare
+constexpr int64_t kNowhere = kChunk * kTileRows * kTileColumns * 2;   // the byte to spare
 
 // Not std::min: a template of the standard library that is not inlined would be shared with other instruction sets.
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -11,6 +13,17 @@ struct EscapeCursor {
     const uint8_t* positions;
     const uint8_t* high;
 };
+
+inline EscapeCursor escapes_of(const Matrix& matrix, int64_t row_tile) {
+    if (matrix.kind != MatrixKind::kBsfp) return {nullptr, nullptr};
+    const int64_t first = matrix.escape_offsets[row_tile];
+    return {matrix.escape_positions + first, matrix.escape_high + first};
+}
+
+inline void store_rows(const float* values, const Matrix& matrix, int64_t row_tile, float* out) {
+    const int64_t rows = least(kTileRows, matrix.rows - row_tile * kTileRows);
+    std::memcpy(out + row_tile * kTileRows, values, static_cast<size_t>(rows) * sizeof(float));
+}
 
 inline float bf16_value(uint16_t pattern) {
     const uint32_t bits = static_cast<uint32_t>(pattern) << 16;

@@ -13,12 +13,6 @@
 
 constexpr int64_t kRoom = 64;  // tokens whose partial sums are kept while one row tile streams by
 
-inline EscapeCursor escapes_of(const Matrix& matrix, int64_t row_tile) {
-    if (matrix.kind != MatrixKind::kBsfp) return {nullptr, nullptr};
-    const int64_t first = matrix.escape_offsets[row_tile];
-    return {matrix.escape_positions + first, matrix.escape_high + first};
-}
-
 // Fill scratch with column tiles [first, first + count) of a row tile.
 inline void fill(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, EscapeCursor& escapes,
                  uint16_t* scratch) {
@@ -49,15 +43,10 @@ struct F16Product {
     static void total(const float* sums, float* out) { f16_sum(sums, out); }
 };
 
-inline void store_rows(const float* values, const Matrix& matrix, int64_t row_tile, float* out) {
-    const int64_t rows = least(kTileRows, matrix.rows - row_tile * kTileRows);
-    std::memcpy(out + row_tile * kTileRows, values, static_cast<size_t>(rows) * sizeof(float));
-}
-
 template <class Product>
 void target_linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out,
                    int64_t stride) {
-    alignas(64) uint16_t scratch[kChunk * kTileRows * kTileColumns];
+    alignas(64) uint16_t scratch[kScratch];
     alignas(64) float sums[kRoom * Product::kLanes];
     alignas(64) float rows[kTileRows];
     const int64_t column_tiles = matrix.column_tiles();
@@ -115,7 +104,7 @@ void linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t l
 }
 
 void patterns(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out) {
-    alignas(64) uint16_t scratch[kChunk * kTileRows * kTileColumns];
+    alignas(64) uint16_t scratch[kScratch];
     const int64_t column_tiles = matrix.column_tiles();
     for (int64_t row_tile = first; row_tile < last; ++row_tile) {
         const int64_t rows = least(kTileRows, matrix.rows - row_tile * kTileRows);

@@ -1,0 +1,221 @@
+// Products of a 16-bit matrix with few tokens, for AVX-512: the same products in the same order as over scratch, but a
+// dense matrix goes straight from memory to sums, and BSFP's next tiles are rebuilt while this one's are multiplied.
+
+constexpr int64_t kDenseAhead = 2048;  // bytes of each row that are asked for before they are needed
+
+struct Bf16Panel {
+    using Element = uint16_t;
+    using Weights = __m512i;
+    static constexpr int kSums = 1;  // registers a quarter and token
+    static constexpr int64_t kFloats = 64;
+    static const Element* panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+    static Weights widen(__m512i patterns) { return patterns; }
+    static __m512i broadcast(const Element* x) { return broadcast_pairs(x); }
+    static void add(Weights weights, __m512i row, __m512 sum[1]) { sum[0] = add_pairs(sum[0], weights, row); }
+    static void total(const float* sums, float* out) { bf16_sum(sums, out); }
+};
+
+struct F16Panel {
+    struct Weights {
+        __m512 pairs[2];
+    };
+    using Element = float;
+    static constexpr int kSums = 2;
+    static constexpr int64_t kFloats = 128;
+    static const Element* panel(const Activations& a, int64_t token) { return a.values + token * a.padded; }
+    static Weights widen(__m512i patterns) {
+        return {{_mm512_cvtph_ps(_mm512_castsi512_si256(patterns)),
+                 _mm512_cvtph_ps(_mm512_extracti64x4_epi64(patterns, 1))}};
+    }
+    static __m512 broadcast(const Element* x) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(x)); }
+    static void add(const Weights& weights, __m512 row, __m512 sum[2]) {
+        sum[0] = _mm512_fmadd_ps(weights.pairs[0], row, sum[0]);
+        sum[1] = _mm512_fmadd_ps(weights.pairs[1], row, sum[1]);
+    }
+    static void total(const float* sums, float* out) { f16_sum(sums, out); }
+};
+
+template <class Format, int kTokens, int kQuarters>
+void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typename Format::Element* x, float* sums) {
+    const int64_t top = row_tile * kTileRows;
+    const uint16_t* rows[kQuarters][4];
+    for (int q = 0; q < kQuarters; ++q)
+        for (int i = 0; i < 4; ++i) rows[q][i] = matrix.patterns + (top + kQuarterRows[first + q][i]) * matrix.columns;
+    __m512 sum[kQuarters][kTokens][Format::kSums];
+    for (int q = 0; q < kQuarters; ++q)
+        for (int t = 0; t < kTokens; ++t)
+            for (int k = 0; k < Format::kSums; ++k) sum[q][t][k] = _mm512_setzero_ps();
+    const int64_t whole = matrix.columns / 32 * 32;
+    int64_t column = 0;
+    const auto multiply = [&](__m512i tiles[kQuarters][4]) {
+        for (int q = 0; q < kQuarters; ++q) transpose(tiles[q]);
+#pragma GCC unroll 4
+        for (int tile = 0; tile < 4; ++tile) {
+            typename Format::Weights weights[kQuarters];
+            for (int q = 0; q < kQuarters; ++q) weights[q] = Format::widen(tiles[q][tile]);
+#pragma GCC unroll 8
+            for (int t = 0; t < kTokens; ++t) {
+                const auto row = Format::broadcast(x + (tile * kTokens + t) * 8);
+                for (int q = 0; q < kQuarters; ++q) Format::add(weights[q], row, sum[q][t]);
+            }
+        }
+    };
+    for (; column < whole; column += 32, x += kTokens * 32) {
+        __m512i tiles[kQuarters][4];
+        for (int q = 0; q < kQuarters; ++q) {
+            for (int i = 0; i < 4; ++i) {
+                _mm_prefetch(reinterpret_cast<const char*>(rows[q][i] + column) + kDenseAhead, _MM_HINT_T0);
+                tiles[q][i] = load(rows[q][i] + column);
+            }
+        }
+        multiply(tiles);
+    }
+    if (column < matrix.columns) {
+        __m512i tiles[kQuarters][4];
+        for (int q = 0; q < kQuarters; ++q) {
+            for (int i = 0; i < 4; ++i) {
+                tiles[q][i] = _mm512_maskz_loadu_epi16(columns_inside(matrix, column), rows[q][i] + column);
+            }
+        }
+        multiply(tiles);
+    }
+    for (int q = 0; q < kQuarters; ++q)
+        for (int t = 0; t < kTokens; ++t)
+            for (int k = 0; k < Format::kSums; ++k)
+                _mm512_store_ps(sums + t * Format::kFloats + ((first + q) * Format::kSums + k) * 16, sum[q][t][k]);
+}
+
+template <class Format, int kTokens>
+void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out,
+                 int64_t stride) {
+    constexpr int kSums = kTokens * Format::kSums;
+    constexpr int kQuarters = kSums <= 2 ? 4 : kSums <= 8 ? 2 : 1;  // what registers hold beside the weights
+    alignas(64) float sums[kTokens * Format::kFloats];
+    for (int first = 0; first < 4; first += kQuarters) {
+        dense_quarters<Format, kTokens, kQuarters>(matrix, row_tile, first, x, sums);
+    }
+    for (int t = 0; t < kTokens; ++t)
+        Format::total(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
+}
+
+constexpr int64_t kPanelChunk = 32;  // tiles in one of two scratches of 4 KB
+
+// Tiles in scratch times kTokens rows; between two products, one more tile of the next chunk is rebuilt.
+template <class Format, int kTokens, int kQuarters, class Rebuild>
+[[gnu::always_inline]] inline void multiply_and_rebuild(const uint16_t* scratch, int64_t count, int first,
+                                                        const typename Format::Element* x, float* sums,
+                                                        const Rebuild& rebuild) {
+    constexpr int kPasses = 4 / kQuarters;
+    __m512 sum[kQuarters][kTokens][Format::kSums];
+    const auto at = [&](int q, int t, int k) {
+        return sums + t * Format::kFloats + ((first + q) * Format::kSums + k) * 16;
+    };
+    for (int q = 0; q < kQuarters; ++q)
+        for (int t = 0; t < kTokens; ++t)
+            for (int k = 0; k < Format::kSums; ++k) sum[q][t][k] = _mm512_load_ps(at(q, t, k));
+    const auto multiply = [&](int64_t tile) {
+        typename Format::Weights weights[kQuarters];
+        for (int q = 0; q < kQuarters; ++q) weights[q] = Format::widen(load(scratch + tile * 128 + (first + q) * 32));
+#pragma GCC unroll 8
+        for (int t = 0; t < kTokens; ++t) {
+            const auto row = Format::broadcast(x + (tile * kTokens + t) * 8);
+            for (int q = 0; q < kQuarters; ++q) Format::add(weights[q], row, sum[q][t]);
+        }
+    };
+    for (int64_t tile = 0; tile < count; tile += kPasses) {  // count is a multiple of four
+        rebuild(tile + first / kQuarters);
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < kPasses; ++i) multiply(tile + i);
+    }
+    for (int q = 0; q < kQuarters; ++q)
+        for (int t = 0; t < kTokens; ++t)
+            for (int k = 0; k < Format::kSums; ++k) _mm512_store_ps(at(q, t, k), sum[q][t][k]);
+}
+
+template <class Format, bool kShared, int kTokens>
+void bsfp_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* sums) {
+    constexpr int kSums = kTokens * Format::kSums;
+    constexpr int kQuarters = kSums <= 4 ? 4 : kSums <= 8 ? 2 : 1;
+    // Three chunks are under way: one is multiplied, the next one's patches settle in the cache, and the one after it is
+    // rebuilt. The buffers lie apart by what keeps their stores and loads from looking alike.
+    constexpr int64_t kApart = kPanelChunk * 128 + 512;
+    alignas(64) uint16_t scratch[3 * kApart];
+    const Rebuilder<kShared> rebuild(matrix, row_tile);
+    const int64_t tiles = matrix.column_tiles(), index = row_tile * tiles;
+    const int64_t num_chunks = (tiles + kPanelChunk - 1) / kPanelChunk;
+    EscapeCursor escapes = escapes_of(matrix, row_tile);
+    std::memset(sums, 0, kTokens * Format::kFloats * sizeof(float));
+    const auto buffer = [&](int64_t chunk) { return scratch + chunk % 3 * kApart; };
+    const auto length = [&](int64_t chunk) { return least(kPanelChunk, tiles - chunk * kPanelChunk); };
+    PatchList patches;
+    const auto take_patches = [&](int64_t chunk) {
+        const int64_t count = chunk < num_chunks ? length(chunk) : 0;
+        patches.take(matrix, index + chunk * kPanelChunk, count, escapes, kPanelChunk * 256);
+    };
+    for (int64_t chunk = 0; chunk < least(2, num_chunks); ++chunk) {
+        for (int64_t i = 0; i < length(chunk); ++i) rebuild(chunk * kPanelChunk + i, buffer(chunk) + i * 128);
+    }
+    take_patches(0);
+    for (int64_t i = 0; i < length(0); ++i) patches.patch(i, buffer(0));
+    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+        take_patches(chunk + 1);
+        uint16_t* const next = buffer(chunk + 1);
+        uint16_t* const later = buffer(chunk + 2);
+        const int64_t first_later = (chunk + 2) * kPanelChunk, in_later = least(kPanelChunk, tiles - first_later);
+        const int64_t in_next = least(kPanelChunk, tiles - first_later + kPanelChunk);
+        for (int first = 0; first < 4; first += kQuarters) {
+            multiply_and_rebuild<Format, kTokens, kQuarters>(
+                buffer(chunk), length(chunk), first, x + chunk * kPanelChunk * kTokens * 8, sums, [&](int64_t i) {
+                    if (i < in_later) rebuild(first_later + i, later + i * 128);
+                    if (i < in_next) patches.patch(i, next);
+                });
+        }
+    }
+}
+
+template <class Format, int kTokens>
+void panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out, int64_t stride) {
+    if (matrix.kind == MatrixKind::kDense) return dense_panel<Format, kTokens>(matrix, row_tile, x, out, stride);
+    alignas(64) float sums[kTokens * Format::kFloats];
+    if (matrix.shared_starts) {
+        bsfp_panel<Format, true, kTokens>(matrix, row_tile, x, sums);
+    } else {
+        bsfp_panel<Format, false, kTokens>(matrix, row_tile, x, sums);
+    }
+    for (int t = 0; t < kTokens; ++t) {
+        alignas(64) float rows[kTileRows];
+        Format::total(sums + t * Format::kFloats, rows);
+        store_rows(rows, matrix, row_tile, out + t * stride);
+    }
+}
+
+template <class Format>
+void row_tile_panels(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
+    for (int64_t token = 0; token < a.num_tokens; token += kWidest) {
+        const auto* x = Format::panel(a, token);
+        float* to = out + token * stride;
+        switch (least(kWidest, a.num_tokens - token)) {
+            case 1: panel<Format, 1>(matrix, row_tile, x, to, stride); break;
+            case 2: panel<Format, 2>(matrix, row_tile, x, to, stride); break;
+            case 3: panel<Format, 3>(matrix, row_tile, x, to, stride); break;
+            case 4: panel<Format, 4>(matrix, row_tile, x, to, stride); break;
+            case 5: panel<Format, 5>(matrix, row_tile, x, to, stride); break;
+            case 6: panel<Format, 6>(matrix, row_tile, x, to, stride); break;
+            case 7: panel<Format, 7>(matrix, row_tile, x, to, stride); break;
+            default: panel<Format, 8>(matrix, row_tile, x, to, stride); break;
+        }
+    }
+}
+
+// Whether this row tile was multiplied here: a dense one of 16 rows, or BSFP for one panel. Others go over scratch, where
+// a tile that is rebuilt once serves all tokens.
+bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
+    const bool is_whole = (row_tile + 1) * kTileRows <= matrix.rows;
+    if (matrix.kind == MatrixKind::kDense ? !is_whole : a.num_tokens > kWidest) return false;
+    if (matrix.format == FloatFormat::kBf16) {
+        row_tile_panels<Bf16Panel>(matrix, row_tile, a, out, stride);
+    } else {
+        row_tile_panels<F16Panel>(matrix, row_tile, a, out, stride);
+    }
+    return true;
+}
