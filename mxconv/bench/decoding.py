@@ -1,6 +1,6 @@
 """Whole decodes of a package: greedy, each draft alone, and all levels together.
 
-Strategies take turns prompt by prompt, each behind a sample of read bandwidth. Whatever the strategy, its tokens must
+Strategies take turns prompt by prompt, each between samples of read bandwidth. Whatever the strategy, its tokens must
 be those of greedy decoding.
 """
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mxconv.kernels import _native
 
 BANDWIDTH_CACHES = 8  # the array that bandwidth is measured on, in last-level caches
+BANDWIDTH_BYTES, BANDWIDTH_SAMPLES = 1 << 26, 4  # before each decode, and as many behind it
 DEFAULT_PROMPTS = (
     "The memory of a computer is",
     "Once upon a time there was a small village by the sea, and in it",
@@ -50,7 +51,7 @@ class DecodeResult:
 @dataclass(frozen=True)
 class _Run:
     generation: Generation
-    bandwidth: float  # bytes a second
+    bandwidth: float  # bytes a second, before and behind
 
 
 def bench_decoding(
@@ -75,10 +76,15 @@ def bench_decoding(
             progress("decode", number * len(strategies) + list(strategies).index(name), len(prompts) * len(strategies))
             if number == 0:
                 hierarchy.generate(ids, min(max_new_tokens, 8), stop)  # warms caches and threads
-            rate = bandwidth.sample(num_bytes[loaded.levels[0].name])
-            runs[name].append(_Run(hierarchy.generate(ids, max_new_tokens, stop), rate))
+            rates = _sample(bandwidth)
+            generation = hierarchy.generate(ids, max_new_tokens, stop)
+            runs[name].append(_Run(generation, spread([*rates, *_sample(bandwidth)]).median))
     progress("decode", len(prompts) * len(strategies), len(prompts) * len(strategies))
     return [_summarize(name, strategies[name], runs[name], runs["greedy"], num_bytes) for name in strategies]
+
+
+def _sample(bandwidth: ReadBandwidth) -> list[float]:
+    return [bandwidth.sample(BANDWIDTH_BYTES) for _ in range(BANDWIDTH_SAMPLES)]
 
 
 def strategies_of(levels: Sequence[LoadedLevel]) -> dict[str, list[LoadedLevel]]:
