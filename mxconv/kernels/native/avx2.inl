@@ -238,11 +238,10 @@ template <Dot kDot>
 void int8_panel(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
                 float* out) {
     int64_t lane = 0;
-    for (; width - lane >= 4; lane += 4)
-        int8_rows<4, kDot>(matrix, row_tile, a, panel, width, lane, out + lane * kTileRows);
+    for (; width - lane >= 2; lane += 2) {  // 16 registers hold no more
+        int8_rows<2, kDot>(matrix, row_tile, a, panel, width, lane, out + lane * kTileRows);
+    }
     out += lane * kTileRows;
-    if (width - lane == 3) int8_rows<3, kDot>(matrix, row_tile, a, panel, width, lane, out);
-    if (width - lane == 2) int8_rows<2, kDot>(matrix, row_tile, a, panel, width, lane, out);
     if (width - lane == 1) int8_rows<1, kDot>(matrix, row_tile, a, panel, width, lane, out);
 }
 

@@ -164,6 +164,10 @@ void f16_sum(const float* sums, float* out) {
 }
 
 // ---- 4 bits x int8: a byte table makes levels unsigned by adding 128, the sum starts at -128 x the activations ----
+//
+// An integer sum d begins at the bits of 1.5 * 2^23, so that read as a float it is 1.5 * 2^23 + d, exactly. A power of
+// two as a scale is then an addition to the exponent, and subtracting leaves d times the scale: the multipliers, which
+// the dot products need, have one thing less to do.
 
 constexpr int64_t kCodesAhead = 4096;  // bytes
 
@@ -206,7 +210,10 @@ void int8_e8m0(const Matrix& matrix, int64_t row_tile, const Activations& a, int
     const auto* x = reinterpret_cast<const Four*>(a.codes + token * a.padded);
     const float* x_scales = a.scales + token * blocks;
     const int32_t* offsets = a.offsets + token * blocks;
-    const __m512 factor = _mm512_set1_ps(matrix.scale_factor);
+    int32_t factor;
+    std::memcpy(&factor, &matrix.scale_factor, sizeof factor);
+    const __m512i factor_exponent = _mm512_set1_epi32(factor - (254 << 23));  // of scale factor and E8M0's bias
+    const __m512i largest = _mm512_set1_epi32(231);  // 2^104, beyond which exponents would wrap
     __m512 sums[kTokens];
     for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_setzero_ps();
     for (int64_t block = 0; block < blocks; ++block, codes += 256, scales += kTileRows, x += 8 * kTokens) {
@@ -216,11 +223,13 @@ void int8_e8m0(const Matrix& matrix, int64_t row_tile, const Activations& a, int
         __m512i dots[kTokens];
         block_dots<kTokens>(tables, codes, x, offsets + block * kTokens, dots);
         const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales)));
-        const __m512 scale = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(bytes, 23)), factor);
+        const __m512i exponents =
+            _mm512_add_epi32(_mm512_slli_epi32(_mm512_min_epi32(bytes, largest), 23), factor_exponent);
+        const __m512 base = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_set1_epi32(kOffsetBase), exponents));
         for (int t = 0; t < kTokens; ++t) {
-            const __m512 scaled =
-                _mm512_mul_ps(_mm512_cvtepi32_ps(dots[t]), _mm512_set1_ps(x_scales[block * kTokens + t]));
-            sums[t] = _mm512_fmadd_ps(scaled, scale, sums[t]);
+            const __m512 scaled = _mm512_castsi512_ps(_mm512_add_epi32(dots[t], exponents));
+            const __m512 x_scale = _mm512_set1_ps(x_scales[block * kTokens + t]);
+            sums[t] = _mm512_fmadd_ps(_mm512_sub_ps(scaled, base), x_scale, sums[t]);
         }
     }
     for (int t = 0; t < kTokens; ++t) _mm512_storeu_ps(out + t * kTileRows, sums[t]);
@@ -239,6 +248,7 @@ void int8_bf16(const Matrix& matrix, int64_t row_tile, const Activations& a, int
     __m512 sums[kTokens];
     for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_setzero_ps();
     for (int64_t group = 0; group < blocks; group += 4, scales += kTileRows) {
+        const __m512 base = _mm512_castsi512_ps(_mm512_set1_epi32(kOffsetBase));
         __m512 in_group[kTokens];
         for (int t = 0; t < kTokens; ++t) in_group[t] = _mm512_setzero_ps();
         const int64_t end = least(group + 4, blocks);
@@ -249,7 +259,7 @@ void int8_bf16(const Matrix& matrix, int64_t row_tile, const Activations& a, int
             __m512i dots[kTokens];
             block_dots<kTokens>(tables, codes, x, offsets + block * kTokens, dots);
             for (int t = 0; t < kTokens; ++t) {
-                in_group[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[t]),
+                in_group[t] = _mm512_fmadd_ps(_mm512_sub_ps(_mm512_castsi512_ps(dots[t]), base),
                                               _mm512_set1_ps(x_scales[block * kTokens + t]), in_group[t]);
             }
         }

@@ -159,7 +159,7 @@ void prepare(const float* x, int64_t token, int64_t first, int64_t count, int fo
             for (int64_t i = 0; i < kBlock; i += 4) std::memcpy(to + i * w, block.codes + i, 4);
             const int64_t at = (lane.panel * a.padded + begin * w) / kBlock + lane.index;
             a.scales[at] = block.scale;
-            a.offsets[at] = -kBias * block.sum;
+            a.offsets[at] = kOffsetBase - kBias * block.sum;
             if (!block.finite) __atomic_store_n(a.finite + token, uint8_t{0}, __ATOMIC_RELAXED);
         }
     }

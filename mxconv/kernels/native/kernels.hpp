@@ -73,7 +73,7 @@ struct Activations {
     uint16_t* bf16;    // kRoundedBf16: nearest even
     int8_t* codes;     // kInt8: see formats/vnni8.md
     float* scales;     // kInt8
-    int32_t* offsets;  // kInt8: -128 times the sum of the block's codes
+    int32_t* offsets;  // kInt8: what integer sums start from: -128 times the sum of the block's codes, and kOffsetBase
     uint8_t* finite;   // kInt8: (num_tokens); a row with an infinity or a NaN gets NaNs from a draft
 };
 

@@ -7,6 +7,8 @@
 namespace mxconv {
 namespace {
 
+constexpr int32_t kOffsetBase = 0;
+
 #include "generic.inl"
 #include "generic_tiles.inl"
 
