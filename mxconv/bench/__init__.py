@@ -1,13 +1,17 @@
 """Benchmarks: every figure is checked for exactness first, and stands beside what the machine can do at that moment.
 
-kernels.py    one weight matrix times a few tokens, against read bandwidth and peak arithmetic
-decoding.py   whole decodes of a package, strategy by strategy
-forwards.py   one forward pass of each level
-conversion.py a conversion against a copy of the same bytes
-operands.py   matrices to multiply, the bytes that they are, and the weights that they mean
-exactness.py  whether a kernel computes what its bytes mean
-rates.py      read bandwidth and multiply-adds, as the same threads reach them
-samples.py    medians and spreads
-machine.py    which machine measured
-plot.py       bandwidth against tokens, and the roofline
+kernels.py     one weight matrix times a few tokens, against read bandwidth and peak arithmetic
+decoding.py    whole decodes of a package, strategy by strategy
+forwards.py    one forward pass of each level
+conversion.py  a conversion against a copy of the same bytes
+encoders.py    the encoders alone
+operands.py    matrices to multiply, the bytes that they are, and the weights that they mean
+exactness.py   whether a kernel computes what its bytes mean
+traffic.py     bytes of weights that a forward pass reads
+rates.py       read bandwidth and multiply-adds, as the same threads reach them
+samples.py     medians and spreads
+engine.py      which native implementations are measured
+machine.py     which machine measured
+plot.py        bandwidth against tokens, and the roofline
+random_checkpoint.py  weights to convert where none are given
 """
