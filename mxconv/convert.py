@@ -3,8 +3,9 @@
     with open_checkpoint("model") as checkpoint:
         conversion = convert(checkpoint, Path("package"), QuantizeOptions(codec="bsfp"))
 
-Weights stream through in slices of rows, so memory stays flat. Everything is written beside the target and renamed at
-the end; a conversion that was killed goes on where it stopped. formats/package.md says what comes out.
+Weights stream through in slices of rows, so memory stays flat; files are hashed while tensors are encoded. Everything
+is written beside the target and renamed at the end, and a conversion that was killed goes on where it stopped.
+formats/package.md says what comes out.
 """
 
 from pathlib import Path
@@ -15,13 +16,15 @@ from numpy.typing import NDArray
 from mxconv import __version__
 from mxconv.checkpoint.manifest import Manifest
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe
-from mxconv.conversion.encode import EncodedTensor, encode_tensor
-from mxconv.conversion.names import draft_folder
+from mxconv.conversion.encode import EncodedTensor, encode_tensor, tensor_sha256
+from mxconv.conversion.names import draft_folder, relative_name
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.preparation import Preparation, prepare, relative_name
+from mxconv.conversion.preparation import Preparation, prepare
+from mxconv.conversion.source_hash import SourceHashes
 from mxconv.conversion.staging import Staging, check_target, fingerprint, recover_target
-from mxconv.conversion.work import ByteCounter, in_threads
+from mxconv.conversion.work import ByteCounter, Workers
 from mxconv.errors import PackageError
 from mxconv.progress import Progress, silent
 
@@ -41,14 +44,32 @@ def convert(checkpoint: Checkpoint, target: Path, options: QuantizeOptions, prog
     recover_target(target)
     check_target(target, options.force)
     _check_apart(checkpoint, target)
-    preparation = prepare(checkpoint, options, progress)
+    if options.on_nonfinite == "error":
+        try:
+            return _convert(checkpoint, target, options, progress, assume_finite=True)
+        except NonFiniteError:  # the survey finds the first one and says it well
+            pass
+    return _convert(checkpoint, target, options, progress, assume_finite=False)
+
+
+def _convert(
+    checkpoint: Checkpoint, target: Path, options: QuantizeOptions, progress: Progress, *, assume_finite: bool
+) -> Manifest:
+    workers = Workers(options.num_threads)
+    hashes = SourceHashes(checkpoint, workers, progress)
+    preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite)
     staging = Staging(target, _fingerprint(preparation))
     try:
-        encoded = _encode(preparation, staging, progress)
+        encoded = _encode(preparation, hashes, workers, staging, progress)
+        workers.finish_streams()
         _place_companions(preparation, staging)
-        manifest = describe(preparation, encoded, staging, progress)
+        assert hashes.records is not None
+        manifest = describe(preparation, hashes.records, encoded, staging, progress)
         check_target(target, options.force)
         staging.commit(manifest.to_bytes(), options.force)
+    except NonFiniteError:
+        staging.discard()
+        raise
     finally:
         staging.close()
     return manifest
@@ -70,15 +91,17 @@ def _fingerprint(preparation: Preparation) -> str:
         __version__,
         preparation.record.model_dump(),
         preparation.options.max_shard_bytes,
-        [record.model_dump() for record in preparation.source_files],
+        preparation.source_sizes,
         list(preparation.options.drafts),
     )
 
 
-def _encode(preparation: Preparation, staging: Staging, progress: Progress) -> dict[str, EncodedTensor]:
+def _encode(
+    preparation: Preparation, hashes: SourceHashes, workers: Workers, staging: Staging, progress: Progress
+) -> dict[str, EncodedTensor]:
     """Encode every tensor that an earlier run did not finish, tensors side by side."""
     layout, options = preparation.layout, preparation.options
-    encoded = staging.prepare(layout)
+    encoded = _finished_before(preparation, hashes, workers, staging)
     places = layout.places
     todo = [survey for survey in preparation.surveys if survey.plan.name not in encoded]
     total = sum(survey.plan.num_bytes for survey in preparation.surveys)
@@ -93,11 +116,29 @@ def _encode(preparation: Preparation, staging: Staging, progress: Progress) -> d
         survey = todo[index]
         copy = preparation.stores_target or (options.codec == "bsfp" and survey.plan.codec == "keep")
         result = encode_tensor(survey, options.scale_rule, write, copy=copy, progress=advance)
-        staging.finish_tensor(result)
+        staging.finish_tensor(result, hashes.digest)
         return result
 
-    finished = in_threads(encode, len(todo), options.num_threads)
-    return encoded | {result.name: result for result in finished}
+    return encoded | {result.name: result for result in workers.run(encode, len(todo))}
+
+
+def _finished_before(
+    preparation: Preparation, hashes: SourceHashes, workers: Workers, staging: Staging
+) -> dict[str, EncodedTensor]:
+    """The tensors that an earlier run finished from the same weights."""
+    if staging.is_resumed:
+        workers.finish_streams()
+        assert hashes.digest is not None
+        staging.compare_source(hashes.digest)
+    finished, unproven = staging.prepare(preparation.layout, workers)
+    doubtful = [survey for survey in preparation.surveys if survey.plan.name in unproven]
+    found = workers.run(lambda index: tensor_sha256(doubtful[index]), len(doubtful))
+    for survey, sha256 in zip(doubtful, found, strict=True):
+        if finished[survey.plan.name].sha256 != sha256:
+            del finished[survey.plan.name]
+    for encoded in finished.values():
+        staging.accept(encoded)
+    return finished
 
 
 def _place_companions(preparation: Preparation, staging: Staging) -> None:
@@ -106,8 +147,8 @@ def _place_companions(preparation: Preparation, staging: Staging) -> None:
     for path in checkpoint.companion_files:
         staging.place_file(relative_name(path, checkpoint), path, link=False)
     if preparation.links_target:
-        for record in preparation.source_files:
-            staging.place_file(record.path, checkpoint.root / record.path, link=True)
+        for name in preparation.source_sizes:
+            staging.place_file(name, checkpoint.root / name, link=True)
     for name, content in preparation.layout.indexes.items():
         staging.write_file(name, content)
     for number, draft in enumerate(preparation.drafts, 1):

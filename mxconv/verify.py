@@ -36,6 +36,7 @@ from mxconv.conversion.encode import encode_tensor
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Survey
 from mxconv.errors import CheckpointError, MxconvError, PackageError
+from mxconv.kernels.encoders import decode_bsfp
 from mxconv.model.loader import LoadedPackage
 from mxconv.progress import Progress, silent
 from mxconv.speculative.hierarchy import Hierarchy
@@ -318,7 +319,7 @@ def _rebuilt(package: Package, record: TensorRecord) -> Iterator[tuple[int, np.n
     for start in range(0, num_rows, step):
         stop = min(start + step, num_rows)
         if stored is not None:
-            yield start, stored.target_rows(start, stop)
+            yield start, stored.target_rows(start, stop, decode_bsfp)
         else:
             yield start, package.kept(record).rows(start, stop)
         package.release(record, start, stop)

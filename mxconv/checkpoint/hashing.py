@@ -7,28 +7,65 @@ from pathlib import Path
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18  # what is read stays in a core's own cache until it is hashed
+PIECE_BYTES = 1 << 25
+
+
+class FileHash:
+    """The SHA-256 of a file, computed in pieces."""
+
+    def __init__(self, path: Path, progress: Callable[[int], None] | None = None) -> None:
+        """Look at the file.
+
+        Args:
+            path: a regular file.
+            progress: called with the number of bytes of each chunk once it is hashed.
+
+        Raises:
+            CheckpointError: it cannot be read.
+        """
+        self.path, self.progress = path, progress
+        self.num_bytes = 0  # hashed so far
+        self.is_finished = False
+        self._digest = hashlib.sha256()
+        check_regular_file(path)
+
+    def is_ready(self) -> bool:
+        """Always: the file is there."""
+        return True
+
+    def advance(self) -> bool:
+        """Hash up to 32 MB more; False at the end of the file.
+
+        Raises:
+            CheckpointError: it cannot be read.
+        """
+        chunk = bytearray(CHUNK_BYTES)
+        window = memoryview(chunk)
+        end = self.num_bytes + PIECE_BYTES
+        with open_file(self.path) as file:
+            if hasattr(os, "posix_fadvise"):  # the disk fetches the next piece meanwhile; not on macOS
+                os.posix_fadvise(file.fileno(), self.num_bytes, 2 * PIECE_BYTES, os.POSIX_FADV_WILLNEED)
+            file.seek(self.num_bytes)
+            while self.num_bytes < end:
+                num_read = file.readinto(chunk)  # type: ignore[attr-defined]
+                if not num_read:
+                    self.is_finished = True
+                    return False
+                self._digest.update(window[:num_read])
+                self.num_bytes += num_read
+                if self.progress is not None:
+                    self.progress(num_read)
+        return True
+
+    def hexdigest(self) -> str:
+        """Of what has been hashed."""
+        return self._digest.hexdigest()
 
 
 def sha256_file(path: Path, progress: Callable[[int], None] | None = None) -> str:
-    """The SHA-256 of a file's bytes, in hex.
-
-    Args:
-        path: a regular file.
-        progress: called with the number of bytes of each chunk once it is hashed.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
-    check_regular_file(path)
-    digest = hashlib.sha256()
-    chunk = bytearray(CHUNK_BYTES)
-    window = memoryview(chunk)
-    with open_file(path) as file:
-        if hasattr(os, "posix_fadvise"):  # read ahead further; not on macOS
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        while num_bytes := file.readinto(chunk):  # type: ignore[attr-defined]
-            digest.update(window[:num_bytes])
-            if progress is not None:
-                progress(num_bytes)
-    return digest.hexdigest()
+    """The SHA-256 of a file's bytes, in hex; arguments and errors are those of `FileHash`."""
+    whole = FileHash(path, progress)
+    while whole.advance():
+        pass
+    return whole.hexdigest()

@@ -1,7 +1,7 @@
 """Reading a package: the manifest, and every stored array as a view of its memory-mapped file."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,8 @@ from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import FORMATS, float_format
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import CheckpointError, CodecError, PackageError
+
+DecodeBsfp = Callable[[PackedBsfp, SegmentTable, tuple[int, int]], U16]
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,16 @@ class StoredBsfp:
             escape_high=p.escape_high[escapes],
         )
 
-    def target_rows(self, start: int, stop: int) -> U16:
+    def target_rows(self, start: int, stop: int, decode: DecodeBsfp = decode_bsfp) -> U16:
         """The 16-bit patterns of rows [start, stop): exact, unless the tensor was rescaled.
 
         Args:
             start: a multiple of 16.
             stop: a multiple of 16, or the last row's end.
+            decode: the reference, or something faster that gives the same bits.
         """
         tiles = self.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
-        patterns = decode_bsfp(tiles, self.table, (stop - start, self.shape[1]))
+        patterns = decode(tiles, self.table, (stop - start, self.shape[1]))
         with np.errstate(over="ignore"):  # of a forged factor; the tensor's hash tells
             return undo_rescale(patterns, self.rescale_factor, self.table.float_format)
 

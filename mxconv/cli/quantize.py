@@ -125,7 +125,7 @@ def _plan(preparation: "Preparation", output: Path) -> dict[str, Any]:
                 "num_escapes": survey.num_escapes,
             }
         )
-    linked = sum(record.num_bytes for record in preparation.source_files) if preparation.links_target else 0
+    linked = sum(preparation.source_sizes.values()) if preparation.links_target else 0
     return {
         "package": str(output),
         "codec": preparation.options.codec,

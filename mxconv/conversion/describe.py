@@ -15,8 +15,8 @@ from mxconv.checkpoint.manifest import (
 )
 from mxconv.conversion.drafts import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.conversion.encode import EncodedTensor
-from mxconv.conversion.names import draft_folder
-from mxconv.conversion.preparation import Preparation, relative_name
+from mxconv.conversion.names import draft_folder, relative_name
+from mxconv.conversion.preparation import Preparation
 from mxconv.conversion.staging import Staging
 from mxconv.conversion.survey import Survey
 from mxconv.conversion.work import ByteCounter
@@ -24,11 +24,17 @@ from mxconv.progress import Progress
 
 
 def describe(
-    preparation: Preparation, encoded: dict[str, EncodedTensor], staging: Staging, progress: Progress
+    preparation: Preparation,
+    source_files: list[FileRecord],
+    encoded: dict[str, EncodedTensor],
+    staging: Staging,
+    progress: Progress,
 ) -> Manifest:
     """The manifest, with the hash of every file that lies in the staging folder."""
     checkpoint = preparation.checkpoint
-    known = {r.path: r for r in preparation.source_files} if preparation.links_target else {}
+    known = {record.path: record for record in staging.shard_records()}
+    if preparation.links_target:
+        known |= {record.path: record for record in source_files}
     files = _hash_package(staging, known, progress)
     by_path = {record.path: record for record in files}
     tokenizer = by_path.get("tokenizer.json")
@@ -37,7 +43,7 @@ def describe(
         source=SourceRecord(
             id=_source_id(preparation),
             commit=checkpoint.commit,
-            files=preparation.source_files,
+            files=source_files,
             dtype=preparation.main_dtype,
             cast=any(survey.plan.is_cast for survey in preparation.surveys),
         ),

@@ -1,7 +1,8 @@
 """Rows in, planes out: one tensor of a checkpoint as the arrays of a package, streamed through fixed memory."""
 
 import hashlib
-from collections import Counter, defaultdict
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -9,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import I64, U16
-from mxconv.codecs.bsfp.histogram import row_shifts_of
-from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp
+from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.mxfp4 import ScaleRule, quantize_mxfp4
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
+from mxconv.codecs.mxfp4 import ScaleRule
 from mxconv.conversion.survey import Survey
+from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4, row_shifts_of
 
 MAX_SLICE_BYTES = 4 << 20  # of tensors that are copied
 
@@ -28,7 +28,7 @@ class EncodedTensor:
 
     name: str
     sha256: str  # of the 16-bit tensor, row-major
-    arrays: dict[str, str]  # array name to the SHA-256 of its bytes
+    arrays: dict[str, int]  # array name to the CRC-32 of its bytes
 
 
 def encode_tensor(
@@ -51,15 +51,18 @@ def encode_tensor(
         progress: called with the 16-bit bytes of each slice.
 
     Returns:
-        The tensor's hash, and each written array's.
+        The tensor's hash, and each written array's checksum.
+
+    Raises:
+        NonFiniteError: MXFP4 of a weight that is not finite.
     """
-    digests: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
+    checksums: Counter[str] = Counter()
     written: Counter[str] = Counter()
 
     def emit(name: str, piece: NDArray[np.generic]) -> None:
         contiguous = np.ascontiguousarray(piece)
         write(name, written[name], contiguous)
-        digests[name].update(contiguous.reshape(-1).view(np.uint8).data)
+        checksums[name] = zlib.crc32(contiguous.reshape(-1).view(np.uint8).data, checksums[name])
         written[name] += contiguous.nbytes
 
     plan, source = survey.plan, hashlib.sha256()
@@ -80,17 +83,22 @@ def encode_tensor(
                 emit(f"{plan.name}.{part}", piece)
             offset = offset + len(packed.escape_high)
         progress(contiguous.nbytes)
-    return EncodedTensor(plan.name, source.hexdigest(), {name: d.hexdigest() for name, d in digests.items()})
+    return EncodedTensor(plan.name, source.hexdigest(), dict(checksums))
+
+
+def tensor_sha256(survey: Survey) -> str:
+    """The hash that `encode_tensor` gives, alone."""
+    digest = hashlib.sha256()
+    for original, _ in _slices(survey):
+        digest.update(np.ascontiguousarray(original).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def mxfp4_pieces(survey: Survey, patterns: U16, scale_rule: ScaleRule) -> dict[str, NDArray[np.generic]]:
     """The stored arrays of some rows: `codes` and `scales`."""
     assert survey.plan.float_format is not None
-    codes, scales = quantize_mxfp4(survey.plan.float_format.decode(patterns), scale_rule)
-    return {
-        "codes": pack_nibbles(pad(codes, TILE_ROWS, 1)),
-        "scales": pack_scales(pad(scales, TILE_ROWS, 1)),
-    }
+    codes, scales = encode_mxfp4(patterns, survey.plan.float_format, scale_rule)
+    return {"codes": codes, "scales": scales}
 
 
 def bsfp_piece(survey: Survey, patterns: U16) -> PackedBsfp:

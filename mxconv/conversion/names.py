@@ -1,12 +1,18 @@
 """What a package cannot hold under the name that it has: found before anything is written."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from mxconv.checkpoint.manifest import FILE_NAME, check_relative
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.drafts import DraftModel
 from mxconv.conversion.layout import Layout
 from mxconv.errors import CheckpointError, MxconvError
+
+
+def relative_name(path: Path, checkpoint: Checkpoint) -> str:
+    """A source file's name in manifest and package."""
+    return path.relative_to(checkpoint.root).as_posix()
 
 
 def draft_folder(number: int, draft: DraftModel) -> str:

@@ -1,20 +1,18 @@
-"""Everything up to the first written byte: hash the source, plan, survey, lay out. This is what `--dry-run` shows."""
+"""Everything up to the first written byte: plan, survey, lay out. This is what `--dry-run` shows."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.manifest import FileRecord, OptionsRecord
+from mxconv.checkpoint.manifest import OptionsRecord
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.stored import StoredArray
 from mxconv.conversion.drafts import DraftModel, open_draft, parse_draft
 from mxconv.conversion.layout import Layout, plan_layout, quantized_arrays
-from mxconv.conversion.names import check_names, unique_names
+from mxconv.conversion.names import check_names, relative_name, unique_names
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.plan import check_any_quantized, plan_tensors
+from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, survey_tensor
-from mxconv.conversion.work import ByteCounter, in_threads
+from mxconv.conversion.work import ByteCounter, Workers
 from mxconv.errors import CheckpointError
 from mxconv.progress import Progress, silent
 
@@ -26,7 +24,7 @@ class Preparation:
     checkpoint: Checkpoint
     options: QuantizeOptions
     record: OptionsRecord
-    source_files: list[FileRecord]
+    source_sizes: dict[str, int]  # bytes of each weight file and the index
     surveys: list[Survey]
     layout: Layout
     drafts: list[DraftModel]
@@ -67,8 +65,26 @@ class Preparation:
         return all(survey.rescale_factor == 1.0 for survey in self.surveys)
 
 
-def prepare(checkpoint: Checkpoint, options: QuantizeOptions, progress: Progress = silent) -> Preparation:
-    """Everything up to the first written byte: hash the source, plan, survey, lay out."""
+def prepare(
+    checkpoint: Checkpoint,
+    options: QuantizeOptions,
+    progress: Progress = silent,
+    workers: Workers | None = None,
+    *,
+    assume_finite: bool = False,
+) -> Preparation:
+    """Everything up to the first written byte: plan, survey, lay out.
+
+    Args:
+        checkpoint: open.
+        options: what to do.
+        progress: told about every surveyed tensor.
+        workers: what surveys; of the options' number of threads if None.
+        assume_finite: for MXFP4, which is surveyed for non-finite weights alone, leave finding them to the encoder.
+
+    Raises:
+        MxconvError: the source or the options do not allow it.
+    """
     record = options.record(is_local=checkpoint.commit is None)
     plans = plan_tensors(checkpoint, options)
     drafts = unique_names([open_draft(parse_draft(text), checkpoint) for text in options.drafts], options.codec)
@@ -78,7 +94,21 @@ def prepare(checkpoint: Checkpoint, options: QuantizeOptions, progress: Progress
             f"{checkpoint.id}: {'a .bin checkpoint' if checkpoint.is_legacy else 'F32 weights'}; only 16-bit "
             "safetensors can be referenced. Use --target include."
         )
-    source_files = _hash_source(checkpoint, progress)
+    if options.codec == "mxfp4" and assume_finite:
+        surveys = [Survey(plan) for plan in plans]
+    else:
+        surveys = _survey(plans, options, progress, workers or Workers(options.num_threads))
+    check_any_quantized(checkpoint, [survey.plan for survey in surveys])
+    stores_target = options.codec == "mxfp4" and must_store
+    layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
+    preparation = Preparation(
+        checkpoint, options, record, _source_sizes(checkpoint), surveys, layout, drafts, stores_target
+    )
+    check_names(checkpoint, layout, drafts, preparation.links_target)
+    return preparation
+
+
+def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progress, workers: Workers) -> list[Survey]:
     total = sum(plan.num_bytes for plan in plans if plan.codec != "keep")
     advance = ByteCounter("survey", total, progress)
 
@@ -87,28 +117,12 @@ def prepare(checkpoint: Checkpoint, options: QuantizeOptions, progress: Progress
         advance(plans[index].num_bytes if plans[index].codec != "keep" else 0)
         return result
 
-    surveys = in_threads(survey, len(plans), options.num_threads)
-    check_any_quantized(checkpoint, [survey.plan for survey in surveys])
-    stores_target = options.codec == "mxfp4" and must_store
-    layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
-    preparation = Preparation(checkpoint, options, record, source_files, surveys, layout, drafts, stores_target)
-    check_names(checkpoint, layout, drafts, preparation.links_target)
-    return preparation
+    return workers.run(survey, len(plans))
 
 
-def _hash_source(checkpoint: Checkpoint, progress: Progress) -> list[FileRecord]:
-    """SHA-256 of the weight files and the index."""
+def _source_sizes(checkpoint: Checkpoint) -> dict[str, int]:
     paths = [*checkpoint.weight_files, *([checkpoint.index_file] if checkpoint.index_file else [])]
-    sizes = [path.stat().st_size for path in paths]
-    advance = ByteCounter("hash source", sum(sizes), progress)
-    return [
-        FileRecord(path=relative_name(path, checkpoint), num_bytes=num_bytes, sha256=sha256_file(path, advance))
-        for path, num_bytes in zip(paths, sizes, strict=True)
-    ]
-
-
-def relative_name(path: Path, checkpoint: Checkpoint) -> str:
-    return path.relative_to(checkpoint.root).as_posix()
+    return {relative_name(path, checkpoint): path.stat().st_size for path in paths}
 
 
 def _groups(

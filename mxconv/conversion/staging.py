@@ -3,8 +3,10 @@
     PACKAGE.partial/                 becomes PACKAGE in one rename
     PACKAGE.partial/.mxconv-journal  see journal.py
 
-A tensor's line is written only after its arrays are. On resume every array of a finished tensor is hashed again, so
-that even a crash of the machine, which may keep the line and lose the bytes, is noticed.
+A tensor's line is written only after its arrays are, with their checksums. On resume the arrays of finished tensors
+are read again, so that even a crash of the machine, which may keep the line and lose the bytes, is noticed. The source
+may have changed as well: a line also holds the hash of all source files, or, where that was not known yet, the
+tensor's own hash has to decide.
 """
 
 import errno
@@ -13,7 +15,8 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -22,12 +25,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.checkpoint.manifest import FILE_NAME
+from mxconv.checkpoint.manifest import FILE_NAME, FileRecord
+from mxconv.checkpoint.stored import StoredArray
 from mxconv.conversion.encode import EncodedTensor
 from mxconv.conversion.journal import FILE_NAME as JOURNAL
 from mxconv.conversion.journal import Journal
 from mxconv.conversion.layout import Layout, Shard
 from mxconv.conversion.replaced import check_aside, delete_old, recover, remove, step_aside
+from mxconv.conversion.shard_hash import ShardHash
+from mxconv.conversion.work import Workers
 from mxconv.errors import PackageError
 
 CHUNK_BYTES = 1 << 20
@@ -41,7 +47,7 @@ class Staging:
 
         Args:
             target: the package's final path.
-            fingerprint: of the source files and options; a partial folder with another one is started over.
+            fingerprint: of the options and the source files' names; a partial folder with another one is started over.
 
         Raises:
             PackageError: something else stands at the partial path, another process writes there, or it cannot be
@@ -51,33 +57,60 @@ class Staging:
         self.path = self.target.with_name(self.target.name + ".partial")
         self._lock = threading.Lock()
         self._files: dict[str, FileIO] = {}
+        self._hashes: list[ShardHash] = []
+        self._arrays: Mapping[str, tuple[StoredArray, ...]] = {}
+        self._fingerprint = fingerprint
         with self._reported(JOURNAL):
             self._journal = Journal(self.path)
         lines = self._journal.lines
         self.is_resumed = bool(lines) and lines[0].get("fingerprint") == fingerprint
         self._finished = lines[1:] if self.is_resumed else []
         if not self.is_resumed:
-            with self._closing_on_error(), self._reported(JOURNAL):
-                self._keep_only(set())
-                self._journal.begin(fingerprint)
+            with self._closing_on_error():
+                self._start_over()
 
-    def prepare(self, layout: Layout) -> dict[str, EncodedTensor]:
+    def compare_source(self, digest: str) -> None:
+        """Start over if the finished tensors come from another source.
+
+        Args:
+            digest: of the records of all source files.
+        """
+        if any(line.get("source") not in (None, digest) for line in self._finished):
+            self._start_over()
+
+    def prepare(self, layout: Layout, workers: Workers) -> tuple[dict[str, EncodedTensor], set[str]]:
         """Lay out the shards at full length; a full disk is noticed here, not hours later.
 
+        Args:
+            layout: what will be written.
+            workers: to whom the hashing of the shards is handed.
+
         Returns:
-            The tensors that an earlier run finished, their bytes checked.
+            finished: the tensors that an earlier run finished, their bytes checked.
+            unproven: those of them that only their own hash ties to the source.
         """
+        self._arrays = layout.arrays
         with self._reported("the package"):  # companions and drafts may have changed since
             self._keep_only({shard.file_name for shard in layout.shards})
         for shard in layout.shards:
             with self._reported(shard.file_name):
                 self._open(shard)
-        finished = {}
+            self._hashes.append(ShardHash(shard, self._files[shard.file_name]))
+            workers.add_stream(self._hashes[-1])
+        finished: dict[str, EncodedTensor] = {}
+        unproven: set[str] = set()
         for line in self._finished:
             encoded = _parse_finished(line)
             if encoded is not None and self._is_intact(encoded, layout):
                 finished[encoded.name] = encoded
-        return finished
+                (unproven.discard if "source" in line else unproven.add)(encoded.name)
+        return finished, unproven
+
+    def accept(self, encoded: EncodedTensor) -> None:
+        """Take over what an earlier run wrote."""
+        names = [array.name for array in self._arrays.get(encoded.name, ())]  # empty ones are never written
+        for shard_hash in self._hashes:
+            shard_hash.complete(names)
 
     def write(self, shard: Shard, offset: int, piece: NDArray[np.generic]) -> None:
         """Write bytes at an offset of a shard; threads may write side by side."""
@@ -87,11 +120,25 @@ class Staging:
                 num_written = os.pwrite(self._files[shard.file_name].fileno(), view, offset)
                 view, offset = view[num_written:], offset + num_written
 
-    def finish_tensor(self, encoded: EncodedTensor) -> None:
-        """Note in the journal that all arrays of a tensor are written."""
-        line = {"tensor": encoded.name, "sha256": encoded.sha256, "arrays": encoded.arrays}
+    def finish_tensor(self, encoded: EncodedTensor, source: str | None) -> None:
+        """Note in the journal that all arrays of a tensor are written.
+
+        Args:
+            encoded: the tensor.
+            source: the digest of the source files, where they are hashed already.
+        """
+        line: dict[str, Any] = {"tensor": encoded.name, "sha256": encoded.sha256, "arrays": encoded.arrays}
+        if source is not None:
+            line["source"] = source
         with self._lock, self._reported(JOURNAL):
             self._journal.add(line)
+        self.accept(encoded)
+
+    def shard_records(self) -> list[FileRecord]:
+        """Lengths and hashes of the shards; the workers have finished their streams."""
+        return [
+            FileRecord(path=h.shard.file_name, num_bytes=h.shard.num_bytes, sha256=h.hexdigest()) for h in self._hashes
+        ]
 
     def write_file(self, name: str, content: bytes) -> None:
         """Write a whole small file."""
@@ -131,12 +178,26 @@ class Staging:
             delete_old(self.target)
             self.close()
 
+    def discard(self) -> None:
+        """Delete the partial folder."""
+        with self._reported("the package"):
+            self._keep_only(set())
+            (self.path / JOURNAL).unlink()
+            self.close()
+            self.path.rmdir()
+
     def close(self) -> None:
         """Close the shards and the journal; what was written stays for a later run."""
         for file in self._files.values():
             file.close()
         self._files = {}
         self._journal.close()
+
+    def _start_over(self) -> None:
+        with self._reported(JOURNAL):
+            self._keep_only(set())
+            self._journal.begin(self._fingerprint)
+        self.is_resumed, self._finished = False, []
 
     def _open(self, shard: Shard) -> None:
         path = self.path / shard.file_name
@@ -156,7 +217,7 @@ class Staging:
             return False
         for name, num_bytes in arrays.items():
             shard, offset = places[name]
-            if _sha256(self._files[shard.file_name], offset, num_bytes) != encoded.arrays[name]:
+            if _checksum(self._files[shard.file_name], offset, num_bytes) != encoded.arrays[name]:
                 return False
         return True
 
@@ -243,15 +304,15 @@ def _parse_finished(line: dict[str, Any]) -> EncodedTensor | None:
     return None
 
 
-def _sha256(file: FileIO, offset: int, num_bytes: int) -> str:
-    digest = hashlib.sha256()
+def _checksum(file: FileIO, offset: int, num_bytes: int) -> int:
+    checksum = 0
     while num_bytes:
         chunk = os.pread(file.fileno(), min(CHUNK_BYTES, num_bytes), offset)
         if not chunk:
             break
-        digest.update(chunk)
+        checksum = zlib.crc32(chunk, checksum)
         offset, num_bytes = offset + len(chunk), num_bytes - len(chunk)
-    return digest.hexdigest()
+    return checksum
 
 
 def _fsync(path: Path) -> None:

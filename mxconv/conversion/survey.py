@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import NUM_PATTERNS, PatternHistogram
 from mxconv.codecs.bsfp.planes import encode_planes
 from mxconv.codecs.bsfp.rescale import rescale_factor
@@ -19,6 +18,7 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.rows import PatternRows
 from mxconv.errors import CheckpointError
+from mxconv.kernels.encoders import add_to_histogram, fit_table
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _histogram(survey: Survey) -> tuple[PatternHistogram, int | None]:
     histogram = PatternHistogram(survey.plan.float_format)
     first_row = None
     for start, _, patterns in survey.rows().slices():
-        histogram.add(patterns)
+        add_to_histogram(histogram, patterns)
         if first_row is None and histogram.num_nonfinite:
             first_row = start
     return histogram, first_row

@@ -1,13 +1,17 @@
-"""Tensors side by side, and their bytes counted as they pass."""
+"""Who does what next: tensors side by side, and beside them streams that only one thread can carry on at a time.
 
+The SHA-256 of a file is such a stream: it cannot be split, and it takes as long as everything else together. So it
+begins first and is never left lying; the other threads work on tensors meanwhile.
+"""
+
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from mxconv.progress import Progress
 
 Result = TypeVar("Result")
+STREAM = -1  # the index of what is no task
 
 
 class ByteCounter:
@@ -16,7 +20,7 @@ class ByteCounter:
     def __init__(self, stage: str, total: int, progress: Progress) -> None:
         self.stage, self.total, self.progress = stage, total, progress
         self.done = 0
-        self._lock = Lock()
+        self._lock = threading.Lock()
 
     def __call__(self, num_bytes: int) -> None:
         with self._lock:
@@ -24,12 +28,115 @@ class ByteCounter:
             self.progress(self.stage, self.done, self.total)
 
 
-def in_threads(work: Callable[[int], Result], count: int, num_threads: int) -> list[Result]:
-    """Call work(0), ..., work(count - 1); the first error stops what has not begun."""
-    with ThreadPoolExecutor(num_threads) as pool:
-        futures = [pool.submit(work, index) for index in range(count)]
+class Stream(Protocol):
+    """Work in pieces, one after another."""
+
+    def is_ready(self) -> bool:
+        """Whether a piece can be done now; called often."""
+        ...
+
+    def advance(self) -> bool:
+        """Do a piece of some milliseconds; False after the last one. Called by one thread at a time."""
+        ...
+
+
+class Workers:
+    """Threads for tasks and streams. Nothing runs outside of `run`."""
+
+    def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+        # one thread at least is left for tensors, so that they are read while the file is in the page cache
+        self._max_streams = max(1, num_threads // 2)
+        self._idle: list[Stream] = []
+        self._num_advancing = 0
+        self._changed = threading.Condition()
+
+    def add_stream(self, stream: Stream) -> None:
+        """Carry this on, too, from the next `run` to `finish_streams`."""
+        with self._changed:
+            self._idle.append(stream)
+
+    def run(self, work: Callable[[int], Result], count: int) -> list[Result]:
+        """Call work(0), ..., work(count - 1), and advance the streams until these calls have returned.
+
+        The first error stops what has not begun; of several, the one of the lowest index is raised.
+        """
+        return _Run(self, work, count, needs_streams=False).results()
+
+    def finish_streams(self) -> None:
+        """Advance the streams to their ends. All must be able to get there."""
+        _Run(self, lambda _: None, 0, needs_streams=True).results()
+
+
+class _Run(Generic[Result]):
+    """One call of `Workers.run`."""
+
+    def __init__(self, workers: Workers, work: Callable[[int], Result], count: int, *, needs_streams: bool) -> None:
+        self.workers, self.work, self.count, self.needs_streams = workers, work, count, needs_streams
+        self.next_task = self.num_finished = 0
+        self.done: dict[int, Result] = {}
+        self.errors: dict[int, BaseException] = {}
+
+    def results(self) -> list[Result]:
+        num_threads = self.workers.num_threads
+        threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(num_threads - 1)]
+        for thread in threads:
+            thread.start()
         try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+            self._serve()
+        except BaseException as error:  # somebody pressed Ctrl-C while this thread waited
+            with self.workers._changed:
+                self.errors[STREAM] = error
+                self.workers._changed.notify_all()
+        for thread in threads:
+            thread.join()
+        if self.errors:
+            raise self.errors[min(self.errors)]
+        return [self.done[index] for index in range(self.count)]
+
+    def _serve(self) -> None:
+        while (piece := self._next()) is not None:
+            piece()
+
+    def _next(self) -> Callable[[], None] | None:
+        """What this thread does next; None when there is nothing left."""
+        workers = self.workers
+        with workers._changed:
+            while not self.errors:
+                if workers._num_advancing < workers._max_streams:
+                    ready = next((stream for stream in workers._idle if stream.is_ready()), None)
+                    if ready is not None:
+                        workers._idle.remove(ready)
+                        workers._num_advancing += 1
+                        return lambda: self._advance(ready)
+                if self.next_task < self.count:
+                    index = self.next_task
+                    self.next_task += 1
+                    return lambda: self._call(index)
+                streams_left = bool(workers._idle) or workers._num_advancing > 0
+                if self.num_finished == self.count and not (self.needs_streams and streams_left):
+                    return None
+                assert workers._num_advancing or self.num_finished < self.count, "a stream waits for nothing"
+                workers._changed.wait()
+            return None
+
+    def _advance(self, stream: Stream) -> None:
+        goes_on = False
+        try:
+            goes_on = stream.advance()
+        except BaseException as error:
+            self.errors[STREAM] = error
+        with self.workers._changed:
+            self.workers._num_advancing -= 1
+            if goes_on:
+                self.workers._idle.insert(0, stream)
+            self.workers._changed.notify_all()
+
+    def _call(self, index: int) -> None:
+        try:
+            self.done[index] = self.work(index)
+        except BaseException as error:
+            self.errors[index] = error
+        with self.workers._changed:
+            self.num_finished += 1
+            self.workers._changed.notify_all()

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, I8, I64, U8, U16
-from mxconv.codecs.bsfp import histogram as reference_histogram
 from mxconv.codecs.bsfp import fit, packing
+from mxconv.codecs.bsfp import histogram as reference_histogram
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.fit import Cells, FittedTable
 from mxconv.codecs.bsfp.histogram import PatternHistogram, shift_boundaries, shift_limits

@@ -59,8 +59,7 @@ def sums_of_squares(patterns: U16, float_format: FloatFormat) -> F64:
 def shift_boundaries(float_format: FloatFormat) -> F64:
     """The mean squares at which the second, third, ... of the shifts begin, ascending."""
     least, largest = shift_limits(float_format)
-    boundaries: F64 = 2.0 ** ((np.arange(least + 1, largest + 1) - 0.5) / (SHIFTS_PER_OCTAVE / 2))
-    return boundaries
+    return np.asarray(2.0 ** ((np.arange(least + 1, largest + 1) - 0.5) / (SHIFTS_PER_OCTAVE / 2)), np.float64)
 
 
 def shifts_of_sums(sums_of_squares: F64, num_columns: int, float_format: FloatFormat) -> I8:

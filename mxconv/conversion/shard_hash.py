@@ -1,0 +1,66 @@
+"""The SHA-256 of a file that is being written: it follows the arrays that are complete."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Collection
+from io import FileIO
+
+from mxconv.checkpoint.hashing import CHUNK_BYTES, PIECE_BYTES
+from mxconv.conversion.layout import Shard
+from mxconv.errors import PackageError
+
+
+class ShardHash:
+    """One shard, hashed in the order of its bytes; arrays may be completed in any order."""
+
+    def __init__(self, shard: Shard, file: FileIO) -> None:
+        self.shard, self._file = shard, file
+        self._digest = hashlib.sha256()
+        self._position = 0
+        ends = [*sorted(shard.offsets.values()), shard.num_bytes][1:] or [shard.num_bytes]
+        names = sorted(shard.offsets, key=lambda name: shard.offsets[name])
+        self._missing = set(names)
+        self._ends = [(end, name) for end, name in zip(ends, names, strict=False)][::-1]  # the next one last
+        self._ready_end = min(shard.offsets.values(), default=shard.num_bytes)  # the header is there
+        self._lock = threading.Lock()
+
+    def complete(self, names: Collection[str]) -> None:
+        """Note that these arrays are written; others than the shard's do not matter."""
+        with self._lock:
+            self._missing.difference_update(names)
+            while self._ends and self._ends[-1][1] not in self._missing:
+                self._ready_end = self._ends.pop()[0]
+
+    def is_ready(self) -> bool:
+        """Whether there are bytes to hash."""
+        return self._position < self._ready_end
+
+    def advance(self) -> bool:
+        """Hash up to 32 MB that are ready; False at the end of the file.
+
+        Raises:
+            PackageError: it cannot be read back.
+        """
+        end = min(self._ready_end, self._position + PIECE_BYTES)
+        while self._position < end:
+            try:
+                chunk = os.pread(self._file.fileno(), min(CHUNK_BYTES, end - self._position), self._position)
+            except OSError as error:
+                raise self._unreadable(error.strerror or str(error)) from error
+            if not chunk:
+                raise self._unreadable("it was cut short")
+            self._digest.update(chunk)
+            self._position += len(chunk)
+        return self._position < self.shard.num_bytes
+
+    def _unreadable(self, reason: str) -> PackageError:
+        return PackageError(
+            f"{self.shard.file_name}: what was just written cannot be read at byte {self._position:,} ({reason}); "
+            "every file of a package is hashed. Check the disk, and leave the partial folder alone."
+        )
+
+    def hexdigest(self) -> str:
+        """Of the whole file."""
+        assert self._position == self.shard.num_bytes
+        return self._digest.hexdigest()
