@@ -1,4 +1,4 @@
-"""Every native implementation against exact arithmetic and the NumPy kernels: shapes at tile edges, all formats, any width."""
+"""Every native implementation against exact arithmetic and NumPy: shapes at tile edges, all formats, any width."""
 
 from dataclasses import dataclass
 

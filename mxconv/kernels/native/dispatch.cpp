@@ -7,9 +7,9 @@ const std::vector<const Kernels*>& available() {
         std::vector<const Kernels*> list;
 #if defined(__x86_64__)
         __builtin_cpu_init();
-        const bool has_avx2 =
-            __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-                              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+        const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                              __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
+                              __builtin_cpu_supports("bmi2");
         const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                                 __builtin_cpu_supports("avx512vnni");
