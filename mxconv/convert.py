@@ -19,6 +19,7 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe
 from mxconv.conversion.encode import EncodedTensor, encode_tensor, tensor_sha256
+from mxconv.conversion.finished import FinishedTensors
 from mxconv.conversion.names import draft_folder, relative_name
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, prepare
@@ -60,11 +61,12 @@ def _convert(
     preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite)
     staging = Staging(target, _fingerprint(preparation))
     try:
-        encoded = _encode(preparation, hashes, workers, staging, progress)
+        finished = FinishedTensors(staging, hashes, _finished_before(preparation, hashes, workers, staging))
+        _encode(preparation, hashes, workers, staging, finished, progress)
         workers.finish_streams()
         _place_companions(preparation, staging)
         assert hashes.records is not None
-        manifest = describe(preparation, hashes.records, encoded, staging, progress)
+        manifest = describe(preparation, hashes.records, finished.all(), staging, progress)
         check_target(target, options.force)
         staging.commit(manifest.to_bytes(), options.force)
     except NonFiniteError:
@@ -96,14 +98,36 @@ def _fingerprint(preparation: Preparation) -> str:
     )
 
 
+def _finished_before(
+    preparation: Preparation, hashes: SourceHashes, workers: Workers, staging: Staging
+) -> list[EncodedTensor]:
+    """The tensors that an earlier run finished from the same weights."""
+    if staging.is_resumed:
+        workers.finish_streams()
+    finished = staging.prepare(preparation.layout, workers)
+    surveys = [survey for survey in preparation.surveys if survey.plan.name in finished]
+
+    def is_same(index: int) -> bool:
+        survey = surveys[index]
+        sha256 = hashes.tensor(survey.plan.name) if hashes.covers(survey) else tensor_sha256(survey)
+        return finished[survey.plan.name].sha256 == sha256
+
+    same = workers.run(is_same, len(surveys))
+    return [finished[survey.plan.name] for survey, is_same in zip(surveys, same, strict=True) if is_same]
+
+
 def _encode(
-    preparation: Preparation, hashes: SourceHashes, workers: Workers, staging: Staging, progress: Progress
-) -> dict[str, EncodedTensor]:
+    preparation: Preparation,
+    hashes: SourceHashes,
+    workers: Workers,
+    staging: Staging,
+    finished: FinishedTensors,
+    progress: Progress,
+) -> None:
     """Encode every tensor that an earlier run did not finish, tensors side by side."""
     layout, options = preparation.layout, preparation.options
-    encoded = _finished_before(preparation, hashes, workers, staging)
     places = layout.places
-    todo = [survey for survey in preparation.surveys if survey.plan.name not in encoded]
+    todo = [survey for survey in preparation.surveys if survey.plan.name not in finished]
     total = sum(survey.plan.num_bytes for survey in preparation.surveys)
     advance = ByteCounter("encode", total, progress)
     advance(total - sum(survey.plan.num_bytes for survey in todo))
@@ -112,33 +136,14 @@ def _encode(
         shard, begin = places[name]
         staging.write(shard, begin + offset, piece)
 
-    def encode(index: int) -> EncodedTensor:
+    def encode(index: int) -> None:
         survey = todo[index]
         copy = preparation.stores_target or (options.codec == "bsfp" and survey.plan.codec == "keep")
-        result = encode_tensor(survey, options.scale_rule, write, copy=copy, progress=advance)
-        staging.finish_tensor(result, hashes.digest)
-        return result
+        hash_source = not hashes.covers(survey)
+        encoded = encode_tensor(survey, options.scale_rule, write, copy=copy, hash_source=hash_source, progress=advance)
+        finished.add(encoded)
 
-    return encoded | {result.name: result for result in workers.run(encode, len(todo))}
-
-
-def _finished_before(
-    preparation: Preparation, hashes: SourceHashes, workers: Workers, staging: Staging
-) -> dict[str, EncodedTensor]:
-    """The tensors that an earlier run finished from the same weights."""
-    if staging.is_resumed:
-        workers.finish_streams()
-        assert hashes.digest is not None
-        staging.compare_source(hashes.digest)
-    finished, unproven = staging.prepare(preparation.layout, workers)
-    doubtful = [survey for survey in preparation.surveys if survey.plan.name in unproven]
-    found = workers.run(lambda index: tensor_sha256(doubtful[index]), len(doubtful))
-    for survey, sha256 in zip(doubtful, found, strict=True):
-        if finished[survey.plan.name].sha256 != sha256:
-            del finished[survey.plan.name]
-    for encoded in finished.values():
-        staging.accept(encoded)
-    return finished
+    workers.run(encode, len(todo))
 
 
 def _place_companions(preparation: Preparation, staging: Staging) -> None:

@@ -268,6 +268,7 @@ def _compare(package: Package, record: TensorRecord, source: Checkpoint) -> Tens
             stale.add(name)
 
     encoded = encode_tensor(survey, package.manifest.options.scale_rule, compare, copy=False)
+    assert encoded.sha256 is not None
     if record.shape:
         package.release(record, 0, record.shape[0])
     found = rebuilt.hexdigest() if package.has_target else encoded.sha256

@@ -59,6 +59,28 @@ class MappedFile:
             shape = (*shape[:-1], row_bits // 8)
         return self._bytes[entry.begin : entry.end].view(dtype.array_dtype).reshape(shape)
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the file."""
+        return len(self._map)
+
+    def window(self, begin: int, end: int) -> U8:
+        """Bytes [begin, end) of the file, header included, read-only and uncopied.
+
+        Raises:
+            ValueError: the file was closed.
+        """
+        if self._bytes is None:
+            raise ValueError(f"{self.path}: the checkpoint was closed")
+        return self._bytes[begin:end]
+
+    def fetch(self, begin: int, end: int) -> None:
+        """Have the disk bring these bytes into the page cache, and do not wait for it."""
+        end = min(end, len(self._map))
+        begin -= begin % mmap.PAGESIZE
+        if begin < end and hasattr(mmap, "MADV_WILLNEED"):
+            self._map.madvise(mmap.MADV_WILLNEED, begin, end - begin)
+
     def release(self, rows: NDArray[np.generic]) -> None:
         """Take the pages under a view of this file out of resident memory; reading them again is safe."""
         if self._bytes is None or rows.nbytes == 0 or not hasattr(mmap, "MADV_DONTNEED"):

@@ -43,6 +43,11 @@ class Checkpoint:
     is_legacy: bool  # read from .bin
     _files: tuple[WeightFile, ...] = field(repr=False)
 
+    @property
+    def mapped_files(self) -> dict[Path, MappedFile]:
+        """The weight files by path; none of a legacy checkpoint."""
+        return {file.path: file for file in self._files if isinstance(file, MappedFile)}
+
     def close(self) -> None:
         """Unmap the weights. Views that are still in use stay valid."""
         for file in self._files:

@@ -120,7 +120,8 @@ def _codec_name(dtype: str) -> Literal["bf16", "f16"]:
 
 
 def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
-    plan = survey.plan
+    plan, sha256 = survey.plan, encoded.sha256
+    assert sha256 is not None
     segments = None
     if survey.table is not None:
         segments = SegmentRecord.of(survey.table, survey.num_escapes, survey.rescale_factor)
@@ -130,6 +131,6 @@ def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
         shape=list(plan.tensor.shape),
         codec=plan.codec,
         reason=plan.reason,
-        sha256=encoded.sha256,
+        sha256=sha256,
         segments=segments,
     )

@@ -27,7 +27,7 @@ class EncodedTensor:
     """What was written for a tensor."""
 
     name: str
-    sha256: str  # of the 16-bit tensor, row-major
+    sha256: str | None  # of the 16-bit tensor, row-major; None where somebody else hashes it
     arrays: dict[str, int]  # array name to the CRC-32 of its bytes
 
 
@@ -37,7 +37,7 @@ def encode_tensor(
     write: Write,
     *,
     copy: bool,
-    quantize: bool = True,
+    hash_source: bool = True,
     progress: Callable[[int], None] = lambda _: None,
 ) -> EncodedTensor:
     """Stream one tensor.
@@ -47,7 +47,7 @@ def encode_tensor(
         scale_rule: of MXFP4.
         write: called with ascending, adjoining pieces of each array.
         copy: also write the 16-bit tensor under its own name.
-        quantize: False only hashes and copies.
+        hash_source: whether to hash the 16-bit tensor.
         progress: called with the 16-bit bytes of each slice.
 
     Returns:
@@ -67,23 +67,24 @@ def encode_tensor(
 
     plan, source = survey.plan, hashlib.sha256()
     offset = np.zeros(1, np.int64)  # escapes so far
-    if plan.codec == "bsfp" and quantize:
+    if plan.codec == "bsfp":
         emit(f"{plan.name}.escape_offsets", offset)
     for original, encoded in _slices(survey):
         contiguous = np.ascontiguousarray(original)
-        source.update(contiguous.reshape(-1).view(np.uint8).data)
+        if hash_source:
+            source.update(contiguous.reshape(-1).view(np.uint8).data)
         if copy:
             emit(plan.name, contiguous)
-        if plan.codec == "mxfp4" and quantize:
+        if plan.codec == "mxfp4":
             for part, piece in mxfp4_pieces(survey, encoded, scale_rule).items():
                 emit(f"{plan.name}.{part}", piece)
-        elif plan.codec == "bsfp" and quantize:
+        elif plan.codec == "bsfp":
             packed = bsfp_piece(survey, encoded)
             for part, piece in bsfp_pieces(packed, offset).items():
                 emit(f"{plan.name}.{part}", piece)
             offset = offset + len(packed.escape_high)
         progress(contiguous.nbytes)
-    return EncodedTensor(plan.name, source.hexdigest(), dict(checksums))
+    return EncodedTensor(plan.name, source.hexdigest() if hash_source else None, dict(checksums))
 
 
 def tensor_sha256(survey: Survey) -> str:

@@ -1,12 +1,21 @@
-"""The SHA-256 of every source file, computed while tensors are encoded."""
+"""The SHA-256 of every source file and of every tensor in it, in one pass beside the encoding."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from mxconv.checkpoint.hashing import FileHash
 from mxconv.checkpoint.manifest import FileRecord
+from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.names import relative_name
-from mxconv.conversion.staging import fingerprint
+from mxconv.conversion.survey import Survey
 from mxconv.conversion.work import ByteCounter, Workers
+from mxconv.kernels.sha256 import HashStream, new_stream, update
 from mxconv.progress import Progress
+
+WINDOW_BYTES = 1 << 22  # mapped at a time
+PIECE_BYTES = 1 << 24
+AHEAD_BYTES = 1 << 26  # what the disk is asked for beforehand
 
 
 class SourceHashes:
@@ -17,17 +26,16 @@ class SourceHashes:
         paths = [*checkpoint.weight_files, *([checkpoint.index_file] if checkpoint.index_file else [])]
         self._names = [relative_name(path, checkpoint) for path in paths]
         advance = ByteCounter("hash source", sum(path.stat().st_size for path in paths), progress)
-        self._hashes = [FileHash(path, advance) for path in paths]
-        self._digest: str | None = None
+        self._tensors: dict[str, str] = {}
+        mapped = checkpoint.mapped_files
+        self._covered = {name for file in mapped.values() for name in file.entries}
+        self._hashes = [
+            _MappedHash(mapped[path], self._note, advance) if path in mapped else FileHash(path, advance)
+            for path in paths
+        ]
+        self._listeners: list[Callable[[str], None]] = []
         for stream in self._hashes:
-            workers.add_stream(stream)
-
-    @property
-    def digest(self) -> str | None:
-        """One hash for all; None until all files are hashed."""
-        if self._digest is None and (records := self.records) is not None:
-            self._digest = fingerprint([record.model_dump() for record in records])
-        return self._digest
+            workers.add_stream(stream, urgent=True)
 
     @property
     def records(self) -> list[FileRecord] | None:
@@ -38,3 +46,85 @@ class SourceHashes:
             FileRecord(path=name, num_bytes=stream.num_bytes, sha256=stream.hexdigest())
             for name, stream in zip(self._names, self._hashes, strict=True)
         ]
+
+    def covers(self, survey: Survey) -> bool:
+        """Whether a tensor is hashed here: not where what counts are other bytes than those in the file."""
+        return survey.plan.name in self._covered and not survey.plan.is_cast
+
+    def tensor(self, name: str) -> str | None:
+        """The hash of a tensor's bytes in its file; None until they are hashed."""
+        return self._tensors.get(name)
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Call this with the name of each tensor that is hashed from now on, in the thread that hashes."""
+        self._listeners.append(listener)
+
+    def _note(self, name: str, sha256: str) -> None:
+        self._tensors[name] = sha256
+        for listener in self._listeners:
+            listener(name)
+
+
+class _Part(NamedTuple):
+    """A tensor's place in its file."""
+
+    begin: int
+    end: int
+    name: str
+
+
+class _MappedHash:
+    """A safetensors file, hashed in pieces."""
+
+    def __init__(self, file: MappedFile, note: Callable[[str, str], None], progress: ByteCounter) -> None:
+        self._file, self._note, self._progress = file, note, progress
+        self._whole = new_stream()
+        parts = sorted(_Part(entry.begin, entry.end, entry.name) for entry in file.entries.values())
+        self._parts = parts[::-1]  # the next one last
+        self._part: HashStream | None = None
+        self.num_bytes = 0  # hashed so far
+        self.is_finished = False
+
+    def is_ready(self) -> bool:
+        return True
+
+    def advance(self) -> bool:
+        """Hash 16 MB more; False at the end of the file."""
+        end = min(self.num_bytes + PIECE_BYTES, self._file.num_bytes)
+        self._file.fetch(end, end + AHEAD_BYTES)
+        while self.num_bytes < end:
+            begin = self.num_bytes
+            window = self._file.window(begin, min(begin + WINDOW_BYTES, end))
+            self._hash(begin, begin + len(window))
+            self._file.release(window)
+            self._progress(len(window))
+        self.is_finished = self.num_bytes == self._file.num_bytes
+        if self.is_finished:
+            self._finish_parts()
+        return not self.is_finished
+
+    def hexdigest(self) -> str:
+        return self._whole.hexdigest()
+
+    def _hash(self, begin: int, end: int) -> None:
+        """Hash bytes up to `end`: each into the file, and into the tensor that it belongs to."""
+        while self.num_bytes < end:
+            self._finish_parts()
+            streams: Sequence[HashStream] = [self._whole]
+            stop = end
+            if self._parts and self._parts[-1].begin > self.num_bytes:  # the header
+                stop = min(end, self._parts[-1].begin)
+            elif self._parts:
+                stop = min(end, self._parts[-1].end)
+                self._part = self._part or new_stream()
+                streams = [self._whole, self._part]
+            piece = self._file.window(self.num_bytes, stop)
+            update(streams, [piece] * len(streams))
+            self.num_bytes = stop
+
+    def _finish_parts(self) -> None:
+        """Note the tensors that end here, empty ones included."""
+        while self._parts and self._parts[-1].end <= self.num_bytes:
+            part = self._parts.pop()
+            stream, self._part = self._part or new_stream(), None
+            self._note(part.name, stream.hexdigest())

@@ -4,9 +4,7 @@
     PACKAGE.partial/.mxconv-journal  see journal.py
 
 A tensor's line is written only after its arrays are, with their checksums. On resume the arrays of finished tensors
-are read again, so that even a crash of the machine, which may keep the line and lose the bytes, is noticed. The source
-may have changed as well: a line also holds the hash of all source files, or, where that was not known yet, the
-tensor's own hash has to decide.
+are read again, so that even a crash of the machine, which may keep the line and lose the bytes, is noticed.
 """
 
 import errno
@@ -59,26 +57,17 @@ class Staging:
         self._files: dict[str, FileIO] = {}
         self._hashes: list[ShardHash] = []
         self._arrays: Mapping[str, tuple[StoredArray, ...]] = {}
-        self._fingerprint = fingerprint
         with self._reported(JOURNAL):
             self._journal = Journal(self.path)
         lines = self._journal.lines
         self.is_resumed = bool(lines) and lines[0].get("fingerprint") == fingerprint
         self._finished = lines[1:] if self.is_resumed else []
         if not self.is_resumed:
-            with self._closing_on_error():
-                self._start_over()
+            with self._closing_on_error(), self._reported(JOURNAL):
+                self._keep_only(set())
+                self._journal.begin(fingerprint)
 
-    def compare_source(self, digest: str) -> None:
-        """Start over if the finished tensors come from another source.
-
-        Args:
-            digest: of the records of all source files.
-        """
-        if any(line.get("source") not in (None, digest) for line in self._finished):
-            self._start_over()
-
-    def prepare(self, layout: Layout, workers: Workers) -> tuple[dict[str, EncodedTensor], set[str]]:
+    def prepare(self, layout: Layout, workers: Workers) -> dict[str, EncodedTensor]:
         """Lay out the shards at full length; a full disk is noticed here, not hours later.
 
         Args:
@@ -86,8 +75,8 @@ class Staging:
             workers: to whom the hashing of the shards is handed.
 
         Returns:
-            finished: the tensors that an earlier run finished, their bytes checked.
-            unproven: those of them that only their own hash ties to the source.
+            The tensors that an earlier run finished, their bytes checked. Whether the source still holds the same
+            weights is for the caller to find out.
         """
         self._arrays = layout.arrays
         with self._reported("the package"):  # companions and drafts may have changed since
@@ -96,18 +85,16 @@ class Staging:
             with self._reported(shard.file_name):
                 self._open(shard)
             self._hashes.append(ShardHash(shard, self._files[shard.file_name]))
-            workers.add_stream(self._hashes[-1])
+            workers.add_stream(self._hashes[-1], urgent=False)
         finished: dict[str, EncodedTensor] = {}
-        unproven: set[str] = set()
         for line in self._finished:
             encoded = _parse_finished(line)
             if encoded is not None and self._is_intact(encoded, layout):
                 finished[encoded.name] = encoded
-                (unproven.discard if "source" in line else unproven.add)(encoded.name)
-        return finished, unproven
+        return finished
 
     def accept(self, encoded: EncodedTensor) -> None:
-        """Take over what an earlier run wrote."""
+        """Take the arrays of a tensor as written, now or by an earlier run."""
         names = [array.name for array in self._arrays.get(encoded.name, ())]  # empty ones are never written
         for shard_hash in self._hashes:
             shard_hash.complete(names)
@@ -120,19 +107,11 @@ class Staging:
                 num_written = os.pwrite(self._files[shard.file_name].fileno(), view, offset)
                 view, offset = view[num_written:], offset + num_written
 
-    def finish_tensor(self, encoded: EncodedTensor, source: str | None) -> None:
-        """Note in the journal that all arrays of a tensor are written.
-
-        Args:
-            encoded: the tensor.
-            source: the digest of the source files, where they are hashed already.
-        """
-        line: dict[str, Any] = {"tensor": encoded.name, "sha256": encoded.sha256, "arrays": encoded.arrays}
-        if source is not None:
-            line["source"] = source
+    def note(self, encoded: EncodedTensor) -> None:
+        """Note in the journal that a tensor is written and hashed."""
+        line = {"tensor": encoded.name, "sha256": encoded.sha256, "arrays": encoded.arrays}
         with self._lock, self._reported(JOURNAL):
             self._journal.add(line)
-        self.accept(encoded)
 
     def shard_records(self) -> list[FileRecord]:
         """Lengths and hashes of the shards; the workers have finished their streams."""
@@ -192,12 +171,6 @@ class Staging:
             file.close()
         self._files = {}
         self._journal.close()
-
-    def _start_over(self) -> None:
-        with self._reported(JOURNAL):
-            self._keep_only(set())
-            self._journal.begin(self._fingerprint)
-        self.is_resumed, self._finished = False, []
 
     def _open(self, shard: Shard) -> None:
         path = self.path / shard.file_name

@@ -47,14 +47,20 @@ class Workers:
         self.num_threads = num_threads
         # one thread at least is left for tensors, so that they are read while the file is in the page cache
         self._max_streams = max(1, num_threads // 2)
-        self._idle: list[Stream] = []
+        self._urgent: list[Stream] = []
+        self._patient: list[Stream] = []
         self._num_advancing = 0
         self._changed = threading.Condition()
 
-    def add_stream(self, stream: Stream) -> None:
-        """Carry this on, too, from the next `run` to `finish_streams`."""
+    def add_stream(self, stream: Stream, *, urgent: bool) -> None:
+        """Carry this on, too, from the next `run` to `finish_streams`.
+
+        Args:
+            stream: the work.
+            urgent: to be begun before tasks, by some of the threads; else, or by the other threads, after them.
+        """
         with self._changed:
-            self._idle.append(stream)
+            (self._urgent if urgent else self._patient).append(stream)
 
     def run(self, work: Callable[[int], Result], count: int) -> list[Result]:
         """Call work(0), ..., work(count - 1), and advance the streams until these calls have returned.
@@ -103,24 +109,32 @@ class _Run(Generic[Result]):
         workers = self.workers
         with workers._changed:
             while not self.errors:
-                if workers._num_advancing < workers._max_streams:
-                    ready = next((stream for stream in workers._idle if stream.is_ready()), None)
-                    if ready is not None:
-                        workers._idle.remove(ready)
-                        workers._num_advancing += 1
-                        return lambda: self._advance(ready)
+                if workers._num_advancing < workers._max_streams and (piece := self._piece(workers._urgent)):
+                    return piece
                 if self.next_task < self.count:
                     index = self.next_task
                     self.next_task += 1
                     return lambda: self._call(index)
-                streams_left = bool(workers._idle) or workers._num_advancing > 0
+                goes_on = self.num_finished < self.count or self.needs_streams
+                if goes_on and (piece := self._piece(workers._urgent) or self._piece(workers._patient)):
+                    return piece
+                streams_left = workers._urgent or workers._patient or workers._num_advancing
                 if self.num_finished == self.count and not (self.needs_streams and streams_left):
                     return None
                 assert workers._num_advancing or self.num_finished < self.count, "a stream waits for nothing"
                 workers._changed.wait()
             return None
 
-    def _advance(self, stream: Stream) -> None:
+    def _piece(self, idle: list[Stream]) -> Callable[[], None] | None:
+        """Take a stream that has something to do."""
+        ready = next((stream for stream in idle if stream.is_ready()), None)
+        if ready is None:
+            return None
+        idle.remove(ready)
+        self.workers._num_advancing += 1
+        return lambda: self._advance(ready, idle)
+
+    def _advance(self, stream: Stream, idle: list[Stream]) -> None:
         goes_on = False
         try:
             goes_on = stream.advance()
@@ -129,7 +143,7 @@ class _Run(Generic[Result]):
         with self.workers._changed:
             self.workers._num_advancing -= 1
             if goes_on:
-                self.workers._idle.insert(0, stream)
+                idle.insert(0, stream)
             self.workers._changed.notify_all()
 
     def _call(self, index: int) -> None:

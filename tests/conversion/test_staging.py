@@ -102,16 +102,23 @@ def test_missing_and_shortened_shards_are_written_again(source: Path, tmp_path: 
     assert verify(tmp_path / "p").lossless
 
 
-def test_one_changed_byte_of_the_source_with_the_same_length_and_time_starts_over(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight"])
+def test_one_changed_byte_of_the_source_with_the_same_length_and_time_costs_its_tensor(
+    source: Path, tmp_path: Path, name: str
+) -> None:
     partial = interrupt(source, tmp_path / "p")
-    shard = source / "model-00002-of-00002.safetensors"
+    was_finished = f'"{name}"' in (partial / JOURNAL).read_text()
+    assert was_finished == (name == "lm_head.weight")
+    index = json.loads((source / "model.safetensors.index.json").read_text())
+    shard = source / index["weight_map"][name]
     times = shard.stat().st_atime_ns, shard.stat().st_mtime_ns
-    flip(shard, shard.stat().st_size - 3, 0x01)
+    header, begin = header_of(shard)
+    flip(shard, begin + header[name]["data_offsets"][1] - 2, 0x01)
     os.utime(shard, ns=times)
     (partial / "left over").write_text("x")
-    assert resume(source, tmp_path / "p") == 0
-    assert verify(tmp_path / "p").lossless
-    assert "left over" not in files_of(tmp_path / "p")
+    assert resume(source, tmp_path / "p") == 9 - was_finished
+    quantize(source, tmp_path / "whole")
+    assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
 
 
 def test_other_options_start_over(source: Path, tmp_path: Path) -> None:

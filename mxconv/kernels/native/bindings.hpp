@@ -44,5 +44,6 @@ void bind_engine(nanobind::module_& module);
 void bind_matrices(nanobind::module_& module);
 void bind_rowwise(nanobind::module_& module);
 void bind_codecs(nanobind::module_& module);
+void bind_sha256(nanobind::module_& module);
 
 }  // namespace mxconv

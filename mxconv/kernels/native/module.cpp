@@ -8,4 +8,5 @@ NB_MODULE(_native, module) {
     mxconv::bind_decoder(module);
     mxconv::bind_rowwise(module);
     mxconv::bind_codecs(module);
+    mxconv::bind_sha256(module);
 }
