@@ -169,7 +169,9 @@ void f16_sum(const float* sums, float* out) {
 // two as a scale is then an addition to the exponent, and subtracting leaves d times the scale: the multipliers, which
 // the dot products need, have one thing less to do.
 
-constexpr int64_t kCodesAhead = 4096;  // bytes
+// How far ahead codes are asked for, in bytes. One token keeps up with memory as it comes, and then asking costs more
+// than it gains.
+constexpr int64_t kCodesAhead = 2048;
 
 struct Int8Tables {
     __m512i levels;  // + 128
@@ -218,7 +220,7 @@ void int8_e8m0(const Matrix& matrix, int64_t row_tile, const Activations& a, int
     for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_setzero_ps();
     for (int64_t block = 0; block < blocks; ++block, codes += 256, scales += kTileRows, x += 8 * kTokens) {
         for (int line = 0; line < 4; ++line) {
-            _mm_prefetch(reinterpret_cast<const char*>(codes + kCodesAhead + 64 * line), _MM_HINT_T0);
+            if (kTokens > 1) _mm_prefetch(reinterpret_cast<const char*>(codes + kCodesAhead + 64 * line), _MM_HINT_T0);
         }
         __m512i dots[kTokens];
         block_dots<kTokens>(tables, codes, x, offsets + block * kTokens, dots);
@@ -254,7 +256,8 @@ void int8_bf16(const Matrix& matrix, int64_t row_tile, const Activations& a, int
         const int64_t end = least(group + 4, blocks);
         for (int64_t block = group; block < end; ++block, codes += 256, x += 8 * kTokens) {
             for (int line = 0; line < 4; ++line) {
-                _mm_prefetch(reinterpret_cast<const char*>(codes + kCodesAhead + 64 * line), _MM_HINT_T0);
+                if (kTokens > 1)
+                    _mm_prefetch(reinterpret_cast<const char*>(codes + kCodesAhead + 64 * line), _MM_HINT_T0);
             }
             __m512i dots[kTokens];
             block_dots<kTokens>(tables, codes, x, offsets + block * kTokens, dots);

@@ -29,7 +29,7 @@ StartTables start_tables(const Matrix& matrix, int64_t row_tile) {
     return tables;
 }
 
-constexpr int64_t kBsfpAhead = 24;  // tiles of each plane that are asked for before they are needed
+constexpr int64_t kBsfpAhead = 8;  // tiles of each plane that are asked for before they are needed
 
 // Rebuilds tiles of one row tile, all but their escapes.
 template <bool kShared>

@@ -1,7 +1,7 @@
 // Products of a 16-bit matrix with few tokens, for AVX-512: the same products in the same order as over scratch, but a
 // dense matrix goes straight from memory to sums, and BSFP's next tiles are rebuilt while this one's are multiplied.
 
-constexpr int64_t kDenseAhead = 2048;  // bytes of each row that are asked for before they are needed
+constexpr int64_t kDenseAhead = 512;  // bytes of each row that are asked for before they are needed
 
 struct Bf16Panel {
     using Element = uint16_t;
@@ -89,7 +89,7 @@ template <class Format, int kTokens>
 void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out,
                  int64_t stride) {
     constexpr int kSums = kTokens * Format::kSums;
-    constexpr int kQuarters = kSums <= 2 ? 4 : kSums <= 8 ? 2 : 1;  // what registers hold beside the weights
+    constexpr int kQuarters = kSums <= 2 ? 1 : kSums <= 8 ? 2 : 1;  // what registers hold beside the weights
     alignas(64) float sums[kTokens * Format::kFloats];
     for (int first = 0; first < 4; first += kQuarters) {
         dense_quarters<Format, kTokens, kQuarters>(matrix, row_tile, first, x, sums);
