@@ -29,7 +29,9 @@ StartTables start_tables(const Matrix& matrix, int64_t row_tile) {
     return tables;
 }
 
-constexpr int64_t kBsfpAhead = 8;  // tiles of each plane that are asked for before they are needed
+constexpr int64_t kEscapesAhead = 384;  // bytes of each list
+
+constexpr int64_t kBsfpAhead = 12;  // tiles of each plane that are asked for before they are needed
 
 // Rebuilds tiles of one row tile, all but their escapes.
 template <bool kShared>
@@ -133,6 +135,12 @@ struct PatchList {
         }
         escapes.positions += num_escapes;
         escapes.high += num_escapes;
+        // these lists are read in bursts, which the processor does not foresee
+        _mm_prefetch(reinterpret_cast<const char*>(counts + 2 * kChunk), _MM_HINT_T0);
+        for (int64_t line = 64; line < kEscapesAhead; line += 64) {
+            _mm_prefetch(reinterpret_cast<const char*>(escapes.positions + line), _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(escapes.high + line), _MM_HINT_T0);
+        }
     }
 
     // Patch the share of the tile with this number.

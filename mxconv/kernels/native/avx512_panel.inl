@@ -98,7 +98,7 @@ void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::
         Format::total(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
 }
 
-constexpr int64_t kPanelChunk = 32;  // tiles in one of two scratches of 4 KB
+constexpr int64_t kPanelChunk = 16;  // tiles in one of two scratches of 4 KB
 
 // Tiles in scratch times kTokens rows; between two products, one more tile of the next chunk is rebuilt.
 template <class Format, int kTokens, int kQuarters, class Rebuild>
