@@ -3,19 +3,28 @@
 import hashlib
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from io import FileIO
 
 from mxconv.checkpoint.hashing import CHUNK_BYTES, PIECE_BYTES
 from mxconv.conversion.layout import Shard
-from mxconv.errors import PackageError
+
+Reported = Callable[[str], AbstractContextManager[None]]
 
 
 class ShardHash:
     """One shard, hashed in the order of its bytes; arrays may be completed in any order."""
 
-    def __init__(self, shard: Shard, file: FileIO) -> None:
-        self.shard, self._file = shard, file
+    def __init__(self, shard: Shard, file: FileIO, reported: Reported) -> None:
+        """Follow a shard.
+
+        Args:
+            shard: its layout.
+            file: open for reading; its header is written.
+            reported: given the file's name, turns errors of the system into ours.
+        """
+        self.shard, self._file, self._reported = shard, file, reported
         self._digest = hashlib.sha256()
         self._position = 0
         ends = [*sorted(shard.offsets.values()), shard.num_bytes][1:] or [shard.num_bytes]
@@ -37,28 +46,19 @@ class ShardHash:
         return self._position < self._ready_end
 
     def advance(self) -> bool:
-        """Hash up to 32 MB that are ready; False at the end of the file.
-
-        Raises:
-            PackageError: it cannot be read back.
-        """
-        end = min(self._ready_end, self._position + PIECE_BYTES)
-        while self._position < end:
-            try:
+        """Hash up to 32 MB that are ready; at the end of the file have the disk keep it, and return False."""
+        with self._reported(self.shard.file_name):
+            end = min(self._ready_end, self._position + PIECE_BYTES)
+            while self._position < end:
                 chunk = os.pread(self._file.fileno(), min(CHUNK_BYTES, end - self._position), self._position)
-            except OSError as error:
-                raise self._unreadable(error.strerror or str(error)) from error
-            if not chunk:
-                raise self._unreadable("it was cut short")
-            self._digest.update(chunk)
-            self._position += len(chunk)
-        return self._position < self.shard.num_bytes
-
-    def _unreadable(self, reason: str) -> PackageError:
-        return PackageError(
-            f"{self.shard.file_name}: what was just written cannot be read at byte {self._position:,} ({reason}); "
-            "every file of a package is hashed. Check the disk, and leave the partial folder alone."
-        )
+                if not chunk:
+                    raise OSError("it was cut short")
+                self._digest.update(chunk)
+                self._position += len(chunk)
+            if self._position < self.shard.num_bytes:
+                return True
+            os.fsync(self._file.fileno())  # while others still work; at the very end everybody would wait
+            return False
 
     def hexdigest(self) -> str:
         """Of the whole file."""

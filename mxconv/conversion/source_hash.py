@@ -35,7 +35,7 @@ class SourceHashes:
         ]
         self._listeners: list[Callable[[str], None]] = []
         for stream in self._hashes:
-            workers.add_stream(stream, urgent=True)
+            workers.add_stream(stream)
 
     @property
     def records(self) -> list[FileRecord] | None:

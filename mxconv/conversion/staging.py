@@ -84,8 +84,8 @@ class Staging:
         for shard in layout.shards:
             with self._reported(shard.file_name):
                 self._open(shard)
-            self._hashes.append(ShardHash(shard, self._files[shard.file_name]))
-            workers.add_stream(self._hashes[-1], urgent=False)
+            self._hashes.append(ShardHash(shard, self._files[shard.file_name], self._reported))
+            workers.add_stream(self._hashes[-1])
         finished: dict[str, EncodedTensor] = {}
         for line in self._finished:
             encoded = _parse_finished(line)

@@ -47,20 +47,14 @@ class Workers:
         self.num_threads = num_threads
         # one thread at least is left for tensors, so that they are read while the file is in the page cache
         self._max_streams = max(1, num_threads // 2)
-        self._urgent: list[Stream] = []
-        self._patient: list[Stream] = []
+        self._idle: list[Stream] = []
         self._num_advancing = 0
         self._changed = threading.Condition()
 
-    def add_stream(self, stream: Stream, *, urgent: bool) -> None:
-        """Carry this on, too, from the next `run` to `finish_streams`.
-
-        Args:
-            stream: the work.
-            urgent: to be begun before tasks, by some of the threads; else, or by the other threads, after them.
-        """
+    def add_stream(self, stream: Stream) -> None:
+        """Carry this on, too, from the next `run` to `finish_streams`; streams that came earlier go first."""
         with self._changed:
-            (self._urgent if urgent else self._patient).append(stream)
+            self._idle.append(stream)
 
     def run(self, work: Callable[[int], Result], count: int) -> list[Result]:
         """Call work(0), ..., work(count - 1), and advance the streams until these calls have returned.
@@ -88,12 +82,7 @@ class _Run(Generic[Result]):
         threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(num_threads - 1)]
         for thread in threads:
             thread.start()
-        try:
-            self._serve()
-        except BaseException as error:  # somebody pressed Ctrl-C while this thread waited
-            with self.workers._changed:
-                self.errors[STREAM] = error
-                self.workers._changed.notify_all()
+        self._serve()
         for thread in threads:
             thread.join()
         if self.errors:
@@ -101,40 +90,46 @@ class _Run(Generic[Result]):
         return [self.done[index] for index in range(self.count)]
 
     def _serve(self) -> None:
-        while (piece := self._next()) is not None:
-            piece()
+        try:
+            while (piece := self._next()) is not None:
+                piece()
+        except BaseException as error:  # Ctrl-C, while this thread waited
+            with self.workers._changed:
+                self.errors[STREAM] = error
+                self.workers._changed.notify_all()
 
     def _next(self) -> Callable[[], None] | None:
         """What this thread does next; None when there is nothing left."""
         workers = self.workers
         with workers._changed:
             while not self.errors:
-                if workers._num_advancing < workers._max_streams and (piece := self._piece(workers._urgent)):
+                streams_left = workers._idle or workers._num_advancing
+                if self.num_finished == self.count and not (self.needs_streams and streams_left):
+                    return None
+                if workers._num_advancing < workers._max_streams and (piece := self._piece()):
                     return piece
                 if self.next_task < self.count:
                     index = self.next_task
                     self.next_task += 1
                     return lambda: self._call(index)
-                goes_on = self.num_finished < self.count or self.needs_streams
-                if goes_on and (piece := self._piece(workers._urgent) or self._piece(workers._patient)):
+                if piece := self._piece():
                     return piece
-                streams_left = workers._urgent or workers._patient or workers._num_advancing
-                if self.num_finished == self.count and not (self.needs_streams and streams_left):
-                    return None
                 assert workers._num_advancing or self.num_finished < self.count, "a stream waits for nothing"
                 workers._changed.wait()
             return None
 
-    def _piece(self, idle: list[Stream]) -> Callable[[], None] | None:
+    def _piece(self) -> Callable[[], None] | None:
         """Take a stream that has something to do."""
+        idle = self.workers._idle
         ready = next((stream for stream in idle if stream.is_ready()), None)
         if ready is None:
             return None
-        idle.remove(ready)
         self.workers._num_advancing += 1
-        return lambda: self._advance(ready, idle)
+        place = idle.index(ready)
+        del idle[place]
+        return lambda: self._advance(ready, place)
 
-    def _advance(self, stream: Stream, idle: list[Stream]) -> None:
+    def _advance(self, stream: Stream, place: int) -> None:
         goes_on = False
         try:
             goes_on = stream.advance()
@@ -143,7 +138,7 @@ class _Run(Generic[Result]):
         with self.workers._changed:
             self.workers._num_advancing -= 1
             if goes_on:
-                idle.insert(0, stream)
+                self.workers._idle.insert(place, stream)
             self.workers._changed.notify_all()
 
     def _call(self, index: int) -> None:
