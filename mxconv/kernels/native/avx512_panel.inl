@@ -1,7 +1,7 @@
 // Products of a 16-bit matrix with few tokens, for AVX-512: the same products in the same order as over scratch, but a
 // dense matrix goes straight from memory to sums, and BSFP's next tiles are rebuilt while this one's are multiplied.
 
-constexpr int64_t kDenseAhead = 512;  // bytes of each row that are asked for before they are needed
+constexpr int64_t kDenseAhead = 256;  // weights of each row that are asked for before they are needed
 
 struct Bf16Panel {
     using Element = uint16_t;
@@ -45,6 +45,10 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
     for (int q = 0; q < kQuarters; ++q)
         for (int t = 0; t < kTokens; ++t)
             for (int k = 0; k < Format::kSums; ++k) sum[q][t][k] = _mm512_setzero_ps();
+    // The rows that come next begin as these end: ask for them in time.
+    const int next = (first + kQuarters) % 4;
+    const int64_t skip = kQuarterRows[next][0] + (next == 0 ? kTileRows : 0) - kQuarterRows[first][0];
+    const int64_t to_next_rows = (skip - 1) * matrix.columns;
     const int64_t whole = matrix.columns / 32 * 32;
     int64_t column = 0;
     const auto multiply = [&](__m512i tiles[kQuarters][4]) {
@@ -62,9 +66,10 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
     };
     for (; column < whole; column += 32, x += kTokens * 32) {
         __m512i tiles[kQuarters][4];
+        const int64_t ahead = column + kDenseAhead, place = ahead < matrix.columns ? ahead : ahead + to_next_rows;
         for (int q = 0; q < kQuarters; ++q) {
             for (int i = 0; i < 4; ++i) {
-                _mm_prefetch(reinterpret_cast<const char*>(rows[q][i] + column) + kDenseAhead, _MM_HINT_T0);
+                _mm_prefetch(reinterpret_cast<const char*>(rows[q][i] + place), _MM_HINT_T0);
                 tiles[q][i] = load(rows[q][i] + column);
             }
         }

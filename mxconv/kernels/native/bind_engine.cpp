@@ -29,11 +29,11 @@ uint64_t read_array(Engine& engine, const Array<uint8_t>& bytes) {
     const int64_t piece = int64_t{1} << 18;
     const int64_t num_pieces = static_cast<int64_t>(bytes.shape(0)) / piece;
     std::atomic<uint64_t> total{0};
-    Pieces pieces;
+    Pieces pieces(engine.team->size());
     nb::gil_scoped_release unlocked;
-    engine.team->run([&](int) {
+    engine.team->run([&](int thread) {
         uint64_t sum = 0;
-        for (int64_t i = pieces.take(); i < num_pieces; i = pieces.take()) {
+        for (int64_t i; (i = pieces.take(num_pieces, thread)) >= 0;) {
             sum ^= engine.kernels->read(data + i * piece, piece);
         }
         total ^= sum;

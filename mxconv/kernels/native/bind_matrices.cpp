@@ -173,7 +173,7 @@ void multiply(const BoundMatrix& self, Engine& engine, Array<float> x, MutableAr
     const int form = form_of(m.kind, m.format);
     static thread_local ActivationBuffer buffer;
     const Activations& a = buffer.reserve(num_tokens, m.columns, form);
-    Pieces pieces;
+    Pieces pieces(engine.team->size());
     engine.team->run([&](int thread) {
         for (int64_t t = thread; t < num_tokens; t += engine.team->size()) {
             if (form & kInt8) a.finite[t] = 1;
@@ -181,7 +181,7 @@ void multiply(const BoundMatrix& self, Engine& engine, Array<float> x, MutableAr
         }
         engine.team->barrier();
         const int64_t tiles = m.row_tiles(), count = (tiles + kTilesAtOnce - 1) / kTilesAtOnce;
-        for (int64_t i = pieces.take(); i < count; i = pieces.take()) {
+        for (int64_t i; (i = pieces.take(count, thread)) >= 0;) {
             const int64_t first = i * kTilesAtOnce;
             engine.kernels->linear(m, a, first, std::min(first + kTilesAtOnce, tiles), outputs, m.rows);
         }
@@ -205,9 +205,9 @@ void restore(const BoundMatrix& self, Engine& engine, int64_t first, MutableArra
         engine.kernels->patterns(m, first / kTileRows, first / kTileRows + 1, outputs);
         return;
     }
-    Pieces pieces;
-    engine.team->run([&](int) {
-        for (int64_t i = pieces.take(); i < tiles; i = pieces.take()) {
+    Pieces pieces(engine.team->size());
+    engine.team->run([&](int thread) {
+        for (int64_t i; (i = pieces.take(tiles, thread)) >= 0;) {
             engine.kernels->patterns(m, first / kTileRows + i, first / kTileRows + i + 1,
                                      outputs + i * kTileRows * m.columns);
         }

@@ -21,8 +21,8 @@ int form_of(const Matrix* matrix) { return mxconv::form_of(matrix->kind, matrix-
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class Work>
-void take(Pieces& pieces, int64_t count, Work work) {
-    for (int64_t i = pieces.take(); i < count; i = pieces.take()) work(i);
+void take(Pieces& pieces, int64_t count, int thread, Work work) {
+    for (int64_t i; (i = pieces.take(count, thread)) >= 0;) work(i);
 }
 
 // Before the pieces of a row are prepared: finite, until one is not.
@@ -55,6 +55,9 @@ Visible visible(const Pass& pass, int64_t index, int64_t window, int32_t* others
 }  // namespace
 
 struct Decoder::Workspace {
+    explicit Workspace(int number) : thread(number) {}
+
+    const int thread;
     ActivationBuffer buffer;
     Activations normed{};
     std::vector<float> row;     // one of hidden_size, or a piece of one
@@ -62,8 +65,9 @@ struct Decoder::Workspace {
     int32_t others[64];
 };
 
-Decoder::Decoder(Engine& engine, DecoderWeights weights)
-    : engine_(engine), weights_(std::move(weights)), pieces_(weights_.layers.size() * kOperatorsPerLayer + 1) {
+Decoder::Decoder(Engine& engine, DecoderWeights weights) : engine_(engine), weights_(std::move(weights)) {
+    for (size_t i = 0; i < weights_.layers.size() * kOperatorsPerLayer + 1; ++i)
+        pieces_.emplace_back(engine.team->size());
     normed_forms_ = form_of(weights_.head);
     for (const DecoderLayer& layer : weights_.layers) {
         for (const Projection* p : {&layer.query, &layer.key, &layer.value, &layer.gate, &layer.up}) {
@@ -72,7 +76,9 @@ Decoder::Decoder(Engine& engine, DecoderWeights weights)
         mixed_forms_ |= form_of(layer.output.matrix);
         inner_forms_ |= form_of(layer.down.matrix);
     }
-    for (int thread = 0; thread < engine.team->size(); ++thread) workspaces_.push_back(std::make_unique<Workspace>());
+    for (int thread = 0; thread < engine.team->size(); ++thread) {
+        workspaces_.push_back(std::make_unique<Workspace>(thread));
+    }
 }
 
 Decoder::~Decoder() = default;
@@ -132,13 +138,13 @@ void Decoder::work(const Pass& pass, int thread) {
         if (thread == 0) assume_finite(inner_, inner_forms_);  // behind the barrier that ended its last use
         attend(pass, number, pieces[1], own);
         team.barrier();
-        add_product(pass, layer.output, mixed_, pieces[2]);
+        add_product(pass, layer.output, mixed_, pieces[2], own);
         team.barrier();
         if (thread == 0) assume_finite(mixed_, mixed_forms_);
         normalize(pass, layer.mlp_norm, 0, form_of(layer.gate.matrix) | form_of(layer.up.matrix), own);
         gate(pass, number, pieces[3], own);
         team.barrier();
-        add_product(pass, layer.down, inner_, pieces[4]);
+        add_product(pass, layer.down, inner_, pieces[4], own);
         team.barrier();
     }
     if (pass.num_logits > 0) predict(pass, *pieces, own);
@@ -166,7 +172,7 @@ void Decoder::project_heads(const Pass& pass, int64_t layer, Pieces& pieces, Wor
         at_once[which] = tiles_at_once(*matrices[which], std::lcm(weights_.head_dim, kTileRows) / kTileRows);
         counts[which] = ceil_divide(matrices[which]->row_tiles(), at_once[which]);
     }
-    take(pieces, counts[0] + counts[1] + counts[2], [&](int64_t i) {
+    take(pieces, counts[0] + counts[1] + counts[2], own.thread, [&](int64_t i) {
         int which = 0;
         while (i >= counts[which]) i -= counts[which++];
         const Matrix& matrix = *matrices[which];
@@ -210,7 +216,7 @@ void Decoder::attend(const Pass& pass, int64_t layer, Pieces& pieces, Workspace&
     const int64_t num_tokens = pass.num_tokens, group = heads / kv_heads, plane = pass.capacity * head_dim;
     const int64_t fewest = kBlock / std::gcd(head_dim, kBlock), grouped = std::lcm(fewest, group);
     const int64_t unit = ceil_divide(heads, grouped) * num_tokens >= 2 * engine_.team->size() ? grouped : fewest;
-    take(pieces, ceil_divide(heads, unit) * num_tokens, [&](int64_t i) {
+    take(pieces, ceil_divide(heads, unit) * num_tokens, own.thread, [&](int64_t i) {
         const int64_t token = i % num_tokens;
         const int64_t first = i / num_tokens * unit, last = std::min(first + unit, heads);
         const Visible seen = visible(pass, token, l.window, own.others);
@@ -232,7 +238,7 @@ void Decoder::gate(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& o
     const Kernels& kernels = *engine_.kernels;
     const int64_t inner = weights_.intermediate_size, tiles = l.gate.matrix->row_tiles();
     const int64_t at_once = tiles_at_once(*l.gate.matrix, kBlock / kTileRows);
-    take(pieces, ceil_divide(tiles, at_once), [&](int64_t i) {
+    take(pieces, ceil_divide(tiles, at_once), own.thread, [&](int64_t i) {
         const int64_t first = i * at_once, last = std::min(first + at_once, tiles);
         const int64_t row = first * kTileRows, count = std::min(last * kTileRows, inner) - row;
         kernels.linear(*l.gate.matrix, own.normed, first, last, gates_.data(), inner);
@@ -249,11 +255,12 @@ void Decoder::gate(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& o
 }
 
 // x += inputs times a matrix.
-void Decoder::add_product(const Pass& pass, const Projection& projection, const Activations& inputs, Pieces& pieces) {
+void Decoder::add_product(const Pass& pass, const Projection& projection, const Activations& inputs, Pieces& pieces,
+                          const Workspace& own) {
     const Kernels& kernels = *engine_.kernels;
     const Matrix& matrix = *projection.matrix;
     const int64_t hidden = weights_.hidden_size, at_once = tiles_at_once(matrix, 1);
-    take(pieces, ceil_divide(matrix.row_tiles(), at_once), [&](int64_t i) {
+    take(pieces, ceil_divide(matrix.row_tiles(), at_once), own.thread, [&](int64_t i) {
         const int64_t first = i * at_once, last = std::min(first + at_once, matrix.row_tiles());
         const int64_t row = first * kTileRows, count = std::min(last * kTileRows, hidden) - row;
         kernels.linear(matrix, inputs, first, last, products_.data(), hidden);
@@ -269,7 +276,7 @@ void Decoder::predict(const Pass& pass, Pieces& pieces, Workspace& own) {
     const Matrix& head = *weights_.head;
     normalize(pass, weights_.norm, pass.num_tokens - pass.num_logits, form_of(&head), own);
     const int64_t at_once = tiles_at_once(head, 1);
-    take(pieces, ceil_divide(head.row_tiles(), at_once), [&](int64_t i) {
+    take(pieces, ceil_divide(head.row_tiles(), at_once), own.thread, [&](int64_t i) {
         const int64_t first = i * at_once, last = std::min(first + at_once, head.row_tiles());
         engine_.kernels->linear(head, own.normed, first, last, pass.logits, head.rows);
     });

@@ -79,7 +79,8 @@ class Decoder {
     void finish_heads(const Pass& pass, int64_t layer, int which, int64_t first_row, int64_t last_row);
     void attend(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own);
     void gate(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own);
-    void add_product(const Pass& pass, const Projection& projection, const Activations& inputs, Pieces& pieces);
+    void add_product(const Pass& pass, const Projection& projection, const Activations& inputs, Pieces& pieces,
+                     const Workspace& own);
     void predict(const Pass& pass, Pieces& pieces, Workspace& own);
     int64_t tiles_at_once(const Matrix& matrix, int64_t multiple) const;
 

@@ -42,14 +42,45 @@ class Team {
     std::atomic<bool> closing_{false};
 };
 
-// Pieces 0..count - 1, handed out one after another to whoever asks.
+// Pieces 0..count - 1 of some work. Each thread has an equal run of them, which it takes from the front, so that it reads
+// memory in order; whoever is done takes from the back of somebody else's.
 class Pieces {
   public:
-    void reset() { next_.store(0, std::memory_order_relaxed); }
-    int64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }
+    explicit Pieces(int num_threads) : taken_(static_cast<size_t>(num_threads)) { reset(); }
+
+    void reset() {
+        for (Taken& taken : taken_) taken.ends.store(0, std::memory_order_relaxed);
+    }
+
+    // The next piece for this thread, or -1 when all are taken.
+    int64_t take(int64_t count, int thread) {
+        const auto num_threads = static_cast<int>(taken_.size());
+        for (int turn = 0; turn < num_threads; ++turn) {
+            const int owner = (thread + turn) % num_threads;
+            const int64_t begin = count * owner / num_threads, end = count * (owner + 1) / num_threads;
+            std::atomic<uint64_t>& ends = taken_[static_cast<size_t>(owner)].ends;
+            uint64_t both = ends.load(std::memory_order_relaxed);
+            for (;;) {
+                const auto front = static_cast<int64_t>(both & 0xFFFFFFFF), back = static_cast<int64_t>(both >> 32);
+                if (begin + front + back >= end) break;
+                const uint64_t more = turn == 0 ? both + 1 : both + (uint64_t{1} << 32);
+                if (ends.compare_exchange_weak(both, more, std::memory_order_relaxed)) {
+                    return turn == 0 ? begin + front : end - 1 - back;
+                }
+            }
+        }
+        return -1;
+    }
 
   private:
-    alignas(64) std::atomic<int64_t> next_{0};
+    struct alignas(64) Taken {
+        std::atomic<uint64_t> ends{0};  // pieces taken from the front, and from the back in the upper half
+
+        Taken() = default;
+        Taken(Taken&&) noexcept {}  // for std::vector, before anything is taken
+    };
+
+    std::vector<Taken> taken_;
 };
 
 }  // namespace mxconv
