@@ -202,8 +202,7 @@ double fit_cuts(const Engine& engine, Array<double> weights, Array<double> energ
     int64_t* out = chosen.data();
     nb::gil_scoped_release unlocked;
     std::vector<double> numbers(static_cast<size_t>(9 * n));
-    std::vector<int64_t> origins(static_cast<size_t>(8 * n));
-    return engine.kernels->encoders->fit_cuts(cells, price, numbers.data(), numbers.data() + n, origins.data(), out);
+    return engine.kernels->encoders->fit_cuts(cells, price, numbers.data(), numbers.data() + n, out);
 }
 
 void dequantize(const Engine& engine, const BoundMatrix& bound, int64_t first, MutableArray<float> out) {

@@ -73,8 +73,8 @@ struct Encoders {
     // counts[pattern & 0x7FFF] += 1 for each pattern.
     void (*count)(const uint16_t* patterns, int64_t num_patterns, int64_t* counts);
 
-    // The eight cuts of least cost, and the relative error that they leave. Room: row (n), best and origins (8 n).
-    double (*fit_cuts)(const Cells& cells, double price, double* row, double* best, int64_t* origins, int64_t* chosen);
+    // The eight cuts of least cost, and the relative error that they leave. Room: row (n), best (8 n).
+    double (*fit_cuts)(const Cells& cells, double price, double* row, double* best, int64_t* chosen);
 
     // Draft values of a row tile of a 4-bit matrix of float levels: level * scale, (16 rows, columns) float32.
     void (*values)(const Matrix& matrix, int64_t row_tile, float* out);
