@@ -169,9 +169,8 @@ void f16_sum(const float* sums, float* out) {
 // two as a scale is then an addition to the exponent, and subtracting leaves d times the scale: the multipliers, which
 // the dot products need, have one thing less to do.
 
-// How far ahead codes are asked for, in bytes. One token keeps up with memory as it comes, and then asking costs more
-// than it gains.
-constexpr int64_t kCodesAhead = 2048;
+// How far ahead codes are asked for, in bytes: the more tokens, the longer a block takes and the rarer memory is asked.
+constexpr int64_t codes_ahead(int num_tokens) { return num_tokens == 1 ? 2048 : 4096; }
 
 struct Int8Tables {
     __m512i levels;  // + 128
@@ -220,7 +219,7 @@ void int8_e8m0(const Matrix& matrix, int64_t row_tile, const Activations& a, int
     for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_setzero_ps();
     for (int64_t block = 0; block < blocks; ++block, codes += 256, scales += kTileRows, x += 8 * kTokens) {
         for (int line = 0; line < 4; ++line) {
-            if (kTokens > 1) _mm_prefetch(reinterpret_cast<const char*>(codes + kCodesAhead + 64 * line), _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(codes + codes_ahead(kTokens) + 64 * line), _MM_HINT_T0);
         }
         __m512i dots[kTokens];
         block_dots<kTokens>(tables, codes, x, offsets + block * kTokens, dots);
@@ -257,7 +256,7 @@ void int8_bf16(const Matrix& matrix, int64_t row_tile, const Activations& a, int
         for (int64_t block = group; block < end; ++block, codes += 256, x += 8 * kTokens) {
             for (int line = 0; line < 4; ++line) {
                 if (kTokens > 1)
-                    _mm_prefetch(reinterpret_cast<const char*>(codes + kCodesAhead + 64 * line), _MM_HINT_T0);
+                    _mm_prefetch(reinterpret_cast<const char*>(codes + codes_ahead(kTokens) + 64 * line), _MM_HINT_T0);
             }
             __m512i dots[kTokens];
             block_dots<kTokens>(tables, codes, x, offsets + block * kTokens, dots);
@@ -308,7 +307,7 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
         for (int t = 0; t < kTokens; ++t) in_block[t] = _mm512_setzero_ps();
         for (int tile = 0; tile < 4; ++tile, codes += 64, x += 8 * kTokens) {
             const __m512i packed = load(codes);
-            _mm_prefetch(reinterpret_cast<const char*>(codes + kCodesAhead), _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(codes + codes_ahead(kTokens)), _MM_HINT_T0);
             for (int column = 0; column < 8; ++column) {  // the look-up takes the low four bits of a lane
                 const int shift = column < 4 ? 8 * column : 8 * (column - 4) + 4;
                 const __m512 weights =

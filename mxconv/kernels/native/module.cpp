@@ -2,6 +2,7 @@
 #include "bindings.hpp"
 
 NB_MODULE(_native, module) {
+    nanobind::set_leak_warnings(false);  // engines are kept until the process ends, and their threads with them
     module.doc() = "Native kernels of mxconv; see mxconv/kernels/native/kernels.hpp.";
     mxconv::bind_engine(module);
     mxconv::bind_matrices(module);
