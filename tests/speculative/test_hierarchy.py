@@ -93,6 +93,16 @@ def test_a_converted_package_decodes_as_its_target(
         assert_lossless(hierarchy, ids, 30)  # beyond the small model's 40 positions
 
 
+BEGINNINGS = (
+    "Once upon a time",
+    "One day, a little girl named Lily",
+    "Tim and his dog went to the park",
+    "There was a big tree",
+    "Mom said to Ben",
+    "The cat was sad because",
+)
+
+
 @pytest.mark.skipif(SHARED_MODELS is None, reason="MXCONV_TEST_MODELS is not set")
 @pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 def test_a_trained_model_accepts_most_of_what_its_drafts_propose(tmp_path: Path, codec: Any) -> None:
@@ -102,10 +112,17 @@ def test_a_trained_model_accepts_most_of_what_its_drafts_propose(tmp_path: Path,
     with open_checkpoint(models / "llama2xs-bf16") as checkpoint:
         convert(checkpoint, tmp_path / "package", options)
     with LoadedPackage(tmp_path / "package") as loaded:
-        generation = assert_lossless(Hierarchy(loaded.levels), loaded.tokenizer.encode("Once upon a time"), 40)
-        _, *drafts = generation.trace.statistics
-        assert all(level.acceptance_rate is not None and level.acceptance_rate > 0.4 for level in drafts)
-        assert generation.trace.num_rounds < 30
+        num_rounds, proposed, accepted = 0, np.zeros(2), np.zeros(2)
+        for text in BEGINNINGS:  # one text's rate moves by a tenth when a logit moves in its last bits
+            generation = assert_lossless(Hierarchy(loaded.levels), loaded.tokenizer.encode(text), 40)
+            _, *drafts = generation.trace.statistics
+            num_rounds += generation.trace.num_rounds
+            proposed += [level.num_proposed for level in drafts]
+            accepted += [level.num_accepted for level in drafts]
+        own, other = accepted / proposed
+        assert own > 0.55
+        assert other > 0.35
+        assert num_rounds < 30 * len(BEGINNINGS)
 
 
 def test_the_target_as_its_own_draft_is_always_right() -> None:
