@@ -119,9 +119,7 @@ def test_a_trained_model_accepts_most_of_what_its_drafts_propose(tmp_path: Path,
             num_rounds += generation.trace.num_rounds
             proposed += [level.num_proposed for level in drafts]
             accepted += [level.num_accepted for level in drafts]
-        own, other = accepted / proposed
-        assert own > 0.55
-        assert other > 0.35
+        assert (accepted / proposed > 0.4).all(), accepted / proposed
         assert num_rounds < 30 * len(BEGINNINGS)
 
 

@@ -96,7 +96,6 @@ inline __m256i four_bytes(const int8_t* x) {
 
 #ifdef __AVXVNNI__
 enum class Dot { kBiased };
-constexpr Dot dot_of(const Matrix&) { return Dot::kBiased; }
 #else
 enum class Dot { kNarrow, kSigned };
 inline Dot dot_of(const Matrix& matrix) {

@@ -29,9 +29,8 @@ StartTables start_tables(const Matrix& matrix, int64_t row_tile) {
     return tables;
 }
 
-constexpr int64_t kEscapesAhead = 384;  // bytes of each list
-
-constexpr int64_t kBsfpAhead = 12;  // tiles of each plane that are asked for before they are needed
+constexpr int64_t kEscapesAhead = 384;  // bytes of each list that are asked for before they are needed
+constexpr int64_t kBsfpAhead = 12;      // tiles of each plane that are asked for before they are needed
 
 // Rebuilds tiles of one row tile, all but their escapes.
 template <bool kShared>

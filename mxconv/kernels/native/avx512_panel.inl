@@ -94,7 +94,9 @@ template <class Format, int kTokens>
 void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out,
                  int64_t stride) {
     constexpr int kSums = kTokens * Format::kSums;
-    constexpr int kQuarters = kSums <= 2 ? 1 : kSums <= 8 ? 2 : 1;  // what registers hold beside the weights
+    // Eight rows at once share the activations that they load, as long as registers hold their sums. With one or two
+    // sums there is little to share, and memory delivers four rows faster than eight.
+    constexpr int kQuarters = kSums > 2 && kSums <= 8 ? 2 : 1;
     alignas(64) float sums[kTokens * Format::kFloats];
     for (int first = 0; first < 4; first += kQuarters) {
         dense_quarters<Format, kTokens, kQuarters>(matrix, row_tile, first, x, sums);
@@ -103,7 +105,7 @@ void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::
         Format::total(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
 }
 
-constexpr int64_t kPanelChunk = 16;  // tiles in one of two scratches of 4 KB
+constexpr int64_t kPanelChunk = 16;  // tiles in one of three scratches of 4 KB
 
 // Tiles in scratch times kTokens rows; between two products, one more tile of the next chunk is rebuilt.
 template <class Format, int kTokens, int kQuarters, class Rebuild>

@@ -9,7 +9,7 @@
 //     four_bit_int8, four_bit_float             rows of one row tile times up to kWidest tokens
 //
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
-// file give the same bits: they differ in who fills scratch, and in nothing else.
+// file give the same bits: they differ in who fills scratch. A short cut must add the same products in the same order.
 
 constexpr int64_t kRoom = 64;  // tokens whose partial sums are kept while one row tile streams by
 
