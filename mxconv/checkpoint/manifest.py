@@ -109,19 +109,36 @@ class TensorRecord(Record):
     segments: SegmentRecord | None = None
 
 
+Kind = Literal[
+    "target", "self-draft", "model", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling"
+]
+Shared = Literal["weights", "kv_cache", "tokenizer"]
+
+
 class LevelRecord(Record):
     """One level of the hierarchy; `levels[0]` is the target, each next one is cheaper."""
 
     name: str
-    kind: Literal["target", "self-draft", "model"]
-    codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"]
+    kind: Kind
+    codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"] | None = Field(
+        description="of the weights; null where a level has none, or the target's"
+    )
     location: Literal["package", "source"] = Field(description="source: the weights stay where source.id says")
     files: list[RelativePath] = Field(description="safetensors files of this level")
-    path: RelativePath | None = Field(default=None, description="folder of a model level")
-    shares: list[Literal["weights", "kv_cache", "tokenizer"]] = Field(description="with the level above")
+    path: RelativePath | None = Field(default=None, description="folder of a model, file of an n-gram table")
+    shares: list[Shared] = Field(description="weights and kv_cache with the target, tokenizer with the level above")
     num_draft_tokens: Annotated[int, Field(ge=1, le=64)] | None = None
     confidence: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None, description="drafting stops when the top probability falls below"
+    )
+    skipped: str | None = Field(default=None, description="layer-skip: the parts left out, as a3-5+m7+8")
+    sink: Count | None = Field(default=None, description="streaming: first positions that are attended to")
+    window: Annotated[int, Field(ge=1, lt=2**63)] | None = Field(
+        default=None, description="streaming: last positions that are attended to"
+    )
+    max_ngram: Annotated[int, Field(ge=1, le=64)] | None = Field(default=None, description="of prompt-lookup")
+    num_candidates: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="token-recycling: tokens remembered behind each"
     )
 
 

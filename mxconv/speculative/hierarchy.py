@@ -1,4 +1,4 @@
-"""Multi-level speculative decoding: target <- 4-bit draft <- small model, to any depth.
+"""Multi-level speculative decoding: target <- 4-bit draft <- small model <- look-up, to any depth.
 
     hierarchy = Hierarchy(loaded.levels)
     generation = hierarchy.generate(tokenizer.encode("Once upon a time"), max_new_tokens=64)
@@ -8,31 +8,35 @@ written alone: the same tokens from the same logits, bit for bit, because its ro
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
 from mxconv.arrays import F32
 from mxconv.errors import ModelError
-from mxconv.model.cache import KVCache
 from mxconv.model.loader import LoadedLevel
-from mxconv.speculative.level import Level
-from mxconv.speculative.session import Session
+from mxconv.speculative.chain import link
+from mxconv.speculative.level import Step
+from mxconv.speculative.pace import paces
+from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics, Trace
 
 DEFAULT_NUM_DRAFT_TOKENS = 8
 DEFAULT_CONFIDENCE = 0.4
 
 Number = TypeVar("Number", int, float)
+Ending = Literal["length", "stop", "interrupted"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Generation:
-    """What one prompt became."""
+    """What one prompt became; it grows while it is decoded."""
 
-    token_ids: list[int]  # new ones, a final stop token included
-    seconds: float
     trace: Trace
+    token_ids: list[int] = field(default_factory=list)  # new ones, a final stop token included
+    seconds: float = 0.0
+    prompt_seconds: float = 0.0  # of these, until the first token
+    ending: Ending = "interrupted"
 
     @property
     def tokens_per_second(self) -> float:
@@ -42,10 +46,13 @@ class Generation:
 class Hierarchy:
     """Levels chained by recursion: each is the draft of the one before it.
 
+    What adaptive levels learn, and tables that drafts fill while decoding, stay from one prompt to the next.
+
     Args:
         levels: the target first.
-        num_draft_tokens: for each level below the target; None takes the manifest's.
-        confidence: likewise.
+        num_draft_tokens: for each level below the target; None takes the manifest's, "auto" lets every level choose
+            in each round how many tokens of which cheaper level pay.
+        confidence: for each level below the target; None takes the manifest's.
 
     Raises:
         ModelError: no levels, or not one number a draft.
@@ -54,7 +61,7 @@ class Hierarchy:
     def __init__(
         self,
         levels: Sequence[LoadedLevel],
-        num_draft_tokens: Sequence[int] | None = None,
+        num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
         confidence: Sequence[float] | None = None,
     ) -> None:
         if not levels:
@@ -65,8 +72,11 @@ class Hierarchy:
         thresholds = [
             DEFAULT_CONFIDENCE if level.record.confidence is None else level.record.confidence for level in drafts
         ]
-        self.num_draft_tokens = _one_each("--num-draft-tokens", num_draft_tokens, defaults)
+        self.adaptive = num_draft_tokens == "auto"
+        given = None if num_draft_tokens == "auto" else num_draft_tokens
+        self.num_draft_tokens = _one_each("--num-draft-tokens", given, defaults)
         self.confidence = _one_each("--confidence", confidence, thresholds)
+        self._paces = paces(self.adaptive, self.num_draft_tokens)
 
     def generate(
         self,
@@ -74,44 +84,73 @@ class Hierarchy:
         max_new_tokens: int,
         stop_tokens: Collection[int] = (),
         on_logits: Callable[[int, F32], None] | None = None,
+        selection: Selection = GREEDY,
     ) -> Generation:
-        """Decode greedily until `max_new_tokens`, a stop token, or the end of the target's positions.
+        """Decode until `max_new_tokens`, a stop token, or the end of the target's positions.
 
         Args:
             prompt: token ids, at least one.
             max_new_tokens: at least one.
             stop_tokens: ids that end the text; the one that does is part of the result.
             on_logits: called with each new token's position in the result and the target's logits that chose it.
+            selection: how tokens are chosen.
 
         Raises:
             ModelError: no prompt, or one longer than the target's positions.
         """
+        generation = self.begin()
+        for index, (_, logits) in enumerate(self.stream(prompt, max_new_tokens, stop_tokens, selection, generation)):
+            if on_logits is not None:
+                on_logits(index, logits)
+        return generation
+
+    def begin(self) -> Generation:
+        """An empty generation, for `stream` to fill."""
+        return Generation(Trace([LevelStatistics(level.name) for level in self.levels]))
+
+    def stream(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stop_tokens: Collection[int],
+        selection: Selection,
+        generation: Generation,
+    ) -> Iterator[tuple[int, F32]]:
+        """Tokens as they are decided, each with the target's logits that chose it; `generation` grows alongside.
+
+        A consumer may stop asking at any token, and an interrupt may come at any moment: what `generation` holds then
+        is whole, its ending "interrupted".
+        """
         self._check(len(prompt), max_new_tokens)
-        target, statistics = self._chain()
+        trace = generation.trace
+        target = link(self.levels, self._paces, self.confidence, trace.statistics, selection.acceptance())
         context = list(prompt)
-        trace = Trace(statistics)
-        begin = time.perf_counter()
-        stopped = False
         max_length = min(len(prompt) + max_new_tokens, target.decoder.config.max_position_embeddings + 1)
-        while not stopped and len(context) < max_length:
+        while len(context) < max_length:
+            begin = time.perf_counter()
             trace.begin_round()
             # the prompt goes through the target alone: a shared cache must hold its own keys and values
-            is_prompt = len(target.session.tokens) < len(context) - 1
+            is_prompt = len(target.session.tokens) < len(context) - 1 or not generation.token_ids
             step = target.step(context, 1 if is_prompt else max_length - len(context))
-            for token, logits in zip(step.tokens, step.logits, strict=True):
-                if on_logits is not None:
-                    on_logits(len(context) - len(prompt), logits)
-                context.append(token)
-                stopped = token in stop_tokens
-                if stopped:
-                    break
             trace.end_round()
-        return Generation(context[len(prompt) :], time.perf_counter() - begin, trace)
+            generation.seconds += time.perf_counter() - begin
+            if is_prompt:
+                generation.prompt_seconds = generation.seconds
+            for token, logits in _until(stop_tokens, step):
+                context.append(token)
+                generation.token_ids.append(token)
+                yield token, logits
+            if context[-1] in stop_tokens:
+                generation.ending = "stop"
+                return
+        generation.ending = "length"
 
     def _check(self, num_tokens: int, max_new_tokens: int) -> None:
         if num_tokens == 0:
             raise ModelError("prompt: 0 tokens; at least one is required. Give a text.")
-        limit = self.levels[0].decoder.config.max_position_embeddings
+        target = self.levels[0].decoder
+        assert target is not None
+        limit = target.config.max_position_embeddings
         if num_tokens > limit:
             raise ModelError(
                 f"prompt: {num_tokens} tokens; the target has {limit} positions (max_position_embeddings). Shorten it."
@@ -119,27 +158,13 @@ class Hierarchy:
         if max_new_tokens < 1:
             raise ModelError(f"max_new_tokens: {max_new_tokens}; at least 1 is required.")
 
-    def _chain(self) -> tuple[Level, list[LevelStatistics]]:
-        """Fresh caches, and the levels linked from the innermost out."""
-        sessions: list[Session] = []
-        for level in self.levels:
-            shared = bool(sessions) and level.shares_cache
-            sessions.append(sessions[0] if shared else Session(KVCache(level.decoder.config)))
-        statistics = [LevelStatistics(level.name) for level in self.levels]
-        asked = [*self.num_draft_tokens, DEFAULT_NUM_DRAFT_TOKENS]  # the innermost level asks nobody
-        chain: Level | None = None
-        for index in reversed(range(len(self.levels))):
-            chain = Level(
-                decoder=self.levels[index].decoder,
-                session=sessions[index],
-                shares_session=index > 0 and sessions[index] is sessions[0],
-                num_draft_tokens=asked[index],
-                confidence=self.confidence[index - 1] if index else 0.0,
-                statistics=statistics[index],
-                draft=chain,
-            )
-        assert chain is not None
-        return chain, statistics
+
+def _until(stop_tokens: Collection[int], step: Step) -> Iterator[tuple[int, F32]]:
+    """A round's tokens with their logits, up to and with the first that ends the text."""
+    for token, logits in zip(step.tokens, step.logits, strict=True):
+        yield token, logits
+        if token in stop_tokens:
+            return
 
 
 def _one_each(flag: str, given: Sequence[Number] | None, defaults: list[Number]) -> list[Number]:

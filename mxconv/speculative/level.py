@@ -3,32 +3,20 @@
 Recursion does the rest. `step` is one speculative round; `propose` repeats it until the level above has what it wants.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol
 
 import numpy as np
 
-from mxconv.arrays import F32
+from mxconv.arrays import F32, F64
 from mxconv.model.decoder import Decoder
-from mxconv.model.sampling import greedy
+from mxconv.speculative.acceptance import Acceptance
+from mxconv.speculative.draft import Draft, Proposal
+from mxconv.speculative.pace import Choice, Outcome, Pace
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
-
-
-class Draft(Protocol):
-    """Whatever can guess how a context goes on."""
-
-    @property
-    def statistics(self) -> LevelStatistics: ...
-
-    def propose(self, context: Sequence[int], num_tokens: int) -> list[int]:
-        """At most `num_tokens` tokens that may follow; fewer, or none, where confidence is low.
-
-        Whatever caches the draft touched are left fit for a continuation of `context` that differs.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -37,84 +25,104 @@ class Step:
 
     tokens: list[int]
     logits: F32  # (len(tokens), vocab_size)
+    distributions: list[F64]  # as Verdict has them
 
 
 @dataclass(frozen=True)
 class Level:
-    """A model with its cache and, where it has one, its draft.
+    """A model with its cache and, where it has some, its drafts.
 
     Args:
         decoder: the model.
         session: its cache; where it shares the target's, that very session.
         shares_session: whether it does, and must leave it as it was found.
-        num_draft_tokens: how many tokens it asks of its draft in a round.
-        confidence: as a draft, it stops behind the first token whose probability is below.
+        vocab_size: ids that every level above has too; those beyond are padding and are never chosen.
+        confidence: as a draft, it stops behind the first token whose distribution has no probability as high.
+        acceptance: the rule of the run.
         statistics: what it did.
-        draft: the next cheaper level.
+        drafts: the cheaper levels it may ask, the next one first.
+        pace: how many tokens it asks of which.
     """
 
     decoder: Decoder
     session: Session
     shares_session: bool
-    num_draft_tokens: int
+    vocab_size: int
     confidence: float
+    acceptance: Acceptance
     statistics: LevelStatistics
-    draft: "Draft | None" = None
+    drafts: Sequence[Draft]
+    pace: Pace
 
     def step(self, context: Sequence[int], max_tokens: int) -> Step:
-        """One round: let the draft propose, verify all of it in one forward pass, keep what agrees and one more.
+        """One round: let a draft propose, verify all of it in one forward pass, keep what stands and one more.
 
         Args:
             context: all tokens so far, at least one.
             max_tokens: the most tokens to return, at least one.
         """
-        proposed: list[int] = []
-        if self.draft is not None:
-            room = self.decoder.config.max_position_embeddings - len(context)
-            wanted = min(self.num_draft_tokens, max_tokens - 1, room)
-            if wanted > 0:
-                proposed = self._admissible(self.draft.propose(context, wanted)[:wanted])
-        return self._verify(context, proposed)
+        room = self.decoder.config.max_position_embeddings - len(context)
+        limit = min(max_tokens - 1, room)
+        choice = self.pace.choose(limit) if self.drafts and limit > 0 else Choice(0, 0)
+        begin = time.perf_counter()
+        proposal = self._proposal(context, choice) if choice.num_tokens else Proposal([])
+        proposed = time.perf_counter()
+        step, num_evaluated = self._verify(context, proposal)
+        if self.drafts:
+            num_proposed, num_accepted = len(proposal.tokens), len(step.tokens) - 1
+            if choice.num_tokens:
+                self.drafts[choice.draft].statistics.count(choice.num_tokens, num_proposed, num_accepted)
+            seconds = proposed - begin, time.perf_counter() - proposed
+            self.pace.learn(choice, Outcome(num_proposed, num_accepted, num_evaluated, *seconds))
+        return step
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> list[int]:
+    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence."""
         base = len(self.session.tokens)
         room = self.decoder.config.max_position_embeddings - len(context)
         tokens: list[int] = []
-        confident = True
+        distributions: list[F64] = []
+        confident = max(context) < self.decoder.config.vocab_size
         while confident and len(tokens) < min(num_tokens, room + 1):
             step = self.step([*context, *tokens], num_tokens - len(tokens))
-            for token, logits in zip(step.tokens, step.logits, strict=True):
+            for index, (token, logits) in enumerate(zip(step.tokens, step.logits, strict=True)):
                 tokens.append(token)
-                confident = _probability(logits, token) >= self.confidence
+                distributions += step.distributions[index : index + 1]
+                confident = top_probability(logits) >= self.confidence
                 if not confident:
                     break
         if self.shares_session:  # behind `base` lie the draft's keys and values, not the target's
             self.session.rewind(base)
-        self.statistics.num_proposed += len(tokens)
-        return tokens
+        return Proposal(tokens, distributions)
 
-    def _admissible(self, proposed: list[int]) -> list[int]:
-        """The proposed tokens before the first that this level's vocabulary does not have."""
-        return list(takewhile(lambda token: 0 <= token < self.decoder.config.vocab_size, proposed))
+    def observe(self, tokens: Sequence[int], logits: F32) -> None:
+        """A model knows what it knows."""
 
-    def _verify(self, context: Sequence[int], proposed: list[int]) -> Step:
-        """Evaluate the context's last token and the proposed ones; the first disagreement ends the round."""
+    def _proposal(self, context: Sequence[int], choice: Choice) -> Proposal:
+        """What the chosen draft proposes, before the first token that this level's vocabulary does not have."""
+        proposal = self.drafts[choice.draft].propose(context, choice.num_tokens)
+        tokens = list(takewhile(lambda token: 0 <= token < self.vocab_size, proposal.tokens[: choice.num_tokens]))
+        return Proposal(tokens, proposal.distributions[: len(tokens)])
+
+    def _verify(self, context: Sequence[int], proposal: Proposal) -> tuple[Step, int]:
+        """Evaluate the context's last token and the proposed ones; the first disagreement ends the round.
+
+        Returns:
+            The step, and how many tokens the forward pass took in.
+        """
         missing = self.session.align(context)
+        fed = [*missing, *proposal.tokens]
         with self.statistics.forward():
-            logits = self.session.feed(self.decoder, [*missing, *proposed], len(proposed) + 1)
-        choices = [int(token) for token in greedy(logits)]
-        num_accepted = 0
-        while num_accepted < len(proposed) and proposed[num_accepted] == choices[num_accepted]:
-            num_accepted += 1
-        self.session.rewind(len(context) + num_accepted)
-        if self.draft is not None:
-            self.draft.statistics.num_accepted += num_accepted
-        return Step(choices[: num_accepted + 1], logits[: num_accepted + 1])
+            logits = self.session.feed(self.decoder, fed, len(proposal.tokens) + 1)[:, : self.vocab_size]
+            verdict = self.acceptance.judge(logits, proposal, len(context))
+        num_tokens = len(verdict.tokens)
+        self.session.rewind(len(context) + num_tokens - 1)
+        for draft in self.drafts:
+            draft.observe([context[-1], *proposal.tokens], logits)
+        return Step(verdict.tokens, logits[:num_tokens], verdict.distributions), len(fed)
 
 
-def _probability(logits: F32, token: int) -> float:
-    """Softmax probability of one token."""
-    finite = logits.astype(np.float64)
+def top_probability(logits: F32) -> float:
+    """Softmax probability of the most likely token, (vocab_size,) in."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return float(1.0 / np.exp(finite - finite[token]).sum())
+        return float(1 / np.exp(logits - logits.max()).sum())

@@ -8,18 +8,31 @@ from dataclasses import dataclass, field
 
 @dataclass
 class LevelStatistics:
-    """Counts of one level over a run. `num_proposed` and `num_accepted` are of tokens shown to the level above."""
+    """Counts of one level over a run. `num_proposed` and `num_accepted` are of tokens judged by the level above."""
 
     name: str
     num_forwards: int = 0
     num_proposed: int = 0
     num_accepted: int = 0
+    num_asked: int = 0  # tokens that the level above asked for
     seconds: float = 0.0  # in this level's own forward passes
+    proposed_by_position: list[int] = field(default_factory=list)  # [i]: proposals with a token at place i
+    accepted_by_position: list[int] = field(default_factory=list)  # [i]: those of which it was accepted
 
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted over proposed; None where nothing was proposed (the target, or an unused level)."""
         return self.num_accepted / self.num_proposed if self.num_proposed else None
+
+    def count(self, num_asked: int, num_proposed: int, num_accepted: int) -> None:
+        """One proposal of this level and what became of it; called by the level above."""
+        self.num_asked += num_asked
+        self.num_proposed += num_proposed
+        self.num_accepted += num_accepted
+        for counts, number in ((self.proposed_by_position, num_proposed), (self.accepted_by_position, num_accepted)):
+            counts += [0] * (number - len(counts))
+            for place in range(number):
+                counts[place] += 1
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -38,6 +51,7 @@ class TraceEntry:
 
     round: int
     level: str
+    num_asked: int  # draft tokens the level above chose to ask for; 0 where it chose not to draft
     num_proposed: int
     num_accepted: int
     num_forwards: int
@@ -51,21 +65,22 @@ class Trace:
     statistics: list[LevelStatistics]
     entries: list[TraceEntry] = field(default_factory=list)
     num_rounds: int = 0
-    _before: list[tuple[int, int, int, float]] = field(default_factory=list)
+    _before: list[tuple[int, int, int, int, float]] = field(default_factory=list)
 
     def begin_round(self) -> None:
         self._before = [_counts(level) for level in self.statistics]
 
     def end_round(self) -> None:
         for level, before in zip(self.statistics, self._before, strict=True):
-            proposed, accepted, forwards, seconds = (
-                now - then for now, then in zip(_counts(level), before, strict=True)
+            asked, proposed, accepted, forwards = (
+                now - then for now, then in zip(_counts(level)[:4], before[:4], strict=True)
             )
+            seconds = level.seconds - before[4]
             self.entries.append(
-                TraceEntry(self.num_rounds, level.name, int(proposed), int(accepted), int(forwards), seconds)
+                TraceEntry(self.num_rounds, level.name, asked, proposed, accepted, forwards, seconds)
             )
         self.num_rounds += 1
 
 
-def _counts(level: LevelStatistics) -> tuple[int, int, int, float]:
-    return level.num_proposed, level.num_accepted, level.num_forwards, level.seconds
+def _counts(level: LevelStatistics) -> tuple[int, int, int, int, float]:
+    return level.num_asked, level.num_proposed, level.num_accepted, level.num_forwards, level.seconds

@@ -1,0 +1,131 @@
+"""What `--draft` says: KIND[:SUBJECT][,key=value ...], the same when converting and when decoding.
+
+    checkpoint:PATH_OR_ID   a 16-bit model as it is         package:PATH   a converted one
+    layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
+    prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
+    token-recycling         what the target thought of before
+"""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from mxconv.checkpoint.manifest import Kind, LevelRecord, Shared
+from mxconv.errors import MxconvError
+
+SpecKind = Literal[
+    "checkpoint", "package", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling"
+]
+DEFAULT_NUM_DRAFT_TOKENS = 8
+DEFAULT_CONFIDENCE = 0.4
+DEFAULT_BSFP_CONFIDENCE = 0.6
+DEFAULT_FOREIGN_CONFIDENCE = 0.65  # where tokenizers differ
+COMMON = ("num_draft_tokens", "confidence")
+OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and its own parameters
+    "checkpoint": ("PATH_OR_ID", ()),
+    "package": ("PATH_OR_ID", ()),
+    "layer-skip": ("LAYERS", ("cache",)),
+    "streaming": ("", ("sink", "window", "cache")),
+    "prompt-lookup": ("", ("max_ngram",)),
+    "ngram": ("TABLE", ()),
+    "token-recycling": ("", ("num_candidates",)),
+}
+RANGES = {
+    "num_draft_tokens": (1, 64),
+    "max_ngram": (1, 64),
+    "num_candidates": (1, 64),
+    "sink": (0, 2**31),
+    "window": (1, 2**31),
+}
+
+
+@dataclass(frozen=True)
+class DraftSpec:
+    """One `--draft`. None leaves the choice to the default of what the draft turns out to be."""
+
+    kind: SpecKind
+    subject: str = ""
+    num_draft_tokens: int = DEFAULT_NUM_DRAFT_TOKENS
+    confidence: float | None = None
+    cache: Literal["shared", "own"] = "shared"
+    max_ngram: int | None = None
+    num_candidates: int | None = None
+    sink: int | None = None
+    window: int | None = None
+
+    def record(
+        self,
+        name: str,
+        codec: Literal["bf16", "f16", "package"] | None = None,
+        path: str | None = None,
+        same_tokenizer: bool = True,
+    ) -> LevelRecord:
+        """The level that it becomes.
+
+        Args:
+            name: of the level.
+            codec: of a model's weights.
+            path: of its folder or file in the package.
+            same_tokenizer: whether a model has the vocabulary of the level above.
+        """
+        kinds: dict[SpecKind, Kind] = {"checkpoint": "model", "package": "model"}
+        kind: Kind = kinds[self.kind] if self.kind in kinds else self.kind  # type: ignore[assignment]
+        shares: list[Shared] = ["tokenizer"] if same_tokenizer else []
+        if kind in ("layer-skip", "streaming"):
+            shares = ["weights", *(["kv_cache"] if self.cache == "shared" else []), "tokenizer"]  # type: ignore[list-item]
+        default = DEFAULT_CONFIDENCE if same_tokenizer else DEFAULT_FOREIGN_CONFIDENCE
+        return LevelRecord(
+            name=name,
+            kind=kind,
+            codec=codec,
+            location="package",
+            files=[],
+            path=path,
+            shares=shares,
+            num_draft_tokens=self.num_draft_tokens,
+            confidence=default if self.confidence is None else self.confidence,
+            skipped=self.subject if kind == "layer-skip" else None,
+            max_ngram=(self.max_ngram or 3) if kind == "prompt-lookup" else None,
+            num_candidates=(self.num_candidates or 8) if kind == "token-recycling" else None,
+            sink=(4 if self.sink is None else self.sink) if kind == "streaming" else None,
+            window=(self.window or 252) if kind == "streaming" else None,
+        )
+
+
+def parse_draft(text: str) -> DraftSpec:
+    """Parse a draft specification.
+
+    Raises:
+        MxconvError: an unknown kind or parameter, or a value out of range.
+    """
+    kind, _, rest = text.partition(":")
+    kind, *without_subject = kind.split(",") if kind.partition(",")[0] in OF_KIND else [kind]
+    if kind not in OF_KIND:
+        kinds = ", ".join(kind + (f":{subject}" if subject else "") for kind, (subject, _) in OF_KIND.items())
+        raise MxconvError(f"--draft {text}: kind {kind!r}; one of {kinds} is required.")
+    subject_name, own = OF_KIND[kind]
+    parts = [*without_subject, *(rest.split(",") if rest else [])]
+    subject = ""
+    if subject_name:
+        subject = parts.pop(0) if parts and not without_subject else ""
+        if not subject:
+            raise MxconvError(f"--draft {text}: names no {subject_name}; {kind}:{subject_name} is required.")
+    values = dict(_parameter(text, part, (*COMMON, *own)) for part in parts)
+    return DraftSpec(kind, subject, **values)  # type: ignore[arg-type]
+
+
+def _parameter(text: str, part: str, allowed: tuple[str, ...]) -> tuple[str, int | float | str]:
+    key, _, value = part.partition("=")
+    if key not in allowed or key not in {field.name for field in fields(DraftSpec)}:
+        raise MxconvError(f"--draft {text}: parameter {key!r}; one of {', '.join(allowed)} is required.")
+    if key == "cache":
+        if value not in ("shared", "own"):
+            raise MxconvError(f"--draft {text}: cache is {value!r}; shared or own is required.")
+        return key, value
+    try:
+        number = float(value) if key == "confidence" else int(value)
+    except ValueError as error:
+        raise MxconvError(f"--draft {text}: {key} is {value!r}; a number is required.") from error
+    low, high = RANGES.get(key, (0, 1))
+    if not low <= number <= high:
+        raise MxconvError(f"--draft {text}: {key} is {value}; {low} to {high} is required.")
+    return key, number

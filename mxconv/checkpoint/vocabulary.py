@@ -1,0 +1,58 @@
+"""Whether two models speak the same tokens. Matrices may be padded to more rows than there are tokens."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mxconv.checkpoint.json_file import read_json_object
+from mxconv.errors import CheckpointError
+
+# what decides which text a token id is; padding and truncation are settings of a program
+PARTS = ("model", "added_tokens", "normalizer", "pre_tokenizer")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A model's tokens.
+
+    Args:
+        tokenizer: what a tokenizer.json is made of; None where there is none.
+        num_tokens: one more than the largest id; 0 where there is no tokenizer.
+        vocab_size: rows of the model's matrices, padding included; None where config.json names none.
+    """
+
+    tokenizer: list[Any] | None
+    num_tokens: int
+    vocab_size: int | None
+
+    @classmethod
+    def of_folder(cls, root: Path) -> "Vocabulary":
+        """Read tokenizer.json and config.json.
+
+        Raises:
+            CheckpointError: one of them is no JSON object, or a token id is none.
+        """
+        tokenizer, num_tokens = None, 0
+        path = root / "tokenizer.json"
+        if path.is_file():
+            members = read_json_object(path, unique_keys=False)
+            tokenizer = [members.get(key) for key in PARTS]
+            num_tokens = 1 + max(_ids(path, members), default=-1)
+        config = root / "config.json"
+        size = read_json_object(config, unique_keys=False).get("vocab_size") if config.is_file() else None
+        return cls(tokenizer, num_tokens, size if type(size) is int else None)
+
+    def equals(self, other: "Vocabulary") -> bool:
+        """Whether every token id stands for the same text in both; padding does not count."""
+        return self.tokenizer == other.tokenizer
+
+
+def _ids(path: Path, members: dict[str, Any]) -> list[int]:
+    model, added = members.get("model"), members.get("added_tokens") or []
+    entries = model.get("vocab", {}) if isinstance(model, dict) else {}
+    ids: list[Any] = list(entries.values()) if isinstance(entries, dict) else list(range(len(entries)))
+    if isinstance(added, list):
+        ids += [token.get("id") for token in added if isinstance(token, dict)]
+    if bad := [number for number in ids if type(number) is not int or number < 0]:
+        raise CheckpointError(f"{path}: token id {bad[0]!r}; a whole number is required. Copy the file anew.")
+    return ids
