@@ -79,7 +79,8 @@ def _best(logits: F32, num_candidates: int) -> tuple[I32, F32]:
         maxima = np.maximum.reduceat(logits, firsts, axis=1)
         blocks = np.sort(_order(maxima)[:, :num_candidates], axis=1)  # ascending, so that equal logits stay in order
         places = (blocks[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(num_rows, -1)
-        inside = np.where(places < vocab_size, np.take_along_axis(logits, places.clip(max=vocab_size - 1), 1), -np.inf)
+        inside = np.take_along_axis(logits, places.clip(max=vocab_size - 1), 1)
+        inside[places >= vocab_size] = np.nan  # sorted behind everything else
         best = np.take_along_axis(places, _order(inside)[:, :num_candidates], 1)
         greatest = maxima.max(axis=1, keepdims=True)
         sums = np.exp(logits - greatest).sum(axis=1, keepdims=True)
