@@ -24,7 +24,7 @@ from mxconv.checkpoint.json_file import parse_json_object
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.errors import CheckpointError
 
-__all__ = ["SafetensorsHeader", "TensorEntry", "format_header", "read_header"]
+__all__ = ["SafetensorsHeader", "TensorEntry", "format_header", "read_header", "shown"]
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 MAX_NUM_DIMENSIONS = 32  # of a NumPy array, version 1
@@ -110,7 +110,7 @@ def _check_metadata(metadata: Any, path: Path) -> dict[str, str]:
     if metadata is None:
         return {}
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise CheckpointError(f"{path}: __metadata__ is {_shown(metadata)}; an object of strings is required. {_AGAIN}")
+        raise CheckpointError(f"{path}: __metadata__ is {shown(metadata)}; an object of strings is required. {_AGAIN}")
     return metadata
 
 
@@ -125,12 +125,12 @@ def _check_entry(name: str, member: Any, data_begin: int, path: Path) -> TensorE
         ) from error
     if not isinstance(member, dict) or not {"dtype", "shape", "data_offsets"} <= member.keys():
         raise CheckpointError(
-            f"{label}: described by {_shown(member)}; dtype, shape and data_offsets are required. {_AGAIN}"
+            f"{label}: described by {shown(member)}; dtype, shape and data_offsets are required. {_AGAIN}"
         )
     dtype = member["dtype"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise CheckpointError(
-            f"{label}: dtype {_shown(dtype)} is unknown; one of {', '.join(DTYPES)} is required. "
+            f"{label}: dtype {shown(dtype)} is unknown; one of {', '.join(DTYPES)} is required. "
             "Export the model again, as BF16 or F16."
         )
     shape = _check_integers(member["shape"], "shape", label)
@@ -142,18 +142,17 @@ def _check_entry(name: str, member: Any, data_begin: int, path: Path) -> TensorE
     # dimensions of 0 are left out here: NumPy refuses (2^40, 2^40, 0) too
     if prod(filter(None, shape)) * DTYPES[dtype].num_bits > 8 * MAX_INTEGER:
         raise CheckpointError(
-            f"{label}: shape {_shown(list(shape))} overflows; a tensor must have fewer than 2^63 bytes. {_AGAIN}"
+            f"{label}: shape {shown(list(shape))} overflows; a tensor must have fewer than 2^63 bytes. {_AGAIN}"
         )
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CheckpointError(
-            f"{label}: data_offsets are {_shown(list(offsets))}; a begin and an end not before it are "
-            f"required. {_AGAIN}"
+            f"{label}: data_offsets are {shown(list(offsets))}; a begin and an end not before it are required. {_AGAIN}"
         )
     num_bits = prod(shape) * DTYPES[dtype].num_bits
     if 8 * (offsets[1] - offsets[0]) != num_bits:
         raise CheckpointError(
             f"{label}: data_offsets {list(offsets)} span {offsets[1] - offsets[0]:,} bytes; "
-            f"dtype {dtype} and shape {_shown(list(shape))} require {num_bits / 8:,.10g}. {_AGAIN}"
+            f"dtype {dtype} and shape {shown(list(shape))} require {num_bits / 8:,.10g}. {_AGAIN}"
         )
     return TensorEntry(name, dtype, shape, data_begin + offsets[0], data_begin + offsets[1])
 
@@ -163,7 +162,7 @@ def _check_integers(values: Any, field: str, label: str) -> tuple[int, ...]:
     if isinstance(values, list) and all(type(value) is int and 0 <= value <= MAX_INTEGER for value in values):
         return tuple(values)
     raise CheckpointError(
-        f"{label}: {field} is {_shown(values)}; a list of integers from 0 to 2^63 - 1 is required. {_AGAIN}"
+        f"{label}: {field} is {shown(values)}; a list of integers from 0 to 2^63 - 1 is required. {_AGAIN}"
     )
 
 
@@ -195,7 +194,7 @@ def _check_coverage(entries: list[TensorEntry], data_begin: int, num_file_bytes:
         )
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """At most 80 characters of a value that came from a file."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -27,6 +27,7 @@ class MappedFile:
         self.path = path
         header = read_header(path)
         self.entries: Mapping[str, TensorEntry] = {entry.name: entry for entry in header.entries}
+        self.metadata: Mapping[str, str] = header.metadata
         with open_file(path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if len(self._map) != header.num_bytes:

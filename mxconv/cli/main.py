@@ -13,6 +13,7 @@ from mxconv.cli.bench import bench
 from mxconv.cli.generate import generate
 from mxconv.cli.inspect import inspect
 from mxconv.cli.quantize import quantize
+from mxconv.cli.train import train
 from mxconv.cli.verify import verify
 from mxconv.errors import MxconvError
 
@@ -42,6 +43,7 @@ app = typer.Typer(
 for command in (quantize, inspect, verify, generate):
     app.command()(command)
 app.add_typer(bench, name="bench")
+app.add_typer(train, name="train")
 
 
 def main() -> None:

@@ -1,0 +1,93 @@
+"""A draft made of leftovers: the candidates that the level above last had for the place after each token."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mxconv.arrays import F32, I32
+from mxconv.errors import ModelError
+from mxconv.speculative.draft import Proposal
+from mxconv.speculative.statistics import LevelStatistics
+
+BLOCK = 64  # logits of which only the greatest is looked at first
+
+
+class TokenRecycling:
+    """An adjacency matrix of tokens, refilled with every verification and kept from one prompt to the next.
+
+    Row t holds the best candidates for what follows token t, from the last logits that followed it; a proposal is the
+    chain of best ones. The paper drafts a tree from all candidates; verification here takes one chain.
+
+    Args:
+        statistics: what it did.
+        vocab_size: rows of the matrix, and logits a row of the level above.
+        num_candidates: columns; each takes 8 bytes a token of the vocabulary.
+        confidence: it stops before the first token whose probability was below.
+
+    Raises:
+        ModelError: no vocabulary or no candidates.
+
+    Source:
+        Luo et al., "Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token
+        Recycling" (arXiv 2408.08696), sections 3.1 and 3.3.
+    """
+
+    def __init__(
+        self, statistics: LevelStatistics, vocab_size: int, num_candidates: int = 8, confidence: float = 0.4
+    ) -> None:
+        if not 1 <= num_candidates <= vocab_size:
+            raise ModelError(
+                f"token-recycling: {num_candidates} candidates; 1 to the vocabulary's {vocab_size} are required. "
+                "Choose another number."
+            )
+        self.statistics = statistics
+        self.confidence = confidence
+        self.candidates: I32 = np.zeros((vocab_size, num_candidates), np.int32)  # best first
+        self.probabilities: F32 = np.zeros((vocab_size, num_candidates), np.float32)  # 0: never seen
+
+    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+        """Up to `num_tokens` tokens; none behind a token that nothing was seen after."""
+        tokens: list[int] = []
+        with self.statistics.forward():
+            last = context[-1]
+            while len(tokens) < num_tokens and 0 <= last < len(self.candidates):
+                probability = float(self.probabilities[last, 0])
+                if probability == 0.0 or not probability >= self.confidence:  # of logits that are NaN it is NaN
+                    break
+                last = int(self.candidates[last, 0])
+                tokens.append(last)
+        self.statistics.num_proposed += len(tokens)
+        return Proposal(tokens)
+
+    def observe(self, tokens: Sequence[int], logits: F32) -> None:
+        """Replace the rows of these tokens; of a token that stands there twice, the later logits count."""
+        latest = {token: row for row, token in enumerate(tokens)}
+        rows = logits if len(latest) == len(tokens) else logits[list(latest.values())]
+        candidates, probabilities = _best(rows, self.candidates.shape[1])
+        self.candidates[list(latest)] = candidates
+        self.probabilities[list(latest)] = probabilities
+
+
+def _best(logits: F32, num_candidates: int) -> tuple[I32, F32]:
+    """The greatest logits of each row, best first, the lower token where equal, with their softmax probabilities.
+
+    Two passes over the logits and no sort of them: the k best stand in the k blocks with the greatest maxima.
+    """
+    num_rows, vocab_size = logits.shape
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of logits that are infinite or NaN
+        firsts = np.arange(0, vocab_size, BLOCK)
+        maxima = np.maximum.reduceat(logits, firsts, axis=1)
+        blocks = np.sort(_order(maxima)[:, :num_candidates], axis=1)  # ascending, so that equal logits stay in order
+        places = (blocks[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(num_rows, -1)
+        inside = np.take_along_axis(logits, places.clip(max=vocab_size - 1), 1)
+        inside[places >= vocab_size] = np.nan  # sorted behind everything else
+        best = np.take_along_axis(places, _order(inside)[:, :num_candidates], 1)
+        greatest = maxima.max(axis=1, keepdims=True)
+        sums = np.exp(logits - greatest).sum(axis=1, keepdims=True)
+        probabilities = np.exp(np.take_along_axis(logits, best, 1) - greatest) / sums
+    return best.astype(np.int32), probabilities.astype(np.float32)
+
+
+def _order(values: F32) -> "np.ndarray[tuple[int, int], np.dtype[np.intp]]":
+    """Columns of each row from the greatest value to the least, equal ones as they stand."""
+    return np.argsort(-values, axis=1, kind="stable")

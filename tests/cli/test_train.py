@@ -1,0 +1,86 @@
+"""`mxconv train` as the shell runs it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.ngram_file import read_ngram_table
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat\n" * 5)
+    return path
+
+
+def test_a_table_is_trained_and_reported(run: Any, package: Path, text: Path, tmp_path: Path) -> None:
+    output = tmp_path / "table.safetensors"
+    outcome = run("train", "ngram", text, text, "--tokenizer", package, "-o", output, "--min-count", 3, "--json")
+    assert outcome.exit_code == 0
+    table = read_ngram_table(output)
+    assert outcome.stdout.count("\n") == 1
+    found = outcome.json
+    assert found.pop("seconds") > 0
+    assert found == {
+        "table": str(output),
+        "num_tokens": 230,
+        "vocab_size": 96,
+        "tokenizer_sha256": sha256_file(package / "tokenizer.json"),
+        "num_bigrams": len(table.bigrams.contexts),
+        "num_trigrams": len(table.trigrams.contexts),
+        "min_count": 3,
+        "num_pruned": 0,
+        "num_bytes": output.stat().st_size,
+    }
+    assert found["num_bigrams"] > 5 and found["num_trigrams"] > 10
+    line = f"{output}: {found['num_bigrams']} bigrams and {found['num_trigrams']} trigrams from 230 tokens, "
+    assert line in outcome.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table.safetensors", "text.txt"]
+
+
+def test_what_was_dropped_while_counting_is_said(run: Any, source: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(map(chr, range(32, 127))))  # 95 pairs, none twice, and place for 8
+    outcome = run("train", "ngram", text, "--tokenizer", source, "-o", tmp_path / "t", "--max-entries", 1)
+    assert outcome.exit_code == 0
+    assert "rare n-grams were dropped while counting; more --max-entries keep more of them" in outcome.stdout
+    assert read_ngram_table(tmp_path / "t").num_pruned > 0
+
+
+def test_nothing_is_overwritten_without_force(run: Any, source: Path, text: Path, tmp_path: Path) -> None:
+    output = tmp_path / "table.safetensors"
+    output.write_text("mine")
+    arguments = ("train", "ngram", text, "--tokenizer", source, "-o", output)
+    outcome = run(*arguments)
+    assert outcome.exit_code == 1
+    assert outcome.stderr == (
+        f"mxconv: {output}: exists; nothing is overwritten. Choose another name, or give --force.\n"
+    )
+    assert output.read_text() == "mine"
+    assert run(*arguments, "--force").exit_code == 0
+    assert read_ngram_table(output).num_tokens == 115
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [("text", "no such file; a readable file is required."), ("tokenizer", "a fast tokenizer is required.")],
+)
+def test_an_input_that_is_not_there_leaves_nothing(
+    run: Any, source: Path, text: Path, tmp_path: Path, missing: str, message: str
+) -> None:
+    inputs = {"text": text, "tokenizer": source} | {missing: tmp_path / "nowhere"}
+    output = tmp_path / "table.safetensors"
+    outcome = run("train", "ngram", text, inputs["text"], "--tokenizer", inputs["tokenizer"], "-o", output)
+    assert outcome.exit_code == 1
+    assert "nowhere" in outcome.stderr and message in outcome.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+@pytest.mark.parametrize("option", ["--min-count", "--max-entries"])
+def test_numbers_below_one_are_bad_usage(run: Any, source: Path, text: Path, tmp_path: Path, option: str) -> None:
+    outcome = run("train", "ngram", text, "--tokenizer", source, "-o", tmp_path / "t", option, 0)
+    assert outcome.exit_code == 2
+    assert option in outcome.stderr
