@@ -33,16 +33,16 @@ class NativeDecoder(Decoder):
     def __init__(self, config: ModelConfig, weights: Weights, name: str, engine: _native.Engine) -> None:
         super().__init__(config, weights, name)
         self.engine = engine
-        self.handle = self._native()
+        self.handle = self._make_handle()
 
     def variant(
         self, skipped: Skipped | None = None, sink_window: SinkWindow | None = None, name: str | None = None
     ) -> Self:
         made = super().variant(skipped, sink_window, name)
-        made.handle = made._native()
+        made.handle = made._make_handle()
         return made
 
-    def _native(self) -> _native.Decoder:
+    def _make_handle(self) -> _native.Decoder:
         """The pass through `layers`, over weights that stay where they are."""
         handle = _native.Decoder(
             self.engine,

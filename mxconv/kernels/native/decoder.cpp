@@ -142,23 +142,18 @@ void Decoder::work(const Pass& pass, int thread) {
     for (size_t index = 0; index < weights_.layers.size(); ++index, pieces += kOperatorsPerLayer) {
         const DecoderLayer& layer = weights_.layers[index];
         const auto number = static_cast<int64_t>(index);
-        // The flags of inner_ are set behind the barrier that ended their last use, and before one that begins the next.
-        if (layer.skips_attention) {
-            if (!layer.skips_mlp && (inner_forms_ & kInt8)) {
-                if (thread == 0) assume_finite(inner_, inner_forms_);
-                team.barrier();
-            }
-        } else {
+        if (!layer.skips_attention) {
             const int forms = form_of(layer.query.matrix) | form_of(layer.key.matrix) | form_of(layer.value.matrix);
             normalize(pass, layer.input_norm, 0, forms, own);
             project_heads(pass, number, pieces[0], own);
             team.barrier();
+            // behind the barrier that ended its last use; without attention a row that lost its flag is NaN anyway
             if (thread == 0) assume_finite(inner_, inner_forms_);
             attend(pass, number, pieces[1], own);
             team.barrier();
             add_product(pass, layer.output, mixed_, pieces[2], own);
             team.barrier();
-            if (thread == 0) assume_finite(mixed_, mixed_forms_);  // a barrier follows before attention writes them
+            if (thread == 0) assume_finite(mixed_, mixed_forms_);
         }
         if (!layer.skips_mlp) {
             normalize(pass, layer.mlp_norm, 0, form_of(layer.gate.matrix) | form_of(layer.up.matrix), own);
