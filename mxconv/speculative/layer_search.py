@@ -1,7 +1,7 @@
 """Which layers to skip: a search of the set whose draft is worth most, by a fixed number of evaluations.
 
 One part at a time is left out and scored; then parts are left out together, best first, as long as there are any,
-since a first few rarely pay and many may; from the best set on, single parts are taken in, out or exchanged at random.
+since a few may not pay where many do; then single parts of the best set are taken in, out or exchanged at random.
 
 Source:
     Draft & Verify, arXiv 2309.08168, searches such sets by Bayesian optimization on the speed measured; SWIFT,
@@ -9,7 +9,7 @@ Source:
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mxconv.errors import ModelError
@@ -53,13 +53,9 @@ class LayerSearch:
         """Evaluations."""
         return self.num_evaluations - len(self.trail)
 
-    def knows(self, skipped: Skipped) -> bool:
-        """Whether the set was scored."""
-        return any(trial.skipped == skipped for trial in self.trail)
-
     def evaluate(self, skipped: Skipped) -> None:
         """Score a set, unless it was or no evaluation is left."""
-        if self.num_left and not self.knows(skipped):
+        if self.num_left and all(trial.skipped != skipped for trial in self.trail):
             self.trail.append(Trial(skipped, self.score(skipped)))
 
 
@@ -145,21 +141,25 @@ def _combine(search: LayerSearch, order: list[Part]) -> None:
 
 
 def _wander(search: LayerSearch, parts: list[Part], generator: random.Random) -> None:
-    """From the best set to a neighbour at random, until the evaluations or the neighbours are used up."""
+    """Neighbours of the best set, at random; of the next best where all of those are known, until nothing is left."""
     while search.num_left:
-        best = search.best.skipped
-        inside = [part for part in parts if part[1] in (best.attention if part[0] == "a" else best.mlp)]
-        outside = [part for part in parts if part not in inside]
-        changes = [
-            *({part} for part in parts),
-            *({taken, given} for taken in outside for given in inside),
-        ]
-        generator.shuffle(changes)
-        neighbours = (_skipped(set(inside) ^ change) for change in changes)
-        unknown = next((skipped for skipped in neighbours if not search.knows(skipped)), None)
+        known = {trial.skipped for trial in search.trail}
+        ranked = sorted(search.trail, key=lambda trial: trial.score, reverse=True)
+        neighbours = (near for trial in ranked for near in _neighbours(trial.skipped, parts, generator))
+        unknown = next((near for near in neighbours if near not in known), None)
         if unknown is None:
             return
         search.evaluate(unknown)
+
+
+def _neighbours(skipped: Skipped, parts: list[Part], generator: random.Random) -> Iterator[Skipped]:
+    """The sets with a part more, a part less, or a part exchanged, in random order."""
+    inside = [part for part in parts if part[1] in (skipped.attention if part[0] == "a" else skipped.mlp)]
+    outside = [part for part in parts if part not in inside]
+    changes = [*({part} for part in parts), *({taken, given} for taken in outside for given in inside)]
+    generator.shuffle(changes)
+    for change in changes:
+        yield _skipped(set(inside) ^ change)
 
 
 def _skipped(parts: Iterable[Part]) -> Skipped:

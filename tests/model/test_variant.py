@@ -79,7 +79,9 @@ def masked(torch_model: Any, sink_window: SinkWindow, own_windows: tuple[int | N
     queries, keys = torch.arange(NUM_TOKENS)[:, None], torch.arange(NUM_TOKENS)[None]
     for layer, own_window in zip(changed.model.layers, own_windows, strict=True):
         age = queries - keys
-        seen = (age >= 0) & (age < (own_window or NUM_TOKENS)) & ((keys < sink_window.sink) | (age < sink_window.window))
+        seen = (
+            (age >= 0) & (age < (own_window or NUM_TOKENS)) & ((keys < sink_window.sink) | (age < sink_window.window))
+        )
         mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[None, None]
 
         def give(module: Any, arguments: Any, keywords: Any, mask: Any = mask) -> Any:
@@ -255,6 +257,19 @@ def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str]
 
 
 def test_layers_that_there_are_not_cannot_be_skipped(tiny_oracle: Callable[[str], Any]) -> None:
-    message = r"^skipped layers 'm3': layer 3; layers of the model, 0 to 2, are required\. Name layers as its tensors do"
+    message = (
+        r"^skipped layers 'm3': layer 3; layers of the model, 0 to 2, are required\. Name layers as its tensors do"
+    )
     with pytest.raises(ModelError, match=message):
         tiny_oracle("llama").decoder.variant(Skipped(mlp=frozenset([3])))
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["sink", "window"])
+def test_kernels_refuse_numbers_that_a_sink_window_cannot_have(tiny_oracle: Callable[[str], Any], name: str) -> None:
+    oracle = tiny_oracle("llama")
+    decoder = native_copy(oracle.decoder.config, oracle.weights, Matrices(choose_engine(num_threads=1)))
+    wrong = SinkWindow(1, 1)
+    object.__setattr__(wrong, name, -1)
+    with pytest.raises(ValueError, match="sink and recent must be 0 or more"):
+        decoder.variant(sink_window=wrong)
