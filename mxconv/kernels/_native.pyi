@@ -59,6 +59,10 @@ class Decoder:
     def add_layer(
         self,
         *,
+        skips_attention: bool,
+        skips_mlp: bool,
+        sink: int,
+        recent: int,
         window: int,
         input_norm: F32,
         mlp_norm: F32,

@@ -6,7 +6,10 @@ tried in between. Speculative decoding then has nothing to approximate: what a d
 very numbers that plain decoding computes.
 """
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
 
 import numpy as np
 
@@ -17,6 +20,8 @@ from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.layer import Layer
 from mxconv.model.rope import RotaryEmbedding
+from mxconv.model.sink_window import SinkWindow
+from mxconv.model.skipped import Skipped
 from mxconv.model.weights import CheckedWeights, Weights
 
 
@@ -65,6 +70,37 @@ class Decoder:
             logits = self._evaluate(self.embedding.rows(ids), cache, rotations, 1 if last_only else len(ids))
         cache.advance(len(ids))
         return logits
+
+    def variant(
+        self, skipped: Skipped | None = None, sink_window: SinkWindow | None = None, name: str | None = None
+    ) -> Self:
+        """A draft made of this decoder's own weights, which the two share: cheap to make.
+
+        It uses the same KV cache, where it reads what this decoder wrote and writes nothing for attention that it
+        skips. What it did write is not what this decoder would have: truncate the cache before this one goes on.
+
+        Args:
+            skipped: the parts to leave out; None is none.
+            sink_window: what to attend to; None is everything. Neither adds to what a variant already leaves out.
+            name: what messages call it.
+
+        Raises:
+            ModelError: `skipped` names a layer that there is not.
+        """
+        skipped = skipped or Skipped()
+        skipped.check(self.config.num_hidden_layers)
+        made = copy.copy(self)
+        made.name = name or self.name
+        made.layers = [
+            replace(
+                layer,
+                skips_attention=layer.index in skipped.attention,
+                skips_mlp=layer.index in skipped.mlp,
+                sink_window=sink_window,
+            )
+            for layer in self.layers
+        ]
+        return made
 
     def _evaluate(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], num_logits: int) -> F32:
         """Logits of the last `num_logits` tokens.

@@ -11,6 +11,7 @@ from mxconv.model.attention import attend
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.rope import rotate
+from mxconv.model.sink_window import SinkWindow
 from mxconv.model.weights import CheckedWeights
 
 
@@ -34,7 +35,10 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """The tensors of layer `index`, and what it does with them."""
+    """The tensors of layer `index`, and what it does with them.
+
+    The last three are of drafts: a part that is skipped leaves its input as it is, and writes nothing to the cache.
+    """
 
     index: int
     config: ModelConfig
@@ -49,6 +53,9 @@ class Layer:
     gate: Projection
     up: Projection
     down: Projection
+    skips_attention: bool = False
+    skips_mlp: bool = False
+    sink_window: SinkWindow | None = None
 
     @classmethod
     def take(cls, weights: CheckedWeights, config: ModelConfig, index: int) -> "Layer":
@@ -94,9 +101,13 @@ class Layer:
         Returns:
             (num_tokens, hidden_size) float32.
         """
-        x = x + self.output(self._attention(rms_norm(x, self.input_norm, self.config.rms_norm_eps), cache, rotations))
-        h = rms_norm(x, self.mlp_norm, self.config.rms_norm_eps)
-        return x + self.down(silu(self.gate(h)) * self.up(h))
+        eps = self.config.rms_norm_eps
+        if not self.skips_attention:
+            x = x + self.output(self._attention(rms_norm(x, self.input_norm, eps), cache, rotations))
+        if not self.skips_mlp:
+            h = rms_norm(x, self.mlp_norm, eps)
+            x = x + self.down(silu(self.gate(h)) * self.up(h))
+        return x
 
     def _attention(self, h: F32, cache: KVCache, rotations: tuple[F32, F32]) -> F32:
         num_tokens, head_dim = len(h), self.config.head_dim
@@ -113,6 +124,17 @@ class Layer:
         mixed = np.empty_like(queries)
         for token in range(num_tokens):
             stop = cache.length + token + 1  # a position sees itself
-            start = max(0, stop - (self.config.windows[self.index] or stop))
-            mixed[token] = attend(queries[token], *cache.read(self.index, start, stop))
+            mixed[token] = attend(queries[token], *self._visible(cache, stop))
         return mixed.reshape(num_tokens, -1)
+
+    def _visible(self, cache: KVCache, stop: int) -> tuple[F32, F32]:
+        """The keys and values that the position before `stop` attends to."""
+        own_window = self.config.windows[self.index]
+        if self.sink_window is None:
+            return cache.read(self.index, max(0, stop - (own_window or stop)), stop)
+        sinks, others = self.sink_window.visible(stop, own_window)
+        near = cache.read(self.index, others.start, others.stop)
+        if not sinks:
+            return near
+        far = cache.read(self.index, sinks.start, sinks.stop)
+        return np.concatenate([far[0], near[0]], axis=1), np.concatenate([far[1], near[1]], axis=1)

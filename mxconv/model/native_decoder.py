@@ -1,5 +1,7 @@
 """The decoder whose whole forward pass is one native call; the NumPy one remains what it is compared with."""
 
+from typing import Self
+
 import numpy as np
 
 from mxconv.arrays import F32
@@ -10,6 +12,8 @@ from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.layer import Layer
+from mxconv.model.sink_window import SinkWindow
+from mxconv.model.skipped import Skipped
 from mxconv.model.weights import Weights
 
 
@@ -29,20 +33,36 @@ class NativeDecoder(Decoder):
     def __init__(self, config: ModelConfig, weights: Weights, name: str, engine: _native.Engine) -> None:
         super().__init__(config, weights, name)
         self.engine = engine
-        self.handle = _native.Decoder(
-            engine,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-            config.rms_norm_eps,
+        self.handle = self._make_handle()
+
+    def variant(
+        self, skipped: Skipped | None = None, sink_window: SinkWindow | None = None, name: str | None = None
+    ) -> Self:
+        made = super().variant(skipped, sink_window, name)
+        made.handle = made._make_handle()
+        return made
+
+    def _make_handle(self) -> _native.Decoder:
+        """The pass through `layers`, over weights that stay where they are."""
+        handle = _native.Decoder(
+            self.engine,
+            self.config.num_attention_heads,
+            self.config.num_key_value_heads,
+            self.config.head_dim,
+            self.config.rms_norm_eps,
             _vector(self.norm),
             _handle(self.head),
         )
         for layer in self.layers:
-            self._add(layer)
+            self._add(layer, handle)
+        return handle
 
-    def _add(self, layer: Layer) -> None:
-        self.handle.add_layer(
+    def _add(self, layer: Layer, handle: _native.Decoder) -> None:
+        handle.add_layer(
+            skips_attention=layer.skips_attention,
+            skips_mlp=layer.skips_mlp,
+            sink=layer.sink_window.sink if layer.sink_window else 0,
+            recent=layer.sink_window.window if layer.sink_window else 0,
             window=self.config.windows[layer.index] or 0,
             input_norm=_vector(layer.input_norm),
             mlp_norm=_vector(layer.mlp_norm),

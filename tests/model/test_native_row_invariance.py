@@ -18,6 +18,7 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.matrices import Matrices
+from mxconv.model.sink_window import SinkWindow
 from mxconv.model.weights import Weights
 
 NUM_TOKENS = 200  # more than three chunks of attention, and more than three chunks of a prompt
@@ -91,13 +92,28 @@ def test_a_branch_of_a_tree_gets_the_bits_of_the_same_tokens_in_a_row(
     generator = random.Random(4)
     for architecture in architectures:
         decoder = native(architecture, float_format, "dense", implementation, 2)
-        prompt, tree = text(1, 90), text(2, 20)
-        parents = [generator.randrange(-1, node) for node in range(len(tree))]
-        found = tree_logits(decoder, prompt, tree, parents, num_first=generator.randrange(1, 20))
-        for node in range(len(tree)):
-            branch = branch_of(parents, node)
-            in_a_row = logits_in_steps(decoder, prompt + [tree[n] for n in branch], [len(prompt), 1])
-            assert_same_bits(found[node : node + 1], in_a_row[-1:], f"{architecture}, branch {branch}")
+        assert_branches_are_texts(decoder, generator, architecture)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_so_does_a_branch_of_a_draft_that_sees_sinks_and_a_window(
+    native: Callable[..., Decoder], implementation: str
+) -> None:
+    for architecture in ("llama", "mistral, long window", "qwen3, biases and window"):
+        decoder = native(architecture, "BF16", "dense", implementation, 2)
+        for sink_window in (SinkWindow(4, 9), SinkWindow(30, 2), SinkWindow(95, 5)):  # the last: sinks in the tree
+            variant = decoder.variant(sink_window=sink_window)
+            assert_branches_are_texts(variant, random.Random(4), f"{architecture}, {sink_window}")
+
+
+def assert_branches_are_texts(decoder: Decoder, generator: random.Random, name: str) -> None:
+    prompt, tree = text(1, 90), text(2, 20)
+    parents = [generator.randrange(-1, node) for node in range(len(tree))]
+    found = tree_logits(decoder, prompt, tree, parents, num_first=generator.randrange(1, 20))
+    for node in range(len(tree)):
+        branch = branch_of(parents, node)
+        in_a_row = logits_in_steps(decoder, prompt + [tree[n] for n in branch], [len(prompt), 1])
+        assert_same_bits(found[node : node + 1], in_a_row[-1:], f"{name}, branch {branch}")
 
 
 def branch_of(parents: list[int], node: int) -> list[int]:

@@ -36,12 +36,14 @@ class BoundDecoder {
         weights_.norm = vector(norm, "norm", weights_.hidden_size);
     }
 
-    void add_layer(int64_t window, Array<float> input_norm, Array<float> mlp_norm, Vector query_norm, Vector key_norm,
-                   nb::object query, Vector query_bias, nb::object key, Vector key_bias, nb::object value,
-                   Vector value_bias, nb::object output, Vector output_bias, nb::object gate, Vector gate_bias,
-                   nb::object up, Vector up_bias, nb::object down, Vector down_bias) {
+    void add_layer(bool skips_attention, bool skips_mlp, int64_t sink, int64_t recent, int64_t window,
+                   Array<float> input_norm, Array<float> mlp_norm, Vector query_norm, Vector key_norm, nb::object query,
+                   Vector query_bias, nb::object key, Vector key_bias, nb::object value, Vector value_bias,
+                   nb::object output, Vector output_bias, nb::object gate, Vector gate_bias, nb::object up,
+                   Vector up_bias, nb::object down, Vector down_bias) {
         if (decoder_) throw nb::value_error("a decoder that has run takes no more layers");
         if (window < 0) throw nb::value_error("window must be 0 (all) or more");
+        if (sink < 0 || recent < 0) throw nb::value_error("sink and recent must be 0 or more");
         const int64_t hidden = weights_.hidden_size;
         const int64_t heads = weights_.num_heads * weights_.head_dim;
         const int64_t kv_heads = weights_.num_key_value_heads * weights_.head_dim;
@@ -50,6 +52,10 @@ class BoundDecoder {
             throw nb::type_error("layers of different intermediate sizes");
         }
         DecoderLayer layer{};
+        layer.skips_attention = skips_attention;
+        layer.skips_mlp = skips_mlp;
+        layer.sink = sink;
+        layer.recent = recent;
         layer.window = window;
         layer.input_norm = vector(input_norm, "input_norm", hidden);
         layer.mlp_norm = vector(mlp_norm, "mlp_norm", hidden);
@@ -145,12 +151,14 @@ void bind_decoder(nb::module_& module) {
         .def(nb::init<nb::object, int64_t, int64_t, int64_t, double, Array<float>, nb::object>(), nb::arg("engine"),
              nb::arg("num_heads"), nb::arg("num_key_value_heads"), nb::arg("head_dim"), nb::arg("rms_norm_eps"),
              nb::arg("norm").noconvert(), nb::arg("head"))
-        .def("add_layer", &BoundDecoder::add_layer, nb::kw_only(), nb::arg("window"), nb::arg("input_norm").noconvert(),
+        .def("add_layer", &BoundDecoder::add_layer, nb::kw_only(), nb::arg("skips_attention"), nb::arg("skips_mlp"),
+             nb::arg("sink"), nb::arg("recent"), nb::arg("window"), nb::arg("input_norm").noconvert(),
              nb::arg("mlp_norm").noconvert(), optional("query_norm"), optional("key_norm"), nb::arg("query"),
              optional("query_bias"), nb::arg("key"), optional("key_bias"), nb::arg("value"), optional("value_bias"),
              nb::arg("output"), optional("output_bias"), nb::arg("gate"), optional("gate_bias"), nb::arg("up"),
              optional("up_bias"), nb::arg("down"), optional("down_bias"),
-             "Append a layer; window 0 sees all positions, a bias or head norm may be None.")
+             "Append a layer; window 0 sees all positions and recent 0 leaves none of them out, a bias or head norm "
+             "may be None.")
         .def("forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("cosines").noconvert(),
              nb::arg("sines").noconvert(), nb::arg("keys").noconvert(), nb::arg("values").noconvert(),
              nb::arg("length"), nb::arg("logits").noconvert(), nb::arg("masks").noconvert() = nb::none(),

@@ -30,12 +30,13 @@ void assume_finite(const Activations& activations, int forms) {
     if (forms & kInt8) std::memset(activations.finite, 1, static_cast<size_t>(activations.num_tokens));
 }
 
-void grow(std::vector<float>& buffer, int64_t length) {
+template <class Element>
+void grow(std::vector<Element>& buffer, int64_t length) {
     if (buffer.size() < static_cast<size_t>(length)) buffer.resize(static_cast<size_t>(length));
 }
 
-// The positions that token `index` of a pass sees; `others` has room for 64.
-Visible visible(const Pass& pass, int64_t index, int64_t window, int32_t* others) {
+// The positions that token `index` of a pass sees; `others` has room for 64, and for the sinks behind them.
+Visible visible(const Pass& pass, int64_t index, const DecoderLayer& layer, int32_t* others) {
     Visible seen{0, pass.length + index + 1, others, 0};
     if (pass.masks != nullptr) {
         seen.num_run = pass.mask_start;
@@ -43,8 +44,16 @@ Visible visible(const Pass& pass, int64_t index, int64_t window, int32_t* others
             others[seen.num_others++] = static_cast<int32_t>(pass.mask_start + __builtin_ctzll(mask));
         }
     }
-    const int64_t hidden = window ? std::max<int64_t>(0, seen.num_run + seen.num_others - window) : 0;
-    const int64_t hidden_others = std::max<int64_t>(0, hidden - seen.num_run);
+    const int64_t run = seen.num_run, total = run + seen.num_others;
+    int64_t hidden = layer.window ? std::max<int64_t>(0, total - layer.window) : 0;
+    const int64_t old = layer.recent ? std::max<int64_t>(0, total - layer.recent) : 0;
+    if (old > std::max(layer.sink, hidden)) {  // there is something between the sinks and what is recent
+        for (int64_t i = hidden; i < layer.sink; ++i) {
+            others[seen.num_others++] = static_cast<int32_t>(i < run ? i : others[i - run]);
+        }
+        hidden = old;
+    }
+    const int64_t hidden_others = std::max<int64_t>(0, hidden - run);
     seen.start = hidden - hidden_others;
     seen.num_run -= hidden - hidden_others;
     seen.others += hidden_others;
@@ -60,9 +69,9 @@ struct Decoder::Workspace {
     const int thread;
     ActivationBuffer buffer;
     Activations normed{};
-    std::vector<float> row;     // one of hidden_size, or a piece of one
-    std::vector<float> shares;  // of the visible positions
-    int32_t others[64];
+    std::vector<float> row;       // one of hidden_size, or a piece of one
+    std::vector<float> shares;    // of the visible positions
+    std::vector<int32_t> others;  // that a token sees beside a run of positions
 };
 
 Decoder::Decoder(Engine& engine, DecoderWeights weights) : engine_(engine), weights_(std::move(weights)) {
@@ -75,6 +84,7 @@ Decoder::Decoder(Engine& engine, DecoderWeights weights) : engine_(engine), weig
         }
         mixed_forms_ |= form_of(layer.output.matrix);
         inner_forms_ |= form_of(layer.down.matrix);
+        most_sinks_ = std::max(most_sinks_, layer.sink);
     }
     for (int thread = 0; thread < engine.team->size(); ++thread) {
         workspaces_.push_back(std::make_unique<Workspace>(thread));
@@ -119,6 +129,7 @@ void Decoder::run(const Pass& pass) {
         grow(own->row, std::max({w.hidden_size, w.intermediate_size, heads}));
         const int64_t heads_at_once = std::min(kMostHeads, w.num_heads / w.num_key_value_heads);
         grow(own->shares, heads_at_once * (pass.length + tokens + kAttentionChunk));
+        grow(own->others, kTokensAtOnce + std::min(most_sinks_, pass.length + tokens));
     }
     for (Pieces& pieces : pieces_) pieces.reset();
     engine_.team->run([&](int thread) { work(pass, thread); });
@@ -131,21 +142,26 @@ void Decoder::work(const Pass& pass, int thread) {
     for (size_t index = 0; index < weights_.layers.size(); ++index, pieces += kOperatorsPerLayer) {
         const DecoderLayer& layer = weights_.layers[index];
         const auto number = static_cast<int64_t>(index);
-        const int heads_forms = form_of(layer.query.matrix) | form_of(layer.key.matrix) | form_of(layer.value.matrix);
-        normalize(pass, layer.input_norm, 0, heads_forms, own);
-        project_heads(pass, number, pieces[0], own);
-        team.barrier();
-        if (thread == 0) assume_finite(inner_, inner_forms_);  // behind the barrier that ended its last use
-        attend(pass, number, pieces[1], own);
-        team.barrier();
-        add_product(pass, layer.output, mixed_, pieces[2], own);
-        team.barrier();
-        if (thread == 0) assume_finite(mixed_, mixed_forms_);
-        normalize(pass, layer.mlp_norm, 0, form_of(layer.gate.matrix) | form_of(layer.up.matrix), own);
-        gate(pass, number, pieces[3], own);
-        team.barrier();
-        add_product(pass, layer.down, inner_, pieces[4], own);
-        team.barrier();
+        if (!layer.skips_attention) {
+            const int forms = form_of(layer.query.matrix) | form_of(layer.key.matrix) | form_of(layer.value.matrix);
+            normalize(pass, layer.input_norm, 0, forms, own);
+            project_heads(pass, number, pieces[0], own);
+            team.barrier();
+            // behind the barrier that ended its last use; without attention a row that lost its flag is NaN anyway
+            if (thread == 0) assume_finite(inner_, inner_forms_);
+            attend(pass, number, pieces[1], own);
+            team.barrier();
+            add_product(pass, layer.output, mixed_, pieces[2], own);
+            team.barrier();
+            if (thread == 0) assume_finite(mixed_, mixed_forms_);
+        }
+        if (!layer.skips_mlp) {
+            normalize(pass, layer.mlp_norm, 0, form_of(layer.gate.matrix) | form_of(layer.up.matrix), own);
+            gate(pass, number, pieces[3], own);
+            team.barrier();
+            add_product(pass, layer.down, inner_, pieces[4], own);
+            team.barrier();
+        }
     }
     if (pass.num_logits > 0) predict(pass, *pieces, own);
 }
@@ -219,7 +235,7 @@ void Decoder::attend(const Pass& pass, int64_t layer, Pieces& pieces, Workspace&
     take(pieces, ceil_divide(heads, unit) * num_tokens, own.thread, [&](int64_t i) {
         const int64_t token = i % num_tokens;
         const int64_t first = i / num_tokens * unit, last = std::min(first + unit, heads);
-        const Visible seen = visible(pass, token, l.window, own.others);
+        const Visible seen = visible(pass, token, l, own.others.data());
         for (int64_t head = first, next; head < last; head = next) {
             next = std::min((head / group + 1) * group, last);
             const int64_t at = (layer * kv_heads + head / group) * plane;

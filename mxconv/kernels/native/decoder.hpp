@@ -22,7 +22,9 @@ struct Projection {
 };
 
 struct DecoderLayer {
-    int64_t window;  // how many positions a token sees, itself included; 0 is all
+    bool skips_attention, skips_mlp;  // a draft's: what is skipped leaves x, and the cache, as they are
+    int64_t window;                   // how many positions a token sees, itself included; 0 is all
+    int64_t sink, recent;             // a draft's: it attends to the first and the last so many; recent 0 is all
     const float* input_norm;
     const float* mlp_norm;
     const float* query_norm;  // (head_dim) before the rotation, or null; as is key_norm
@@ -87,6 +89,7 @@ class Decoder {
     Engine& engine_;
     const DecoderWeights weights_;
     int normed_forms_ = 0, mixed_forms_ = 0, inner_forms_ = 0;  // that any layer's matrices ask for
+    int64_t most_sinks_ = 0;
     std::mutex callers_;
     std::vector<std::unique_ptr<Workspace>> workspaces_;
     std::vector<Pieces> pieces_;

@@ -1,0 +1,42 @@
+"""The bytes of weights that a decoder reads for a pass, part by part."""
+
+from dataclasses import dataclass
+
+from mxconv.kernels.matrix import Matrix
+from mxconv.model.decoder import Decoder
+from mxconv.model.skipped import Skipped
+
+
+@dataclass(frozen=True)
+class PartBytes:
+    """Bytes of the attention and the MLP of every layer, and of the output head. Norms and biases do not count."""
+
+    attention: tuple[float, ...]
+    mlp: tuple[float, ...]
+    head: float
+
+    @classmethod
+    def of(cls, decoder: Decoder, bits_per_weight: float = 16.0) -> "PartBytes":
+        """From the shapes of the matrices, which all have this many bits a weight, scales counted."""
+
+        def num_bytes(*matrices: Matrix) -> float:
+            return sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices) * bits_per_weight / 8
+
+        return cls(
+            attention=tuple(
+                num_bytes(*(projection.matrix for projection in (layer.query, layer.key, layer.value, layer.output)))
+                for layer in decoder.layers
+            ),
+            mlp=tuple(
+                num_bytes(*(projection.matrix for projection in (layer.gate, layer.up, layer.down)))
+                for layer in decoder.layers
+            ),
+            head=num_bytes(decoder.head),
+        )
+
+    def total(self, skipped: Skipped | None = None) -> float:
+        """What a pass reads without the skipped parts."""
+        left_out = skipped or Skipped()
+        attention = sum(part for layer, part in enumerate(self.attention) if layer not in left_out.attention)
+        mlp = sum(part for layer, part in enumerate(self.mlp) if layer not in left_out.mlp)
+        return attention + mlp + self.head

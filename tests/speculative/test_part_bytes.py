@@ -1,0 +1,21 @@
+"""Bytes by part, against the arrays themselves."""
+
+from tiny_levels import target_level
+
+from mxconv.model.skipped import Skipped
+from mxconv.speculative.part_bytes import PartBytes
+
+DECODER = target_level(num_layers=3).decoder
+
+
+def test_bytes_are_those_of_the_arrays() -> None:
+    found = PartBytes.of(DECODER)
+    layer = DECODER.layers[1]
+    attention = sum(p.matrix.patterns.nbytes for p in (layer.query, layer.key, layer.value, layer.output))  # type: ignore[attr-defined]
+    mlp = sum(p.matrix.patterns.nbytes for p in (layer.gate, layer.up, layer.down))  # type: ignore[attr-defined]
+    assert found.attention == (attention,) * 3
+    assert found.mlp == (mlp,) * 3
+    assert found.head == DECODER.head.patterns.nbytes  # type: ignore[attr-defined]
+    assert found.total() == 3 * (attention + mlp) + found.head
+    assert found.total(Skipped.parse("1+a2", 3)) == attention + 2 * mlp + found.head
+    assert PartBytes.of(DECODER, 4.25).total() * 16 / 4.25 == found.total()
