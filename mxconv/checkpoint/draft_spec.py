@@ -1,9 +1,9 @@
 """What `--draft` says: KIND[:SUBJECT][,key=value ...], the same when converting and when decoding.
 
-    checkpoint:PATH_OR_ID   a 16-bit model as it is         package:PATH   a converted one
-    layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
-    prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
-    token-recycling         what the target thought of before
+checkpoint:PATH_OR_ID   a 16-bit model as it is         package:PATH   a converted one
+layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
+prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
+token-recycling         what the target thought of before
 """
 
 from dataclasses import dataclass, fields
@@ -12,13 +12,12 @@ from typing import Literal
 from mxconv.checkpoint.manifest import Kind, LevelRecord, Shared
 from mxconv.errors import MxconvError
 
-SpecKind = Literal[
-    "checkpoint", "package", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling"
-]
+SpecKind = Literal["checkpoint", "package", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling"]
 DEFAULT_NUM_DRAFT_TOKENS = 8
 DEFAULT_CONFIDENCE = 0.4
 DEFAULT_BSFP_CONFIDENCE = 0.6
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # where tokenizers differ
+LOOK_UPS = ("prompt-lookup", "ngram", "token-recycling")  # no models: nothing can draft for them
 COMMON = ("num_draft_tokens", "confidence")
 OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and its own parameters
     "checkpoint": ("PATH_OR_ID", ()),

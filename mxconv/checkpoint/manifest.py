@@ -109,9 +109,7 @@ class TensorRecord(Record):
     segments: SegmentRecord | None = None
 
 
-Kind = Literal[
-    "target", "self-draft", "model", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling"
-]
+Kind = Literal["target", "self-draft", "model", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling"]
 Shared = Literal["weights", "kv_cache", "tokenizer"]
 
 

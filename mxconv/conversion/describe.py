@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from mxconv.checkpoint.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import (
     FileRecord,
@@ -13,7 +14,6 @@ from mxconv.checkpoint.manifest import (
     TensorRecord,
     TokenizerRecord,
 )
-from mxconv.conversion.drafts import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.conversion.encode import EncodedTensor
 from mxconv.conversion.names import draft_folder, relative_name
 from mxconv.conversion.preparation import Preparation

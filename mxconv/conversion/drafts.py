@@ -1,53 +1,39 @@
-"""Further models that become levels below the codec's own: `--draft checkpoint:PATH` and `--draft package:PATH`."""
+"""Further levels below the codec's own, as `--draft` asks for them, and the files that they take along."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.draft_spec import LOOK_UPS, DraftSpec
+from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord, read_manifest
+from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
+from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.staging import Staging
 from mxconv.errors import MxconvError, PackageError
-
-DEFAULT_NUM_DRAFT_TOKENS = 8
-DEFAULT_CONFIDENCE = 0.4
-DEFAULT_BSFP_CONFIDENCE = 0.6
+from mxconv.model.skipped import Skipped
 
 
 @dataclass(frozen=True)
-class DraftSpec:
-    """One `--draft`: KIND:PATH_OR_ID[,num_draft_tokens=N][,confidence=P]."""
-
-    kind: Literal["checkpoint", "package"]
-    source: str
-    num_draft_tokens: int = DEFAULT_NUM_DRAFT_TOKENS
-    confidence: float = DEFAULT_CONFIDENCE
-
-
-@dataclass(frozen=True)
-class DraftModel:
-    """A model that becomes a level: which files it takes along, and how it is recorded."""
+class DraftLevel:
+    """What becomes a level: which files it takes along, and how it is recorded."""
 
     spec: DraftSpec
     name: str
-    root: Path
-    files: tuple[Path, ...]  # relative to root
-    codec: Literal["bf16", "f16", "package"]
+    root: Path = Path()
+    files: tuple[Path, ...] = ()  # relative to root
+    codec: Literal["bf16", "f16", "package"] | None = None
+    same_tokenizer: bool = True
 
     def level(self, folder: str) -> LevelRecord:
-        return LevelRecord(
-            name=self.name,
-            kind="model",
-            codec=self.codec,
-            location="package",
-            files=[],
-            path=folder,
-            shares=["tokenizer"],
-            num_draft_tokens=self.spec.num_draft_tokens,
-            confidence=self.spec.confidence,
-        )
+        """The level's record, its files in a folder of the package."""
+        path = None
+        if self.files:
+            path = f"{folder}/{self.files[0].as_posix()}" if self.spec.kind == "ngram" else folder
+        return self.spec.record(self.name, self.codec, path, self.same_tokenizer)
 
     def place(self, staging: Staging, folder: str) -> None:
         """Hard-link (or copy) the model's files into the package."""
@@ -55,98 +41,82 @@ class DraftModel:
             staging.place_file(f"{folder}/{file.as_posix()}", self.root / file, link=True)
 
 
-def parse_draft(text: str) -> DraftSpec:
-    """Parse a draft specification.
+def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLevel]:
+    """Check that all can be levels under this target, one below the other.
 
     Raises:
-        MxconvError: an unknown kind or parameter, or a value out of range.
+        MxconvError: one cannot be opened, has no part in the target, or stands below a look-up.
     """
-    kind, colon, rest = text.partition(":")
-    source, *parameters = rest.split(",")
-    if kind not in ("checkpoint", "package") or not colon or not source:
-        raise MxconvError(f"--draft {text}: kind {kind!r}; checkpoint:PATH_OR_ID or package:PATH_OR_ID is required.")
-    num_draft_tokens, confidence = DEFAULT_NUM_DRAFT_TOKENS, DEFAULT_CONFIDENCE
-    for parameter in parameters:
-        key, _, value = parameter.partition("=")
-        try:
-            if key == "num_draft_tokens":
-                num_draft_tokens = int(value)
-            elif key == "confidence":
-                confidence = float(value)
+    levels = []
+    vocabulary, num_layers = Vocabulary.of_folder(target.root), (target.config or {}).get("num_hidden_layers")
+    tokenizer_sha256 = sha256_file(path) if (path := target.root / "tokenizer.json").is_file() else ""
+    for number, spec in enumerate(specs, 1):
+        level = DraftLevel(spec, spec.kind)
+        if spec.kind in ("checkpoint", "package"):
+            level = _open_model(spec)
+            theirs = Vocabulary.of_folder(level.root)
+            level = replace(level, same_tokenizer=theirs.equals(vocabulary))
+            if level.same_tokenizer:
+                _check_padding(spec, theirs, vocabulary, target)
             else:
-                raise MxconvError(f"--draft {text}: parameter {key!r}; num_draft_tokens or confidence is required.")
-        except ValueError as error:
-            raise MxconvError(f"--draft {text}: {key} is {value!r}; a number is required.") from error
-    if not 1 <= num_draft_tokens <= 64 or not 0 <= confidence <= 1:
-        raise MxconvError(
-            f"--draft {text}: num_draft_tokens {num_draft_tokens}, confidence {confidence}; "
-            "1 to 64 and 0 to 1 are required."
-        )
-    return DraftSpec("checkpoint" if kind == "checkpoint" else "package", source, num_draft_tokens, confidence)
+                path = level.root / "tokenizer.json"
+                tokenizer_sha256 = sha256_file(path) if path.is_file() else ""
+                if not (theirs.tokenizer and vocabulary.tokenizer):
+                    raise MxconvError(
+                        f"--draft {spec.subject}: {'it' if vocabulary.tokenizer else target.id} has no tokenizer.json; "
+                        "both are required, to translate between them through text. Copy it from the model's source."
+                    )
+            vocabulary = theirs
+        elif spec.kind == "ngram":
+            file = Path(spec.subject)
+            read_ngram_table(file).check_tokenizer(tokenizer_sha256, str(file))
+            level = DraftLevel(spec, file.stem, file.absolute().parent, (Path(file.name),))
+        elif spec.kind == "layer-skip" and type(num_layers) is int:
+            Skipped.parse(spec.subject, num_layers)
+        if spec.kind in LOOK_UPS and number < len(specs):
+            raise MxconvError(
+                f"--draft {spec.kind}: a look-up, with {specs[number].kind} below it; only a model can use a draft. "
+                "Give look-ups last."
+            )
+        levels.append(level)
+    return levels
 
 
-def open_draft(spec: DraftSpec, target: Checkpoint) -> DraftModel:
-    """Check that a model can be a level under this target.
+def _check_padding(spec: DraftSpec, ours: Vocabulary, theirs: Vocabulary, target: Checkpoint) -> None:
+    """Matrices may be padded to different sizes, but every token must have a row in both."""
+    for name, vocabulary in ((spec.subject, ours), (target.id, theirs)):
+        if vocabulary.vocab_size is not None and vocabulary.num_tokens > vocabulary.vocab_size:
+            raise MxconvError(
+                f"--draft {spec.subject}: {name} has tokens up to {vocabulary.num_tokens - 1} and vocab_size "
+                f"{vocabulary.vocab_size}; a row for each token is required. Choose another model."
+            )
 
-    Raises:
-        MxconvError: it cannot be opened, or its tokenizer or vocabulary is another one.
-    """
+
+def _open_model(spec: DraftSpec) -> DraftLevel:
+    """A model and the files that it consists of."""
     if spec.kind == "package":
-        root = Path(spec.source)
+        root = Path(spec.subject)
         with Package(root) as package:
             if not package.has_target:
                 raise PackageError(f"{root}: references its target; a draft must be whole. Convert it with its target.")
             files = (Path(FILE_NAME), *(Path(record.path) for record in read_manifest(root).files))
-        model = DraftModel(spec, root.resolve().name, root, files, "package")
-    else:
-        with open_checkpoint(spec.source) as checkpoint:
-            root = checkpoint.root
-            if checkpoint.config is None:
-                raise MxconvError(
-                    f"--draft checkpoint:{spec.source}: no config.json; a folder with it and the weights is required. "
-                    "Pass the folder of the model."
-                )
-            paths = [*checkpoint.weight_files, *checkpoint.companion_files]
-            if checkpoint.index_file is not None:
-                paths.append(checkpoint.index_file)
-            dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
-            if checkpoint.is_legacy or not dtypes <= {"BF16", "F16"}:
-                raise MxconvError(
-                    f"--draft checkpoint:{spec.source}: holds {', '.join(sorted(dtypes))}"
-                    f"{' in .bin files' if checkpoint.is_legacy else ''}; BF16 or F16 safetensors are required. "
-                    "Convert it first and use --draft package:PATH."
-                )
-            files = tuple(path.relative_to(root) for path in paths)
-            codec: Literal["bf16", "f16"] = "f16" if dtypes == {"F16"} else "bf16"
-        model = DraftModel(spec, root.resolve().name, root, files, codec)
-    _check_vocabulary(model, target)
-    return model
-
-
-def _check_vocabulary(model: DraftModel, target: Checkpoint) -> None:
-    ours, theirs = _vocabulary(target.root), _vocabulary(model.root)
-    if ours != theirs:
-        raise MxconvError(
-            f"--draft {model.spec.source}: its tokenizer.json differs from that of {target.id}; "
-            "the same vocabulary is required. Choose a draft of the same family."
-        )
-    sizes = {"target": _vocab_size(target.root), "draft": _vocab_size(model.root)}
-    if sizes["target"] != sizes["draft"]:
-        raise MxconvError(
-            f"--draft {model.spec.source}: vocab_size {sizes['draft']}, and {sizes['target']} in {target.id}; "
-            "the same size is required."
-        )
-
-
-def _vocabulary(root: Path) -> Any:
-    """What a tokenizer is made of, without the settings of padding and truncation."""
-    path = root / "tokenizer.json"
-    if not path.is_file():
-        return None
-    members = read_json_object(path, unique_keys=False)
-    return [members.get(key) for key in ("model", "added_tokens", "normalizer", "pre_tokenizer")]
-
-
-def _vocab_size(root: Path) -> Any:
-    path = root / "config.json"
-    return read_json_object(path, unique_keys=False).get("vocab_size") if path.is_file() else None
+        return DraftLevel(spec, root.resolve().name, root, files, "package")
+    with open_checkpoint(spec.subject) as checkpoint:
+        root = checkpoint.root
+        if checkpoint.config is None:
+            raise MxconvError(
+                f"--draft checkpoint:{spec.subject}: no config.json; a folder with it and the weights is required. "
+                "Pass the folder of the model."
+            )
+        paths = [*checkpoint.weight_files, *checkpoint.companion_files]
+        if checkpoint.index_file is not None:
+            paths.append(checkpoint.index_file)
+        dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
+        if checkpoint.is_legacy or not dtypes <= {"BF16", "F16"}:
+            raise MxconvError(
+                f"--draft checkpoint:{spec.subject}: holds {', '.join(sorted(dtypes))}"
+                f"{' in .bin files' if checkpoint.is_legacy else ''}; BF16 or F16 safetensors are required. "
+                "Convert it first and use --draft package:PATH."
+            )
+        files = tuple(path.relative_to(root) for path in paths)
+    return DraftLevel(spec, root.resolve().name, root, files, "f16" if dtypes == {"F16"} else "bf16")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mxconv.checkpoint.manifest import FILE_NAME, check_relative
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.conversion.drafts import DraftModel
+from mxconv.conversion.drafts import DraftLevel
 from mxconv.conversion.layout import Layout
 from mxconv.errors import CheckpointError, MxconvError
 
@@ -15,12 +15,12 @@ def relative_name(path: Path, checkpoint: Checkpoint) -> str:
     return path.relative_to(checkpoint.root).as_posix()
 
 
-def draft_folder(number: int, draft: DraftModel) -> str:
-    """Where the model of a `--draft` goes; numbers begin at 1."""
+def draft_folder(number: int, draft: DraftLevel) -> str:
+    """Where the files of a `--draft` go; numbers begin at 1."""
     return f"drafts/{number}-{draft.name}"
 
 
-def unique_names(drafts: list[DraftModel], codec: str) -> list[DraftModel]:
+def unique_names(drafts: list[DraftLevel], codec: str) -> list[DraftLevel]:
     """Number the drafts whose folder has the name of another level: levels are chosen by name."""
     taken = {"target", codec}
     renamed = []
@@ -33,7 +33,7 @@ def unique_names(drafts: list[DraftModel], codec: str) -> list[DraftModel]:
     return renamed
 
 
-def check_names(checkpoint: Checkpoint, layout: Layout, drafts: list[DraftModel], links_target: bool) -> None:
+def check_names(checkpoint: Checkpoint, layout: Layout, drafts: list[DraftLevel], links_target: bool) -> None:
     """Check the names of files and arrays.
 
     A source file of the name of one of ours would be linked in its place and, when an interrupted conversion goes on,
@@ -61,7 +61,7 @@ def check_names(checkpoint: Checkpoint, layout: Layout, drafts: list[DraftModel]
     for number, draft in enumerate(drafts, 1):
         for file in draft.files:
             _check_path(
-                f"{draft_folder(number, draft)}/{file.as_posix()}", f"--draft {draft.spec.source}: ", MxconvError
+                f"{draft_folder(number, draft)}/{file.as_posix()}", f"--draft {draft.spec.subject}: ", MxconvError
             )
     written = layout.places.keys()
     for name in checkpoint.tensors:

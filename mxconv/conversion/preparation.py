@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.manifest import OptionsRecord
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.stored import StoredArray
-from mxconv.conversion.drafts import DraftModel, open_draft, parse_draft
+from mxconv.conversion.drafts import DraftLevel, open_drafts
 from mxconv.conversion.layout import Layout, plan_layout, quantized_arrays
 from mxconv.conversion.names import check_names, relative_name, unique_names
 from mxconv.conversion.options import QuantizeOptions
@@ -27,7 +28,7 @@ class Preparation:
     source_sizes: dict[str, int]  # bytes of each weight file and the index
     surveys: list[Survey]
     layout: Layout
-    drafts: list[DraftModel]
+    drafts: list[DraftLevel]
     stores_target: bool  # in shards of its own, because the source's files cannot be linked
 
     @property
@@ -87,7 +88,7 @@ def prepare(
     """
     record = options.record(is_local=checkpoint.commit is None)
     plans = plan_tensors(checkpoint, options)
-    drafts = unique_names([open_draft(parse_draft(text), checkpoint) for text in options.drafts], options.codec)
+    drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
     must_store = checkpoint.is_legacy or any(plan.is_cast for plan in plans)
     if must_store and record.target == "reference":
         raise CheckpointError(

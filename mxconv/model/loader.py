@@ -1,18 +1,23 @@
 """From a package to decoders, one a level; weights stay in the memory-mapped files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import Literal, cast
 
 from mxconv.arrays import F32, U16
+from mxconv.checkpoint.draft_spec import LOOK_UPS, DraftSpec
+from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import LevelRecord, TensorRecord, read_manifest
+from mxconv.checkpoint.ngram_file import read_ngram_table
+from mxconv.checkpoint.ngram_table import NgramTable
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.referenced import open_referenced
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.codecs.float16 import FORMATS
 from mxconv.errors import ModelError, PackageError
 from mxconv.kernels.engine import choose_engine
@@ -20,6 +25,8 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.matrices import Matrices
+from mxconv.model.sink_window import SinkWindow
+from mxconv.model.skipped import Skipped
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.model.weights import Weights
 
@@ -30,10 +37,12 @@ NUMPY_MATRICES = Matrices()
 
 @dataclass(frozen=True)
 class LoadedLevel:
-    """A level that can decode; `record` says how it drafts."""
+    """A level that can decode or draft; `record` says how."""
 
     record: LevelRecord
-    decoder: Decoder
+    decoder: Decoder | None  # a look-up has none
+    tokenizer: Tokenizer | None = None  # whose tokens it speaks: the very object of another level, or one of its own
+    table: NgramTable | None = None
 
     @property
     def name(self) -> str:
@@ -53,6 +62,7 @@ class LoadedPackage:
         levels: list[str] | None = None,
         kernel: str | None = None,
         num_threads: int | None = None,
+        drafts: Sequence[DraftSpec] = (),
     ) -> None:
         """Load some levels.
 
@@ -61,6 +71,7 @@ class LoadedPackage:
             levels: names from the manifest, the target first; None for all.
             kernel: "numpy" or a native implementation; None takes the environment's MXCONV_KERNEL, or else the best.
             num_threads: for native kernels; None takes every processor that this process may use.
+            drafts: further levels that are not in the package, below the others.
 
         Raises:
             MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
@@ -72,9 +83,14 @@ class LoadedPackage:
             self.package = self._stack.enter_context(Package(path))
             self.config = ModelConfig.from_file(path / "config.json")
             self.tokenizer = Tokenizer.from_folder(path)
+            self._vocabulary = Vocabulary.of_folder(path)  # of the last level that was loaded
             chosen = _choose(self.package, levels)
             target = self._target_weights()
-            self.levels = [self._load(record, target) for record in chosen]
+            self.levels: list[LoadedLevel] = []
+            for record in chosen:
+                self.levels.append(self._load(record, target, self.package.root / record.path if record.path else None))
+            for spec in drafts:
+                self.levels.append(self._load_spec(spec, target))
         except BaseException:
             self._stack.close()
             raise
@@ -90,29 +106,87 @@ class LoadedPackage:
     ) -> None:
         self.close()
 
-    def _load(self, record: LevelRecord, target: Weights) -> LoadedLevel:
+    def _load(self, record: LevelRecord, target: Weights, place: Path | None) -> LoadedLevel:
+        """One level, below those that are loaded already; `place` is its folder or file."""
+        above = self.levels[-1].tokenizer if self.levels else self.tokenizer
         if record.kind == "target":
-            return LoadedLevel(record, self.matrices.decoder(self.config, target, record.name))
+            return LoadedLevel(record, self.matrices.decoder(self.config, target, record.name), self.tokenizer)
         if record.kind == "self-draft":
             weights = Weights({**target.matrices, **self._draft_matrices()}, target.vectors)
-            return LoadedLevel(record, self.matrices.decoder(self.config, weights, record.name))
-        if record.path is None:
+            return LoadedLevel(record, self.matrices.decoder(self.config, weights, record.name), self.tokenizer)
+        if record.kind in ("layer-skip", "streaming"):
+            return LoadedLevel(record, self._variant(record), self.tokenizer)
+        if record.kind in LOOK_UPS:
+            return LoadedLevel(record, None, above, self._table(record, place, above))
+        if place is None:
             raise PackageError(
                 f"{self.package.root}: level {record.name} without a path; a model needs one. Convert again."
             )
-        decoder = self._model(record, self.package.root / record.path)
-        if decoder.config.vocab_size != self.config.vocab_size:
-            raise ModelError(
-                f"{self.package.root}: level {record.name} has a vocabulary of {decoder.config.vocab_size} tokens; "
-                f"the target's {self.config.vocab_size} are required. Choose a draft of the same family."
+        decoder = self._model(record, place)
+        return LoadedLevel(record, decoder, self._tokenizer_of(record, place, decoder))
+
+    def _load_spec(self, spec: DraftSpec, target: Weights) -> LoadedLevel:
+        """A level that is no part of the package."""
+        place = Path(spec.subject) if spec.kind in ("checkpoint", "package", "ngram") else None
+        if spec.kind == "checkpoint" and place is not None:
+            place = self._stack.enter_context(open_checkpoint(spec.subject)).root
+        is_model = spec.kind in ("checkpoint", "package")
+        same = place is None or not is_model or Vocabulary.of_folder(place).equals(self._vocabulary)
+        taken = {level.name for level in self.levels}
+        wanted = spec.kind if place is None else place.resolve().stem if spec.kind == "ngram" else place.resolve().name
+        name = next(n for n in (wanted, *(f"{wanted}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
+        codec: Literal["bf16", "package"] | None = None
+        if is_model:
+            codec = "package" if spec.kind == "package" else "bf16"
+        return self._load(spec.record(name, codec, same_tokenizer=same), target, place)
+
+    def _variant(self, record: LevelRecord) -> Decoder:
+        """The target without some parts, or attending to some positions."""
+        target = self.levels[0].decoder if self.levels else None
+        if target is None:
+            raise PackageError(f"{self.package.root}: level {record.name} above its target; convert again.")
+        skipped = None if record.skipped is None else Skipped.parse(record.skipped, self.config.num_hidden_layers)
+        sinks = None if record.window is None else SinkWindow(record.sink or 0, record.window)
+        return target.variant(skipped, sinks, record.name)
+
+    def _table(self, record: LevelRecord, place: Path | None, speaker: Tokenizer | None) -> NgramTable | None:
+        if record.kind != "ngram":
+            return None
+        if place is None:
+            raise PackageError(
+                f"{self.package.root}: level {record.name} without a path; a table needs one. Convert again."
             )
-        return LoadedLevel(record, decoder)
+        table = read_ngram_table(place)
+        if speaker is not None:
+            table.check_tokenizer(sha256_file(Path(speaker.name)), str(place))
+        return table
+
+    def _tokenizer_of(self, record: LevelRecord, folder: Path, decoder: Decoder) -> Tokenizer | None:
+        """The tokenizer of the level above where the tokens are the same, or the model's own."""
+        theirs = Vocabulary.of_folder(folder)
+        speaker, self._vocabulary = self._vocabulary, theirs
+        if "tokenizer" not in record.shares:
+            return Tokenizer.from_folder(folder)
+        if theirs.tokenizer is not None and not theirs.equals(speaker):
+            raise ModelError(
+                f"{folder}/tokenizer.json: differs from that of the level above {record.name}, which the manifest says "
+                "it shares; the same tokens are required. Convert again."
+            )
+        if (least := min(self.config.vocab_size, decoder.config.vocab_size)) < theirs.num_tokens:
+            raise ModelError(
+                f"{self.package.root}: level {record.name} and its target have {decoder.config.vocab_size} and "
+                f"{self.config.vocab_size} rows of tokens; {theirs.num_tokens} tokens need {theirs.num_tokens} rows in "
+                f"both, {least} are there. Choose a draft of the same family."
+            )
+        return self.levels[-1].tokenizer
 
     def _model(self, record: LevelRecord, folder: Path) -> Decoder:
         """A draft model in a folder of its own: the target of a nested package, or a 16-bit checkpoint."""
         if record.codec == "package":
             target = read_manifest(folder).levels[0].name
-            return self._stack.enter_context(LoadedPackage(folder, [target], *self._kernel)).levels[0].decoder
+            nested = self._stack.enter_context(LoadedPackage(folder, [target], *self._kernel)).levels[0].decoder
+            assert nested is not None
+            return nested
         checkpoint = self._stack.enter_context(open_checkpoint(folder))
         config = ModelConfig.from_file(folder / "config.json")
         weights = dense_weights(checkpoint.tensors, config, self.matrices)

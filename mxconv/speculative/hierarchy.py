@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from mxconv.arrays import F32
+from mxconv.checkpoint.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedLevel
-from mxconv.speculative.chain import link
+from mxconv.speculative.chain import Chain
 from mxconv.speculative.level import Step
 from mxconv.speculative.pace import paces
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics, Trace
-
-DEFAULT_NUM_DRAFT_TOKENS = 8
-DEFAULT_CONFIDENCE = 0.4
 
 Number = TypeVar("Number", int, float)
 Ending = Literal["length", "stop", "interrupted"]
@@ -76,7 +74,7 @@ class Hierarchy:
         given = None if num_draft_tokens == "auto" else num_draft_tokens
         self.num_draft_tokens = _one_each("--num-draft-tokens", given, defaults)
         self.confidence = _one_each("--confidence", confidence, thresholds)
-        self._paces = paces(self.adaptive, self.num_draft_tokens)
+        self._chain = Chain(self.levels, paces(self.adaptive, self.num_draft_tokens), self.confidence)
 
     def generate(
         self,
@@ -123,7 +121,7 @@ class Hierarchy:
         """
         self._check(len(prompt), max_new_tokens)
         trace = generation.trace
-        target = link(self.levels, self._paces, self.confidence, trace.statistics, selection.acceptance())
+        target = self._chain.link(trace.statistics, selection.acceptance())
         context = list(prompt)
         max_length = min(len(prompt) + max_new_tokens, target.decoder.config.max_position_embeddings + 1)
         while len(context) < max_length:

@@ -33,7 +33,6 @@ class NgramDraft:
                     break
                 tokens.append(token)
                 last = [*last[-1:], token]
-        self.statistics.num_proposed += len(tokens)
         return Proposal(tokens)
 
     def observe(self, tokens: Sequence[int], logits: F32) -> None:

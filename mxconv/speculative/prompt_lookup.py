@@ -51,7 +51,6 @@ class PromptLookup:
         with self.statistics.forward():
             self._follow(context)
             tokens = self._continuation(num_tokens)
-        self.statistics.num_proposed += len(tokens)
         return Proposal(tokens)
 
     def observe(self, tokens: Sequence[int], logits: F32) -> None:

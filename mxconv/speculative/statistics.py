@@ -76,9 +76,7 @@ class Trace:
                 now - then for now, then in zip(_counts(level)[:4], before[:4], strict=True)
             )
             seconds = level.seconds - before[4]
-            self.entries.append(
-                TraceEntry(self.num_rounds, level.name, asked, proposed, accepted, forwards, seconds)
-            )
+            self.entries.append(TraceEntry(self.num_rounds, level.name, asked, proposed, accepted, forwards, seconds))
         self.num_rounds += 1
 
 

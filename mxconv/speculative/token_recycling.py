@@ -56,7 +56,6 @@ class TokenRecycling:
                     break
                 last = int(self.candidates[last, 0])
                 tokens.append(last)
-        self.statistics.num_proposed += len(tokens)
         return Proposal(tokens)
 
     def observe(self, tokens: Sequence[int], logits: F32) -> None:
