@@ -97,13 +97,14 @@ class NgramTrainer:
             self._last = self._last[:0]
         if not token_ids:
             return
-        if (largest := max(max(token_ids) + 1, len(self._unigrams))) > MAX_VOCAB_SIZE:
+        if (vocab_size := max(max(token_ids) + 1, len(self._unigrams))) > MAX_VOCAB_SIZE:
             raise ModelError(
-                f"tokenizer: a vocabulary of {largest:,}; at most {MAX_VOCAB_SIZE:,} is required. Use another model."
+                f"tokenizer: a vocabulary of {vocab_size:,}; at most {MAX_VOCAB_SIZE:,} is required. Use another model."
             )
-        counts = np.bincount(np.array(token_ids, np.int64), minlength=len(self._unigrams))
-        counts[: len(self._unigrams)] += self._unigrams
-        self._unigrams = counts
+        if vocab_size > len(self._unigrams):
+            self._unigrams = np.pad(self._unigrams, (0, vocab_size - len(self._unigrams)))
+        distinct, counts = np.unique(np.array(token_ids, np.int64), return_counts=True)
+        self._unigrams[distinct] += counts
         tokens = np.concatenate([self._last, np.array(token_ids, np.uint64)])
         pairs = tokens[:-1] << TOKEN_BITS | tokens[1:]
         # those that begin and end before the piece were counted with the last one
