@@ -24,7 +24,8 @@ from mxconv.train.texts import read_pieces
 
 TOKEN_BITS = np.uint64(21)  # three tokens in 64 bits
 TOKEN_MASK = np.uint64((1 << 21) - 1)
-HELD_PER_ENTRY = 8  # distinct n-grams counted for each entry that may be kept
+HELD_PER_ENTRY = 4  # distinct n-grams counted for each entry that may be kept
+MIN_HELD = 1 << 20
 
 
 def train_ngram(
@@ -40,7 +41,7 @@ def train_ngram(
         texts: files of plain text, or .jsonl with `text` or `prompt` keys.
         tokenizer_folder: a model's folder or a package: anything with the tokenizer.json of the target.
         min_count: the least count of a context's best next token, at least 1.
-        max_entries: the most contexts to keep, at least 1. Memory grows with it: about 300 bytes each.
+        max_entries: the most contexts to keep, at least 1. Memory grows with it, by at most 600 bytes each.
         progress: told the bytes read.
 
     Raises:
@@ -50,7 +51,7 @@ def train_ngram(
         raise ModelError(f"min_count {min_count}, max_entries {max_entries}; each must be at least 1. Choose others.")
     num_bytes = sum(check_regular_file(path) for path in texts)
     tokenizer = Tokenizer.from_folder(tokenizer_folder)
-    trainer = NgramTrainer(tokenizer.vocab_size, max_held=HELD_PER_ENTRY * max_entries)
+    trainer = NgramTrainer(tokenizer.vocab_size, max(HELD_PER_ENTRY * max_entries, MIN_HELD))
     num_read = 0
 
     def count_bytes(num_bytes_more: int) -> None:
@@ -96,13 +97,14 @@ class NgramTrainer:
             self._last = self._last[:0]
         if not token_ids:
             return
-        if (largest := max(max(token_ids) + 1, len(self._unigrams))) > MAX_VOCAB_SIZE:
+        if (vocab_size := max(max(token_ids) + 1, len(self._unigrams))) > MAX_VOCAB_SIZE:
             raise ModelError(
-                f"tokenizer: a vocabulary of {largest:,}; at most {MAX_VOCAB_SIZE:,} is required. Use another model."
+                f"tokenizer: a vocabulary of {vocab_size:,}; at most {MAX_VOCAB_SIZE:,} is required. Use another model."
             )
-        counts = np.bincount(np.array(token_ids, np.int64), minlength=len(self._unigrams))
-        counts[: len(self._unigrams)] += self._unigrams
-        self._unigrams = counts
+        if vocab_size > len(self._unigrams):
+            self._unigrams = np.pad(self._unigrams, (0, vocab_size - len(self._unigrams)))
+        distinct, counts = np.unique(np.array(token_ids, np.int64), return_counts=True)
+        self._unigrams[distinct] += counts
         tokens = np.concatenate([self._last, np.array(token_ids, np.uint64)])
         pairs = tokens[:-1] << TOKEN_BITS | tokens[1:]
         # those that begin and end before the piece were counted with the last one

@@ -28,6 +28,8 @@ class NgramCounts:
 
     def add(self, ngrams: U64) -> None:
         """Count occurrences, (n,)."""
+        if not len(ngrams):
+            return
         self._buffer.append(ngrams)
         self._num_buffered += len(ngrams)
         if self._num_buffered >= BUFFERED:

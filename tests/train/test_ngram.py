@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.numpy
 from checkpoints import write_tiny_tokenizer
@@ -18,7 +19,7 @@ from mxconv.checkpoint.ngram_file import write_ngram_table
 from mxconv.checkpoint.ngram_table import NgramTable
 from mxconv.errors import MxconvError
 from mxconv.train import ngram_counts, texts
-from mxconv.train.ngram import NgramTrainer, train_ngram
+from mxconv.train.ngram import Followers, NgramTrainer, train_ngram
 
 VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
 GOLDEN = json.loads((VECTORS / "ngram.json").read_text())
@@ -133,6 +134,17 @@ def test_a_table_of_counts_that_were_pruned_holds_probabilities(docs: list[list[
         assert all(0 < probability <= 1 for _, probability in entries.values())
     if table.num_pruned == 0:
         assert found == rounded(REFERENCE.count(docs, 1))
+
+
+def test_pairs_that_were_dropped_have_the_probability_of_what_is_left() -> None:
+    """P(w | b) by the rule: of a pair that is counted, of one that is not, and behind a token that nothing follows."""
+    pairs = np.array([1 << 21 | 2, 1 << 21 | 3], np.uint64)
+    left = Followers.of(pairs, np.array([3, 1]))
+    chances = np.array([0.1, 0.2, 0.3, 0.4])
+    found = left.probability(np.array([1, 1, 0, 2], np.uint64), np.array([2, 0, 3, 3], np.uint32), chances)
+    assert found.tolist() == [(3 + 2 * 0.3) / (4 + 2), (0 + 2 * 0.1) / (4 + 2), 0.4, 0.4]
+    nothing = Followers.of(pairs[:0], np.array([], np.int64))
+    assert nothing.probability(np.array([1], np.uint64), np.array([2], np.uint32), chances).tolist() == [0.3]
 
 
 def test_ids_above_the_vocabulary_raise_it() -> None:
