@@ -56,12 +56,10 @@ class TargetText:
         """
         cache = KVCache(target.config)
         tokens = list(prompt)
-        todo = tokens
         limit = min(len(prompt) + max_new_tokens, target.config.max_position_embeddings + 1)
-        while len(tokens) < max(limit, len(prompt) + 1):
-            todo = [int(greedy(target.forward(todo, cache, last_only=True))[0])]
-            tokens = [*tokens, *todo]
-            if todo[0] in stop_tokens:
+        while len(tokens) < max(limit, len(prompt) + 1):  # at least one pass, which refuses a prompt that is too long
+            tokens.append(int(greedy(target.forward(tokens[cache.length :], cache, last_only=True))[0]))
+            if tokens[-1] in stop_tokens:
                 break
         return cls(tokens, len(prompt), cache)
 

@@ -105,8 +105,10 @@ def test_a_rate_needs_proposals() -> None:
     assert TargetText.write(TARGET, PROMPT, 12).drafted_by(TARGET, 4).acceptance_rate == 1.0
 
 
-def test_a_draft_of_another_architecture_and_a_prompt_of_nothing_are_refused() -> None:
+def test_a_draft_of_another_architecture_and_prompts_that_cannot_be_evaluated_are_refused() -> None:
     with pytest.raises(ModelError, match="a KV cache of 3 layers"):
         TargetText.write(TARGET, PROMPT, 9).drafted_by(target_level(num_layers=2).decoder, 4)
     with pytest.raises(ModelError, match="0 tokens to evaluate"):
         TargetText.write(TARGET, [], 9)
+    with pytest.raises(ModelError, match=f"{MAX_POSITIONS + 2} positions; the model has {MAX_POSITIONS}"):
+        TargetText.write(TARGET, [1] * (MAX_POSITIONS + 2), 9)
