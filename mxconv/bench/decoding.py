@@ -65,7 +65,7 @@ def bench_decoding(
     strategies = strategies_of(loaded.levels)
     hierarchies = {name: Hierarchy(levels) for name, levels in strategies.items()}
     bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
-    num_bytes = {level.name: bytes_per_forward(loaded, level.record) for level in loaded.levels}
+    num_bytes = {level.name: bytes_per_forward(loaded, level) for level in loaded.levels}
     stop = loaded.tokenizer.eos_token_ids
     runs: dict[str, list[_Run]] = {name: [] for name in strategies}
     for number, text in enumerate(prompts):

@@ -16,6 +16,7 @@ from mxconv.bench.samples import spread
 from mxconv.bench.traffic import bytes_per_forward
 from mxconv.errors import MxconvError
 from mxconv.model.cache import KVCache
+from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.progress import Progress, silent
 
@@ -60,23 +61,28 @@ def bench_forwards(
     results = []
     for number, level in enumerate(loaded.levels):
         progress("forward passes", number, len(loaded.levels))
-        num_bytes = bytes_per_forward(loaded, level.record)
-        results += _level(level, num_bytes, bandwidth, sorted(num_tokens), num_samples)
+        if level.decoder is not None:  # a look-up has no forward pass
+            num_bytes = bytes_per_forward(loaded, level)
+            results += _level(level, level.decoder, num_bytes, bandwidth, sorted(num_tokens), num_samples)
     progress("forward passes", len(loaded.levels), len(loaded.levels))
     return results
 
 
 def _level(
-    level: LoadedLevel, num_bytes: int, bandwidth: ReadBandwidth, widths: Sequence[int], num_samples: int
+    level: LoadedLevel,
+    decoder: Decoder,
+    num_bytes: int,
+    bandwidth: ReadBandwidth,
+    widths: Sequence[int],
+    num_samples: int,
 ) -> list[ForwardResult]:
-    decoder = level.decoder
     config = decoder.config
     context = max(min(CONTEXT, config.max_position_embeddings - widths[-1]), 1)
     ids = [int(token) for token in np.random.default_rng(0).integers(0, config.vocab_size, context + widths[-1])]
     cache = KVCache(config, context + widths[-1])
     decoder.forward(ids[:context], cache, last_only=True)
     if level.record.kind == "target":
-        _check_rows(level, cache, ids[context:])
+        _check_rows(level.name, decoder, cache, ids[context:])
 
     def forward(width: int) -> None:
         decoder.forward(ids[context : context + width], cache)
@@ -112,15 +118,15 @@ def _summarize(
     )
 
 
-def _check_rows(level: LoadedLevel, cache: KVCache, ids: Sequence[int]) -> None:
+def _check_rows(name: str, decoder: Decoder, cache: KVCache, ids: Sequence[int]) -> None:
     """The first token's logits must be the same bits alone and among all others."""
     length = cache.length
-    together = level.decoder.forward(ids, cache)[0].copy()
+    together = decoder.forward(ids, cache)[0].copy()
     cache.truncate(length)
-    alone = level.decoder.forward(ids[:1], cache)[0]
+    alone = decoder.forward(ids[:1], cache)[0]
     cache.truncate(length)
     if not np.array_equal(alone.view(np.uint32), together.view(np.uint32)):
         raise MxconvError(
-            f"level {level.name}: a token has other logits alone than among {len(ids)}; the same bits are required. "
+            f"level {name}: a token has other logits alone than among {len(ids)}; the same bits are required. "
             "It is not measured; please report this as a defect."
         )

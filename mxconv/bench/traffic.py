@@ -7,25 +7,32 @@ KV cache are not: together they are a thousandth of a model.
 from math import prod
 from pathlib import Path
 
-from mxconv.checkpoint.manifest import LevelRecord, TensorRecord
+from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
-from mxconv.model.loader import EMBEDDING, HEAD, LoadedPackage
+from mxconv.model.loader import EMBEDDING, HEAD, LoadedLevel, LoadedPackage
+from mxconv.model.skipped import Skipped
+from mxconv.speculative.part_bytes import PartBytes
 
 BYTES_PER_WEIGHT = 2  # of what is kept
 
 
-def bytes_per_forward(loaded: LoadedPackage, record: LevelRecord) -> int:
-    """Bytes of weights that one forward pass of a level reads, whatever the number of tokens."""
-    if record.kind != "model":
-        return package_bytes(loaded.package, record.kind == "self-draft")
-    assert record.path is not None
-    folder = loaded.package.root / record.path
-    if record.codec == "package":
-        with Package(folder) as package:
+def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
+    """Bytes of weights that one forward pass of a level reads, whatever the number of tokens; none for a look-up."""
+    if level.decoder is None:
+        return 0
+    if level.record.kind == "layer-skip":
+        skipped = Skipped.parse(level.record.skipped or "", level.decoder.config.num_hidden_layers)
+        parts = PartBytes.of(level.decoder)  # relative to each other: what is stored may take fewer bits
+        return round(package_bytes(loaded.package, is_draft=False) * parts.total(skipped) / parts.total())
+    if level.record.kind != "model":
+        return package_bytes(loaded.package, level.record.kind == "self-draft")
+    assert level.folder is not None
+    if level.record.codec == "package":
+        with Package(level.folder) as package:
             return package_bytes(package, is_draft=False)
-    return checkpoint_bytes(folder)
+    return checkpoint_bytes(level.folder)
 
 
 def package_bytes(package: Package, is_draft: bool) -> int:

@@ -66,11 +66,10 @@ class DraftSpec:
             path: of its folder or file in the package.
             same_tokenizer: whether a model has the vocabulary of the level above.
         """
-        kinds: dict[SpecKind, Kind] = {"checkpoint": "model", "package": "model"}
-        kind: Kind = kinds[self.kind] if self.kind in kinds else self.kind  # type: ignore[assignment]
+        kind: Kind = "model" if self.kind in ("checkpoint", "package") else self.kind
         shares: list[Shared] = ["tokenizer"] if same_tokenizer else []
         if kind in ("layer-skip", "streaming"):
-            shares = ["weights", *(["kv_cache"] if self.cache == "shared" else []), "tokenizer"]  # type: ignore[list-item]
+            shares = ["weights", "kv_cache", "tokenizer"] if self.cache == "shared" else ["weights", "tokenizer"]
         default = DEFAULT_CONFIDENCE if same_tokenizer else DEFAULT_FOREIGN_CONFIDENCE
         return LevelRecord(
             name=name,

@@ -43,6 +43,7 @@ class LoadedLevel:
     decoder: Decoder | None  # a look-up has none
     tokenizer: Tokenizer | None = None  # whose tokens it speaks: the very object of another level, or one of its own
     table: NgramTable | None = None
+    folder: Path | None = None  # of a model that is not the package's own
 
     @property
     def name(self) -> str:
@@ -123,7 +124,7 @@ class LoadedPackage:
                 f"{self.package.root}: level {record.name} without a path; a model needs one. Convert again."
             )
         decoder = self._model(record, place)
-        return LoadedLevel(record, decoder, self._tokenizer_of(record, place, decoder))
+        return LoadedLevel(record, decoder, self._tokenizer_of(record, place, decoder), folder=place)
 
     def _load_spec(self, spec: DraftSpec, target: Weights) -> LoadedLevel:
         """A level that is no part of the package."""

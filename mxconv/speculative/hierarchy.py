@@ -128,11 +128,11 @@ class Hierarchy:
             begin = time.perf_counter()
             trace.begin_round()
             # the prompt goes through the target alone: a shared cache must hold its own keys and values
-            is_prompt = len(target.session.tokens) < len(context) - 1 or not generation.token_ids
+            is_prompt = len(target.session.tokens) < len(context) - 1
             step = target.step(context, 1 if is_prompt else max_length - len(context))
             trace.end_round()
             generation.seconds += time.perf_counter() - begin
-            if is_prompt:
+            if not generation.token_ids:
                 generation.prompt_seconds = generation.seconds
             for token, logits in _until(stop_tokens, step):
                 context.append(token)
