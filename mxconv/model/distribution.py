@@ -1,0 +1,106 @@
+"""From logits to the distribution that a token is drawn from: temperature, then top-k, then top-p."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from mxconv.arrays import F32, F64, I64
+from mxconv.errors import ModelError
+
+FIRST_NUM_SORTED = 256  # trained models seldom need more tokens to make up a top_p; then 8 times as many
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How random the next token is.
+
+    Args:
+        temperature: divides the logits; above 0, 1 leaves them as they are.
+        top_k: how many of the most likely tokens stay, and all that equal the last of them; 0 keeps every token.
+        top_p: the fewest most likely tokens stay whose probabilities reach this, one at least; 1 keeps every token.
+
+    Raises:
+        ModelError: a value outside of these limits.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (_is_number(self.temperature) and 0 < self.temperature < math.inf):
+            raise ModelError(
+                f"temperature: {self.temperature!r}; a finite number above 0 is required. "
+                "Decode greedily to always get the most likely token."
+            )
+        if type(self.top_k) is not int or self.top_k < 0:
+            raise ModelError(f"top_k: {self.top_k!r}; a whole number is required, 0 for all tokens. Change it.")
+        if not (_is_number(self.top_p) and 0 <= self.top_p <= 1):
+            raise ModelError(f"top_p: {self.top_p!r}; a number from 0 to 1 is required, 1 for all tokens. Change it.")
+
+
+def distribution(logits: F32, sampling: Sampling) -> F64:
+    """The probabilities that a token is drawn with.
+
+    A pure function of the row: equal logits give equal bits. Among equally likely tokens at the edge of top_p those
+    with the lowest ids stay, as the greedy choice takes the lowest id.
+
+    Args:
+        logits: (vocab_size,) float32; -inf for what may not be drawn.
+        sampling: temperature, top_k and top_p, applied in this order.
+
+    Returns:
+        (vocab_size,) float64, their sum 1 up to rounding.
+
+    Raises:
+        ModelError: the largest logit is not finite: every logit is -inf, or one is inf or NaN.
+
+    Source:
+        Order and limits are those of transformers' TemperatureLogitsWarper, TopKLogitsWarper and TopPLogitsWarper.
+    """
+    largest = logits.max()
+    if not np.isfinite(largest):
+        raise ModelError(
+            f"logits: the largest of {logits.size:,} is {largest}; a finite one is required to draw a token. "
+            "Check the weights with mxconv verify, and use less extreme ones."
+        )
+    kept = _top_k(logits, sampling.top_k)
+    with np.errstate(over="ignore"):  # far below the largest: -inf is as good
+        exponents = (logits[kept].astype(np.float64) - np.float64(largest)) / sampling.temperature
+    weights: F64 = np.exp(exponents)
+    if sampling.top_p < 1:
+        nucleus = _top_p(weights, sampling.top_p * float(weights.sum()))
+        kept, weights = kept[nucleus], weights[nucleus]
+    probabilities = np.zeros(logits.size, np.float64)
+    probabilities[kept] = weights / weights.sum()
+    return probabilities
+
+
+def _top_k(logits: F32, num_tokens: int) -> I64:
+    """Ascending ids of the largest logits, and of what equals the last of them."""
+    if not 0 < num_tokens < logits.size:
+        return np.arange(logits.size)
+    return np.flatnonzero(logits >= np.partition(logits, -num_tokens)[-num_tokens])
+
+
+def _top_p(weights: F64, needed: float) -> I64:
+    """Ascending indices of the fewest largest weights whose sum reaches `needed`; one at least.
+
+    Only as many are sorted as it takes: a vocabulary has 150,000 tokens, and a few hundred hold the probability.
+    """
+    num_sorted = FIRST_NUM_SORTED
+    while True:
+        if num_sorted < weights.size:
+            candidates = np.flatnonzero(weights >= np.partition(weights, -num_sorted)[-num_sorted])
+        else:
+            candidates = np.arange(weights.size)
+        falling = candidates[np.argsort(-weights[candidates], kind="stable")]
+        sums = np.cumsum(weights[falling])
+        if sums[-1] >= needed or len(candidates) == weights.size:
+            return np.sort(falling[: 1 + int(np.searchsorted(sums, needed))])
+        num_sorted *= 8
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
