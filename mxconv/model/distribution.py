@@ -8,7 +8,8 @@ import numpy as np
 from mxconv.arrays import F32, F64, I64
 from mxconv.errors import ModelError
 
-FIRST_NUM_SORTED = 256  # trained models seldom need more tokens to make up a top_p; then 8 times as many
+NUM_BUCKETS = 4096
+NEGLIGIBLE = 64.0  # e^-64 of the most likely token
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def distribution(logits: F32, sampling: Sampling) -> F64:
         exponents = (logits[kept].astype(np.float64) - np.float64(largest)) / sampling.temperature
     weights: F64 = np.exp(exponents)
     if sampling.top_p < 1:
-        nucleus = _top_p(weights, sampling.top_p * float(weights.sum()))
+        nucleus = _top_p(exponents, weights, sampling.top_p * float(weights.sum()))
         kept, weights = kept[nucleus], weights[nucleus]
     probabilities = np.zeros(logits.size, np.float64)
     probabilities[kept] = weights / weights.sum()
@@ -84,22 +85,22 @@ def _top_k(logits: F32, num_tokens: int) -> I64:
     return np.flatnonzero(logits >= np.partition(logits, -num_tokens)[-num_tokens])
 
 
-def _top_p(weights: F64, needed: float) -> I64:
+def _top_p(exponents: F64, weights: F64, needed: float) -> I64:
     """Ascending indices of the fewest largest weights whose sum reaches `needed`; one at least.
 
-    Only as many are sorted as it takes: a vocabulary has 150,000 tokens, and a few hundred hold the probability.
+    Only tokens about as likely as the last one are sorted, not the 150,000 of a vocabulary: `exponents` are cut into
+    buckets, of which all but one stay or go as a whole.
     """
-    num_sorted = FIRST_NUM_SORTED
-    while True:
-        if num_sorted < weights.size:
-            candidates = np.flatnonzero(weights >= np.partition(weights, -num_sorted)[-num_sorted])
-        else:
-            candidates = np.arange(weights.size)
-        falling = candidates[np.argsort(-weights[candidates], kind="stable")]
-        sums = np.cumsum(weights[falling])
-        if sums[-1] >= needed or len(candidates) == weights.size:
-            return np.sort(falling[: 1 + int(np.searchsorted(sums, needed))])
-        num_sorted *= 8
+    depth = np.minimum(-exponents, NEGLIGIBLE)
+    buckets = (depth * (NUM_BUCKETS / max(float(depth.max()), 1.0))).astype(np.int64)
+    sums = np.cumsum(np.bincount(buckets, weights))
+    edge = min(int(np.searchsorted(sums, needed)), len(sums) - 1)
+    whole = np.flatnonzero(buckets < edge)
+    members = np.flatnonzero(buckets == edge)
+    falling = members[np.argsort(-exponents[members], kind="stable")]
+    above = float(sums[edge - 1]) if edge else 0.0
+    num_kept = 1 + int(np.searchsorted(above + np.cumsum(weights[falling]), needed))
+    return np.sort(np.concatenate([whole, falling[:num_kept]]))
 
 
 def _is_number(value: object) -> bool:
