@@ -101,6 +101,7 @@ def _sentencepiece() -> Backend:
     """As Llama 2 has it: a space before the text, bytes for unknown characters; and NFC, as Qwen has it."""
     trained = Backend(models.BPE())
     trained.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # or it learns whole sentences
     trainer = trainers.BpeTrainer(vocab_size=200, special_tokens=[], show_progress=False, limit_alphabet=40)
     trained.train_from_iterator(_corpus(), trainer)
     names = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))]
