@@ -28,6 +28,9 @@ class Tokenizer:
 
     def __init__(self, backend: "Backend", bos_token_id: int | None, eos_token_ids: frozenset[int], name: str) -> None:
         self._backend = backend
+        self._special_token_ids = {
+            token for token, added in backend.get_added_tokens_decoder().items() if added.special
+        }
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
         self.name = name
@@ -74,6 +77,23 @@ class Tokenizer:
             ) from error
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
+
+    def encode_from(self, text: str, begin: int) -> list[int]:
+        """Token ids of what begins at character `begin` of a text or later, without special tokens around it.
+
+        Where a token spans that place, its end is missing from the result.
+        """
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return [token for token, (start, _) in zip(encoding.ids, encoding.offsets, strict=True) if start >= begin]
+
+    def is_silent(self, token: int) -> bool:
+        """Whether `decode` leaves a token out: a special one, or none of this tokenizer."""
+        return token in self._special_token_ids or self._backend.id_to_token(token) is None
+
+    def is_byte(self, token: int) -> bool:
+        """Whether a token is a single byte, written as <0xE2>, of which several may make a character."""
+        content = self._backend.id_to_token(token)
+        return content is not None and len(content) == 6 and content.startswith("<0x")
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids. Bytes that make no whole character become U+FFFD."""
