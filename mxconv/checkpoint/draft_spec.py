@@ -66,7 +66,7 @@ class DraftSpec:
             path: of its folder or file in the package.
             same_tokenizer: whether a model has the vocabulary of the level above.
         """
-        kind: Kind = "model" if self.kind in ("checkpoint", "package") else self.kind
+        kind: Kind = "model" if self.kind == "checkpoint" or self.kind == "package" else self.kind
         shares: list[Shared] = ["tokenizer"] if same_tokenizer else []
         if kind in ("layer-skip", "streaming"):
             shares = ["weights", "kv_cache", "tokenizer"] if self.cache == "shared" else ["weights", "tokenizer"]

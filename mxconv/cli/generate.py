@@ -5,11 +5,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxconv.cli.generate_options import (
+    ACCEPT,
+    CONFIDENCE,
+    DRAFT,
+    KERNEL,
+    LEVELS,
+    NUM_DRAFT_TOKENS,
+    SEED,
+    TEMPERATURE,
+    THREADS,
+    TOP_K,
+    TOP_P,
+    draft_lengths,
+    level_names,
+    thresholds,
+)
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.model.loader import LoadedPackage
-    from mxconv.speculative.hierarchy import Generation, Hierarchy
+    from mxconv.speculative.hierarchy import Generation
+    from mxconv.speculative.text_model import Answer, Options, TextModel
+
+INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
 
 def generate(
@@ -17,76 +35,106 @@ def generate(
     prompt: Annotated[str | None, typer.Option(help="A prompt.")] = None,
     prompts: Annotated[Path | None, typer.Option(help="A .jsonl file with a `prompt` a line.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")] = 64,
-    levels: Annotated[
-        str | None, typer.Option(help="Comma-separated levels to use, the target first; all by default.")
-    ] = None,
-    num_draft_tokens: Annotated[
-        str | None, typer.Option(help="Draft tokens a round: one number, or one a draft level: 8,4.")
-    ] = None,
-    confidence: Annotated[
-        str | None, typer.Option(help="Stop drafting below this probability: one number, or one a draft level.")
-    ] = None,
-    kernel: Annotated[
-        str | None, typer.Option(help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of native kernels; all processors by default.")
-    ] = None,
+    levels: LEVELS = None,
+    draft: DRAFT = None,
+    num_draft_tokens: NUM_DRAFT_TOKENS = None,
+    confidence: CONFIDENCE = None,
+    temperature: TEMPERATURE = 0.0,
+    top_k: TOP_K = 0,
+    top_p: TOP_P = 1.0,
+    seed: SEED = 0,
+    accept: ACCEPT = "coupled",
+    chat: Annotated[bool, typer.Option("--chat", help="Put prompts into the model's chat template.")] = False,
+    system: Annotated[str | None, typer.Option(help="With --chat: a system message before each prompt.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="A text that ends the generation. Repeatable.")] = None,
+    kernel: KERNEL = None,
+    threads: THREADS = None,
     check: Annotated[bool, typer.Option("--check", help="Decode plainly too, and compare.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Decode greedily: drafts guess, the target decides every token."""
+    """Decode: drafts guess, the target decides every token. Ctrl-C ends it with what there is."""
     from mxconv.errors import ModelError
-    from mxconv.model.loader import LoadedPackage
-    from mxconv.speculative.hierarchy import Hierarchy
     from mxconv.speculative.prompts import read_prompts
+    from mxconv.speculative.text_model import load
 
     if (prompt is None) == (prompts is None):
         raise typer.BadParameter("give either --prompt or --prompts")
+    if check and accept == "rejection" and temperature:
+        raise typer.BadParameter(
+            "--check compares tokens, and under --accept rejection those differ"
+        )
+    if system is not None and not chat:
+        raise typer.BadParameter("--system needs --chat")
     texts = [prompt] if prompt is not None else read_prompts(prompts) if prompts is not None else []
-    names = [name.strip() for name in levels.split(",")] if levels is not None else None
-    draft_lengths = _numbers("--num-draft-tokens", num_draft_tokens, int)
-    thresholds = _numbers("--confidence", confidence, float)
+    options: Options = {
+        "max_new_tokens": max_new_tokens,
+        "num_draft_tokens": draft_lengths(num_draft_tokens),
+        "confidence": thresholds(confidence),
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "accept": accept,
+        "stop_strings": stop or [],
+    }
     if trace is not None:
         _check_new(trace)
-    with LoadedPackage(package, names, kernel, threads) as loaded:
-        hierarchy = Hierarchy(loaded.levels, draft_lengths, thresholds)
-        plain = Hierarchy(loaded.levels[:1]) if check else None
-        results = []
-        traces = []
-        with progress_bars("prompts") as progress:
-            for number, text in enumerate(texts, 1):
-                result, generation = _run(loaded, hierarchy, plain, text, max_new_tokens)
-                results.append(result)
-                traces.append(generation)
+    results: list[dict[str, Any]] = []
+    generations: list[Generation] = []
+    streams = prompt is not None and not json_output
+    with (
+        load(package, draft or (), kernel, threads, level_names(levels)) as model,
+        progress_bars("tokens" if prompt is not None else "prompts") as progress,
+    ):
+        for number, text in enumerate(texts, 1):
+            answer = model.stream(_messages(text, system) if chat else text, **options)
+            if streams:
+                console(json_output).print(text, style="dim", end="", highlight=False, markup=False)
+            for piece in answer.until_interrupted():
+                if streams:
+                    console(json_output).print(piece, end="", highlight=False, markup=False)
+                elif prompt is not None:
+                    progress("generate", len(answer.token_ids), max_new_tokens)
+            if streams:
+                console(json_output).print()
+            results.append(_result(text, answer))
+            generations.append(answer.generation)
+            if answer.generation.ending == "interrupted":
+                break
+            if check:
+                results[-1] |= _comparison(model, answer, options)
+            if prompts is not None:
                 progress("generate", number, len(texts))
     members: dict[str, Any] = {"results": results}
-    if check:
-        members["geomean_speedup"] = _geomean([result["speedup"] for result in results])
+    if check and (speedups := [result["speedup"] for result in results if "speedup" in result]):
+        members["geomean_speedup"] = _geomean(speedups)
     if trace is not None:
-        _write_trace(trace, traces)
-    _print(members, json_output)
+        _write_trace(trace, generations)
+    _print(members, json_output, with_texts=not streams)
     if json_output:
         print_json(members)
-    if check and not all(result["identical_to_target"] for result in results):
+    if different := sum(not result.get("identical_to_target", True) for result in results):
         raise ModelError(
-            f"{package}: {sum(not r['identical_to_target'] for r in results)} of {len(results)} texts differ from "
-            "plain decoding; none may. Please report this as a defect."
+            f"{package}: {different} of {len(results)} texts differ from plain decoding; none may. "
+            "Please report this as a defect."
         )
+    if generations[-1].ending == "interrupted":
+        raise typer.Exit(INTERRUPTED)
 
 
-def _run(
-    loaded: "LoadedPackage", hierarchy: "Hierarchy", plain: "Hierarchy | None", text: str, max_new_tokens: int
-) -> tuple[dict[str, Any], "Generation"]:
-    """Decode one prompt; the result's members, and the generation for its trace."""
-    tokenizer = loaded.tokenizer
-    ids = tokenizer.encode(text)
-    generation = hierarchy.generate(ids, max_new_tokens, tokenizer.eos_token_ids)
-    result: dict[str, Any] = {
+def _messages(text: str, system: str | None) -> list[dict[str, str]]:
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": text}]
+
+
+def _result(text: str, answer: "Answer") -> dict[str, Any]:
+    generation = answer.generation
+    return {
         "prompt": text,
-        "text": tokenizer.decode(generation.token_ids),
+        "text": answer.text,
         "token_ids": generation.token_ids,
+        "ending": generation.ending,
         "seconds": generation.seconds,
         "tokens_per_second": generation.tokens_per_second,
         "rounds": generation.trace.num_rounds,
@@ -97,30 +145,22 @@ def _run(
                 "num_proposed": level.num_proposed,
                 "num_accepted": level.num_accepted,
                 "acceptance_rate": level.acceptance_rate,
+                "acceptance_by_position": level.acceptance_by_position,
                 "seconds": level.seconds,
             }
             for level in generation.trace.statistics
         ],
     }
-    if plain is not None:
-        expected = plain.generate(ids, max_new_tokens, tokenizer.eos_token_ids)
-        result["identical_to_target"] = expected.token_ids == generation.token_ids
-        result["speedup"] = expected.seconds / generation.seconds
-    return result, generation
 
 
-def _numbers(flag: str, text: str | None, kind: type[Any]) -> list[Any] | None:
-    """A comma-separated list of numbers in the flag's range."""
-    if text is None:
-        return None
-    low, high = (1, 64) if kind is int else (0, 1)
-    try:
-        numbers = [kind(part) for part in text.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(f"{flag}: {text!r}; numbers joined by commas are required.") from error
-    if not all(low <= number <= high for number in numbers):
-        raise typer.BadParameter(f"{flag}: {text!r}; numbers from {low} to {high} are required.")
-    return numbers
+def _comparison(model: "TextModel", answer: "Answer", options: "Options") -> dict[str, Any]:
+    """The same prompt without drafts."""
+    plain: Options = {**options, "drafts": [], "num_draft_tokens": None, "confidence": None}
+    expected = model.generate(answer.prompt, **plain)
+    return {
+        "identical_to_target": expected.token_ids == answer.token_ids and expected.text == answer.text,
+        "speedup": expected.generation.seconds / answer.generation.seconds,
+    }
 
 
 def _check_new(path: Path) -> None:
@@ -157,13 +197,13 @@ def _write_trace(path: Path, generations: "list[Generation]") -> None:
         raise ModelError(f"{path}: cannot be written ({error.strerror}). Check the path.") from error
 
 
-def _print(members: dict[str, Any], json_output: bool) -> None:
+def _print(members: dict[str, Any], json_output: bool, with_texts: bool) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     out = console(json_output)
     results = members["results"]
-    for result in results:
+    for result in results if with_texts else []:
         out.print(f"[dim]{escape(result['prompt'])}[/dim]{escape(result['text'])}", highlight=False)
     table = Table("level", "forward passes", "proposed", "accepted", "acceptance", "seconds")
     for index, level in enumerate(results[0]["levels"]):
@@ -189,9 +229,9 @@ def _print(members: dict[str, Any], json_output: bool) -> None:
         highlight=False,
     )
     if "geomean_speedup" in members:
-        same = sum(result["identical_to_target"] for result in results)
+        checked = [result["identical_to_target"] for result in results if "identical_to_target" in result]
         out.print(
-            f"{same} of {len(results)} texts identical to plain greedy decoding; "
+            f"{sum(checked)} of {len(checked)} texts identical to plain decoding; "
             f"{members['geomean_speedup']:.2f}x its speed",
             highlight=False,
         )

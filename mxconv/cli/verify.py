@@ -6,6 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxconv.cli.generate_options import (
+    CONFIDENCE,
+    DRAFT,
+    KERNEL,
+    LEVELS,
+    NUM_DRAFT_TOKENS,
+    SEED,
+    TEMPERATURE,
+    THREADS,
+    TOP_K,
+    TOP_P,
+    draft_lengths,
+    level_names,
+    thresholds,
+)
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -20,10 +35,16 @@ def verify(
         Path | None, typer.Option(help="Prompts (.jsonl, key `prompt`) to decode with and without drafts.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens a prompt for --decode.")] = 64,
-    kernel: Annotated[str | None, typer.Option(help="Kernels for --decode: numpy or a native implementation.")] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of native kernels for --decode; all processors by default.")
-    ] = None,
+    levels: LEVELS = None,
+    draft: DRAFT = None,
+    num_draft_tokens: NUM_DRAFT_TOKENS = None,
+    confidence: CONFIDENCE = None,
+    temperature: TEMPERATURE = 0.0,
+    top_k: TOP_K = 0,
+    top_p: TOP_P = 1.0,
+    seed: SEED = 0,
+    kernel: KERNEL = None,
+    threads: THREADS = None,
     write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -31,8 +52,13 @@ def verify(
     from contextlib import ExitStack
     from dataclasses import replace
 
+    from mxconv.checkpoint.draft_spec import parse_draft
     from mxconv.checkpoint.source import open_checkpoint
+    from mxconv.model.distribution import Sampling
+    from mxconv.model.loader import LoadedPackage
+    from mxconv.speculative.hierarchy import Hierarchy
     from mxconv.speculative.prompts import read_prompts
+    from mxconv.speculative.selection import Selection
     from mxconv.verify import verify as verify_package
     from mxconv.verify import verify_decoding, write_certificate
 
@@ -43,7 +69,12 @@ def verify(
         verification = verify_package(package, checkpoint, progress)
     if prompts and verification.ok:
         with progress_bars("prompts") as progress:
-            record = verify_decoding(package, prompts, max_new_tokens, progress, kernel, threads)
+            specs = [parse_draft(text) for text in draft or ()]
+            sampling = Sampling(temperature, top_k, top_p) if temperature else None
+            with LoadedPackage(package, level_names(levels), kernel, threads, specs) as loaded:
+                hierarchy = Hierarchy(loaded.levels, draft_lengths(num_draft_tokens), thresholds(confidence))
+                selection = Selection(sampling, seed=seed)
+                record = verify_decoding(loaded, hierarchy, prompts, max_new_tokens, selection, progress)
         verification = replace(verification, decode=record)
     if write and verification.ok:
         write_certificate(package, verification)

@@ -14,6 +14,7 @@ from mxconv.speculative.pace import AdaptivePace, FixedPace, Pace
 from mxconv.speculative.prompt_lookup import PromptLookup
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.through_text import ThroughText
 from mxconv.speculative.token_recycling import TokenRecycling
 
 
@@ -102,8 +103,6 @@ class Chain:
         ours, theirs = self._levels[consumer].tokenizer, self._levels[index].tokenizer
         if ours is theirs or ours is None or theirs is None:
             return draft
-        from mxconv.speculative.through_text import ThroughText
-
         return ThroughText(draft, ours, theirs, draft.statistics, self._speaker(index).max_position_embeddings)
 
     def _speaker(self, index: int) -> ModelConfig:

@@ -24,6 +24,12 @@ class LevelStatistics:
         """Accepted over proposed; None where nothing was proposed (the target, or an unused level)."""
         return self.num_accepted / self.num_proposed if self.num_proposed else None
 
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """[i]: of the proposals with a token at place i, the share in which it was accepted."""
+        accepted = self.accepted_by_position + [0] * len(self.proposed_by_position)
+        return [mine / of for mine, of in zip(accepted, self.proposed_by_position, strict=False)]
+
     def count(self, num_asked: int, num_proposed: int, num_accepted: int) -> None:
         """One proposal of this level and what became of it; called by the level above."""
         self.num_asked += num_asked

@@ -1,0 +1,64 @@
+"""Options that `generate` and `verify` have in common: which levels take part, and how tokens are chosen."""
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+DRAFT = Annotated[
+    list[str] | None,
+    typer.Option(help="A further draft below the others, as for quantize: prompt-lookup, ngram:TABLE. Repeatable."),
+]
+LEVELS = Annotated[str | None, typer.Option(help="Comma-separated levels to use, the target first; all by default.")]
+NUM_DRAFT_TOKENS = Annotated[
+    str | None,
+    typer.Option(help="Draft tokens a round: one number, or one a draft level: 8,4. auto: what pays, measured."),
+]
+CONFIDENCE = Annotated[
+    str | None, typer.Option(help="Stop drafting below this probability: one number, or one a draft level.")
+]
+KERNEL = Annotated[
+    str | None, typer.Option(help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.")
+]
+THREADS = Annotated[int | None, typer.Option(min=1, help="Threads of native kernels; all processors by default.")]
+TEMPERATURE = Annotated[
+    float, typer.Option(min=0, help="Randomness; 0 always takes the likeliest token.")
+]
+TOP_K = Annotated[int, typer.Option(min=0, help="Draw from this many of the likeliest tokens; 0 from all.")]
+TOP_P = Annotated[float, typer.Option(min=0, max=1, help="Draw from the likeliest tokens that have this share.")]
+SEED = Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of random draws.")]
+ACCEPT = Annotated[
+    Literal["coupled", "rejection"],
+    typer.Option(
+        help="How drafts are verified when tokens are drawn: coupled gives the same tokens with any drafts or none, "
+        "rejection the same distribution."
+    ),
+]
+
+
+def draft_lengths(text: str | None) -> "list[int] | Literal['auto'] | None":
+    """`--num-draft-tokens`: auto, or numbers."""
+    return "auto" if text == "auto" else _numbers("--num-draft-tokens", text, int)
+
+
+def thresholds(text: str | None) -> list[float] | None:
+    """`--confidence`."""
+    return _numbers("--confidence", text, float)
+
+
+def level_names(text: str | None) -> list[str] | None:
+    """`--levels`."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _numbers(flag: str, text: str | None, kind: type[Any]) -> list[Any] | None:
+    """A comma-separated list of numbers in the flag's range."""
+    if text is None:
+        return None
+    low, high = (1, 64) if kind is int else (0, 1)
+    try:
+        numbers = [kind(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"{flag}: {text!r}; numbers joined by commas are required.") from error
+    if not all(low <= number <= high for number in numbers):
+        raise typer.BadParameter(f"{flag}: {text!r}; numbers from {low} to {high} are required.")
+    return numbers

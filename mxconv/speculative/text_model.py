@@ -1,0 +1,195 @@
+"""The Python face: text in, text out.
+
+model = mxconv.load("package")
+answer = model.generate("Once upon a time", max_new_tokens=64)
+print(answer.text, answer.generation.trace.statistics)
+
+for piece in model.stream("Once upon a time", temperature=0.8, seed=1):
+    print(piece, end="", flush=True)
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, TypedDict, Unpack
+
+from mxconv.checkpoint.draft_spec import parse_draft
+from mxconv.errors import ModelError
+from mxconv.model.chat import ChatTemplate
+from mxconv.model.distribution import Sampling
+from mxconv.model.generation_config import GenerationConfig
+from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.text_stream import TextStream
+from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.selection import Selection
+
+Prompt = str | Sequence[Mapping[str, str]]
+"""A text, or the messages of a chat: {"role": ..., "content": ...} each."""
+
+
+class Options(TypedDict, total=False):
+    """How a prompt is decoded; whatever is not given is as said here.
+
+    Args:
+        max_new_tokens: at least one; 64.
+        drafts: names of the package's levels that draft, outermost first; all. Empty decodes plainly.
+        num_draft_tokens: one number for all drafts or one each, or "auto"; what the manifest says.
+        confidence: likewise; a draft stops when it is less sure.
+        temperature: 0, the most likely token always.
+        top_k: 0, off.
+        top_p: 1, off.
+        seed: of random draws; 0.
+        accept: how drafts are verified when tokens are drawn at random; "coupled".
+        stop_strings: texts that end the answer, beside those of generation_config.json.
+    """
+
+    max_new_tokens: int
+    drafts: Sequence[str] | None
+    num_draft_tokens: Sequence[int] | Literal["auto"] | None
+    confidence: Sequence[float] | None
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    accept: Literal["coupled", "rejection"]
+    stop_strings: Sequence[str]
+
+
+def selection_of(options: Options) -> Selection:
+    """How tokens are chosen."""
+    temperature = options.get("temperature", 0.0)
+    sampling = Sampling(temperature, options.get("top_k", 0), options.get("top_p", 1.0)) if temperature else None
+    return Selection(sampling, options.get("accept", "coupled"), options.get("seed", 0))
+
+
+class Answer:
+    """What a prompt becomes. Iterating decodes it and yields pieces of text; what there is so far is always whole."""
+
+    def __init__(self, model: "TextModel", prompt: Prompt, options: Options) -> None:
+        tokenizer = model.loaded.tokenizer
+        stop_strings = [*model.recommended.stop_strings, *options.get("stop_strings", ())]
+        self.prompt = prompt
+        self.text = ""
+        self._text_stream = TextStream(tokenizer, stop_strings)
+        hierarchy = model.hierarchy(options)
+        self.generation: Generation = hierarchy.begin()
+        self._tokens = hierarchy.stream(
+            model.encode(prompt),
+            options.get("max_new_tokens", 64),
+            tokenizer.eos_token_ids,
+            selection_of(options),
+            self.generation,
+        )
+
+    @property
+    def token_ids(self) -> list[int]:
+        """New ones, those of a stop token or stop string included."""
+        return self.generation.token_ids
+
+    def __iter__(self) -> Iterator[str]:
+        for token, _ in self._tokens:
+            if piece := self._text_stream.feed(token):
+                self.text += piece
+                yield piece
+            if self._text_stream.stopped:
+                self.generation.ending = "stop"
+                return
+        if piece := self._text_stream.finish():
+            self.text += piece
+            yield piece
+
+    def until_interrupted(self) -> Iterator[str]:
+        """The same; an interrupt (Ctrl-C) ends it, and `generation.ending` says so."""
+        try:
+            yield from self
+        except KeyboardInterrupt:
+            self.generation.ending = "interrupted"
+
+
+class TextModel:
+    """A package with its tokenizer. A context manager: closing unmaps the files."""
+
+    def __init__(self, loaded: LoadedPackage) -> None:
+        self.loaded = loaded
+        self.recommended = GenerationConfig.from_folder(loaded.package.root)
+        self._hierarchies: dict[object, Hierarchy] = {}
+
+    def __enter__(self) -> "TextModel":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.loaded.close()
+
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
+        """Decode a prompt to the end; an interrupt (Ctrl-C) ends it early, with what there is by then.
+
+        Args:
+            prompt: a text, or messages for the model's chat template.
+            options: see `Options`.
+
+        Raises:
+            MxconvError: a level that is not there, a value out of range, a prompt that is empty or too long.
+        """
+        answer = self.stream(prompt, **options)
+        for _ in answer.until_interrupted():
+            pass
+        return answer
+
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
+        """An answer that is decoded while it is iterated, piece by piece; otherwise as `generate`."""
+        return Answer(self, prompt, options)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a text, or of messages as the model's chat template puts them."""
+        if isinstance(prompt, str):
+            return self.loaded.tokenizer.encode(prompt)
+        text = ChatTemplate.from_folder(self.loaded.package.root).render(prompt)
+        return self.loaded.tokenizer.encode(text, add_special_tokens=False)
+
+    def hierarchy(self, options: Options) -> Hierarchy:
+        """The levels that take part, linked; the same object for the same levels, so that it keeps what it learns."""
+        names = options.get("drafts")
+        lengths, confidence = options.get("num_draft_tokens"), options.get("confidence")
+        key = repr((names, lengths, confidence))
+        if key not in self._hierarchies:
+            self._hierarchies[key] = Hierarchy(self._levels(names), lengths, confidence)
+        return self._hierarchies[key]
+
+    def _levels(self, drafts: Sequence[str] | None) -> list[LoadedLevel]:
+        if drafts is None:
+            return self.loaded.levels
+        by_name = {level.name: level for level in self.loaded.levels}
+        if unknown := [name for name in drafts if name not in by_name]:
+            raise ModelError(
+                f"{self.loaded.package.root}: drafts {', '.join(unknown)}; names out of "
+                f"{', '.join(level.name for level in self.loaded.levels[1:]) or 'none'} are required."
+            )
+        return [self.loaded.levels[0], *(by_name[name] for name in drafts)]
+
+
+def load(
+    package: str | Path,
+    drafts: Sequence[str] = (),
+    kernel: str | None = None,
+    num_threads: int | None = None,
+    levels: Sequence[str] | None = None,
+) -> TextModel:
+    """Open a package for generation.
+
+    Args:
+        package: a folder that `mxconv quantize` wrote.
+        drafts: further levels that are not in the package, as `--draft` takes them: "prompt-lookup", "ngram:TABLE".
+        kernel: "numpy" or a native implementation; None takes the best.
+        num_threads: of native kernels; None takes every processor that this process may use.
+        levels: names of the package's levels to load, the target first; None for all.
+
+    Raises:
+        MxconvError: the package is damaged, or a draft cannot be one.
+    """
+    specs = [parse_draft(text) for text in drafts]
+    return TextModel(LoadedPackage(Path(package), None if levels is None else list(levels), kernel, num_threads, specs))
