@@ -112,7 +112,9 @@ def test_proposals_say_what_the_draft_wrote(pair: tuple[Tokenizer, Tokenizer], d
         assert 1 <= wanted <= MAX_DRAFT_TOKENS
         if not target.decode(context).endswith(REPLACEMENT):
             assert draft.decode(seen) == draft.decode(draft.encode(target.decode(context)))
-        said = draft.decode([*seen, *inner.tokens[:wanted]])[len(draft.decode(seen)) :]
+        ends = [draft.is_silent(token) or token in draft.eos_token_ids for token in inner.tokens[:wanted]]
+        heard = inner.tokens[: [*ends, True].index(True)]
+        said = draft.decode([*seen, *heard])[len(draft.decode(seen)) :]
         assert_fits(target, context, proposal.tokens, said)
 
 
