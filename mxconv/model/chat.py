@@ -72,7 +72,7 @@ class ChatTemplate:
             add_generation_prompt: end with what begins an answer.
 
         Raises:
-            ModelError: there is no message or a malformed one, or the template is, refuses the messages or runs too long.
+            ModelError: there is no message, one is malformed, or the template is, refuses them or runs too long.
 
         Source:
             Variables, functions and whitespace rules are those of transformers' apply_chat_template.
