@@ -61,9 +61,7 @@ def generate(
     if (prompt is None) == (prompts is None):
         raise typer.BadParameter("give either --prompt or --prompts")
     if check and accept == "rejection" and temperature:
-        raise typer.BadParameter(
-            "--check compares tokens, and under --accept rejection those differ"
-        )
+        raise typer.BadParameter("--check compares tokens, and under --accept rejection those differ")
     if system is not None and not chat:
         raise typer.BadParameter("--system needs --chat")
     texts = [prompt] if prompt is not None else read_prompts(prompts) if prompts is not None else []

@@ -20,9 +20,7 @@ KERNEL = Annotated[
     str | None, typer.Option(help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.")
 ]
 THREADS = Annotated[int | None, typer.Option(min=1, help="Threads of native kernels; all processors by default.")]
-TEMPERATURE = Annotated[
-    float, typer.Option(min=0, help="Randomness; 0 always takes the likeliest token.")
-]
+TEMPERATURE = Annotated[float, typer.Option(min=0, help="Randomness; 0 always takes the likeliest token.")]
 TOP_K = Annotated[int, typer.Option(min=0, help="Draw from this many of the likeliest tokens; 0 from all.")]
 TOP_P = Annotated[float, typer.Option(min=0, max=1, help="Draw from the likeliest tokens that have this share.")]
 SEED = Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of random draws.")]

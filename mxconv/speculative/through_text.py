@@ -26,15 +26,12 @@ WINDOW = 48  # characters of the context that are encoded with what follows
 class ThroughText:
     """Proposals of a draft with another tokenizer, in the tokens of the level above.
 
-    `statistics` speaks for both: it counts proposed tokens of the level above, the inner draft's forward passes, and
-    its seconds with those spent on text. `inner.statistics` counts the draft's own tokens, of which nobody can say how
-    many were accepted; leave it out of a trace.
-
     Args:
         inner: the draft.
         target_tokenizer: that of the level above.
         draft_tokenizer: that of `inner`.
-        statistics: what the level above sees.
+        statistics: that of `inner`, so that one row of a trace has its forward passes, the time spent on text here,
+            and what the level above counts: proposed and accepted tokens of its own, never tokens of the draft.
         max_positions: tokens that `inner` can have in a context; the first half of longer ones is left out.
     """
 
@@ -65,11 +62,11 @@ class ThroughText:
         inner_seconds = 0.0
         if draft_context and num_tokens > 0:
             self._draft_context.align(draft_context)
+            wanted = self._num_draft_tokens(num_tokens, len(context))
             asked = time.perf_counter()
-            proposed = self._ask(draft_context, self._num_draft_tokens(num_tokens, len(context)))
+            proposed = self.inner.propose(draft_context, wanted).tokens
             inner_seconds = time.perf_counter() - asked
             tokens = self._in_target_tokens(self._written(proposed), pending, num_tokens)
-        self.statistics.num_proposed += len(tokens)
         self.statistics.seconds += time.perf_counter() - begin - inner_seconds
         return Proposal(tokens)
 
@@ -90,15 +87,6 @@ class ThroughText:
         characters_per_token = max(len(self._context.text), 1) / max(num_context, 1)
         wanted = math.ceil((num_tokens + 1) * draft_tokens_per_character * characters_per_token)
         return min(wanted, MAX_DRAFT_TOKENS)
-
-    def _ask(self, draft_context: list[int], num_tokens: int) -> list[int]:
-        """The inner draft's tokens, its work booked as ours."""
-        inner = self.inner.statistics
-        num_forwards, seconds = inner.num_forwards, inner.seconds
-        proposed = self.inner.propose(draft_context, num_tokens).tokens
-        self.statistics.num_forwards += inner.num_forwards - num_forwards
-        self.statistics.seconds += inner.seconds - seconds
-        return proposed
 
     def _written(self, proposed: list[int]) -> str:
         """What the draft wrote, up to a token without text or with bytes that make no character.
