@@ -1,5 +1,6 @@
 """`mxconv generate`: decode prompts with the levels of a package."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,11 +90,12 @@ def generate(
             answer = model.stream(_messages(text, system) if chat else text, **options)
             if streams:
                 console(json_output).print(text, style="dim", end="", highlight=False, markup=False)
-            for piece in answer.until_interrupted():
-                if streams:
-                    console(json_output).print(piece, end="", highlight=False, markup=False)
-                elif prompt is not None:
-                    progress("generate", len(answer.token_ids), max_new_tokens)
+            with suppress(KeyboardInterrupt):
+                for piece in answer:
+                    if streams:
+                        console(json_output).print(piece, end="", highlight=False, markup=False)
+                    elif prompt is not None:
+                        progress("generate", len(answer.token_ids), max_new_tokens)
             if streams:
                 console(json_output).print()
             results.append(_result(text, answer))

@@ -11,7 +11,8 @@ class TextStream:
     """Token ids in, pieces of text out, each as soon as nothing that follows can change it.
 
     Held back are characters of which bytes are missing and what could be the beginning of a stop string. All pieces
-    together are `tokenizer.decode` of all tokens, up to the stop string that is complete first, which is left out.
+    together are what the tokens add to the text that `tokenizer.decode` gives, up to the stop string that is complete
+    first, which is left out.
 
         stream = TextStream(tokenizer, ["\\n\\n"])
         for token in tokens:
@@ -23,17 +24,21 @@ class TextStream:
     Args:
         tokenizer: decodes.
         stop_strings: texts that end the generation.
+        context: tokens before those that are fed: their text is not shown, but without them many tokenizers would drop
+            the space that the first new word begins with.
 
     Raises:
         ModelError: a stop string is empty.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str] = (), context: Sequence[int] = ()) -> None:
         if "" in stop_strings:
             raise ModelError("stop strings: one is empty; some text is required in each. Leave it out.")
         self._stop_strings = tuple(stop_strings)
         self._transcript = Transcript(tokenizer)
-        self._num_shown = 0  # characters
+        if context:
+            self._transcript.extend(context)
+        self._num_shown = self._transcript.num_certain  # characters
         self.stopped = False
 
     def feed(self, token: int) -> str:

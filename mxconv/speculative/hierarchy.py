@@ -118,8 +118,21 @@ class Hierarchy:
 
         A consumer may stop asking at any token, and an interrupt may come at any moment: what `generation` holds then
         is whole, its ending "interrupted".
+
+        Raises:
+            ModelError: no prompt, or one longer than the target's positions; at once, not when iterated.
         """
         self._check(len(prompt), max_new_tokens)
+        return self._rounds(prompt, max_new_tokens, stop_tokens, selection, generation)
+
+    def _rounds(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stop_tokens: Collection[int],
+        selection: Selection,
+        generation: Generation,
+    ) -> Iterator[tuple[int, F32]]:
         trace = generation.trace
         target = self._chain.link(trace.statistics, selection.acceptance())
         context = list(prompt)

@@ -9,6 +9,7 @@ for piece in model.stream("Once upon a time", temperature=0.8, seed=1):
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypedDict, Unpack
@@ -70,11 +71,12 @@ class Answer:
         stop_strings = [*model.recommended.stop_strings, *options.get("stop_strings", ())]
         self.prompt = prompt
         self.text = ""
-        self._text_stream = TextStream(tokenizer, stop_strings)
+        ids = model.encode(prompt)
+        self._text_stream = TextStream(tokenizer, stop_strings, ids)
         hierarchy = model.hierarchy(options)
         self.generation: Generation = hierarchy.begin()
         self._tokens = hierarchy.stream(
-            model.encode(prompt),
+            ids,
             options.get("max_new_tokens", 64),
             tokenizer.eos_token_ids,
             selection_of(options),
@@ -97,13 +99,6 @@ class Answer:
         if piece := self._text_stream.finish():
             self.text += piece
             yield piece
-
-    def until_interrupted(self) -> Iterator[str]:
-        """The same; an interrupt (Ctrl-C) ends it, and `generation.ending` says so."""
-        try:
-            yield from self
-        except KeyboardInterrupt:
-            self.generation.ending = "interrupted"
 
 
 class TextModel:
@@ -136,8 +131,9 @@ class TextModel:
             MxconvError: a level that is not there, a value out of range, a prompt that is empty or too long.
         """
         answer = self.stream(prompt, **options)
-        for _ in answer.until_interrupted():
-            pass
+        with suppress(KeyboardInterrupt):
+            for _ in answer:
+                pass
         return answer
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:

@@ -1,6 +1,8 @@
 """`mxconv generate`: the JSON contract, the switches, the trace, and every refusal."""
 
 import json
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,17 @@ from mxconv.cli import generate as generate_module
 from mxconv.kernels.engine import kernel_names
 from mxconv.speculative.hierarchy import Generation, Hierarchy
 
-RESULT_KEYS = {"prompt", "text", "token_ids", "seconds", "tokens_per_second", "rounds", "levels"}
-LEVEL_KEYS = {"name", "num_forwards", "num_proposed", "num_accepted", "acceptance_rate", "seconds"}
+RESULT_KEYS = {"prompt", "text", "token_ids", "ending", "seconds", "tokens_per_second", "rounds", "levels"}
+LEVEL_KEYS = {
+    "name",
+    "num_forwards",
+    "num_proposed",
+    "num_accepted",
+    "acceptance_rate",
+    "acceptance_by_position",
+    "seconds",
+}
+TRACE_KEYS = {"prompt", "round", "level", "num_asked", "num_proposed", "num_accepted", "num_forwards", "seconds"}
 
 
 def test_the_last_line_of_stdout_is_the_contracts_object_and_tables_go_to_stderr(run: Any, package: Path) -> None:
@@ -66,19 +77,20 @@ def test_check_compares_with_plain_decoding(run: Any, package: Path, prompts: Pa
     for result in outcome.json["results"]:
         assert set(result) >= RESULT_KEYS | {"identical_to_target"}
         assert result["identical_to_target"] is True
-    assert "3 of 3 texts identical to plain greedy decoding" in outcome.stderr
+    assert "3 of 3 texts identical to plain decoding" in outcome.stderr
 
 
 def test_check_fails_where_a_text_differs(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Hierarchy.generate
+    honest = Hierarchy.stream
 
-    def lies(self: Hierarchy, *arguments: Any) -> Generation:
-        generation = honest(self, *arguments)
+    def lies(self: Hierarchy, *arguments: Any) -> Iterator[tuple[int, Any]]:
+        yield from honest(self, *arguments)
+        generation = arguments[-1]
+        assert isinstance(generation, Generation)
         if len(self.levels) > 1:
             generation.token_ids[-1] ^= 1
-        return generation
 
-    monkeypatch.setattr(Hierarchy, "generate", lies)
+    monkeypatch.setattr(Hierarchy, "stream", lies)
     outcome = run("generate", package, "--prompt", "Once", "--max-new-tokens", 4, "--check", "--json")
     assert outcome.exit_code == 1
     assert outcome.json["results"][0]["identical_to_target"] is False
@@ -92,7 +104,7 @@ def test_the_trace_has_a_line_for_every_round_and_level(run: Any, package: Path,
     results = outcome.json["results"]
     assert len(lines) == sum(3 * result["rounds"] for result in results)
     for line in lines:
-        assert set(line) == {"prompt", "round", "level", "num_proposed", "num_accepted", "num_forwards", "seconds"}
+        assert set(line) == TRACE_KEYS
     for number, result in enumerate(results):
         for level in result["levels"]:
             mine = [line for line in lines if (line["prompt"], line["level"]) == (number, level["name"])]
@@ -222,3 +234,79 @@ def test_a_bsfp_package_decodes_without_its_source(run: Any, tmp_path: Path) -> 
     outcome = run("generate", tmp_path / "package", "--prompt", "Once", "--max-new-tokens", 10, "--check", "--json")
     assert outcome.exit_code == 0
     assert [level["name"] for level in outcome.json["results"][0]["levels"]] == ["target", "bsfp"]
+
+
+def test_draws_are_the_same_tokens_with_any_drafts_and_other_tokens_with_another_seed(run: Any, package: Path) -> None:
+    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 20, "--temperature", 1, "--json"]
+    for more in ([], ["--top-k", 20], ["--top-p", 0.8]):
+        plain = run(*arguments, *more, "--levels", "target").json["results"][0]["token_ids"]
+        for levels in (
+            ["--levels", "target,mxfp4"],
+            ["--draft", "token-recycling,confidence=0"],
+            ["--num-draft-tokens", "auto"],
+        ):
+            outcome = run(*arguments, *more, *levels, "--check")
+            assert outcome.exit_code == 0
+            assert outcome.json["results"][0]["token_ids"] == plain
+    assert run(*arguments, "--seed", 1).json["results"][0]["token_ids"] != plain
+    assert run(*arguments, "--accept", "rejection").exit_code == 0
+    assert run(*arguments, "--accept", "rejection", "--check").exit_code == 2
+
+
+def test_drafts_are_named_as_for_quantize(run: Any, package: Path, small: Path) -> None:
+    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 12, "--levels", "target", "--check"]
+    outcome = run(*arguments, "--draft", f"checkpoint:{small}", "--draft", "prompt-lookup:max_ngram=2", "--json")
+    assert outcome.exit_code == 0
+    assert [level["name"] for level in outcome.json["results"][0]["levels"]] == ["target", small.name, "prompt-lookup"]
+    outcome = run(*arguments, "--draft", "prompt-lookup", "--draft", "streaming")
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert "hierarchy: level prompt-lookup is a look-up, and streaming stands below it; only a model" in outcome.stderr
+
+
+def test_a_stop_string_ends_the_text_and_is_left_out(run: Any, package: Path) -> None:
+    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 12, "--json"]
+    whole = run(*arguments).json["results"][0]
+    stop = whole["text"][4:6]
+    result = run(*arguments, "--stop", stop, "--check").json["results"][0]
+    assert result["text"] == whole["text"][: whole["text"].index(stop)]
+    assert result["ending"] == "stop"
+    assert result["token_ids"] == whole["token_ids"][: len(result["token_ids"])]
+
+
+def test_chat_puts_prompts_into_the_models_template(run: Any, source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "chatty"
+    folder.mkdir()
+    for path in source.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}:{% endif %}"
+    )
+    (folder / "chat_template.jinja").write_text(template)
+    assert run("quantize", folder, "-o", tmp_path / "package").exit_code == 0
+    arguments = ["generate", tmp_path / "package", "--max-new-tokens", 8, "--json"]
+    plain = run(*arguments, "--prompt", "<system>Be kind<user>Hi:").json["results"][0]
+    chat = run(*arguments, "--prompt", "Hi", "--chat", "--system", "Be kind").json["results"][0]
+    assert chat["token_ids"] == plain["token_ids"]
+    assert chat["prompt"] == "Hi"
+    assert run(*arguments, "--prompt", "Hi", "--system", "Be kind").exit_code == 2
+
+
+def test_chat_without_a_template_says_what_is_missing(run: Any, package: Path) -> None:
+    outcome = run("generate", package, "--prompt", "Hi", "--chat")
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert f"{package}: there is no chat template; chat_template.jinja, or chat_template in" in outcome.stderr
+
+
+def test_ctrl_c_stops_with_what_was_generated(run: Any, process: Callable[..., Any], tmp_path: Path) -> None:
+    """A real process: it is interrupted while it writes, and what it wrote is the beginning of the whole text."""
+    source = write_tiny_llama(tmp_path / "source", num_hidden_layers=2, max_position_embeddings=100_000)
+    arguments = ["--prompt", "Once", "--max-new-tokens", 90_000, "--kernel", "numpy"]
+    assert run("quantize", source, "-o", tmp_path / "package").exit_code == 0
+    running = process("generate", tmp_path / "package", *arguments)
+    begin = running.stdout.read(20)  # it is decoding by now
+    running.send_signal(signal.SIGINT)
+    rest, errors = running.communicate(timeout=120)
+    assert running.returncode == 130, errors
+    assert begin.startswith("Once")
+    assert "rounds of the target" in rest
+    assert errors == ""
