@@ -35,6 +35,16 @@ def is_hub_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def check_hub_id(text: str) -> None:
+    """Refuse what cannot be a repository.
+
+    Raises:
+        CheckpointError: it has not the form `owner/name`.
+    """
+    if not is_hub_id(text):
+        raise CheckpointError(f"{text}: no Hub id; owner/name is required. Check the spelling.")
+
+
 def list_repository(repo_id: str, revision: str | None) -> Repository:
     """Ask the Hub for a repository's commit and file names.
 
@@ -47,6 +57,7 @@ def list_repository(repo_id: str, revision: str | None) -> Repository:
     """
     from huggingface_hub import HfApi
 
+    check_hub_id(repo_id)
     with translated_errors(repo_id, revision):
         found = retried(lambda: HfApi().model_info(repo_id, revision=revision, timeout=_TIMEOUT_SECONDS))
     names = tuple(sibling.rfilename for sibling in found.siblings or [])

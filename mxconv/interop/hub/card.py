@@ -59,7 +59,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
         "source_name": manifest.source.id.rstrip("/").rpartition("/")[2],
         "is_referenced": manifest.levels[0].location == "source",
         "num_quantized": len(quantized),
-        "gigabytes": sum(record.num_bytes for record in manifest.files) / 1e9,
+        "num_bytes": sum(record.num_bytes for record in manifest.files),
     }
 
 

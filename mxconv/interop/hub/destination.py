@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.checkpoint.hub_repository import fetch_files, retried
+from mxconv.checkpoint.hub_repository import check_hub_id, fetch_files, retried
 from mxconv.checkpoint.manifest import FILE_NAME, read_manifest
 from mxconv.errors import CheckpointError, PackageError
 
@@ -64,6 +64,7 @@ def open_destination(repo_id: str, revision: str | None, *, private: bool) -> De
         private: create it private; refuse a public one.
 
     Raises:
+        CheckpointError: the id is none.
         PackageError: `private` was asked for and the repository is public.
         Exception: whatever huggingface_hub raises.
     """
@@ -71,6 +72,7 @@ def open_destination(repo_id: str, revision: str | None, *, private: bool) -> De
     from huggingface_hub.errors import RevisionNotFoundError
     from huggingface_hub.hf_api import RepoFile
 
+    check_hub_id(repo_id)
     api = HfApi()
     retried(lambda: api.create_repo(repo_id, private=private or None, exist_ok=True))
     found = retried(lambda: api.model_info(repo_id))

@@ -35,8 +35,8 @@ def prepare_publication(package: Path, *, drafts_only: bool = False, progress: P
     source = manifest.source
     if manifest.levels[0].location == "source" and source.commit is None:
         raise PackageError(
-            f"{package}: references its target in the folder {source.id}, which nobody else has; a target on the Hub or "
-            "in the package is required. Convert again with --target include, or from the model's Hub id."
+            f"{package}: references its target in the folder {source.id}, which nobody else has; a target on the Hub "
+            "or in the package is required. Convert again with --target include, or from the model's Hub id."
         )
     with open_file(package / FILE_NAME) as file:
         content = file.read()
@@ -65,13 +65,13 @@ def without_target(manifest: Manifest, label: str) -> Manifest:
     names = {record.path for record in source.files}
     if target.codec == "bsfp":
         raise PackageError(
-            f"{label}: --drafts-only of a BSFP package; its draft and its target share the same bytes, so one cannot go "
-            "without the other. Push it whole, or convert with --codec mxfp4."
+            f"{label}: --drafts-only of a BSFP package; its draft and its target share the same bytes, so one cannot "
+            "go without the other. Push it whole, or convert with --codec mxfp4."
         )
     if source.commit is None:
         raise PackageError(
-            f"{label}: --drafts-only, but it was converted from the folder {source.id}; a target on the Hub is required "
-            "for others to find it. Convert again from the model's Hub id, or push without --drafts-only."
+            f"{label}: --drafts-only, but it was converted from the folder {source.id}; a target on the Hub is "
+            "required for others to find it. Convert again from the model's Hub id, or push without --drafts-only."
         )
     if not names.issuperset(target.files):
         raise PackageError(

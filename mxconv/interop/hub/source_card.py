@@ -39,7 +39,7 @@ def read_source_card(source: SourceRecord) -> SourceCard:
 def _from_hub(repo_id: str, commit: str) -> dict[str, Any]:
     from huggingface_hub import HfApi
 
-    card = HfApi().model_info(repo_id, revision=commit).card_data
+    card: Any = HfApi().model_info(repo_id, revision=commit).card_data
     return {} if card is None else dict(card.to_dict())
 
 

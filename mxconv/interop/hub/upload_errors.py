@@ -48,8 +48,9 @@ def _translate(error: Exception, repo_id: str) -> Exception:
             "Check the spelling and the token's permissions, or push to a name of your own."
         )
     if status is not None and status < 500:
+        said = getattr(cause, "server_message", None) or reason(cause)
         return PackageError(
-            f"{repo_id}: the Hub refuses the upload ({reason(cause)}); what it asks for there is required. "
+            f"{repo_id}: the Hub refuses the upload (HTTP {status}: {said}); what it asks for is required. "
             "Correct it and run again: finished files are not sent again."
         )
     if status is None and isinstance(cause, OSError) and cause.filename:

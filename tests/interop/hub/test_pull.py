@@ -1,0 +1,161 @@
+"""What `mxconv pull` brings from a hub, and what it refuses."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from hub_client import Client
+from hub_server import HubServer, commit_of
+from packages import MANIFEST, files_of, flip, forge, quantize
+
+LARGE = "bsfp.safetensors"
+
+
+@pytest.fixture
+def hub(hub: HubServer, bsfp: Path, tmp_path: Path) -> HubServer:
+    """The hub with a package, me/tiny, beside which there are a card and notes."""
+    remote = tmp_path / "remote"
+    copy_of(bsfp, remote)
+    (remote / "README.md").write_text("a card")
+    hub.repositories["me/tiny"] = {"main": remote}
+    return hub
+
+
+def copy_of(package: Path, folder: Path) -> None:
+    for name, content in files_of(package).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def test_a_package_arrives_byte_for_byte_without_what_is_not_in_its_manifest(
+    hub: HubServer, client: Client, bsfp: Path, tmp_path: Path
+) -> None:
+    pulled = client("pull", "me/tiny", "-o", "deep/er")
+    assert files_of(tmp_path / "deep" / "er") == files_of(bsfp)
+    assert pulled["package"] == "deep/er" and pulled["repo_id"] == "me/tiny"
+    assert pulled["commit"] == commit_of(hub.repositories["me/tiny"]["main"])
+    assert pulled["files"] == sorted(name for name in files_of(bsfp) if name != MANIFEST)
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["er"]
+
+
+def test_nothing_is_overwritten_and_force_replaces_packages_only(
+    hub: HubServer, client: Client, bsfp: Path, source: Path, tmp_path: Path
+) -> None:
+    quantize(source, tmp_path / "tiny", codec="mxfp4")
+    assert client.error("pull", "me/tiny") == (
+        f"{tmp_path / 'tiny'}: exists; nothing is overwritten. Choose another output, or use --force."
+    )
+    (tmp_path / "other").mkdir()
+    assert client.error("pull", "me/tiny", "-o", "other", "--force") == (
+        f"{tmp_path / 'other'}: exists and is no package; --force replaces packages only. "
+        "Choose another output, or remove it."
+    )
+    assert hub.requests == []
+    client("pull", "me/tiny", "--force")
+    assert files_of(tmp_path / "tiny") == files_of(bsfp)
+
+
+def test_a_connection_cut_in_the_middle_of_a_file_goes_on_there(
+    hub: HubServer, client: Client, bsfp: Path, tmp_path: Path
+) -> None:
+    hub.cut.add(LARGE)
+    hub.failures += [("GET /api/models/me/tiny", 503), (f"HEAD /me/tiny/resolve/{commit(hub)}/{LARGE}", 500)]
+    client("pull", "me/tiny")
+    assert files_of(tmp_path / "tiny") == files_of(bsfp)
+    assert hub.ranges == [(LARGE, len(files_of(bsfp)[LARGE]) // 2)] and not hub.failures
+
+
+def test_a_killed_pull_goes_on_in_the_middle_of_a_file(
+    hub: HubServer, client: Client, bsfp: Path, tmp_path: Path
+) -> None:
+    """The server stops in the middle, the client waits for the rest and is killed."""
+    hub.stop_after = (LARGE, 100_000)
+    process = client.start("pull", "me/tiny")
+    assert hub.stopped.wait(60)
+    wait_for_bytes(tmp_path / "tiny.pulling", 90_000)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    hub.go_on.set()
+    assert not (tmp_path / "tiny").exists()
+    hub.requests.clear()
+    client("pull", "me/tiny")
+    assert files_of(tmp_path / "tiny") == files_of(bsfp) and not (tmp_path / "tiny.pulling").exists()
+    assert hub.downloads() == [LARGE]
+    ((name, begin),) = hub.ranges
+    assert name == LARGE and begin >= 90_000
+
+
+def wait_for_bytes(folder: Path, num_bytes: int) -> None:
+    import time
+
+    for _ in range(600):
+        if any(path.stat().st_size >= num_bytes for path in folder.rglob("*.incomplete")):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the download did not get so far")
+
+
+def commit(hub: HubServer) -> str:
+    return commit_of(hub.repositories["me/tiny"]["main"])
+
+
+# what is refused
+
+
+def test_a_file_that_is_not_the_one_of_the_manifest_is_refused(
+    hub: HubServer, client: Client, bsfp: Path, tmp_path: Path
+) -> None:
+    """As where somebody pushes another file between the two reads."""
+    remote = hub.repositories["me/tiny"]["main"]
+    flip(remote / LARGE, 150_000)
+    refused = (
+        f"me/tiny: the SHA-256 of '{LARGE}' is not the one in mxconv.json; the files that were pushed are required. "
+        "Run again; if it stays so, tell the package's owner."
+    )
+    assert client.error("pull", "me/tiny") == refused
+    assert client.error("verify", "me/tiny") == refused
+    assert not (tmp_path / "tiny").exists()
+    flip(remote / LARGE, 150_000)
+    client("pull", "me/tiny")
+    assert files_of(tmp_path / "tiny") == files_of(bsfp)
+    assert client("verify", "me/tiny")["ok"]
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "..\\escaped"])
+def test_a_file_name_that_leads_out_of_the_folder_is_refused(
+    hub: HubServer, client: Client, name: str, tmp_path: Path
+) -> None:
+    def rename(members: dict[str, list[dict[str, str]]]) -> None:
+        members["files"][0]["path"] = name
+
+    forge(hub.repositories["me/tiny"]["main"], rename)
+    error = client.error("pull", "me/tiny")
+    assert f"files.0.path: Value error, path {name!r}; a relative path of plain names joined by '/'" in error
+    hub.listed.append(name)
+    assert client.error("pull", "me/tiny") == (
+        f"me/tiny: lists a file named {name!r}; a path inside the repository is required. "
+        "Do not use this repository unless you know who made it."
+    )
+    assert not list(tmp_path.rglob("escaped")) and hub.downloads() == [MANIFEST]
+
+
+def test_what_is_no_package_or_lacks_a_file_is_refused(hub: HubServer, client: Client) -> None:
+    assert client.error("pull", "org/base") == (
+        "org/base: holds no mxconv.json; a repository that `mxconv push` wrote is required. "
+        "Convert it instead: mxconv quantize org/base -o FOLDER"
+    )
+    (hub.repositories["me/tiny"]["main"] / LARGE).unlink()
+    assert client.error("pull", "me/tiny") == (
+        f"me/tiny: mxconv.json lists '{LARGE}', which the repository does not have; every file is required. "
+        "Try another --revision, or tell the package's owner."
+    )
+    assert client.error("pull", "tiny") == "tiny: no Hub id; owner/name is required. Check the spelling."
+
+
+def test_a_gated_repository_says_where_to_accept_its_terms(hub: HubServer, client: Client) -> None:
+    hub.unaccepted.add("me/tiny")
+    assert client.error("pull", "me/tiny") == (
+        "me/tiny: access is gated (HTTP 403); its terms must be accepted by the account whose token is used. "
+        "Accept them on the model's page, then run `hf auth login` or set HF_TOKEN."
+    )
+    assert client.error("pull", "me/none").startswith("me/none: no such local path, and no such model on the Hub or")
