@@ -12,6 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -103,6 +104,13 @@ class HubServer:
                 self.failures.remove(failure)
                 return failure[1]
         return None
+
+    def stop(self, name: str, num_bytes: int) -> None:
+        """Wait for `go_on` where a download is to stop."""
+        if self.stop_after is not None and self.stop_after[0] == name and self.stop_after[1] <= num_bytes:
+            self.stop_after = None
+            self.stopped.set()
+            self.go_on.wait()
 
     def downloads(self) -> list[str]:
         """The names of the files whose content was asked for, sorted, each once."""
@@ -276,7 +284,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.hub.cut.remove(name)
                 end = (begin + end) // 2
                 self.close_connection = True
-            with path.open("rb") as file:
+            with path.open("rb") as file, suppress(ConnectionError):  # a client that was killed
                 file.seek(begin)
                 while begin < end and (piece := file.read(min(CHUNK_BYTES, end - begin))):
                     self.wfile.write(piece)

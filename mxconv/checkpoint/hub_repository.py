@@ -61,14 +61,23 @@ def list_repository(repo_id: str, revision: str | None) -> Repository:
     with translated_errors(repo_id, revision):
         found = retried(lambda: HfApi().model_info(repo_id, revision=revision, timeout=_TIMEOUT_SECONDS))
     names = tuple(sibling.rfilename for sibling in found.siblings or [])
+    check_names(repo_id, names)
+    assert found.sha is not None
+    return Repository(repo_id, found.sha, names)
+
+
+def check_names(repo_id: str, names: Iterable[str]) -> None:
+    """Refuse a listing with names that would lead out of a folder.
+
+    Raises:
+        CheckpointError: one is absolute, or has `..` or a backslash in it.
+    """
     for name in names:
         if name.startswith("/") or "\\" in name or ".." in name.split("/"):
             raise CheckpointError(
                 f"{repo_id}: lists a file named {name!r}; a path inside the repository is required. "
                 "Do not use this repository unless you know who made it."
             )
-    assert found.sha is not None
-    return Repository(repo_id, found.sha, names)
 
 
 def fetch_files(repo_id: str, names: Iterable[str], revision: str | None) -> Path:

@@ -17,7 +17,7 @@ def pull(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Download a package and check every hash. An interrupted pull goes on where it stopped."""
+    """Download a package and check every hash. After an interruption, finished files are not downloaded again."""
     from mxconv.interop.hub.pull import pull as pull_package
 
     target = output if output is not None else Path(repo_id.rpartition("/")[2])

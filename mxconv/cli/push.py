@@ -22,7 +22,7 @@ def push(
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Upload a package with a model card. An interrupted push goes on where it stopped."""
+    """Upload a package with a model card. After an interruption, finished files are not sent again."""
     from rich.markup import escape
 
     from mxconv.interop.hub.publication import prepare_publication

@@ -62,7 +62,7 @@ def without_target(manifest: Manifest, label: str) -> Manifest:
         PackageError: the target is found nowhere else.
     """
     source, target = manifest.source, manifest.levels[0]
-    names = {record.path for record in source.files}
+    of_source = [record for record in manifest.files if record in source.files]  # same name, length and hash
     if target.codec == "bsfp":
         raise PackageError(
             f"{label}: --drafts-only of a BSFP package; its draft and its target share the same bytes, so one cannot "
@@ -73,7 +73,7 @@ def without_target(manifest: Manifest, label: str) -> Manifest:
             f"{label}: --drafts-only, but it was converted from the folder {source.id}; a target on the Hub is "
             "required for others to find it. Convert again from the model's Hub id, or push without --drafts-only."
         )
-    if not names.issuperset(target.files):
+    if not {record.path for record in of_source}.issuperset(target.files):
         raise PackageError(
             f"{label}: --drafts-only, but its 16-bit target was made by the conversion and is on the Hub nowhere else; "
             "16-bit safetensors in the source are required. Push without --drafts-only."
@@ -84,7 +84,7 @@ def without_target(manifest: Manifest, label: str) -> Manifest:
             "levels": levels,
             "options": manifest.options.model_copy(update={"target": "reference"}),
             "lossless": False,
-            "files": [record for record in manifest.files if record.path not in names],
+            "files": [record for record in manifest.files if record not in of_source],
             "certificate": None,  # it was about another set of files
         }
     )

@@ -1,17 +1,13 @@
 """What `mxconv push` leaves on a hub, and what it says when it cannot."""
 
-import hashlib
-import random
-import shutil
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hub_client import Client
 from hub_server import HubServer, commit_of
-from packages import MANIFEST, files_of, flip, forge, quantize
+from packages import MANIFEST, add_files, files_of, flip, quantize
 
 LARGE = "bsfp.safetensors"
 
@@ -181,7 +177,7 @@ def test_a_file_that_changes_while_it_is_sent_is_refused(
 def test_an_interrupted_push_does_not_send_finished_files_again(
     hub: HubServer, client: Client, bsfp: Path, tmp_path: Path, signal_number: signal.Signals
 ) -> None:
-    package = with_further_files(bsfp, tmp_path / "package", [4_000_000] * 4)
+    package = add_files(bsfp, tmp_path / "package", [4_000_000] * 4)
     assert hub.uploads is not None
     puts, reached = [], threading.Event()
 
@@ -211,24 +207,7 @@ def test_an_interrupted_push_does_not_send_finished_files_again(
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_package(hub: HubServer, client: Client, bsfp: Path, tmp_path: Path) -> None:
     small = client.peak_memory_bytes("push", bsfp, "me/small")
-    package = with_further_files(bsfp, tmp_path / "large", [40_000_000, 24_000_000])
+    package = add_files(bsfp, tmp_path / "large", [40_000_000, 24_000_000])
     large = client.peak_memory_bytes("push", package, "me/large")
     assert len(tree(hub, "me/large")["further-0.safetensors"]) == 40_000_000
     assert large - small < 16_000_000
-
-
-def with_further_files(package: Path, copy: Path, sizes: list[int]) -> Path:
-    """A copy of a package whose manifest lists further files."""
-    shutil.copytree(package, copy)
-    names = [f"further-{number}.safetensors" for number in range(len(sizes))]
-    for name, num_bytes in zip(names, sizes, strict=True):
-        (copy / name).write_bytes(random.Random(name).randbytes(num_bytes))
-
-    def add(members: dict[str, Any]) -> None:
-        for name in names:
-            raw = (copy / name).read_bytes()
-            sha256 = hashlib.sha256(raw).hexdigest()
-            members["files"].append({"path": name, "num_bytes": len(raw), "sha256": sha256})
-
-    forge(copy, add)
-    return copy

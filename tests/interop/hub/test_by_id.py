@@ -1,0 +1,41 @@
+"""Commands that take a package take the Hub id of one, too."""
+
+from pathlib import Path
+
+from checkpoints import write_tiny_llama
+from hub_client import Client
+from hub_server import HubServer
+from packages import quantize
+
+
+def test_a_package_is_verified_and_inspected_by_its_id(hub: HubServer, client: Client, bsfp: Path) -> None:
+    hub.repositories["me/tiny"] = {"main": bsfp, "v1": bsfp}
+    found = client("verify", "me/tiny", "--revision", "v1")
+    assert found["ok"] and found["lossless"] and found["num_bit_exact"] == found["num_tensors"]
+    hub.requests.clear()
+    by_id, by_path = client("inspect", "me/tiny"), client("inspect", bsfp)
+    assert by_id["total"] == by_path["total"] and hub.downloads() == []
+    hub.status = 503
+    assert client("verify", "me/tiny", "--source", hub.repositories["org/base"]["main"])["ok"]  # from the cache
+    assert client.error("verify", "me/tiny", "--write") == (
+        "me/tiny: a package on the Hub with --write; the certificate is stored in a local folder. "
+        "Run `mxconv pull me/tiny`, verify that, and push it again."
+    )
+
+
+def test_a_target_by_id_goes_with_a_draft_package_by_id(hub: HubServer, client: Client, tmp_path: Path) -> None:
+    small = write_tiny_llama(tmp_path / "small", seed=1, num_hidden_layers=1)
+    quantize(small, tmp_path / "small-package", codec="bsfp")
+    hub.repositories["me/small"] = {"main": tmp_path / "small-package"}
+    result = client("quantize", "org/base", "-o", "package", "--draft", "package:me/small")
+    assert [level["name"] for level in result["levels"]] == ["target", "mxfp4", "small"]
+    assert client("verify", "package")["ok"]
+
+
+def test_a_checkpoint_is_no_package(hub: HubServer, client: Client) -> None:
+    assert client.error("verify", "org/base") == (
+        "org/base: holds no mxconv.json; a repository that `mxconv push` wrote is required. "
+        "Convert it first: mxconv quantize org/base -o FOLDER"
+    )
+    assert client("inspect", "org/base")["total"]["num_zero"] == 0
+    assert client.error("verify", "no/such/folder").startswith("no/such/folder/mxconv.json: no such file;")
