@@ -17,6 +17,9 @@ def push(
     drafts_only: Annotated[
         bool, typer.Option("--drafts-only", help="Leave the target out; it stays on the Hub under its own id.")
     ] = False,
+    measurements: Annotated[
+        Path | None, typer.Option(help="What `mxconv bench decode --json` printed, for the card's table.")
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of a repository that is no package, and an edited card.")
     ] = False,
@@ -25,12 +28,16 @@ def push(
     """Upload a package with a model card. After an interruption, finished files are not sent again."""
     from rich.markup import escape
 
+    from mxconv.interop.hub.measurements import read_measurements
     from mxconv.interop.hub.publication import prepare_publication
     from mxconv.interop.hub.push import push as push_package
 
+    measured = read_measurements(measurements) if measurements is not None else None
     with progress_bars() as progress:
         publication = prepare_publication(package, drafts_only=drafts_only, progress=progress)
-    pushed = push_package(publication, repo_id, private=private, revision=revision, message=message, force=force)
+    pushed = push_package(
+        publication, repo_id, private=private, revision=revision, message=message, measurements=measured, force=force
+    )
     out = console(json_output)
     out.print(
         f"{len(pushed.files)} files, {format_bytes(pushed.num_bytes_uploaded)} of them new: {escape(pushed.url)}",

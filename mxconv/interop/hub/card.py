@@ -5,6 +5,7 @@ from typing import Any
 
 from mxconv.checkpoint.hub_repository import is_hub_id
 from mxconv.checkpoint.manifest import Manifest
+from mxconv.interop.hub.measurements import Measurements
 from mxconv.interop.hub.source_card import SourceCard
 
 FILE_NAME = "README.md"
@@ -12,13 +13,14 @@ TEMPLATE = "card.md.j2"
 MARKER = "<!-- Written by `mxconv push`, and by the next push again: remove this line to keep your own text. -->"
 
 
-def model_card(manifest: Manifest, repo_id: str, source: SourceCard) -> str:
+def model_card(manifest: Manifest, repo_id: str, source: SourceCard, measurements: Measurements | None = None) -> str:
     """The text of the card.
 
     Args:
         manifest: as it is pushed.
         repo_id: where to.
         source: what is known of the base model's card.
+        measurements: of decoding with the package, if there are any.
 
     Returns:
         Markdown behind a block of YAML.
@@ -48,6 +50,7 @@ def model_card(manifest: Manifest, repo_id: str, source: SourceCard) -> str:
         source=source,
         marker=MARKER,
         manifest=manifest,
+        measurements=measurements,
         **_facts(manifest),
     )
 

@@ -19,6 +19,7 @@ from mxconv.errors import PackageError
 from mxconv.interop.hub.card import FILE_NAME as CARD
 from mxconv.interop.hub.card import MARKER, model_card
 from mxconv.interop.hub.destination import Destination, open_destination
+from mxconv.interop.hub.measurements import Measurements
 from mxconv.interop.hub.publication import Publication
 from mxconv.interop.hub.source_card import read_source_card
 from mxconv.interop.hub.upload_errors import translated_upload_errors
@@ -55,6 +56,7 @@ def push(
     private: bool = False,
     revision: str | None = None,
     message: str | None = None,
+    measurements: Measurements | None = None,
     force: bool = False,
 ) -> Pushed:
     """Upload a package and its model card as one commit.
@@ -65,11 +67,12 @@ def push(
         private: create the repository private.
         revision: a branch, created where it is missing; the default one when None.
         message: of the commit.
+        measurements: for the card.
         force: replace files of a repository that is no package, and a card that somebody edited.
 
     Raises:
         PackageError: it would overwrite what is no package, or the Hub refuses or fails.
-        CheckpointError: no valid id, or offline mode.
+        CheckpointError: no valid id.
     """
     with translated_upload_errors(repo_id, revision):
         destination = open_destination(repo_id, revision, private=private)
@@ -79,7 +82,8 @@ def push(
             _check_overwrites(destination, changed)
         has_our_card = force or _may_write_card(destination)
         if has_our_card:
-            text = model_card(publication.manifest, repo_id, read_source_card(publication.manifest.source))
+            source = read_source_card(publication.manifest.source)
+            text = model_card(publication.manifest, repo_id, source, measurements)
             files[CARD] = _file_of(text.encode())
             if not destination.holds(CARD, files[CARD].content, files[CARD].sha256):
                 changed[CARD] = files[CARD]

@@ -14,7 +14,7 @@ def translated_upload_errors(repo_id: str, revision: str | None) -> Iterator[Non
 
     Raises:
         PackageError: the Hub refuses or fails while something is written to it.
-        CheckpointError: the id is none, or offline mode is on.
+        CheckpointError: the id is none.
     """
     try:
         yield
@@ -29,8 +29,10 @@ def _translate(error: Exception, repo_id: str) -> Exception:
     """An error of ours, or the same error where reading the Hub would have failed in the same way."""
     from huggingface_hub import errors
 
-    if isinstance(error, errors.HFValidationError | errors.OfflineModeIsEnabled):
+    if isinstance(error, errors.HFValidationError):
         return error
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return PackageError(f"{repo_id}: offline mode is on; a connection is required. Unset HF_HUB_OFFLINE to push.")
     cause: BaseException = error
     while cause.__cause__ is not None and getattr(cause, "response", None) is None:  # of a file's upload, for one
         cause = cause.__cause__

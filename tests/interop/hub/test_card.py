@@ -9,7 +9,9 @@ from huggingface_hub import ModelCard
 from packages import forge, quantize
 
 from mxconv.checkpoint.manifest import read_manifest
+from mxconv.errors import MxconvError
 from mxconv.interop.hub.card import MARKER, model_card
+from mxconv.interop.hub.measurements import read_measurements
 from mxconv.interop.hub.source_card import SourceCard, read_source_card
 from mxconv.verify import verify, write_certificate
 
@@ -82,6 +84,51 @@ def test_each_kind_of_package_says_what_it_is(
 ) -> None:
     quantize(source, tmp_path / "package", **options)
     assert expected in card_of(tmp_path / "package").text
+
+
+DECODED: dict[str, Any] = {
+    "machine": {"cpu": "A processor", "threads": 2},
+    "results": [
+        {"strategy": "greedy", "num_prompts": 4, "tokens_per_second": 20, "speedup": 1.0, "acceptance_rates": []}
+        | {"identical_to_greedy": True},
+        {"strategy": "bsfp", "num_prompts": 4, "tokens_per_second": 41.26, "speedup": 2.0634}
+        | {"acceptance_rates": [0.8125, None], "identical_to_greedy": True},
+    ],
+}
+
+
+def test_measurements_become_a_table(package: Path, tmp_path: Path) -> None:
+    assert "## Measured" not in card_of(package).text
+    path = tmp_path / "decode.json"
+    path.write_text(json.dumps(DECODED))
+    text = model_card(read_manifest(package), "me/tiny", APACHE, read_measurements(path))
+    assert "4 prompts, greedy decoding, 2 threads of `A processor`. Every strategy" in text
+    assert "| `greedy` | 20.0 | 1.00 |  |" in text and "| `bsfp` | 41.3 | 2.06 | 0.812, - |" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"results": []},
+            r"decode\.json: no result of decoding \(IndexError: .*\); the object that `mxconv bench decode",
+        ),
+        (
+            {"results": [{"strategy": "greedy"}]},
+            r"decode\.json: no result of decoding \(KeyError: 'acceptance_rates'\)",
+        ),
+        ({"results": [DECODED["results"][0] | {"speedup": float("inf")}]}, r"ValueError: a number that is not finite"),
+        (
+            {"results": [DECODED["results"][0] | {"identical_to_greedy": False}]},
+            r"json: a strategy whose tokens differ",
+        ),
+    ],
+)
+def test_what_is_no_measurement_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "decode.json"
+    path.write_text(json.dumps(DECODED | change))
+    with pytest.raises(MxconvError, match=message):
+        read_measurements(path)
 
 
 def test_names_of_a_manifest_cannot_break_the_card(package: Path) -> None:

@@ -119,6 +119,9 @@ def test_a_token_that_may_not_write_is_refused(hub: HubServer, client: Client, b
         "me/tiny: the Hub asks who is pushing (HTTP 401); a valid token that may write is required. "
         "Run `hf auth login`, or set HF_TOKEN."
     )
+    assert client.error("push", bsfp, "me/tiny", HF_HUB_OFFLINE="1") == (
+        "me/tiny: offline mode is on; a connection is required. Unset HF_HUB_OFFLINE to push."
+    )
     hub.foreign.add("them")
     assert client.error("push", bsfp, "them/tiny") == (
         "them/tiny: the token may not write there (HTTP 403); write permission for 'them' is required. "
