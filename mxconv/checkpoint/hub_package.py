@@ -32,6 +32,8 @@ def fetch_package(repo_id: str, revision: str | None, progress: Progress = silen
         return _download(listing, revision, progress) if FILE_NAME in listing.names else None
     except HubUnreachableError:
         root = cached_snapshot(repo_id, revision)
+        if root is not None and not (root / FILE_NAME).exists():  # a manifest is the first file to be downloaded
+            return None
         if root is None or not _is_complete(root):
             raise
         return root
