@@ -17,8 +17,8 @@ import numpy as np
 
 from mxconv import __version__
 from mxconv.arrays import F32
+from mxconv.checkpoint.damaged_files import damaged_files
 from mxconv.checkpoint.dtypes import DTYPES
-from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import (
     FILE_NAME,
     CertificateRecord,
@@ -27,15 +27,14 @@ from mxconv.checkpoint.manifest import (
     TensorRecord,
     read_manifest,
 )
-from mxconv.checkpoint.package import Package, inside
-from mxconv.checkpoint.regular_file import check_regular_file
+from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.codecs.float16 import FORMATS
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.encode import encode_tensor
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Survey
-from mxconv.errors import CheckpointError, MxconvError, PackageError
+from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.encoders import decode_bsfp
 from mxconv.model.loader import LoadedPackage
 from mxconv.progress import Progress, silent
@@ -109,7 +108,7 @@ def verify(path: Path, source: Checkpoint | None = None, progress: Progress = si
             can be checked.
     """
     manifest = read_manifest(path)
-    damaged = _damaged_files(path, manifest, progress)
+    damaged = damaged_files(path, manifest, progress)
     with Package(path) as package:
         tensors = []
         total = sum(_num_bytes(record) for record in manifest.tensors)
@@ -203,23 +202,6 @@ def _decode(
 
     generation = hierarchy.generate(prompt, max_new_tokens, stop_tokens, keep, selection)
     return list(zip(generation.token_ids, digests, strict=True))
-
-
-def _damaged_files(path: Path, manifest: Manifest, progress: Progress) -> list[str]:
-    """Files whose length or SHA-256 is not the recorded one."""
-    total = sum(record.num_bytes for record in manifest.files)
-    done, damaged = 0, []
-    for record in manifest.files:
-        file = inside(path, record.path)
-        try:
-            is_whole = check_regular_file(file) == record.num_bytes and sha256_file(file) == record.sha256
-        except CheckpointError as error:
-            raise PackageError(f"{error} It is part of the package {path}.") from error
-        if not is_whole:
-            damaged.append(record.path)
-        done += record.num_bytes
-        progress("hash package", done, total)
-    return damaged
 
 
 def _verify_alone(package: Package, record: TensorRecord) -> TensorVerification:

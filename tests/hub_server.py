@@ -1,21 +1,26 @@
-"""A model hub on loopback: the part of the HTTP interface that huggingface_hub uses to list and download.
+"""A model hub on loopback: the part of the HTTP interface that huggingface_hub uses to list, download and upload.
 
     with HubServer({"org/tiny": {"main": folder}}) as hub:
         subprocess.run([...], env=hub.environment(cache_folder))
 
-Every folder is a commit, named by a hash of its content. Clients must be processes of their own: huggingface_hub
-reads its environment once, when it is imported.
+Every folder is a commit, named by a hash of its content. There is no xet storage: clients send whole files. They must
+be processes of their own: huggingface_hub reads its environment once, when it is imported.
 """
 
 import hashlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from hub_uploads import CHUNK_BYTES, Uploads, answer, body_pieces
+from huggingface_hub.repocard import metadata_load
 
 TOKEN = "hf_token_of_the_tests"
 
@@ -26,24 +31,41 @@ class HubServer:
     Attributes:
         repositories: id -> branch or tag -> folder; may be changed while it serves.
         gated: ids whose files (not their listing) need TOKEN and, as on the real Hub, accepted terms.
+        unaccepted: ids whose files nobody gets, since the terms were not accepted.
         private: ids that do not exist for anyone without TOKEN.
         forbidden: ids that answer 403.
+        foreign: owners for whom nobody here may create repositories.
         status: answer every request with this status, when set.
+        failures: (start of "METHOD /path", status): the next such request fails so, once.
         cut: names of files whose next download breaks off in the middle.
+        stop_after: (name, bytes): the next download of this file waits there for `go_on`, and sets `stopped`.
+        cut_uploads: how many further uploads of large files break off in the middle.
+        listed: names that listings have besides those of the files.
         on_request: called with "GET /path" before each request is answered.
         requests: every request so far, "GET /path".
+        ranges: of every download so far that wanted a part, (name, first byte).
+        uploads: what was written; None refuses to be written to.
     """
 
-    def __init__(self, repositories: Mapping[str, Mapping[str, Path]]) -> None:
+    def __init__(self, repositories: Mapping[str, Mapping[str, Path]], storage: Path | None = None) -> None:
         self.repositories = {name: dict(revisions) for name, revisions in repositories.items()}
         self.gated: set[str] = set()
+        self.unaccepted: set[str] = set()
         self.private: set[str] = set()
         self.forbidden: set[str] = set()
+        self.foreign: set[str] = set()
         self.status: int | None = None
+        self.failures: list[tuple[str, int]] = []
         self.cut: set[str] = set()
+        self.stop_after: tuple[str, int] | None = None
+        self.stopped, self.go_on = threading.Event(), threading.Event()
+        self.cut_uploads = 0
+        self.listed: list[str] = []
+        self.ranges: list[tuple[str, int]] = []
+        self.uploads = None if storage is None else Uploads(storage)
         self.on_request: Callable[[str], object] = self._ignore
         self.requests: list[str] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
+        self._server = _Server(("127.0.0.1", 0), _handler_of(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
 
     @staticmethod
@@ -71,6 +93,25 @@ class HubServer:
             **more,
         }
 
+    @staticmethod
+    def commit_of(folder: Path) -> str:
+        return commit_of(folder)
+
+    def fails(self, request: str) -> int | None:
+        """The status that this request is to fail with."""
+        for failure in self.failures:
+            if request.startswith(failure[0]):
+                self.failures.remove(failure)
+                return failure[1]
+        return None
+
+    def stop(self, name: str, num_bytes: int) -> None:
+        """Wait for `go_on` where a download is to stop."""
+        if self.stop_after is not None and self.stop_after[0] == name and self.stop_after[1] <= num_bytes:
+            self.stop_after = None
+            self.stopped.set()
+            self.go_on.wait()
+
     def downloads(self) -> list[str]:
         """The names of the files whose content was asked for, sorted, each once."""
         paths = {line.split(" ")[1] for line in self.requests if line.startswith("GET ") and "/resolve/" in line}
@@ -86,12 +127,29 @@ class HubServer:
         self._thread.join()
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # the tests kill clients
+            super().handle_error(request, client_address)
+
+
 def commit_of(folder: Path) -> str:
     """The commit that the server gives a folder: 40 hex digits of its file names and contents."""
     digest = hashlib.sha256()
     for path in _files(folder):
-        digest.update(path.encode() + b"\0" + (folder / path).read_bytes())
+        digest.update(path.encode() + b"\0" + _sha256(folder / path).encode())
     return digest.hexdigest()[:40]
+
+
+def _sha256(path: Path) -> str:
+    status = path.stat()
+    return _sha256_once(path, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _sha256_once(path: Path, *_: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _files(folder: Path) -> list[str]:
@@ -116,6 +174,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._serve()
 
+    def do_POST(self) -> None:
+        self._take()
+
+    def do_PUT(self) -> None:
+        self._take()
+
     def log_message(self, *_: Any) -> None:
         pass
 
@@ -124,8 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(raw)
         self.hub.requests.append(f"{self.command} {path}")
         self.hub.on_request(f"{self.command} {path}")
-        if self.hub.status is not None:
-            self._refuse(self.hub.status, None)
+        if (status := self.hub.status or self.hub.fails(f"{self.command} {path}")) is not None:
+            self._refuse(status, None)
             return
         is_api = path.startswith("/api/models/")
         parts = [unquote(part) for part in raw.removeprefix("/api/models").strip("/").split("/")]
@@ -148,14 +212,46 @@ class _Handler(BaseHTTPRequestHandler):
         if folder is None:
             self._refuse(404, "RevisionNotFound")
         elif is_api and rest[:1] == ["tree"]:
-            self._send_json([{"type": "file", "oid": "0" * 40, **_described(folder, name)} for name in _files(folder)])
+            self._send_json([{"type": "file", **_described(folder, name)} for name in _files(folder)])
         elif is_api:
-            siblings = [{"rfilename": name} for name in _files(folder)]
-            self._send_json({"id": repo_id, "sha": commit_of(folder), "siblings": siblings})
+            siblings = [{"rfilename": name} for name in [*_files(folder), *self.hub.listed]]
+            card = metadata_load(folder / "README.md") if (folder / "README.md").is_file() else None
+            is_private = repo_id in self.hub.private
+            described = {"id": repo_id, "sha": commit_of(folder), "siblings": siblings, "private": is_private}
+            self._send_json(described | ({"cardData": card} if card else {}))
         elif repo_id in self.hub.gated and not is_known:
             self._refuse(401, "GatedRepo")
+        elif repo_id in self.hub.unaccepted:
+            self._refuse(403, "GatedRepo")
         else:
             self._send_file(folder, "/".join(rest[2:]))
+
+    def _take(self) -> None:
+        """A request that writes."""
+        raw = urlsplit(self.path).path
+        self.hub.requests.append(f"{self.command} {unquote(raw)}")
+        self.hub.on_request(f"{self.command} {unquote(raw)}")
+        pieces = body_pieces(self.headers, self.rfile)
+        status = self.hub.status or self.hub.fails(f"{self.command} {unquote(raw)}")
+        is_known = self.headers.get("Authorization") == f"Bearer {TOKEN}" or raw.startswith("/lfs/")
+        repo_id = "/".join(unquote(part) for part in raw.removeprefix("/api/models").strip("/").split("/")[:2])
+        if status is None and not is_known:
+            status = 401
+        elif status is None and (self.hub.uploads is None or repo_id in self.hub.forbidden):
+            status = 403
+        if status is not None:
+            for _ in pieces:
+                pass
+            self._refuse(status, None)
+            return
+        if self.command == "PUT" and self.hub.cut_uploads:
+            self.hub.cut_uploads -= 1
+            pieces = iter([next(pieces)])
+            answer(self.hub, self.command, raw, pieces)
+            self.close_connection = True
+            return
+        status, members, headers = answer(self.hub, self.command, raw, pieces)
+        self._send(status, json.dumps(members).encode(), {"Content-Type": "application/json", **headers})
 
     def _refuse(self, status: int, code: str | None, message: str | None = None) -> None:
         self.send_response(status)
@@ -173,31 +269,60 @@ class _Handler(BaseHTTPRequestHandler):
         if name not in _files(folder):
             self._refuse(404, "EntryNotFound")
             return
-        content = (folder / name).read_bytes()
-        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": commit_of(folder)}
-        if self.command == "GET" and name in self.hub.cut:
-            self.hub.cut.remove(name)
-            self._send(200, content, headers, num_sent=len(content) // 2)
-            self.close_connection = True
-            return
+        path = folder / name
+        num_bytes = path.stat().st_size
+        headers = {"ETag": f'"{_sha256(path)}"', "X-Repo-Commit": commit_of(folder), "Accept-Ranges": "bytes"}
+        begin, end = 0, num_bytes
         wanted = self.headers.get("Range", "")
-        if not wanted.startswith("bytes="):
-            self._send(200, content, headers | {"Accept-Ranges": "bytes"})
-            return
-        first, last = wanted.removeprefix("bytes=").split("-")
-        begin, end = int(first), int(last) + 1 if last else len(content)
-        headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(content)}"
-        self._send(206, content[begin:end], headers)
+        if wanted.startswith("bytes="):
+            first, last = wanted.removeprefix("bytes=").split("-")
+            begin, end = int(first), int(last) + 1 if last else num_bytes
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{num_bytes}"
+            if self.command == "GET":
+                self.hub.ranges.append((name, begin))
+        self.send_response(206 if wanted else 200)
+        for key, text in headers.items():
+            self.send_header(key, text)
+        self.send_header("Content-Length", str(end - begin))
+        self.end_headers()
+        if self.command == "GET":
+            if name in self.hub.cut:
+                self.hub.cut.remove(name)
+                end = (begin + end) // 2
+                self.close_connection = True
+            with path.open("rb") as file:
+                file.seek(begin)
+                while begin < end and (piece := file.read(min(CHUNK_BYTES, end - begin))):
+                    self.wfile.write(piece)
+                    begin += len(piece)
+                    if (
+                        self.hub.stop_after is not None
+                        and name == self.hub.stop_after[0]
+                        and begin >= self.hub.stop_after[1]
+                    ):
+                        self.hub.stop_after = None
+                        self.hub.stopped.set()
+                        self.hub.go_on.wait()
 
-    def _send(self, status: int, content: bytes, headers: dict[str, str], num_sent: int | None = None) -> None:
+    def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, text in headers.items():
             self.send_header(name, text)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content[:num_sent])
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
 
 def _described(folder: Path, name: str) -> dict[str, object]:
-    return {"path": name, "size": (folder / name).stat().st_size}
+    """An entry of a listing: git's hash of a small file, and of a large one its SHA-256 too."""
+    path, num_bytes = folder / name, (folder / name).stat().st_size
+    if name.endswith(".safetensors"):
+        return {
+            "path": name,
+            "size": num_bytes,
+            "oid": "0" * 40,
+            "lfs": {"oid": _sha256(path), "size": num_bytes, "pointerSize": 134},
+        }
+    raw = path.read_bytes()
+    return {"path": name, "size": num_bytes, "oid": hashlib.sha1(b"blob %d\0" % len(raw) + raw).hexdigest()}

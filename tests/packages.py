@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,23 @@ def forge(package: Path, change: Callable[[dict[str, Any]], None] = lambda _: No
     blank = json.dumps(members, indent=1)
     digest = hashlib.sha256(blank.encode()).hexdigest()
     (package / MANIFEST).write_text(digest.join(blank.rsplit("0" * 64, 1)))
+
+
+def add_files(package: Path, copy: Path, sizes: list[int]) -> Path:
+    """A copy of a package with further files, `further-0.safetensors` and so on, of random bytes."""
+    shutil.copytree(package, copy)
+    names = [f"further-{number}.safetensors" for number in range(len(sizes))]
+    for name, num_bytes in zip(names, sizes, strict=True):
+        (copy / name).write_bytes(random.Random(name).randbytes(num_bytes))
+
+    def add(members: dict[str, Any]) -> None:
+        for name in names:
+            raw = (copy / name).read_bytes()
+            sha256 = hashlib.sha256(raw).hexdigest()
+            members["files"].append({"path": name, "num_bytes": len(raw), "sha256": sha256})
+
+    forge(copy, add)
+    return copy
 
 
 def header_of(path: Path) -> tuple[dict[str, Any], int]:

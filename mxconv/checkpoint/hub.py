@@ -4,19 +4,13 @@ Tokens, mirrors, the cache's place, offline mode and progress bars are huggingfa
 environment variables. When the Hub cannot be reached, a complete copy in the cache serves.
 """
 
-import glob
-import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mxconv.checkpoint.folder import Weights, choose_weights, companions, index_names
+from mxconv.checkpoint.hub_errors import HubUnreachableError
+from mxconv.checkpoint.hub_repository import cached_snapshot, fetch_files, is_hub_id, list_repository
 from mxconv.errors import CheckpointError
-
-_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
-_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -26,10 +20,6 @@ class Snapshot:
     root: Path
     commit: str
     weights: Weights
-
-
-class HubUnreachableError(CheckpointError):
-    """The Hub gave no answer: offline mode, no connection, or a failure of its own."""
 
 
 def fetch_snapshot(repo_id: str, revision: str | None) -> Snapshot:
@@ -45,7 +35,7 @@ def fetch_snapshot(repo_id: str, revision: str | None) -> Snapshot:
     Raises:
         CheckpointError: no such repository, revision or weights, no access, or no connection and no copy.
     """
-    if not _ID.fullmatch(repo_id):
+    if not is_hub_id(repo_id):
         raise CheckpointError(
             f"{repo_id}: no such file or folder, and no Hub id either; an existing path or an id of the form "
             "owner/name is required. Check the spelling."
@@ -59,111 +49,32 @@ def fetch_snapshot(repo_id: str, revision: str | None) -> Snapshot:
 
 
 def _download(repo_id: str, revision: str | None) -> Snapshot:
-    from huggingface_hub import HfApi, snapshot_download
-
-    def get(names: Iterable[str], wanted_revision: str | None) -> Path:
-        patterns = [glob.escape(name) for name in names]
-        return Path(snapshot_download(repo_id, revision=wanted_revision, allow_patterns=patterns))
-
-    with _translated_errors(repo_id, revision):
-        listing = HfApi().model_info(repo_id, revision=revision, timeout=_TIMEOUT_SECONDS)
-        names = [sibling.rfilename for sibling in listing.siblings or []]
-        top = [name for name in names if "/" not in name]
-        # by branch or tag, so that the cache remembers what it pointed to for the day the Hub is out of reach
-        root = get([*companions(top), *index_names(top)], revision)
+    listing = list_repository(repo_id, revision)
+    top = [name for name in listing.names if "/" not in name]
+    # by branch or tag, so that the cache remembers what it pointed to for the day the Hub is out of reach
+    root = fetch_files(repo_id, [*companions(top), *index_names(top)], revision)
     commit = root.name
-    if commit != listing.sha:  # somebody pushed since the listing
+    if commit != listing.commit:  # somebody pushed since the listing
         return _download(repo_id, commit)
     weights = choose_weights(root, top, repo_id)
-    if missing := sorted({*weights.shards} - {*names}):
+    if missing := sorted({*weights.shards} - {*listing.names}):
         raise CheckpointError(
             f"{repo_id}: {weights.index} names shard {missing[0]!r}, which the repository does not have; every shard "
             "is required. Try another --revision, or tell the model's owner."
         )
-    with _translated_errors(repo_id, revision):
-        get(weights.shards, commit)
+    fetch_files(repo_id, weights.shards, commit)
     return Snapshot(root, commit, weights)
 
 
 def _find_cached(repo_id: str, revision: str | None) -> Snapshot | None:
     """The copy that an earlier run left in the cache, if it is complete."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
+    root = cached_snapshot(repo_id, revision)
+    if root is None:
+        return None
     try:
-        # no pattern matches a file: it asks for the folder alone, whose completeness is judged here
-        root = Path(snapshot_download(repo_id, revision=revision, local_files_only=True, allow_patterns=[]))
         weights = choose_weights(root, [path.name for path in root.iterdir()], repo_id)
-    except (LocalEntryNotFoundError, CheckpointError):
+    except CheckpointError:
         return None
     if not all((root / shard).is_file() for shard in weights.shards):
         return None
     return Snapshot(root, root.name, weights)
-
-
-@contextmanager
-def _translated_errors(repo_id: str, revision: str | None) -> Iterator[None]:
-    """Turn what huggingface_hub and the HTTP library below it raise into errors that say what to do."""
-    try:
-        yield
-    except Exception as error:  # each version of the client brings another HTTP library with its own exceptions
-        raise _translate(error, repo_id, revision) from error
-
-
-def _translate(error: BaseException, repo_id: str, revision: str | None) -> CheckpointError:
-    from huggingface_hub import errors
-
-    # the client hides the answer of the Hub behind "not found in the cache"
-    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
-        error = error.__cause__
-    response: Any = getattr(error, "response", None)
-    status = None if response is None else response.status_code
-    if isinstance(error, errors.GatedRepoError):
-        return CheckpointError(
-            f"{repo_id}: access is gated (HTTP {status}); its terms must be accepted by the account whose token is "
-            "used. Accept them on the model's page, then run `hf auth login` or set HF_TOKEN."
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return CheckpointError(
-            f"{repo_id}: has no revision {revision!r} (HTTP {status}); a branch, tag or commit is required. "
-            "Look at the model's page for the names."
-        )
-    if status == 401 and "Invalid credentials" in response.headers.get("X-Error-Message", ""):
-        return CheckpointError(
-            f"{repo_id}: the Hub does not know the token (HTTP 401); a valid one, or none, is required. "
-            "Run `hf auth login` again, or correct HF_TOKEN."
-        )
-    # strangers get 401 for what does not exist and for what is private alike
-    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
-        return CheckpointError(
-            f"{repo_id}: no such local path, and no such model on the Hub or a private one (HTTP {status}); an "
-            "existing path or a model that you may read is required. Check the spelling; for a private model run "
-            "`hf auth login` or set HF_TOKEN."
-        )
-    if status == 403:
-        return CheckpointError(
-            f"{repo_id}: the Hub refuses access (HTTP 403); a token that may read this model is required. "
-            "Run `hf auth login` or set HF_TOKEN to such a token."
-        )
-    if isinstance(error, errors.HFValidationError):
-        return CheckpointError(f"{repo_id}: no valid Hub id ({error}); owner/name is required. Check the spelling.")
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return HubUnreachableError(
-            f"{repo_id}: not in the cache, and offline mode is on; a local copy or a connection is required. "
-            "Unset HF_HUB_OFFLINE to download it."
-        )
-    if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
-        return CheckpointError(
-            f"{repo_id}: the download failed ({error.strerror}: {error.filename}); room and permission to write to "
-            "the Hub cache are required. Free some space, or set HF_HOME to another disk, and run again."
-        )
-    found = f"the Hub failed (HTTP {status})" if status else f"the Hub cannot be reached ({_reason(error)})"
-    return HubUnreachableError(
-        f"{repo_id}: {found} and there is no complete copy in the cache; a connection to the Hub is required. "
-        "Check the network and HF_ENDPOINT, and run again: finished files are kept."
-    )
-
-
-def _reason(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -79,13 +79,26 @@ def inside(root: Path, name: str) -> Path:
     """The path of a file of a package.
 
     Raises:
-        PackageError: symbolic links lead out of the folder.
+        PackageError: symbolic links lead out of the folder; in the Hub cache, out of the folders of its blobs.
     """
     path = root / name
     # realpath, unlike Path.resolve, says nothing about loops and long names; opening the file does
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+    if not any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in _homes(Path(os.path.realpath(root)))):
         raise PackageError(f"{path}: leads out of the package; files inside it are required. Convert again.")
     return path
+
+
+def _homes(root: Path) -> list[Path]:
+    """The folders in which a package's files may lie: its own, and what a snapshot in the Hub cache links to.
+
+    models--OWNER--NAME/snapshots/COMMIT/FILE leads to models--OWNER--NAME/blobs, or from there to a store that all
+    repositories share, blobs beside them.
+    """
+    for snapshot in (root, *root.parents):  # a draft's package is a folder in its target's
+        repository = snapshot.parent.parent
+        if snapshot.parent.name == "snapshots" and repository.name.startswith("models--"):
+            return [root, repository / "blobs", repository.parent / "blobs"]
+    return [root]
 
 
 class Package:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def decode(
-    package: Annotated[Path, typer.Argument(help="The package.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id of one.")],
     prompts: Annotated[
         Path | None, typer.Option(help="A .jsonl file with a `prompt` a line; a few by default.")
     ] = None,
@@ -35,6 +35,7 @@ def decode(
     from mxconv.bench.decoding import DEFAULT_PROMPTS, bench_decoding
     from mxconv.bench.forwards import bench_forwards
     from mxconv.bench.machine import this_machine
+    from mxconv.checkpoint.package_folder import find_package
     from mxconv.errors import ModelError
     from mxconv.kernels.engine import choose_engine
     from mxconv.model.loader import LoadedPackage
@@ -46,7 +47,7 @@ def decode(
     assert engine is not None
     machine = this_machine(engine.num_threads)
     with (
-        LoadedPackage(package, kernel=name, num_threads=engine.num_threads) as loaded,
+        LoadedPackage(find_package(package), kernel=name, num_threads=engine.num_threads) as loaded,
         progress_bars("runs") as progress,
     ):
         forwards = bench_forwards(loaded, engine, widths, samples, progress)

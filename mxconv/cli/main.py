@@ -12,6 +12,8 @@ from typer.core import TyperGroup
 from mxconv.cli.bench import bench
 from mxconv.cli.generate import generate
 from mxconv.cli.inspect import inspect
+from mxconv.cli.pull import pull
+from mxconv.cli.push import push
 from mxconv.cli.quantize import quantize
 from mxconv.cli.train import train
 from mxconv.cli.verify import verify
@@ -40,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # drawing the help with rich takes longer than everything else before it
 )
-for command in (quantize, inspect, verify, generate):
+for command in (quantize, inspect, verify, generate, push, pull):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")

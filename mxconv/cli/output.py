@@ -30,7 +30,10 @@ def print_json(members: dict[str, Any]) -> None:
 
 @contextmanager
 def progress_bars(unit: str = "bytes") -> Iterator[Progress]:
-    """A bar a stage, on stderr, where somebody is looking; silent where stderr is no terminal."""
+    """A bar a stage, on stderr, where somebody is looking; silent where stderr is no terminal.
+
+    The terminal is taken over with the first report, so that the Hub client may draw its own bars before that.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -38,15 +41,20 @@ def progress_bars(unit: str = "bytes") -> Iterator[Progress]:
     terminal = Console(stderr=True)
     amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     columns = [TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn()]
-    with Bars(*columns, console=terminal, disable=not terminal.is_terminal, transient=True) as bars:
-        tasks: dict[str, Any] = {}
+    bars = Bars(*columns, console=terminal, disable=not terminal.is_terminal, transient=True)
+    tasks: dict[str, Any] = {}
 
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done)
+    def show(stage: str, done: int, total: int) -> None:
+        if stage not in tasks:
+            bars.start()
+            tasks[stage] = bars.add_task(stage, total=total)
+        bars.update(tasks[stage], completed=done)
 
+    try:
         yield show
+    finally:
+        if tasks:
+            bars.stop()
 
 
 def format_bytes(num_bytes: float) -> str:

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 
 def verify(
-    package: Annotated[Path, typer.Argument(help="The package.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id of one.")],
     source: Annotated[str | None, typer.Option(help="What it was converted from; compare bit for bit.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a Hub source, or without --source of a Hub package.")
+    ] = None,
     decode: Annotated[
         Path | None, typer.Option(help="Prompts (.jsonl, key `prompt`) to decode with and without drafts.")
     ] = None,
@@ -53,7 +55,9 @@ def verify(
     from dataclasses import replace
 
     from mxconv.checkpoint.draft_spec import parse_draft
+    from mxconv.checkpoint.package_folder import find_package, is_hub_package
     from mxconv.checkpoint.source import open_checkpoint
+    from mxconv.errors import PackageError
     from mxconv.model.distribution import Sampling
     from mxconv.model.loader import LoadedPackage
     from mxconv.speculative.hierarchy import Hierarchy
@@ -63,21 +67,28 @@ def verify(
     from mxconv.verify import verify_decoding, write_certificate
 
     prompts = read_prompts(decode) if decode else []
+    if write and is_hub_package(package):
+        raise PackageError(
+            f"{package}: a package on the Hub with --write; the certificate is stored in a local folder. "
+            f"Run `mxconv pull {package}`, verify that, and push it again."
+        )
+    with progress_bars() as progress:
+        folder = find_package(package, None if source else revision, progress)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(open_checkpoint(source, revision=revision)) if source else None
         progress = stack.enter_context(progress_bars())
-        verification = verify_package(package, checkpoint, progress)
+        verification = verify_package(folder, checkpoint, progress)
     if prompts and verification.ok:
         with progress_bars("prompts") as progress:
             specs = [parse_draft(text) for text in draft or ()]
             sampling = Sampling(temperature, top_k, top_p) if temperature else None
-            with LoadedPackage(package, level_names(levels), kernel, threads, specs) as loaded:
+            with LoadedPackage(folder, level_names(levels), kernel, threads, specs) as loaded:
                 hierarchy = Hierarchy(loaded.levels, draft_lengths(num_draft_tokens), thresholds(confidence))
                 selection = Selection(sampling, seed=seed)
                 record = verify_decoding(loaded, hierarchy, prompts, max_new_tokens, selection, progress)
         verification = replace(verification, decode=record)
     if write and verification.ok:
-        write_certificate(package, verification)
+        write_certificate(folder, verification)
     _print(verification, package, json_output)
     if json_output:
         print_json(_members(verification))
@@ -114,7 +125,7 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and isfinite(number) else None
 
 
-def _print(verification: "Verification", package: Path, json_output: bool) -> None:
+def _print(verification: "Verification", package: str, json_output: bool) -> None:
     from rich.markup import escape
 
     out = console(json_output)
@@ -137,4 +148,4 @@ def _print(verification: "Verification", package: Path, json_output: bool) -> No
             highlight=False,
         )
     verdict = "[green]ok[/green]" if verification.ok else "[red]not ok[/red]"
-    out.print(f"{escape(str(package))}: {verdict}{', lossless' if verification.lossless else ''}", highlight=False)
+    out.print(f"{escape(package)}: {verdict}{', lossless' if verification.lossless else ''}", highlight=False)

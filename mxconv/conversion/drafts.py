@@ -1,5 +1,6 @@
 """Further levels below the codec's own, as `--draft` asks for them, and the files that they take along."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord, read_manifest
 from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.package_folder import find_package
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.staging import Staging
@@ -95,12 +97,12 @@ def _check_padding(spec: DraftSpec, ours: Vocabulary, theirs: Vocabulary, target
 def _open_model(spec: DraftSpec) -> DraftLevel:
     """A model and the files that it consists of."""
     if spec.kind == "package":
-        root = Path(spec.subject)
+        root = find_package(spec.subject)
         with Package(root) as package:
             if not package.has_target:
                 raise PackageError(f"{root}: references its target; a draft must be whole. Convert it with its target.")
             files = (Path(FILE_NAME), *(Path(record.path) for record in read_manifest(root).files))
-        return DraftLevel(spec, root.resolve().name, root, files, "package")
+        return DraftLevel(spec, _name(spec, root), root, files, "package")
     with open_checkpoint(spec.subject) as checkpoint:
         root = checkpoint.root
         if checkpoint.config is None:
@@ -119,4 +121,9 @@ def _open_model(spec: DraftSpec) -> DraftLevel:
                 "Convert it first and use --draft package:PATH."
             )
         files = tuple(path.relative_to(root) for path in paths)
-    return DraftLevel(spec, root.resolve().name, root, files, "f16" if dtypes == {"F16"} else "bf16")
+    return DraftLevel(spec, _name(spec, root), root, files, "f16" if dtypes == {"F16"} else "bf16")
+
+
+def _name(spec: DraftSpec, root: Path) -> str:
+    """The folder's name; of a repository its own, since its folder in the Hub cache is named by the commit."""
+    return root.resolve().name if os.path.lexists(spec.subject) else spec.subject.rpartition("/")[2]

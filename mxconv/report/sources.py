@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
-from mxconv.checkpoint.manifest import FILE_NAME
 from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.package_folder import find_package_or_none
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import MxconvError
 from mxconv.report.checkpoint_weights import Dtype, checkpoint_weights
@@ -18,7 +17,7 @@ def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | Non
     """Open a checkpoint or a package.
 
     Args:
-        source: a checkpoint's folder, a .safetensors file, a Hub id, or a package's folder.
+        source: the folder or Hub id of a checkpoint or a package, or a .safetensors file.
         revision: of a Hub id.
         dtype: what F32 weights are rounded to; None leaves them uncounted.
 
@@ -26,13 +25,12 @@ def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | Non
         MxconvError: it cannot be opened, or an option does not apply to it.
     """
     with ExitStack() as stack:
-        path = Path(source)
-        if (path / FILE_NAME).exists():
-            for flag, value in (("--revision", revision), ("--dtype", dtype)):
-                if value is not None:
-                    raise MxconvError(
-                        f"{source}: {flag} {value} with a package; only a checkpoint takes it. Leave it out."
-                    )
+        path = find_package_or_none(source, revision)
+        if path is not None:
+            if dtype is not None:
+                raise MxconvError(
+                    f"{source}: --dtype {dtype} with a package; only a checkpoint takes it. Leave it out."
+                )
             package = stack.enter_context(Package(path))
             yield package_weights(source, package, stack)
         else:

@@ -115,7 +115,9 @@ def test_f32_is_counted_as_rounded_with_dtype(tmp_path: Path, inspect_path: Insp
 def test_options_of_checkpoints_do_not_go_with_packages(tiny_llama: Path, package: Convert) -> None:
     converted = str(package(tiny_llama))
     with (
-        pytest.raises(MxconvError, match=r"--revision main with a package; only a checkpoint takes it\. Leave it out"),
+        pytest.raises(
+            MxconvError, match=r"package: revision 'main' was asked of a local path; only Hub repositories have"
+        ),
         open_weights(converted, revision="main"),
     ):
         pass

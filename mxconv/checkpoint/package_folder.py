@@ -1,0 +1,53 @@
+"""Where a package lies: in a local folder, or in the Hub cache under the id of a repository."""
+
+import os
+from pathlib import Path
+
+from mxconv.checkpoint.hub_package import fetch_package
+from mxconv.checkpoint.hub_repository import is_hub_id
+from mxconv.checkpoint.manifest import FILE_NAME
+from mxconv.errors import CheckpointError, PackageError
+from mxconv.progress import Progress, silent
+
+
+def find_package(package: str | Path, revision: str | None = None, progress: Progress = silent) -> Path:
+    """The folder of a package, downloaded where a Hub id is given. A path that exists wins.
+
+    Args:
+        package: a folder, or a Hub id `owner/name`.
+        revision: branch, tag or commit of a Hub repository; its default branch when None.
+        progress: told about the hashing of downloaded files.
+
+    Raises:
+        PackageError: the repository is no package, or does not hold what its manifest says.
+        CheckpointError: no such repository, no access, or no connection and no copy; a revision of a local folder.
+    """
+    found = find_package_or_none(package, revision, progress)
+    if found is not None:
+        return found
+    if not is_hub_package(package):
+        return Path(package)  # opening it says what is wrong with it
+    raise PackageError(
+        f"{package}: holds no {FILE_NAME}; a repository that `mxconv push` wrote is required. "
+        f"Convert it first: mxconv quantize {package} -o FOLDER"
+    )
+
+
+def find_package_or_none(source: str | Path, revision: str | None = None, progress: Progress = silent) -> Path | None:
+    """The folder of a package, as `find_package` gives it; None for a folder, file or repository that is none."""
+    path = Path(source)
+    if not is_hub_package(source):
+        if not (path / FILE_NAME).exists():
+            return None
+        if revision is not None:
+            raise CheckpointError(
+                f"{path}: revision {revision!r} was asked of a local path; only Hub repositories have revisions. "
+                "Leave --revision out, or give the Hub id."
+            )
+        return path
+    return fetch_package(str(source), revision, progress)
+
+
+def is_hub_package(package: str | Path) -> bool:
+    """Whether a package is asked for by its Hub id: the text has that form, and no such path exists."""
+    return not os.path.lexists(package) and is_hub_id(str(package))

@@ -1,0 +1,101 @@
+"""Pulling a package from the Hub into a folder: download beside it, compare every hash, rename.
+
+PACKAGE.pulling  becomes PACKAGE; an interrupted pull goes on where it stopped, within a file too
+"""
+
+import glob
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mxconv.checkpoint.damaged_files import damaged_files
+from mxconv.checkpoint.hub_errors import translated_errors
+from mxconv.checkpoint.hub_package import differing, listed_files
+from mxconv.checkpoint.hub_repository import Repository, list_repository, retried
+from mxconv.checkpoint.manifest import FILE_NAME, Manifest, read_manifest
+from mxconv.conversion.replaced import delete_old, remove, step_aside
+from mxconv.conversion.staging import check_target, recover_target
+from mxconv.errors import PackageError
+from mxconv.progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A package that was downloaded."""
+
+    package: Path
+    repo_id: str
+    commit: str
+    manifest: Manifest
+
+
+def pull(
+    repo_id: str, target: Path, *, revision: str | None = None, force: bool = False, progress: Progress = silent
+) -> Pulled:
+    """Download a package.
+
+    Args:
+        repo_id: `owner/name`.
+        target: the package's folder; must not exist, unless it is a package and `force` is set.
+        revision: branch, tag or commit; the default branch when None.
+        force: replace the package at `target`.
+        progress: told about the hashing; the Hub client shows the download itself.
+
+    Raises:
+        PackageError: the repository is no package or another one than its manifest says, or the target does not
+            allow it. Nothing half-written is left at `target`.
+        CheckpointError: no such repository or revision, no access, or no connection.
+    """
+    target = target.absolute()
+    recover_target(target)
+    check_target(target, force)
+    listing = list_repository(repo_id, revision)
+    if FILE_NAME not in listing.names:
+        raise PackageError(
+            f"{repo_id}: holds no {FILE_NAME}; a repository that `mxconv push` wrote is required. "
+            f"Convert it instead: mxconv quantize {repo_id} -o FOLDER"
+        )
+    staging = target.with_name(target.name + ".pulling")
+    _download(listing, [FILE_NAME], staging)
+    manifest = read_manifest(staging)
+    _download(listing, listed_files(manifest, listing), staging)
+    if damaged := damaged_files(staging, manifest, progress):
+        for name in damaged:
+            (staging / name).unlink()
+        raise differing(repo_id, damaged)
+    _keep_only(staging, {FILE_NAME, *(record.path for record in manifest.files)})
+    check_target(target, force)
+    try:
+        if target.exists():
+            step_aside(target)
+        staging.rename(target)
+        delete_old(target)
+    except OSError as error:
+        raise PackageError(
+            f"{target}: cannot be put in place ({error.strerror}); a writable folder is required. "
+            f"The package is whole in {staging}: move it, or run again."
+        ) from error
+    return Pulled(target, repo_id, listing.commit, manifest)
+
+
+def _download(listing: Repository, names: Iterable[str], folder: Path) -> None:
+    """Into a folder, not the cache: no second copy, and what is there already is not downloaded again."""
+    from huggingface_hub import snapshot_download
+
+    patterns = [glob.escape(name) for name in names]
+    with translated_errors(listing.id, listing.commit, folder):
+        retried(
+            lambda: snapshot_download(listing.id, revision=listing.commit, local_dir=folder, allow_patterns=patterns)
+        )
+
+
+def _keep_only(folder: Path, names: set[str]) -> None:
+    """Delete the client's notes, and files of another package that an earlier pull began."""
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+    for path in sorted(folder.rglob("*"), reverse=True):  # files before the folders that they are in
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path.relative_to(folder).as_posix() not in names:
+            remove(path)

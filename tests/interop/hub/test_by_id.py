@@ -1,0 +1,70 @@
+"""Commands that take a package take the Hub id of one, too."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from checkpoints import write_tiny_llama
+from hub_client import Client
+from hub_server import HubServer
+from packages import quantize
+
+from mxconv.checkpoint.package import Package
+from mxconv.errors import PackageError
+
+LARGE = "bsfp.safetensors"
+
+
+def test_a_package_is_verified_and_inspected_by_its_id(hub: HubServer, client: Client, bsfp: Path) -> None:
+    hub.repositories["me/tiny"] = {"main": bsfp, "v1": bsfp}
+    found = client("verify", "me/tiny", "--revision", "v1")
+    assert found["ok"] and found["lossless"] and found["num_bit_exact"] == found["num_tensors"]
+    hub.requests.clear()
+    by_id, by_path = client("inspect", "me/tiny"), client("inspect", bsfp)
+    assert by_id["total"] == by_path["total"] and hub.downloads() == []
+    hub.status = 503
+    assert client("verify", "me/tiny", "--source", hub.repositories["org/base"]["main"])["ok"]  # from the cache
+    assert client.error("verify", "me/tiny", "--write") == (
+        "me/tiny: a package on the Hub with --write; the certificate is stored in a local folder. "
+        "Run `mxconv pull me/tiny`, verify that, and push it again."
+    )
+
+
+def test_links_of_a_snapshot_may_lead_to_blobs_and_nowhere_else(bsfp: Path, tmp_path: Path) -> None:
+    """The layout of the Hub client's cache, with a file in the store that all repositories share."""
+    repository = tmp_path / "hub" / "models--me--tiny"
+    snapshot = repository / "snapshots" / "c0ffee"
+    shutil.copytree(bsfp, snapshot)
+    for name, home in (("config.json", repository), (LARGE, tmp_path / "hub")):
+        (home / "blobs").mkdir()
+        (snapshot / name).rename(home / "blobs" / name)
+        (snapshot / name).symlink_to(home / "blobs" / name)
+    with Package(snapshot) as package:
+        assert package.has_target
+    for elsewhere in (tmp_path / "secret", repository / "refs" / "main", repository / "snapshots" / "other" / "file"):
+        elsewhere.parent.mkdir(parents=True, exist_ok=True)
+        elsewhere.write_bytes((snapshot / "config.json").read_bytes())
+        (snapshot / "config.json").unlink()
+        (snapshot / "config.json").symlink_to(elsewhere)
+        with pytest.raises(PackageError, match=r"config\.json: leads out of the package; files inside it are required"):
+            Package(snapshot)
+
+
+def test_a_target_by_id_goes_with_a_draft_package_by_id(hub: HubServer, client: Client, tmp_path: Path) -> None:
+    small = write_tiny_llama(tmp_path / "small", seed=1, num_hidden_layers=1)
+    quantize(small, tmp_path / "small-package", codec="bsfp")
+    hub.repositories["me/small"] = {"main": tmp_path / "small-package"}
+    result = client("quantize", "org/base", "-o", "package", "--draft", "package:me/small")
+    assert [level["name"] for level in result["levels"]] == ["target", "mxfp4", "small"]
+    assert client("verify", "package")["ok"]
+
+
+def test_a_checkpoint_is_no_package(hub: HubServer, client: Client) -> None:
+    assert client.error("verify", "org/base") == (
+        "org/base: holds no mxconv.json; a repository that `mxconv push` wrote is required. "
+        "Convert it first: mxconv quantize org/base -o FOLDER"
+    )
+    found = client("inspect", "org/base")
+    hub.status = 503
+    assert client("inspect", "org/base") == found  # from the cache
+    assert client.error("verify", "no/such/folder").startswith("no/such/folder/mxconv.json: no such file;")

@@ -1,0 +1,153 @@
+"""The model card of a package, read back by the Hub client's own parser."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+from packages import forge, quantize
+
+from mxconv.checkpoint.manifest import read_manifest
+from mxconv.errors import MxconvError
+from mxconv.interop.hub.card import MARKER, model_card
+from mxconv.interop.hub.measurements import read_measurements
+from mxconv.interop.hub.source_card import SourceCard, read_source_card
+from mxconv.verify import verify, write_certificate
+
+APACHE = SourceCard(license="apache-2.0", language=["en"])
+
+
+def card_of(package: Path, source: SourceCard = APACHE, **changes: Any) -> ModelCard:
+    """The card, where the source is org/base at a commit unless something else is said."""
+
+    def change(members: dict[str, Any]) -> None:
+        members["source"] |= {"id": "org/base", "commit": "c0ffee"} | changes
+
+    forge(package, change)
+    return ModelCard(model_card(read_manifest(package), "me/tiny", source))
+
+
+@pytest.fixture
+def package(source: Path, tmp_path: Path) -> Path:
+    quantize(source, tmp_path / "package", codec="bsfp")
+    return tmp_path / "package"
+
+
+def test_the_metadata_is_what_the_hub_understands(package: Path) -> None:
+    data = card_of(package).data
+    assert data.to_dict() == {
+        "base_model": "org/base",
+        "base_model_relation": "quantized",
+        "language": ["en"],
+        "library_name": "mxconv",
+        "license": "apache-2.0",
+        "pipeline_tag": "text-generation",
+        "tags": ["mxconv", "bsfp", "speculative-decoding"],
+    }
+
+
+def test_a_local_source_is_no_base_model_and_its_path_stays_private(package: Path) -> None:
+    card = card_of(package, SourceCard(), id="/home/someone/models/secret-base", commit=None)
+    assert "base_model" not in card.data.to_dict() and "license" not in card.data.to_dict()
+    assert "`secret-base`, a local checkpoint" in card.text and "/home/someone" not in card.content
+    assert "That of the base model.\n" in card.text
+
+
+def test_bits_losslessness_and_levels_come_from_the_manifest(package: Path) -> None:
+    card, manifest = card_of(package), read_manifest(package)
+    assert f"| bits a weight | {manifest.bits_per_weight:.2f} in the 15 quantized of 21 tensors |" in card.text
+    assert "commit `c0ffee`" in card.text and "segment table `fitted`, outliers `exact`" in card.text
+    assert "Every 16-bit weight can be rebuilt from these files bit for bit." in card.text
+    assert "| `bsfp` | self-draft | bsfp | here | 8 | 0.6 |" in card.text
+    assert "No certificate is stored in the manifest." in card.text and card.content.rstrip().endswith(MARKER)
+
+
+def test_the_certificate_is_shown(package: Path) -> None:
+    write_certificate(package, verify(package))
+    assert "21 of 21 tensors rebuilt bit for bit, compared with\nthe SHA-256 of the source's" in card_of(package).text
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            {"codec": "mxfp4", "target": "reference"},
+            "The 16-bit target is not in this repository; it is\nread from",
+        ),
+        ({"codec": "mxfp4", "scale_rule": "ggml"}, "MXFP4 (OCP E2M1, blocks of 32), scale rule `ggml`"),
+        ({"codec": "bsfp", "outliers": "rescale"}, "Every 16-bit weight can be rebuilt"),  # none had to be rescaled
+    ],
+)
+def test_each_kind_of_package_says_what_it_is(
+    source: Path, tmp_path: Path, options: dict[str, str], expected: str
+) -> None:
+    quantize(source, tmp_path / "package", **options)
+    assert expected in card_of(tmp_path / "package").text
+
+
+DECODED: dict[str, Any] = {
+    "machine": {"cpu": "A processor", "threads": 2},
+    "results": [
+        {"strategy": "greedy", "num_prompts": 4, "tokens_per_second": 20, "speedup": 1.0, "acceptance_rates": []}
+        | {"identical_to_greedy": True},
+        {"strategy": "bsfp", "num_prompts": 4, "tokens_per_second": 41.26, "speedup": 2.0634}
+        | {"acceptance_rates": [0.8125, None], "identical_to_greedy": True},
+    ],
+}
+
+
+def test_measurements_become_a_table(package: Path, tmp_path: Path) -> None:
+    assert "## Measured" not in card_of(package).text
+    path = tmp_path / "decode.json"
+    path.write_text(json.dumps(DECODED))
+    text = model_card(read_manifest(package), "me/tiny", APACHE, read_measurements(path))
+    assert "4 prompts, greedy decoding, 2 threads of `A processor`. Every strategy" in text
+    assert "| `greedy` | 20.0 | 1.00 |  |" in text and "| `bsfp` | 41.3 | 2.06 | 0.812, - |" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"results": []},
+            r"decode\.json: no result of decoding \(IndexError: .*\); the object that `mxconv bench decode",
+        ),
+        (
+            {"results": [{"strategy": "greedy"}]},
+            r"decode\.json: no result of decoding \(KeyError: 'acceptance_rates'\)",
+        ),
+        ({"results": [DECODED["results"][0] | {"speedup": float("inf")}]}, r"ValueError: a number that is not finite"),
+        (
+            {"results": [DECODED["results"][0] | {"identical_to_greedy": False}]},
+            r"json: a strategy whose tokens differ",
+        ),
+    ],
+)
+def test_what_is_no_measurement_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "decode.json"
+    path.write_text(json.dumps(DECODED | change))
+    with pytest.raises(MxconvError, match=message):
+        read_measurements(path)
+
+
+def test_names_of_a_manifest_cannot_break_the_card(package: Path) -> None:
+    def rename(members: dict[str, Any]) -> None:
+        members["levels"][1]["name"] = "`|\n# <b>{{ 7 * 7 }}"
+
+    forge(package, rename)
+    lines = card_of(package, id="org/base; rm -rf").text.splitlines()
+    assert any(line.startswith("| `???# <b>{{ 7 * 7 }}` |") for line in lines)
+    assert not any("rm -rf" in line for line in lines if line.startswith("mxconv"))
+
+
+def test_licence_and_language_carry_over_from_the_card_in_the_source_folder(source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "package", codec="bsfp")
+    record = read_manifest(tmp_path / "package").source
+    assert read_source_card(record) == SourceCard(license="apache-2.0", language=["en"])
+    assert read_source_card(record.model_copy(update={"id": str(tmp_path / "gone")})) == SourceCard()
+    (tmp_path / "README.md").write_text("---\nlicense: [a, list]\nlanguage: 3\n---\n")
+    assert read_source_card(record.model_copy(update={"id": str(tmp_path)})) == SourceCard()
+    (tmp_path / "README.md").write_text("---\n: : no yaml {\n---\n")
+    assert read_source_card(record.model_copy(update={"id": str(tmp_path)})) == SourceCard()
+    assert json.loads((tmp_path / "package" / "mxconv.json").read_bytes())["source"]["id"] == str(source)
