@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Literal, TypedDict, Unpack
 
 from mxconv.checkpoint.draft_spec import parse_draft
+from mxconv.checkpoint.package_folder import find_package
 from mxconv.errors import ModelError
 from mxconv.model.chat import ChatTemplate
 from mxconv.model.distribution import Sampling
@@ -178,7 +179,7 @@ def load(
     """Open a package for generation.
 
     Args:
-        package: a folder that `mxconv quantize` wrote.
+        package: a folder that `mxconv quantize` wrote, or the Hub id of one.
         drafts: further levels that are not in the package, as `--draft` takes them: "prompt-lookup", "ngram:TABLE".
         kernel: "numpy" or a native implementation; None takes the best.
         num_threads: of native kernels; None takes every processor that this process may use.
@@ -188,4 +189,6 @@ def load(
         MxconvError: the package is damaged, or a draft cannot be one.
     """
     specs = [parse_draft(text) for text in drafts]
-    return TextModel(LoadedPackage(Path(package), None if levels is None else list(levels), kernel, num_threads, specs))
+    return TextModel(
+        LoadedPackage(find_package(str(package)), None if levels is None else list(levels), kernel, num_threads, specs)
+    )
