@@ -1,4 +1,4 @@
-"""The sizes of a model as its config.json gives them: dense decoders, and mixtures of experts that mxconv does not run."""
+"""The sizes of a model as its config.json gives them: dense decoders, and mixtures of experts, only counted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Parameters, bytes and multiply-adds of a forward pass, from an architecture alone: no weights are needed.
 
-A pass over n tokens reads each multiplied matrix once, whatever n is, and of a mixture of experts those experts that the
-tokens choose. The embedding is looked up, not read. One multiply-add is one product and one sum (two FLOPs).
+A pass over n tokens reads each multiplied matrix once, whatever n is, and of a mixture of experts those experts that
+the tokens choose. The embedding is looked up, not read. One multiply-add is one product and one sum (two FLOPs).
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class PassCount:
     `weight_bytes` counts codes alone, `scale_bytes` their scales; `kv_bytes` what attention reads of the cache.
     """
 
-    num_tokens: int  # new ones, a sequence
+    num_tokens: float  # new ones, a sequence; may be a mean
     batch: int
     context: int  # positions in the cache
     weight_bytes: float
@@ -97,7 +97,8 @@ def multiplied_weights(a: Architecture, num_tokens: float = 1) -> float:
     if not a.num_experts:
         return float(weights)
     chosen = a.num_experts * (1 - (1 - a.num_experts_per_token / a.num_experts) ** num_tokens)
-    return weights + a.num_expert_layers * a.hidden_size * (3 * a.expert_size * chosen + a.num_experts)
+    weights_of_experts = 3 * a.expert_size * chosen + a.num_experts  # and of the router
+    return float(weights + a.num_expert_layers * a.hidden_size * weights_of_experts)
 
 
 def kv_positions(a: Architecture, context: float) -> float:
@@ -120,7 +121,7 @@ def attention_multiply_adds(a: Architecture, context: float) -> float:
 def count_pass(
     a: Architecture,
     codec: str,
-    num_tokens: int = 1,
+    num_tokens: float = 1,
     batch: int = 1,
     context: int = 0,
     kv_dtype: str = "bf16",
@@ -130,7 +131,7 @@ def count_pass(
 
     Args:
         codec: how the matrices are stored, one of `BITS`.
-        num_tokens: new tokens of each sequence.
+        num_tokens: new tokens of each sequence; may be a mean.
         batch: sequences, of the same context.
         context: positions in each cache.
         kv_dtype: of keys and values, one of `KV_BYTES`.

@@ -16,6 +16,7 @@ import os
 import tomllib
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ class Hardware:
         points = sorted(self.fractions.get(kernel, {}).items())
         if not points:
             return 1.0
-        for (low, before), (high, behind) in zip(points, points[1:], strict=False):
+        for (low, before), (high, behind) in pairwise(points):
             if low <= num_tokens <= high:
                 return before + (behind - before) * (num_tokens - low) / (high - low)
         return points[0][1] if num_tokens < points[0][0] else points[-1][1]
@@ -105,11 +106,11 @@ def open_hardware(name: str) -> Hardware:
         return parse_hardware(text, f"{name}.toml")
     if name == THIS_MACHINE:
         raise MxconvError(
-            f"hardware {THIS_MACHINE}: not measured yet; {own} is required. Run `mxconv bench machine --write`, or name "
-            f"one of {', '.join(hardware_names())}."
+            f"hardware {THIS_MACHINE}: not measured yet; {own} is required. "
+            f"Run `mxconv bench machine --write`, or name one of {', '.join(hardware_names())}."
         )
     raise MxconvError(
-        f"hardware {name!r}: unknown; {', '.join(hardware_names())}, or the path of a .toml file is required. Choose one."
+        f"hardware {name!r}: unknown; {', '.join(hardware_names())}, or a .toml file is required. Choose one."
     )
 
 
@@ -208,7 +209,7 @@ def _fractions(value: object, kernel: str, label: str) -> dict[int, float]:
     for width, share in shares.items():
         if share > 1.5:  # a little above 1 happens: both sides of the ratio are measured
             raise MxconvError(
-                f"{label}: {FRACTIONS}.{kernel}.{width} is {share:g}; a share of the roofline, at most 1.5, is required. "
-                "Give it as a fraction, not in percent."
+                f"{label}: {FRACTIONS}.{kernel}.{width} is {share:g}; a share of the roofline, at most 1.5, is "
+                "required. Give it as a fraction, not in percent."
             )
     return shares

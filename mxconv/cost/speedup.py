@@ -70,8 +70,8 @@ def speedup(acceptance: float, num_draft_tokens: float, draft_cost: float, verif
 def hierarchy_seconds(levels: Sequence[LevelCost]) -> float:
     """Seconds a token, the target first and each level drafting for the one before: the same equation, recursively.
 
-    A level with a draft costs, per token, one round of itself over the tokens that the round yields. A round is taken to
-    be as long as its draft proposes; that the level above asks for a limited number at once is left out.
+    A level with a draft costs, per token, one round of itself over the tokens that the round yields. A round is taken
+    to be as long as its draft proposes; that the level above asks for a limited number at once is left out.
 
     Source:
         ML-SpecQD section III: speculation applied to the draft itself.
@@ -99,19 +99,6 @@ def break_even_acceptance(num_draft_tokens: float, draft_cost: float, verify_cos
         middle = (low + high) / 2
         low, high = (low, middle) if speedup(middle, num_draft_tokens, draft_cost, verify_cost) >= 1 else (middle, high)
     return high
-
-
-def mean_draft_length(continuation: float, most: int) -> float:
-    """Tokens drafted under early exit: each but the first needs its predecessor to be confident.
-
-    Args:
-        continuation: probability that a draft token is confident.
-        most: where drafting ends anyhow.
-    """
-    check_probability("continuation", continuation)
-    if continuation == 1:
-        return float(most)
-    return float((1 - continuation**most) / (1 - continuation))
 
 
 def check_acceptance(value: float) -> None:

@@ -6,8 +6,8 @@
 
 Source:
     SPIRe (Neelam et al., MatX, arXiv 2504.06419), section Evaluation Metric; parameter counts, bytes and the memory
-    vectors' projection as in its appendix. All values take one byte, the embedding and head are left out, and attention's
-    own arithmetic is not counted.
+    vectors' projection as in its appendix. All values take one byte, the embedding and head are left out, and
+    attention's own arithmetic is not counted.
 """
 
 from collections.abc import Callable
@@ -130,5 +130,5 @@ SPIRE_DRAFTS: dict[str, Callable[[Body], BatchedDraft]] = {  # tau at a context 
 
 
 def _vanilla(target: Body) -> Body:
-    """A draft with an eighth of the target's parameters; SPIRe's own for its target, an eighth of the layers elsewhere."""
+    """A draft of an eighth of the target: SPIRe's own for its target, an eighth of the layers elsewhere."""
     return SPIRE_VANILLA if target == SPIRE_TARGET else target.with_layers(1 / 8)

@@ -1,7 +1,7 @@
 """One processing element of SPEQ's machine, bit for bit: FP16 activations by BSFP weights, FP32 accumulation.
 
-full mode    one weight a cycle: exponents are added; the significands' product is put together from the weight's leading
-             bit and its two 5-bit halves, 1.hhhhhlllll * m = (1 * m << 10) + (h * m << 5) + l * m
+full mode    one weight a cycle: exponents are added; the significands' product is put together from the weight's
+             leading bit and two 5-bit halves, 1.hhhhhlllll * m = (1 * m << 10) + (h * m << 5) + l * m
 draft mode   three weights a cycle, powers of two: exponents are added and the activation's significand passes through
 
 A weight arrives as the decoder's bits (codecs/bsfp/speq.py). The order of sums is the order of the inputs.

@@ -10,8 +10,8 @@ from mxconv.errors import MxconvError
 class Machine:
     """Sizes and energies; the units are in the names. A hardware description's [accelerator] table has the same keys.
 
-    A tile works on one token; all tiles receive the same weights in a cycle. So up to `num_tiles` tokens take as long as
-    one, which is what makes verification cost one pass.
+    A tile works on one token; all tiles receive the same weights in a cycle. So up to `num_tiles` tokens take as
+    long as one, which is what makes verification cost one pass.
     """
 
     num_tiles: float

@@ -64,7 +64,9 @@ def tokens_at_once(machine: Machine, a: Architecture) -> int:
     return min(int(machine.num_tiles), fitting)
 
 
-def run_pass(machine: Machine, a: Architecture, mode: Mode, num_tokens: float = 1, context: int = 1024) -> AcceleratorPass:
+def run_pass(
+    machine: Machine, a: Architecture, mode: Mode, num_tokens: float = 1, context: int = 1024
+) -> AcceleratorPass:
     """One pass over some tokens of one sequence.
 
     Args:
