@@ -83,12 +83,57 @@ def _best(
         plan = _given(hardware, levels, workload, given) if given else _search(hardware, levels, workload)
         inner = seconds_per_token(hardware, drafts, plan.lengths[1:], workload)
         verify = pass_seconds(hardware, levels[0], workload, 1 + plan.num_drafted)
-        limit = top.break_even_acceptance
+        even = break_even_acceptance(plan.num_drafted, inner / plain_seconds, verify / plain_seconds)
+    return Choice(
+        strategy=name,
+        levels=[level.name for level in levels],
+        acceptance=[level.acceptance for level in drafts],
+        acceptance_sources=[level.acceptance_source for level in drafts],
+        num_draft_tokens=list(plan.lengths),
+        confidence=plan.threshold,
+        seconds_per_token=plan.seconds,
+        tokens_per_second=workload.batch / plan.seconds,
+        speedup=plain_seconds / plan.seconds,
+        break_even_acceptance=even,
+    )
+
+
+def _given(hardware: Hardware, levels: Sequence[CostLevel], workload: Workload, given: Sequence[float]) -> _Plan:
+    """With lengths as they are; the last one serves the levels below it."""
+    lengths = tuple(given[min(index, len(given) - 1)] for index in range(len(levels) - 1))
+    return _Plan(seconds_per_token(hardware, levels, lengths, workload), lengths, 0.0, lengths[0])
+
+
+def _search(hardware: Hardware, levels: Sequence[CostLevel], workload: Workload) -> _Plan:
+    """The fastest lengths, and the fastest threshold of the outermost draft."""
+    drafts = levels[1:]
+    inner_lengths = list(product(INNER_LENGTHS, repeat=len(drafts) - 1))
+    inner = {lengths: seconds_per_token(hardware, drafts, lengths, workload) for lengths in inner_lengths}
+    fastest = min(inner, key=lambda lengths: inner[lengths])
+    plans = []
+    for outer, threshold in product(OUTER_LENGTHS, THRESHOLDS):
+        found = expected_round(drafts[0].acceptance, outer, threshold)
+        verify = pass_seconds(hardware, levels[0], workload, 1 + found.num_drafted)
+        seconds = (found.num_drafted * inner[fastest] + verify) / found.num_tokens
+        plans.append(_Plan(seconds, (float(outer), *map(float, fastest)), threshold, found.num_drafted))
+    return min(plans, key=lambda plan: plan.seconds)
+
+
+def _verdict(choices: Sequence[Choice]) -> tuple[bool, str]:
+    """Whether the fastest with a draft beats the fastest without one, in words."""
+    drafting = [choice for choice in choices if choice.num_draft_tokens]
+    plain = next((choice for choice in choices if not choice.num_draft_tokens), None)
+    if not drafting or plain is None:
+        return False, "Do not speculate: there is no draft."
+    top = drafting[0]
+    gain = plain.seconds_per_token / top.seconds_per_token
+    limit = top.break_even_acceptance
+    if gain >= WORTH:
         even = "" if limit is None else f"; it pays down to an acceptance of {limit:.2f}"
         return True, f"Speculate with {top.strategy}: {top.speedup:.2f} times plain decoding{even}."
-    if top.break_even_acceptance is None:
-        reason = "even a draft that is always right costs more than it saves"
+    if limit is None:
+        reason = "even a draft that is always right would cost more than it saves"
     else:
-        reason = f"its break-even acceptance is {top.break_even_acceptance:.2f}, and it has {top.acceptance[0]:.2f}"
-    found = f"{top.strategy}, the best with a draft, gives {gain:.2f} of plain {best.strategy}"
+        reason = f"it would pay from an acceptance of {limit:.2f}, and it has {top.acceptance[0]:.2f}"
+    found = f"{top.strategy}, the best with a draft, is {gain:.2f} times as fast as {plain.strategy} alone"
     return False, f"Do not speculate: {found}; {reason}."

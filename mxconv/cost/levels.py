@@ -1,6 +1,6 @@
 """Levels of a hierarchy as the models see them: what a pass reads, and how often the level above agrees."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mxconv.cost.accelerator.machine import Machine
@@ -11,6 +11,8 @@ from mxconv.cost.hardware import Hardware
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import LevelCost, hierarchy_seconds
 
+FOUR_BIT = ("mxfp4", "bsfp draft")  # names of the 4-bit levels of a model without a package
+SMALL = "small model"
 SMALL_FRACTION = 1 / 8  # of the target's layers: the size of SPIRe's vanilla draft
 
 
@@ -47,21 +49,20 @@ def strategies_of(target: Architecture, target_codec: str = "bf16") -> dict[str,
     """Hierarchies that a model without a package could have, by name; the first is plain decoding."""
     plain = CostLevel("target", target_codec, target)
     shared = CostLevel("target", "bsfp", target)
-    four_bit = _typical("mxfp4", "mxfp4", "mxfp4", target)
-    bsfp = _typical("bsfp draft", "bsfp-draft", "bsfp-draft", target)
-    small = _typical("small model", target_codec, "small", _shallower(target, SMALL_FRACTION))
+    four_bit = _typical(FOUR_BIT[0], "mxfp4", "mxfp4", target)
+    bsfp = _typical(FOUR_BIT[1], "bsfp-draft", "bsfp-draft", target)
+    small = _typical(SMALL, target_codec, "small", _shallower(target, SMALL_FRACTION))
     found = [[plain], [plain, small], [plain, four_bit], [plain, four_bit, small]]
     found += [[shared], [shared, bsfp], [shared, bsfp, small]]
     return {" <- ".join([levels[0].codec, *(level.name for level in levels[1:])]): levels for levels in found}
 
 
-def with_acceptance(levels: Sequence[CostLevel], acceptance: Sequence[float], source: str) -> list[CostLevel]:
-    """Levels with given acceptances: one for the first draft, or one each."""
-    replaced = list(levels)
-    for index, value in enumerate(acceptance, 1):
-        if index < len(replaced):
-            replaced[index] = replace(replaced[index], acceptance=value, acceptance_source=source)
-    return replaced
+def with_acceptance(levels: Sequence[CostLevel], by_name: Mapping[str, float], source: str) -> list[CostLevel]:
+    """The levels, some of them with another acceptance."""
+    return [
+        replace(level, acceptance=by_name[level.name], acceptance_source=source) if level.name in by_name else level
+        for level in levels
+    ]
 
 
 def level_count(level: CostLevel, workload: Workload, num_tokens: float = 1) -> PassCount:

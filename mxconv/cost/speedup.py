@@ -49,7 +49,7 @@ def expected_tokens(acceptance: float, num_draft_tokens: float) -> float:
     check_num_draft_tokens(num_draft_tokens)
     if acceptance == 1:
         return num_draft_tokens + 1
-    return (1 - acceptance ** (num_draft_tokens + 1)) / (1 - acceptance)
+    return float((1 - acceptance ** (num_draft_tokens + 1)) / (1 - acceptance))
 
 
 def speedup(acceptance: float, num_draft_tokens: float, draft_cost: float, verify_cost: float = 1.0) -> float:
