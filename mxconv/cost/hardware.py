@@ -207,9 +207,9 @@ def _fractions(value: object, kernel: str, label: str) -> dict[int, float]:
         )
     shares = {int(width): _number(share, f"{FRACTIONS}.{kernel}.{width}", label) for width, share in value.items()}
     for width, share in shares.items():
-        if share > 1.5:  # a little above 1 happens: both sides of the ratio are measured
+        if share > 1:
             raise MxconvError(
-                f"{label}: {FRACTIONS}.{kernel}.{width} is {share:g}; a share of the roofline, at most 1.5, is "
-                "required. Give it as a fraction, not in percent."
+                f"{label}: {FRACTIONS}.{kernel}.{width} is {share:g}; a share of the roofline, at most 1, is required. "
+                "Give it as a fraction, not in percent."
             )
     return shares

@@ -102,7 +102,8 @@ def _draw_surfaces(figure: "Figure", panels: list[tuple[str, Surface]], title: s
         panel.set_title(f"{name}\n{surface.title}", fontsize=8)
         panel.set_xlabel(surface.column_name)
         panel.set_ylabel(surface.row_name)
-    figure.colorbar(colours, ax=axes, label="speed-up over plain decoding")
+    ticks = [0, 0.25, 0.5, 0.75, *(1 + half / 2 for half in range(int(2 * (top - 1)) + 1))]
+    figure.colorbar(colours, ax=axes, label="speed-up over plain decoding", ticks=ticks)
     figure.suptitle(title, fontsize=11, fontweight="bold")
 
 
