@@ -144,10 +144,13 @@ def _question(
         architecture = Architecture.from_file(config)
         strategies = strategies_of(architecture)
         drafts = [FOUR_BIT, (SMALL,)]
+    found = [read_trace(path) for path in traces]
+    for run in found:
+        by_name = {level.name: level.acceptance for level in run.levels if level.num_proposed}
+        strategies = {name: with_acceptance(own, by_name, f"trace {run.name}") for name, own in strategies.items()}
     if acceptance is not None:
         by_name = {name: value for names, value in zip(drafts, acceptance, strict=False) for name in names}
         strategies = {name: with_acceptance(own, by_name, "--acceptance") for name, own in strategies.items()}
-    found = [read_trace(path) for path in traces]
     return Question(architecture, strategies, hardware, workload, lengths, models, found, sweep)
 
 

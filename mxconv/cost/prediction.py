@@ -1,15 +1,15 @@
 """Predicted against measured tokens a second, for every strategy that a trace shows.
 
-The prediction takes acceptance and lengths from the trace and seconds from the models: so it errs where a pass does not
-take as long as its bytes and multiply-adds say. A second one takes the seconds from the trace too: what remains is what
-Eq. (1), applied recursively, leaves out.
+The prediction takes from the trace how many passes each level made over how many tokens, and their seconds from the
+models: so it errs where a pass does not take as long as its bytes and multiply-adds say. A second one takes the seconds
+from the trace and the passes from Eq. (1), applied recursively: so it errs by what that equation leaves out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mxconv.cost.hardware import Hardware
-from mxconv.cost.levels import CostLevel, Workload, pass_seconds, seconds_per_token
+from mxconv.cost.levels import CostLevel, Workload, pass_seconds
 from mxconv.cost.speedup import LevelCost, hierarchy_seconds
 from mxconv.cost.trace import Trace
 from mxconv.errors import MxconvError
@@ -51,9 +51,12 @@ def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: Trace, workl
             )
     drafts = trace.levels[1:]
     lengths = [draft.num_draft_tokens for draft in drafts]
-    own = [replace(known[found.name], acceptance=found.acceptance) for found in trace.levels]
-    seconds = seconds_per_token(hardware, own, lengths, workload)
     widths = [*(1 + length for length in lengths), 1.0]
+    predicted = [
+        pass_seconds(hardware, known[found.name], workload, width)
+        for found, width in zip(trace.levels, widths, strict=True)
+    ]
+    seconds = sum(found.num_forwards * each for found, each in zip(trace.levels, predicted, strict=True))
     # a trace has each level's passes at one width only: over what its draft proposes, which is what is asked here
     from_trace = [
         LevelCost(found.seconds_per_forward, found.acceptance, found.num_draft_tokens) for found in trace.levels
@@ -67,14 +70,12 @@ def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: Trace, workl
         num_draft_tokens=lengths,
         num_tokens=trace.num_tokens,
         measured_tokens_per_second=measured,
-        predicted_tokens_per_second=1 / seconds,
-        error=1 / seconds / measured - 1,
+        predicted_tokens_per_second=trace.num_tokens / seconds,
+        error=trace.num_tokens / seconds / measured - 1,
         equation_tokens_per_second=equation,
         equation_error=equation / measured - 1,
         measured_pass_seconds=[found.seconds_per_forward for found in trace.levels],
-        predicted_pass_seconds=[
-            pass_seconds(hardware, level, workload, width) for level, width in zip(own, widths, strict=True)
-        ],
+        predicted_pass_seconds=predicted,
     )
 
 
