@@ -52,15 +52,15 @@ class Hardware:
 
     def peak(self, form: str) -> float:
         """Giga multiply-adds a second in a form, or in the next wider one that the machine lists."""
-        while form not in self.peaks:
-            if form not in WIDER:
-                found = ", ".join(self.peaks)
+        found = form
+        while found not in self.peaks:
+            if found not in WIDER:
                 raise MxconvError(
-                    f"hardware {self.name}: peaks of {found}; one that computes {form} is required. "
+                    f"hardware {self.name}: peaks of {', '.join(self.peaks)}; one that computes {form} is required. "
                     f"Add it under [{PEAKS}]."
                 )
-            form = WIDER[form]
-        return self.peaks[form]
+            found = WIDER[found]
+        return self.peaks[found]
 
     def intensity(self, form: str) -> float:
         """FLOPs a byte at which memory and arithmetic take equally long; a multiply-add is two FLOPs."""
