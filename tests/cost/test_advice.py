@@ -40,11 +40,6 @@ def test_attention_is_a_kernel_of_its_own() -> None:
     matrices, attention = pass_points(CPU, "mxfp4", count_pass(LLAMA, "mxfp4", 4, context=1024))
     assert (matrices.kernel, matrices.form) == ("mxfp4-int8", "int8")
     assert (attention.kernel, attention.form) == ("attention", "fp32")
-        "mxfp4-int8",
-        "int8",
-        "attention",
-        "fp32",
-    )
     assert matrices.num_bytes == 7_504_658_432 * 4.25 / 8
 
 
