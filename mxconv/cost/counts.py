@@ -79,8 +79,8 @@ def count_parameters(a: Architecture) -> Parameters:
 
 
 def active_parameters(a: Architecture) -> int:
-    """Parameters that one token uses: all but the experts it is not sent to and, where there is a head, the embedding's
-    other rows. The figure that model cards call active counts the embedding too: add `Parameters.embedding`."""
+    """Parameters that one token multiplies with or adds: of the experts those it is sent to, and of embedding and head
+    the head. Some model cards count the embedding as active too: add `Parameters.embedding`."""
     p = count_parameters(a)
     used = a.num_expert_layers * a.num_experts_per_token * _expert(a) if a.num_experts else 0
     return p.attention + p.feed_forward + used + p.router + p.norms + a.vocab_size * a.hidden_size

@@ -50,7 +50,7 @@ def _table(title: str, *columns: str) -> Table:
 def _print_counts(counts: Members, console: Console) -> None:
     outputs = counts["outputs"]
     table = _table(
-        f"{outputs['num_parameters']:,} parameters, {outputs['num_active_parameters']:,} multiplied for a token",
+        f"{outputs['num_parameters']:,} parameters, {outputs['num_active_parameters']:,} of them active for a token",
         *("a pass over one token", "weights, GB", "scales, GB", "KV cache, GB", "giga multiply-adds"),
     )
     for name, row in outputs["passes"].items():

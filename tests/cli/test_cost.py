@@ -53,7 +53,7 @@ def test_a_mixture_of_experts_is_counted_and_says_which_model_does_not_know_it(r
     path.write_text(json.dumps(GPT_OSS_20B))
     outcome = run("cost", "--config", path, "--hardware", "h100-sxm")
     assert outcome.exit_code == 0, outcome.stderr
-    assert "20,914,757,184 parameters, 3,608,307,264 multiplied for a token" in outcome.stdout
+    assert "20,914,757,184 parameters, 3,608,307,264 of them active for a token" in outcome.stdout
     assert "Throughput: a mixture of experts: SPIRe's equation knows dense decoders only" in outcome.stdout
 
 
