@@ -7,13 +7,15 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
 
+from mxconv.checkpoint.draft_spec import DraftSpec
 from mxconv.checkpoint.package import Package
+from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, pass_seconds
 from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.trace import TraceLine, summarize
-from mxconv.cost.traffic import bytes_per_forward
+from mxconv.cost.traffic import checkpoint_bytes, package_bytes
 from mxconv.errors import MxconvError
 
 MACHINE = Hardware("m", "a machine", 10.0, {"fp32": 1000.0}, {})
@@ -38,8 +40,9 @@ def levels(package: Path) -> list[CostLevel]:
 
 def test_levels_have_the_packages_bytes_and_their_own_sizes(package: Path, levels: list[CostLevel]) -> None:
     with Package(package) as opened:
-        expected = [bytes_per_forward(opened, record) for record in opened.manifest.levels]
-    assert [level.num_bytes for level in levels] == expected
+        expected = [package_bytes(opened, is_draft) for is_draft in (False, True)]
+        small = opened.root / (opened.manifest.levels[2].path or "")
+    assert [level.num_bytes for level in levels] == [*expected, checkpoint_bytes(small)]
     assert [level.codec for level in levels] == ["bsfp", "bsfp-draft", "bf16"]
     assert [level.architecture.num_layers for level in levels if level.architecture] == [2, 2, 1]
     assert all(level.acceptance_source for level in levels[1:])
@@ -87,3 +90,29 @@ def test_a_trace_of_another_package_is_an_error(levels: list[CostLevel]) -> None
     trace = summarize([TraceLine(0, 1, "mxfp4", 0, 0, 1, 1.0)], "run")
     with pytest.raises(MxconvError, match=r"^trace run: level 'mxfp4'; one of target, bsfp, small is required"):
         predict(MACHINE, levels, trace, HERE)
+
+
+def test_drafts_made_of_the_target_read_what_they_use_of_it_and_look_ups_read_nothing(package: Path) -> None:
+    specs = [
+        DraftSpec("layer-skip", "a0+1"),
+        DraftSpec("streaming", sink=2, window=6),
+        DraftSpec("prompt-lookup"),
+    ]
+    with Package(package) as opened:
+        target = opened.manifest.levels[0]
+        drafts = [spec.record(spec.kind) for spec in specs]
+        opened.manifest = opened.manifest.model_copy(update={"levels": [target, *drafts]})
+        whole, skipping, streaming, look_up = package_levels(opened)
+    a, kept = whole.architecture, skipping.architecture
+    assert a is not None and kept is not None and whole.num_bytes is not None
+    share = multiplied_weights(kept) / multiplied_weights(a)
+    attention, mlp = 2 * a.hidden_size * a.head_dim * 6, 3 * a.hidden_size * a.dense_sizes[0]
+    assert (a.num_attention_heads, a.num_key_value_heads) == (4, 2)
+    assert multiplied_weights(a) - multiplied_weights(kept) == 2 * attention + mlp
+    assert skipping.num_bytes == round(whole.num_bytes * share)
+    assert kv_bytes(kept, 50) == 0
+    assert streaming.num_bytes == whole.num_bytes
+    assert streaming.architecture is not None
+    assert kv_bytes(streaming.architecture, 50) == kv_bytes(a, 8)
+    assert pass_seconds(MACHINE, look_up, HERE) == 0
+    assert all("give --acceptance or a trace" in level.acceptance_source for level in (skipping, streaming, look_up))
