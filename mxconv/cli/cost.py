@@ -149,6 +149,10 @@ def _question(
         by_name = {level.name: level.acceptance for level in run.levels if level.num_proposed}
         strategies = {name: with_acceptance(own, by_name, f"trace {run.name}") for name, own in strategies.items()}
     if acceptance is not None:
+        if len(acceptance) > len(drafts):
+            raise typer.BadParameter(
+                f"--acceptance: {len(acceptance)} numbers for {len(drafts)} draft levels; at most one each is required."
+            )
         by_name = {name: value for names, value in zip(drafts, acceptance, strict=False) for name in names}
         strategies = {name: with_acceptance(own, by_name, "--acceptance") for name, own in strategies.items()}
     return Question(architecture, strategies, hardware, workload, lengths, models, found, sweep)

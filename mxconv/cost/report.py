@@ -165,7 +165,7 @@ def _throughput(question: Question) -> dict[str, Any] | None:
 
 def _accelerator(question: Question) -> dict[str, Any] | None:
     hardware = question.hardware
-    if not hardware.accelerator:
+    if not hardware.accelerator and len(question.models) > 1:  # asked for alone, it says what is missing
         return None
     machine = Machine.of(hardware)
     draft = next((level for level in question.levels if level.codec == "bsfp-draft"), None)

@@ -1,6 +1,8 @@
 """`mxconv cost` and `mxconv bench machine`: their JSON, their words, and what they refuse."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +64,8 @@ def test_a_package_and_its_trace_give_prediction_beside_measurement(
 ) -> None:
     for name, levels in (("greedy", "target"), ("all", "target,mxfp4,small")):
         trace = tmp_path / f"{name}.jsonl"
-        arguments = (
-            "--prompt",
-            "Once",
-            "--max-new-tokens",
-            24,
-            "--levels",
-            levels,
-            "--trace",
-            trace,
-            "--kernel",
-            "numpy",
-        )
-        assert run("generate", package, *arguments).exit_code == 0
+        arguments = ("--prompt", "Once", "--max-new-tokens", 24, "--levels", levels, "--kernel", "numpy")
+        assert run("generate", package, *arguments, "--trace", trace).exit_code == 0
     traces = ("--trace", tmp_path / "greedy.jsonl", "--trace", tmp_path / "all.jsonl")
     outcome = run("cost", package, *traces, "--hardware", "core-ultra-9-285k", "--context", 20, "--json")
     assert outcome.exit_code == 0, outcome.stderr
@@ -101,6 +92,12 @@ def test_a_package_and_its_trace_give_prediction_beside_measurement(
         (("--acceptance", "1.5"), 1, "acceptance: 1.5; a probability from 0 to 1 is required"),
         (("--acceptance", "-0.1"), 1, "acceptance: -0.1; a probability"),
         (("--acceptance", "most"), 2, "--acceptance: 'most'; numbers joined by commas are required"),
+        (
+            ("--acceptance", "0.9,0.8,0.7"),
+            2,
+            "--acceptance: 3 numbers for 2 draft levels; at most one each is required",
+        ),
+        (("--model", "accelerator"), 1, "hardware h100-sxm: accelerator.num_tiles is missing; the keys num_tiles"),
         (("--num-draft-tokens", "2000"), 1, "draft tokens: 2000; a number from 0 to 1024 is required"),
         (("--hardware", "abacus"), 1, "hardware 'abacus': unknown"),
         (("--hardware", "this-machine"), 1, "hardware this-machine: not measured yet"),
@@ -131,6 +128,18 @@ def test_neither_or_both_sources_are_refused_and_the_names_are_listed(run: Any, 
     assert "give either a package or --config" in run("cost", "--hardware", "h100-sxm").stderr
     assert run("cost", config.parent, "--config", config, "--hardware", "h100-sxm").exit_code == 2
     assert "NVIDIA H100" in run("cost", "--hardware", "list").stdout
+
+
+def test_an_answer_needs_no_pictures_no_manifest_and_no_kernels(config: Path) -> None:
+    program = (
+        "import sys\nfrom mxconv.cli.main import main\n"
+        f"sys.argv = ['mxconv', 'cost', '--config', {str(config)!r}, '--hardware', 'speq-28nm']\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print([name for name in ('matplotlib', 'pydantic', 'torch', 'safetensors', 'jinja2') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_picture_is_written_once(run: Any, config: Path, tmp_path: Path) -> None:
