@@ -145,11 +145,12 @@ def parse_hardware(text: str, label: str) -> Hardware:
             raise MxconvError(f"{label}: {PEAKS}.{form} is unknown; one of {', '.join(FORMS)} is required. {UNITS}")
     if not peaks:
         raise MxconvError(f"{label}: no peak; at least one of {', '.join(FORMS)} under [{PEAKS}] is required. {UNITS}")
-    sources = {key: str(value) for key, value in _table(members, "sources", label).items()}
-    for key in (BANDWIDTH, *(f"{PEAKS}.{form}" for form in peaks)):
-        if key not in sources and key.partition(".")[0] not in sources:
-            raise MxconvError(f"{label}: no source of {key}; every number needs one. Add it under [sources].")
+    sources = _table(members, "sources", label)
     accelerator = _table(members, "accelerator", label)
+    for key in (BANDWIDTH, *(f"{PEAKS}.{form}" for form in peaks), *accelerator):
+        source = sources.get(key, sources.get(key.partition(".")[0]))
+        if not isinstance(source, str) or not source:
+            raise MxconvError(f"{label}: no source of {key}; every number needs one. Add it, a text, under [sources].")
     return Hardware(
         name=_text(members, "name", label),
         description=_text(members, "description", label),

@@ -80,6 +80,8 @@ def test_shares_of_the_roofline_are_interpolated() -> None:
         ("fp32 = 100.0\nint8 = 400", "", r"no peak; at least one of fp32, "),
         ("fp32 = 100.0", "fp32 = 1e12", r"peak_giga_multiply_adds_per_second\.fp32 is 1e\+12; at most 1e\+09"),
         ('read_bandwidth_gigabytes_per_second = "measured"', "", r"no source of read_bandwidth_gigabytes_per_second; "),
+        ('second = "measured"', "second = 3", r"no source of read_bandwidth_gigabytes_per_second; "),
+        ("[sources]", "[accelerator]\nnum_tiles = 8\n[sources]", r"no source of num_tiles; every number needs one"),
         ("5 = 0.7", "5 = 70", r"kernel_fraction_of_roofline\.bf16\.5 is 70; a share of the roofline, at most 1, is"),
         ("{ 1 = 0.9, 5 = 0.7 }", "0.9", r"kernel_fraction_of_roofline\.bf16 is 0\.9; shares by number of tokens"),
         ('name = "mine"', "name = 3", r"name is 3; a text is required"),
