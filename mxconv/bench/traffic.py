@@ -1,21 +1,10 @@
-"""How many bytes of weights a level reads for one forward pass, from what is stored.
+"""How many bytes of weights each level of a loaded package reads for one forward pass."""
 
-Counted are the matrices that are multiplied, the output head among them. The embedding's rows, norms, biases and the
-KV cache are not: together they are a thousandth of a model.
-"""
-
-from math import prod
-from pathlib import Path
-
-from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.source import open_checkpoint
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
-from mxconv.model.loader import EMBEDDING, HEAD, LoadedLevel, LoadedPackage
+from mxconv.cost.traffic import checkpoint_bytes, package_bytes
+from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.model.skipped import Skipped
 from mxconv.speculative.part_bytes import PartBytes
-
-BYTES_PER_WEIGHT = 2  # of what is kept
 
 
 def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
@@ -33,41 +22,3 @@ def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
         with Package(level.folder) as package:
             return package_bytes(package, is_draft=False)
     return checkpoint_bytes(level.folder)
-
-
-def package_bytes(package: Package, is_draft: bool) -> int:
-    """Of a package's target, or of its 4-bit level."""
-    matrices = [record for record in package.manifest.tensors if len(record.shape) == 2]
-    names = {record.name for record in matrices}
-    return sum(_record_bytes(record, is_draft) for record in matrices if _is_multiplied(record.name, names))
-
-
-def checkpoint_bytes(folder: Path) -> int:
-    """Of a 16-bit model as it is."""
-    with open_checkpoint(folder) as checkpoint:
-        matrices = {name: tensor for name, tensor in checkpoint.tensors.items() if len(tensor.shape) == 2}
-        return sum(tensor.num_bytes for name, tensor in matrices.items() if _is_multiplied(name, set(matrices)))
-
-
-def _is_multiplied(name: str, names: set[str]) -> bool:
-    """The embedding is looked up, unless it is the output head too."""
-    return name != EMBEDDING or HEAD not in names
-
-
-def _record_bytes(record: TensorRecord, is_draft: bool) -> int:
-    shape = record.shape[0], record.shape[1]
-    if record.codec == "mxfp4" and is_draft:
-        return _sum(mxfp4_arrays(record.name, shape))
-    if record.codec != "bsfp" or record.segments is None:
-        return prod(shape) * BYTES_PER_WEIGHT
-    table = record.segments.table(record.dtype)
-    arrays = bsfp_arrays(record.name, shape, table.residual_bits, table.has_row_shifts, record.segments.num_escapes)
-    if is_draft:
-        return _sum(tuple(array for array in arrays if array.name.endswith((".codes", ".scales"))))
-    if record.segments.rescale_factor != 1.0:  # such a tensor is rebuilt in memory when the package is loaded
-        return prod(shape) * BYTES_PER_WEIGHT
-    return _sum(tuple(array for array in arrays if not array.name.endswith(".scales")))
-
-
-def _sum(arrays: tuple[StoredArray, ...]) -> int:
-    return sum(array.num_bytes for array in arrays)

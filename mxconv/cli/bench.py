@@ -5,11 +5,12 @@ import typer
 from mxconv.cli.bench_convert import convert
 from mxconv.cli.bench_decode import decode
 from mxconv.cli.bench_kernels import kernels
+from mxconv.cli.bench_machine import machine
 
 bench = typer.Typer(
-    help="Measure kernels, decoding and conversion, each against what this machine can do at that moment.",
+    help="Measure kernels, decoding, conversion, and what they are held against: the machine at that moment.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-for command in (kernels, decode, convert):
+for command in (kernels, decode, convert, machine):
     bench.command()(command)

@@ -1,6 +1,9 @@
 """Figures and names as text, the same in terminal, picture and page."""
 
-from mxconv.report.statistics import Statistics
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # importing it takes longer than a cost report
+    from mxconv.report.statistics import Statistics
 
 NOTHING = "-"
 
@@ -27,7 +30,7 @@ def percent(fraction: float) -> str:
     return f"{min(fraction, 0.9999):.2%}"
 
 
-def outside(statistics: Statistics, *, brief: bool = False) -> str:
+def outside(statistics: "Statistics", *, brief: bool = False) -> str:
     """How many weights lie outside the window, and which part of the non-zero ones; the count alone when brief."""
     exponents = statistics.exponents
     if exponents is None or exponents.window is None:
@@ -38,7 +41,7 @@ def outside(statistics: Statistics, *, brief: bool = False) -> str:
     return f"{count:,} ({percent(count / exponents.num_nonzero)})"
 
 
-def window(statistics: Statistics) -> str:
+def window(statistics: "Statistics") -> str:
     exponents = statistics.exponents
     if exponents is None or exponents.window is None:
         return NOTHING
@@ -50,7 +53,7 @@ def decibels(signal: float, error: float, value: float | None) -> str:
     return "exact" if signal > 0 and error == 0 else number(value, 2)
 
 
-def drafts(statistics: Statistics) -> tuple[str, str, str]:
+def drafts(statistics: "Statistics") -> tuple[str, str, str]:
     """The three ratios: BSFP fitted, BSFP paper, MXFP4."""
     sums = statistics.drafts
     if sums is None:
@@ -62,20 +65,20 @@ def drafts(statistics: Statistics) -> tuple[str, str, str]:
     )
 
 
-def bits(statistics: Statistics) -> str:
+def bits(statistics: "Statistics") -> str:
     return NOTHING if statistics.drafts is None else f"{statistics.drafts.bsfp_bits_per_weight:.2f}"
 
 
-def stored_bits(statistics: Statistics) -> str:
+def stored_bits(statistics: "Statistics") -> str:
     return NOTHING if statistics.stored is None else f"{statistics.stored.bits_per_weight:.2f}"
 
 
-def stored_draft(statistics: Statistics) -> str:
+def stored_draft(statistics: "Statistics") -> str:
     sums = statistics.stored
     return NOTHING if sums is None else decibels(sums.signal, sums.error, statistics.stored_draft_sqnr_db)
 
 
-def group_name(statistics: Statistics, per: str) -> str:
+def group_name(statistics: "Statistics", per: str) -> str:
     """A group's name as a row's label."""
     is_layer = per == "layer" and statistics.name.isdecimal()
     return f"layer {statistics.name}" if is_layer else printable(statistics.name)

@@ -7,8 +7,9 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
 
-from mxconv.bench.traffic import bytes_per_forward, checkpoint_bytes
+from mxconv.bench.traffic import bytes_per_forward
 from mxconv.checkpoint.package import Package
+from mxconv.cost.traffic import checkpoint_bytes
 from mxconv.model.loader import LoadedPackage
 
 

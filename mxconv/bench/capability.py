@@ -1,0 +1,88 @@
+"""What this machine can do, as a hardware description for `mxconv cost`: bandwidth, peaks, kernels' shares of them.
+
+Bandwidth and peaks are medians of samples that take turns. A kernel's share of the roofline is measured against the
+rates beside it, so it holds when the machine's own rates move.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mxconv.bench.kernels import KernelResult
+from mxconv.bench.machine import Machine, last_level_cache_bytes
+from mxconv.bench.rates import PeakArithmetic, ReadBandwidth
+from mxconv.bench.samples import Spread, spread
+from mxconv.cost.hardware import BANDWIDTH, FRACTIONS, PEAKS, THIS_MACHINE
+from mxconv.kernels import _native
+
+FORMS = {"float": "fp32", "bf16": "bf16", "int8": "int8"}  # of the engine, of a hardware description
+BANDWIDTH_CACHES = 8  # the array that is read, in last-level caches
+BANDWIDTH_BYTES = 1 << 27  # a sample
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Giga multiply-adds a second of one form on one instruction set, all threads together."""
+
+    implementation: str
+    form: str
+    giga_multiply_adds_per_second: float
+    p10: float
+    p90: float
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Rates in 10^9 a second; the best instruction set comes first."""
+
+    read_bandwidth: Spread
+    peaks: list[Peak]
+
+
+def measure_capability(implementations: Sequence[str], num_threads: int, num_samples: int) -> Capability:
+    """Sample bandwidth and every peak in turns."""
+    engines = [_native.Engine(name, num_threads) for name in implementations]
+    bandwidth = ReadBandwidth(engines[0], BANDWIDTH_CACHES * last_level_cache_bytes())
+    peaks = {(engine.name, form): PeakArithmetic(engine, form) for engine in engines for form in FORMS}
+    read: list[float] = []
+    found: dict[tuple[str, str], list[float]] = {key: [] for key in peaks}
+    for _ in range(num_samples):
+        read.append(bandwidth.sample(BANDWIDTH_BYTES) / 1e9)
+        for key, peak in peaks.items():
+            found[key].append(peak.sample() / 1e9)
+    rows = []
+    for (name, form), samples in found.items():
+        own = spread(samples)
+        rows.append(Peak(name, FORMS[form], own.median, own.p10, own.p90))
+    return Capability(spread(read), rows)
+
+
+def to_toml(capability: Capability, machine: Machine, results: Iterable[KernelResult] = ()) -> str:
+    """The description of this machine by its best instruction set."""
+    best = capability.peaks[0].implementation
+    threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
+    source = f"measured by `mxconv bench machine`: {threads}, {best}, {machine.compiler}"
+    lines = [
+        f'name = "{THIS_MACHINE}"',
+        f"description = {_quoted(f'{machine.cpu}, {threads}, {best}')}",
+        f"{BANDWIDTH} = {capability.read_bandwidth.median:.2f}",
+        "",
+        f"[{PEAKS}]",
+        *(f"{p.form} = {p.giga_multiply_adds_per_second:.1f}" for p in capability.peaks if p.implementation == best),
+        "",
+        "[sources]",
+        f"{BANDWIDTH} = {_quoted(source)}",
+        f"{PEAKS} = {_quoted(source)}",
+    ]
+    by_kernel: dict[str, list[KernelResult]] = {}
+    for result in results:
+        by_kernel.setdefault(result.kernel, []).append(result)
+    for kernel, rows in by_kernel.items():
+        lines += ["", f"[{FRACTIONS}.{kernel}]"]
+        lines += [f"{row.num_tokens} = {min(row.fraction_of_roofline, 1.0):.4f}" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A basic TOML string."""
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,74 @@
+"""One processing element of SPEQ's machine, bit for bit: FP16 activations by BSFP weights, FP32 accumulation.
+
+full mode    one weight a cycle: exponents are added; the significands' product is put together from the weight's
+             leading bit and two 5-bit halves, 1.hhhhhlllll * m = (1 * m << 10) + (h * m << 5) + l * m
+draft mode   three weights a cycle, powers of two: exponents are added and the activation's significand passes through
+
+A weight arrives as the decoder's bits (codecs/bsfp/speq.py). The order of sums is the order of the inputs.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mxconv.arrays import U8, U16
+from mxconv.codecs.bsfp.speq import DecodedBits, decode_logic
+from mxconv.cost.accelerator.fp32 import ZERO, Term, add, bits_of
+from mxconv.errors import CodecError
+
+BIAS = 15
+MANTISSA_BITS = 10
+HALF_BITS = 5
+DRAFT_LANES = 3
+
+
+def full_dot(activations: U16, wq: U8, wr: U16) -> tuple[int, int]:
+    """A dot product in full mode.
+
+    Args:
+        activations: (n,) uint16, FP16 patterns.
+        wq: (n,) uint8, sign and code of each weight.
+        wr: (n,) uint16, its other 12 bits.
+
+    Returns:
+        The FP32 pattern of the sum, and the cycles it took.
+
+    Raises:
+        CodecError: an activation is infinite or NaN.
+    """
+    weights = decode_logic(wq, wr)
+    total = ZERO
+    for index, activation in enumerate(_activations(activations)):
+        total = add(total, _full_product(activation, weights, index))
+    return bits_of(total), len(activations)
+
+
+def draft_dot(activations: U16, wq: U8) -> tuple[int, int]:
+    """A dot product in draft mode: the nibbles alone, as powers of two. See `full_dot`."""
+    weights = decode_logic(wq, np.zeros(wq.shape, np.uint16))
+    total = ZERO
+    for index, activation in enumerate(_activations(activations)):
+        exponent = int(weights.draft_exponent[index]) - BIAS
+        sign = activation.sign ^ int(weights.sign[index])
+        total = add(total, Term(sign, activation.significand, activation.exponent + exponent))
+    return bits_of(total), -(-len(activations) // DRAFT_LANES)
+
+
+def _full_product(activation: Term, weights: DecodedBits, index: int) -> Term:
+    field, mantissa = int(weights.full_exponent[index]), int(weights.mantissa[index])
+    leading = int(field > 0)  # subnormal weights have none
+    high, low = mantissa >> HALF_BITS, mantissa & (1 << HALF_BITS) - 1
+    m = activation.significand
+    product = (leading * m << MANTISSA_BITS) + (high * m << HALF_BITS) + low * m
+    exponent = max(field, 1) - BIAS - MANTISSA_BITS
+    return Term(activation.sign ^ int(weights.sign[index]), product, activation.exponent + exponent)
+
+
+def _activations(patterns: U16) -> Sequence[Term]:
+    fields = patterns >> 10 & 0x1F
+    if (fields == 0x1F).any():
+        raise CodecError("activation: an infinity or NaN; finite FP16 values are required. Check the model's input.")
+    return [
+        Term(int(p) >> 15, int(p) & 0x3FF | (field > 0) << MANTISSA_BITS, max(int(field), 1) - BIAS - MANTISSA_BITS)
+        for p, field in zip(patterns.tolist(), fields.tolist(), strict=True)
+    ]

@@ -1,0 +1,162 @@
+"""Parameters, bytes and multiply-adds of a forward pass, from an architecture alone: no weights are needed.
+
+A pass over n tokens reads each multiplied matrix once, whatever n is, and of a mixture of experts those experts that
+the tokens choose. The embedding is looked up, not read. One multiply-add is one product and one sum (two FLOPs).
+"""
+
+from dataclasses import dataclass
+
+from mxconv.cost.architecture import Architecture
+from mxconv.errors import MxconvError
+
+# bits a weight, scales included: OCP MX v1.0 (32 weights an 8-bit scale); formats/bsfp.md (128 weights a 16-bit scale)
+SCALE_BITS = {"mxfp4": 8 / 32, "bsfp-draft": 16 / 128}
+BITS = {"bf16": 16.0, "fp16": 16.0, "int8": 8.0, "bsfp": 12.7, "mxfp4": 4.25, "bsfp-draft": 4.125}
+KV_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many numbers a model has, by part."""
+
+    embedding: int
+    attention: int
+    feed_forward: int  # of layers without experts
+    experts: int
+    router: int
+    norms: int
+    head: int  # 0 where the embedding is the head too
+
+    @property
+    def total(self) -> int:
+        return sum(
+            (self.embedding, self.attention, self.feed_forward, self.experts, self.router, self.norms, self.head)
+        )
+
+
+@dataclass(frozen=True)
+class PassCount:
+    """One forward pass of one sequence or of a batch of them.
+
+    `weight_bytes` counts codes alone, `scale_bytes` their scales; `kv_bytes` what attention reads of the cache.
+    """
+
+    num_tokens: float  # new ones, a sequence; may be a mean
+    batch: int
+    context: int  # positions in the cache
+    weight_bytes: float
+    scale_bytes: float
+    kv_bytes: float
+    matrix_multiply_adds: float
+    attention_multiply_adds: float
+
+    @property
+    def num_bytes(self) -> float:
+        return self.weight_bytes + self.scale_bytes + self.kv_bytes
+
+    @property
+    def multiply_adds(self) -> float:
+        return self.matrix_multiply_adds + self.attention_multiply_adds
+
+
+def count_parameters(a: Architecture) -> Parameters:
+    """Every stored number, biases and norms included. Agrees with transformers' own models."""
+    query, key_value = a.num_attention_heads * a.head_dim, a.num_key_value_heads * a.head_dim
+    attention = a.hidden_size * (2 * query + 2 * key_value)
+    attention += (query + 2 * key_value) * a.qkv_bias + a.hidden_size * a.output_bias
+    attention += a.num_attention_heads * a.attention_sinks
+    dense = [3 * a.hidden_size * size + (2 * size + a.hidden_size) * a.mlp_bias for size in a.dense_sizes if size]
+    norms = (2 * a.num_layers + 1) * a.hidden_size + 2 * a.head_dim * a.qk_norm * a.num_layers
+    return Parameters(
+        embedding=a.vocab_size * a.hidden_size,
+        attention=a.num_layers * attention,
+        feed_forward=sum(dense),
+        experts=a.num_expert_layers * a.num_experts * _expert(a) if a.num_experts else 0,
+        router=a.num_expert_layers * a.num_experts * (a.hidden_size + a.expert_bias) if a.num_experts else 0,
+        norms=norms,
+        head=0 if a.tie_word_embeddings else a.vocab_size * a.hidden_size,
+    )
+
+
+def active_parameters(a: Architecture) -> int:
+    """Parameters that one token multiplies with or adds: of the experts those it is sent to, and of embedding and head
+    the head. Some model cards count the embedding as active too: add `Parameters.embedding`."""
+    p = count_parameters(a)
+    used = a.num_expert_layers * a.num_experts_per_token * _expert(a) if a.num_experts else 0
+    return p.attention + p.feed_forward + used + p.router + p.norms + a.vocab_size * a.hidden_size
+
+
+def multiplied_weights(a: Architecture, num_tokens: float = 1) -> float:
+    """Weights of the matrices that a pass over so many tokens reads. Routing is taken as uniform and independent.
+
+    A token picks k of E experts, so n tokens together miss an expert with probability (1 - k/E)^n.
+    """
+    query, key_value = a.num_attention_heads * a.head_dim, a.num_key_value_heads * a.head_dim
+    weights = a.num_layers * a.hidden_size * (2 * query + 2 * key_value) + a.vocab_size * a.hidden_size
+    weights += 3 * a.hidden_size * sum(a.dense_sizes)
+    if not a.num_experts:
+        return float(weights)
+    chosen = a.num_experts * (1 - (1 - a.num_experts_per_token / a.num_experts) ** num_tokens)
+    weights_of_experts = 3 * a.expert_size * chosen + a.num_experts  # and of the router
+    return float(weights + a.num_expert_layers * a.hidden_size * weights_of_experts)
+
+
+def kv_positions(a: Architecture, context: float) -> float:
+    """Cached positions that one new token attends to, summed over layers."""
+    return sum(context if window is None else min(context, window) for window in a.windows)
+
+
+def kv_bytes(a: Architecture, context: float, kv_dtype: str = "bf16") -> float:
+    """Bytes of keys and values that one new token of one sequence reads."""
+    if kv_dtype not in KV_BYTES:
+        raise MxconvError(f"KV dtype {kv_dtype!r}: unknown; one of {', '.join(KV_BYTES)} is required. Choose one.")
+    return 2 * a.num_key_value_heads * a.head_dim * KV_BYTES[kv_dtype] * kv_positions(a, context)
+
+
+def attention_multiply_adds(a: Architecture, context: float) -> float:
+    """Of one new token: queries by keys, and probabilities by values."""
+    return 2 * a.num_attention_heads * a.head_dim * kv_positions(a, context)
+
+
+def count_pass(
+    a: Architecture,
+    codec: str,
+    num_tokens: float = 1,
+    batch: int = 1,
+    context: int = 0,
+    kv_dtype: str = "bf16",
+    bits_per_weight: float | None = None,
+) -> PassCount:
+    """Bytes and multiply-adds of one pass.
+
+    Args:
+        codec: how the matrices are stored, one of `BITS`.
+        num_tokens: new tokens of each sequence; may be a mean.
+        batch: sequences, of the same context.
+        context: positions in each cache.
+        kv_dtype: of keys and values, one of `KV_BYTES`.
+        bits_per_weight: instead of the codec's typical figure, scales included: a package knows its own.
+
+    Raises:
+        MxconvError: an unknown codec or KV dtype.
+    """
+    if codec not in BITS:
+        raise MxconvError(f"codec {codec!r}: unknown; one of {', '.join(BITS)} is required. Choose one.")
+    weights = multiplied_weights(a, num_tokens * batch)
+    scale_bits = SCALE_BITS.get(codec, 0.0)
+    bits = BITS[codec] if bits_per_weight is None else bits_per_weight
+    return PassCount(
+        num_tokens=num_tokens,
+        batch=batch,
+        context=context,
+        weight_bytes=weights * (bits - scale_bits) / 8,
+        scale_bytes=weights * scale_bits / 8,
+        kv_bytes=batch * kv_bytes(a, context, kv_dtype),
+        matrix_multiply_adds=multiplied_weights(a, 1) * num_tokens * batch,
+        attention_multiply_adds=batch * num_tokens * attention_multiply_adds(a, context),
+    )
+
+
+def _expert(a: Architecture) -> int:
+    """Parameters of one expert."""
+    return 3 * a.hidden_size * a.expert_size + (2 * a.expert_size + a.hidden_size) * a.expert_bias

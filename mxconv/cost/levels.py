@@ -1,0 +1,119 @@
+"""Levels of a hierarchy as the models see them: what a pass reads, and how often the level above agrees."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mxconv.cost.accelerator.machine import Machine
+from mxconv.cost.accelerator.passes import Mode, run_pass
+from mxconv.cost.architecture import Architecture
+from mxconv.cost.counts import PassCount, count_pass, multiplied_weights
+from mxconv.cost.hardware import Hardware
+from mxconv.cost.roofline import pass_points
+from mxconv.cost.speedup import LevelCost, hierarchy_seconds
+
+FOUR_BIT = ("mxfp4", "bsfp draft")  # names of the 4-bit levels of a model without a package
+SMALL = "small model"
+SMALL_FRACTION = 1 / 8  # of the target's layers: the size of SPIRe's vanilla draft
+
+
+@dataclass(frozen=True)
+class CostLevel:
+    """A level. `num_bytes` is what a pass reads of the weights, where files say so, not the codec's typical figure."""
+
+    name: str
+    codec: str
+    architecture: Architecture | None  # None for what costs nothing: a table, a look-up
+    acceptance: float = 0.0
+    acceptance_source: str = ""
+    num_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How a model is used."""
+
+    batch: int = 1
+    context: int = 1024
+    kv_dtype: str = "bf16"
+
+
+# the first two are second hand: summaries cite them, the papers' own text was not at hand
+TYPICAL_ACCEPTANCE = {
+    "bsfp-draft": (0.976, "SPEQ (arXiv 2510.18525), mean over its models and tasks"),
+    "mxfp4": (0.91, "ML-SpecQD (arXiv 2503.13565), Qwen2.5-Coder-7B on code"),
+    "small": (0.68, "SPIRe (arXiv 2504.06419), Table 1: 2.647 tokens a round of 4 from a draft of an eighth"),
+}
+
+
+def strategies_of(target: Architecture, target_codec: str = "bf16") -> dict[str, list[CostLevel]]:
+    """Hierarchies that a model without a package could have, by name; the first is plain decoding."""
+    plain = CostLevel("target", target_codec, target)
+    shared = CostLevel("target", "bsfp", target)
+    four_bit = _typical(FOUR_BIT[0], "mxfp4", "mxfp4", target)
+    bsfp = _typical(FOUR_BIT[1], "bsfp-draft", "bsfp-draft", target)
+    small = _typical(SMALL, target_codec, "small", _shallower(target, SMALL_FRACTION))
+    found = [[plain], [plain, small], [plain, four_bit], [plain, four_bit, small]]
+    found += [[shared], [shared, bsfp], [shared, bsfp, small]]
+    return {" <- ".join([levels[0].codec, *(level.name for level in levels[1:])]): levels for levels in found}
+
+
+def with_acceptance(levels: Sequence[CostLevel], by_name: Mapping[str, float], source: str) -> list[CostLevel]:
+    """The levels, some of them with another acceptance."""
+    return [
+        replace(level, acceptance=by_name[level.name], acceptance_source=source) if level.name in by_name else level
+        for level in levels
+    ]
+
+
+def level_count(level: CostLevel, workload: Workload, num_tokens: float = 1) -> PassCount:
+    """Bytes and multiply-adds of one pass of a level; `num_tokens` may be a mean."""
+    a = level.architecture
+    assert a is not None
+    bits = None if level.num_bytes is None else 8 * level.num_bytes / multiplied_weights(a)
+    return count_pass(a, level.codec, num_tokens, workload.batch, workload.context, workload.kv_dtype, bits)
+
+
+def pass_seconds(hardware: Hardware, level: CostLevel, workload: Workload, num_tokens: float = 1) -> float:
+    """Seconds of one pass: of SPEQ's machine by its own model, of any other by the roofline."""
+    if level.architecture is None:
+        return 0.0
+    if hardware.accelerator and workload.batch == 1:
+        mode: Mode = "draft" if level.codec in ("bsfp-draft", "mxfp4") else "full"
+        machine = Machine.of(hardware)
+        return run_pass(machine, level.architecture, mode, num_tokens, workload.context).seconds
+    points = pass_points(hardware, level.codec, level_count(level, workload, num_tokens))
+    return sum(point.seconds for point in points)
+
+
+def costs(
+    hardware: Hardware, levels: Sequence[CostLevel], lengths: Sequence[float], workload: Workload
+) -> list[LevelCost]:
+    """What `speedup.hierarchy_seconds` takes: each level's passes over one token and over what its draft proposes."""
+    widths = [1 + length for length in lengths] + [1.0]
+    return [
+        LevelCost(
+            seconds=pass_seconds(hardware, level, workload),
+            acceptance=level.acceptance,
+            num_draft_tokens=0.0 if index == 0 else lengths[index - 1],
+            verify_seconds=pass_seconds(hardware, level, workload, widths[index]),
+        )
+        for index, level in enumerate(levels)
+    ]
+
+
+def seconds_per_token(
+    hardware: Hardware, levels: Sequence[CostLevel], lengths: Sequence[float], workload: Workload
+) -> float:
+    """Of one sequence decoded by a hierarchy; a length a draft level."""
+    return hierarchy_seconds(costs(hardware, levels, lengths, workload))
+
+
+def _typical(name: str, codec: str, key: str, architecture: Architecture) -> CostLevel:
+    acceptance, source = TYPICAL_ACCEPTANCE[key]
+    return CostLevel(name, codec, architecture, acceptance, source)
+
+
+def _shallower(a: Architecture, fraction: float) -> Architecture:
+    """The same with fewer layers."""
+    count = max(round(a.num_layers * fraction), 1)
+    return replace(a, windows=a.windows[:count], dense_sizes=a.dense_sizes[:count])

@@ -1,0 +1,82 @@
+"""The levels of a package as the models see them: bytes from its manifest, sizes from its config.json files."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mxconv.checkpoint.manifest import LevelRecord
+from mxconv.checkpoint.package import Package, inside
+from mxconv.cost.architecture import Architecture
+from mxconv.cost.counts import multiplied_weights
+from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
+from mxconv.cost.traffic import checkpoint_bytes, package_bytes
+from mxconv.model.skipped import Skipped
+
+CONFIG = "config.json"
+CODECS = {"bf16": "bf16", "f16": "fp16", "bsfp": "bsfp", "mxfp4": "mxfp4", "package": "bf16"}  # of manifest and models
+NOT_KNOWN = "nobody measured such a draft; give --acceptance or a trace"
+
+
+def package_levels(package: Package) -> list[CostLevel]:
+    """Every level, the target first.
+
+    Raises:
+        CheckpointError, ModelError: a config.json is missing, or of a model that is not known.
+    """
+    target = _own(package, package.manifest.levels[0])
+    return [target, *(_draft(package, record, target) for record in package.manifest.levels[1:])]
+
+
+def package_strategies(levels: Sequence[CostLevel]) -> dict[str, list[CostLevel]]:
+    """Greedy, the target with each draft alone, and all levels together: what `mxconv bench decode` measures."""
+    target, *drafts = levels
+    strategies = {"greedy": [target]} | {draft.name: [target, draft] for draft in drafts}
+    if len(drafts) > 1:
+        strategies["hierarchy"] = [target, *drafts]
+    return strategies
+
+
+def _own(package: Package, record: LevelRecord) -> CostLevel:
+    """The target, or its 4-bit level."""
+    is_draft = record.kind == "self-draft"
+    codec = CODECS[record.codec or "bf16"]
+    codec = "bsfp-draft" if is_draft and codec == "bsfp" else codec
+    architecture = Architecture.from_file(inside(package.root, CONFIG))
+    acceptance, source = TYPICAL_ACCEPTANCE.get(codec, (0.0, ""))
+    return CostLevel(record.name, codec, architecture, acceptance, source, package_bytes(package, is_draft))
+
+
+def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLevel:
+    if record.kind == "self-draft":
+        return _own(package, record)
+    if record.kind == "model" and record.path is not None:
+        return _model(inside(package.root, record.path), record)
+    a = target.architecture
+    assert a is not None and target.num_bytes is not None
+    if record.kind == "streaming":
+        seen = (record.sink or 0) + (record.window or 0)
+        windows = tuple(seen if window is None else min(window, seen) for window in a.windows)
+        return replace(target, name=record.name, architecture=replace(a, windows=windows), acceptance_source=NOT_KNOWN)
+    if record.kind == "layer-skip":
+        skipped = Skipped.parse(record.skipped or "", a.num_layers)
+        kept = replace(
+            a,
+            windows=tuple(window for layer, window in enumerate(a.windows) if layer not in skipped.attention),
+            dense_sizes=tuple(size for layer, size in enumerate(a.dense_sizes) if layer not in skipped.mlp),
+        )
+        share = multiplied_weights(kept) / multiplied_weights(a)
+        num_bytes = round(target.num_bytes * share)
+        return CostLevel(record.name, target.codec, kept, 0.0, NOT_KNOWN, num_bytes)
+    return CostLevel(record.name, target.codec, None, 0.0, NOT_KNOWN)  # a look-up: no pass, no weights
+
+
+def _model(folder: Path, record: LevelRecord) -> CostLevel:
+    """A draft model in a folder of its own."""
+    acceptance, source = TYPICAL_ACCEPTANCE["small"]
+    architecture = Architecture.from_file(folder / CONFIG)
+    if record.codec == "package":
+        with Package(folder) as inner:
+            num_bytes = package_bytes(inner, is_draft=False)
+    else:
+        num_bytes = checkpoint_bytes(folder)
+    return CostLevel(record.name, CODECS[record.codec or "bf16"], architecture, acceptance, source, num_bytes)

@@ -1,0 +1,84 @@
+"""Predicted against measured tokens a second, for every strategy that a trace shows.
+
+The prediction takes from the trace how many passes each level made over how many tokens, and their seconds from the
+models: so it errs where a pass does not take as long as its bytes and multiply-adds say. A second one takes the seconds
+from the trace and the passes from Eq. (1), applied recursively: so it errs by what that equation leaves out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mxconv.cost.hardware import Hardware
+from mxconv.cost.levels import CostLevel, Workload, pass_seconds
+from mxconv.cost.speedup import LevelCost, hierarchy_seconds
+from mxconv.cost.trace import Trace
+from mxconv.errors import MxconvError
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One strategy. Errors are predicted over measured, less one; seconds are of one forward pass."""
+
+    strategy: str
+    levels: list[str]
+    acceptance: list[float]
+    num_draft_tokens: list[float]
+    num_tokens: int
+    measured_tokens_per_second: float
+    predicted_tokens_per_second: float
+    error: float
+    equation_tokens_per_second: float
+    equation_error: float
+    measured_pass_seconds: list[float]
+    predicted_pass_seconds: list[float]
+
+
+def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: Trace, workload: Workload) -> Prediction:
+    """Compare one trace with the models.
+
+    Args:
+        levels: of the package, by the names that the trace has.
+
+    Raises:
+        MxconvError: the trace names a level that the package lacks.
+    """
+    known = {level.name: level for level in levels}
+    for found in trace.levels:
+        if found.name not in known:
+            raise MxconvError(
+                f"trace {trace.name}: level {found.name!r}; one of {', '.join(known)} is required. "
+                "Take the package that the trace was made with."
+            )
+    drafts = trace.levels[1:]
+    lengths = [draft.num_draft_tokens for draft in drafts]
+    widths = [*(1 + length for length in lengths), 1.0]
+    predicted = [
+        pass_seconds(hardware, known[found.name], workload, width)
+        for found, width in zip(trace.levels, widths, strict=True)
+    ]
+    seconds = sum(found.num_forwards * each for found, each in zip(trace.levels, predicted, strict=True))
+    # a trace has each level's passes at one width only: over what its draft proposes, which is what is asked here
+    from_trace = [
+        LevelCost(found.seconds_per_forward, found.acceptance, found.num_draft_tokens) for found in trace.levels
+    ]
+    equation = 1 / hierarchy_seconds(from_trace)
+    measured = trace.tokens_per_second
+    return Prediction(
+        strategy=trace.name,
+        levels=[found.name for found in trace.levels],
+        acceptance=[draft.acceptance for draft in drafts],
+        num_draft_tokens=lengths,
+        num_tokens=trace.num_tokens,
+        measured_tokens_per_second=measured,
+        predicted_tokens_per_second=trace.num_tokens / seconds,
+        error=trace.num_tokens / seconds / measured - 1,
+        equation_tokens_per_second=equation,
+        equation_error=equation / measured - 1,
+        measured_pass_seconds=[found.seconds_per_forward for found in trace.levels],
+        predicted_pass_seconds=predicted,
+    )
+
+
+def mean_error(predictions: Sequence[Prediction]) -> float:
+    """The mean of the errors' magnitudes."""
+    return sum(abs(prediction.error) for prediction in predictions) / len(predictions)

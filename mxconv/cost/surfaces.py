@@ -1,0 +1,86 @@
+"""Speed-ups over ranges of acceptance, length, batch and context: the numbers behind pictures and sliders."""
+
+from dataclasses import dataclass
+
+from mxconv.cost.speedup import LevelCost, hierarchy_speedup, speedup
+from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, Body, throughput_multiplier
+
+ACCEPTANCES = [step / 50 for step in range(51)]
+LENGTHS = list(range(1, 17))
+BATCHES = [2**power for power in range(11)]
+
+
+@dataclass(frozen=True)
+class Surface:
+    """`values[row][column]` at `rows[row]` and `columns[column]`."""
+
+    title: str
+    row_name: str
+    column_name: str
+    rows: list[float]
+    columns: list[float]
+    values: list[list[float]]
+
+
+def draft_surface(draft_cost: float, verify_cost: float = 1.0) -> Surface:
+    """One draft: speed-up over its acceptance and length.
+
+    Source:
+        The view of ML-SpecQD (arXiv 2503.13565), Fig. 2: Eq. (1) over acceptance.
+    """
+    values = [[speedup(a, length, draft_cost, verify_cost) for length in LENGTHS] for a in ACCEPTANCES]
+    title = f"target <- draft at {draft_cost:.3f} of a target pass"
+    return Surface(
+        title, "acceptance of the draft", "draft tokens a round", ACCEPTANCES, [*map(float, LENGTHS)], values
+    )
+
+
+def two_draft_surface(costs: tuple[float, float], lengths: tuple[float, float] = (8.0, 4.0)) -> Surface:
+    """Two drafts: speed-up over both acceptances, by the recursion.
+
+    Args:
+        costs: of a pass of the outer and of the inner draft, in passes of the target.
+        lengths: draft tokens of the outer and of the inner draft.
+
+    Source:
+        The view of ML-SpecQD (arXiv 2503.13565), Fig. 3: Eq. (1) applied to the draft itself.
+    """
+
+    def at(outer: float, inner: float) -> float:
+        drafts = LevelCost(costs[0], outer, lengths[0]), LevelCost(costs[1], inner, lengths[1])
+        return hierarchy_speedup([LevelCost(1.0), *drafts])
+
+    values = [[at(outer, inner) for inner in ACCEPTANCES] for outer in ACCEPTANCES]
+    title = f"target <- draft ({costs[0]:.3f}, {lengths[0]:g} tokens) <- draft ({costs[1]:.3f}, {lengths[1]:g} tokens)"
+    return Surface(
+        title, "acceptance of the outer draft", "acceptance of the inner draft", ACCEPTANCES, ACCEPTANCES, values
+    )
+
+
+def throughput_surface(target: Body, draft: str, contexts: list[int], intensity: float) -> Surface:
+    """SPIRe's multiplier over batch and context, for one of its drafts.
+
+    Source:
+        SPIRe (arXiv 2504.06419), Figs. 4 and 6.
+    """
+    made = SPIRE_DRAFTS[draft](target)
+    values = [
+        [throughput_multiplier(target, made, batch, context, SPIRE_DRAFT_TOKENS, intensity) for context in contexts]
+        for batch in BATCHES
+    ]
+    return Surface(draft, "batch", "context", [*map(float, BATCHES)], [*map(float, contexts)], values)
+
+
+def throughput_curves(target: Body, contexts: list[int], intensity: float, batch: int = 64) -> dict[str, list[float]]:
+    """SPIRe's multiplier over the context, a curve a draft.
+
+    Source:
+        SPIRe (arXiv 2504.06419), Fig. 1.
+    """
+    return {
+        name: [
+            throughput_multiplier(target, make(target), batch, context, SPIRE_DRAFT_TOKENS, intensity)
+            for context in contexts
+        ]
+        for name, make in SPIRE_DRAFTS.items()
+    }

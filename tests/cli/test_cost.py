@@ -1,0 +1,180 @@
+"""`mxconv cost` and `mxconv bench machine`: their JSON, their words, and what they refuse."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxconv.cost.published import GPT_OSS_20B, LLAMA_3_1_8B
+
+QUESTION = ("--hardware", "speq-28nm", "--acceptance", 0.974, "--num-draft-tokens", 5.31)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA_3_1_8B))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    return tmp_path / "share" / "mxconv" / "hardware"
+
+
+def test_every_model_answers_with_inputs_outputs_and_source(run: Any, config: Path) -> None:
+    outcome = run("cost", "--config", config, *QUESTION, "--model", "all", "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    models = {entry["model"]: entry for entry in outcome.json["models"]}
+    assert list(models) == ["speedup", "throughput", "accelerator", "roofline"]
+    assert all({"inputs", "outputs", "source"} <= set(entry) for entry in models.values())
+    speedup = models["speedup"]["outputs"]["bsfp <- bsfp draft"]
+    assert speedup["acceptance"] == [0.974]
+    assert speedup["speedup"] == pytest.approx(2.037, abs=0.001)
+    assert models["accelerator"]["outputs"]["draft_ratio"] == pytest.approx(0.3564, abs=0.0001)
+    assert outcome.json["counts"]["outputs"]["num_parameters"] == 8_030_261_248
+    assert outcome.json["advice"]["speculate"] is True
+    assert "Td/Tar 0.3564" in outcome.stderr  # the tables
+    assert len(outcome.stdout.splitlines()) == 1
+
+
+def test_one_model_alone_and_the_sweep(run: Any, config: Path) -> None:
+    outcome = run("cost", "--config", config, "--hardware", "h100-sxm", "--model", "speedup", "--sweep", "--json")
+    assert [entry["model"] for entry in outcome.json["models"]] == ["speedup"]
+    surface = outcome.json["sweep"][0]
+    assert len(surface["values"]) == len(surface["rows"]) == 51
+    assert {len(row) for row in surface["values"]} == {len(surface["columns"])} == {16}
+
+
+def test_a_mixture_of_experts_is_counted_and_says_which_model_does_not_know_it(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "gpt-oss.json"
+    path.write_text(json.dumps(GPT_OSS_20B))
+    outcome = run("cost", "--config", path, "--hardware", "h100-sxm")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "20,914,757,184 parameters, 3,608,307,264 of them active for a token" in outcome.stdout
+    assert "Throughput: a mixture of experts: SPIRe's equation knows dense decoders only" in outcome.stdout
+
+
+def test_a_package_and_its_trace_give_prediction_beside_measurement(
+    run: Any, package: Path, config: Path, tmp_path: Path
+) -> None:
+    for name, levels in (("greedy", "target"), ("all", "target,mxfp4,small")):
+        trace = tmp_path / f"{name}.jsonl"
+        arguments = ("--prompt", "Once", "--max-new-tokens", 24, "--levels", levels, "--kernel", "numpy")
+        assert run("generate", package, *arguments, "--trace", trace).exit_code == 0
+    traces = ("--trace", tmp_path / "greedy.jsonl", "--trace", tmp_path / "all.jsonl")
+    outcome = run("cost", package, *traces, "--hardware", "core-ultra-9-285k", "--context", 20, "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    greedy, hierarchy = outcome.json["predictions"]["strategies"]
+    assert (greedy["strategy"], greedy["levels"]) == ("greedy", ["target"])
+    assert hierarchy["levels"] == ["target", "mxfp4", "small"]
+    assert greedy["equation_error"] == pytest.approx(0, abs=1e-9)
+    for row in (greedy, hierarchy):
+        assert row["error"] == pytest.approx(row["predicted_tokens_per_second"] / row["measured_tokens_per_second"] - 1)
+    errors = [abs(greedy["error"]), abs(hierarchy["error"])]
+    assert outcome.json["predictions"]["mean_error"] == pytest.approx(sum(errors) / 2)
+    choices = {choice["strategy"]: choice for choice in outcome.json["advice"]["choices"]}
+    assert set(choices) == {"greedy", "mxfp4", "small", "hierarchy"}
+    assert choices["mxfp4"]["acceptance"] == hierarchy["acceptance"][:1]
+    assert choices["mxfp4"]["acceptance_sources"] == ["trace all"]
+    outcome = run("cost", "--config", config, *traces, "--hardware", "core-ultra-9-285k")
+    assert outcome.exit_code == 2
+    assert "--trace: needs the package" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (("--acceptance", "1.5"), 1, "acceptance: 1.5; a probability from 0 to 1 is required"),
+        (("--acceptance", "-0.1"), 1, "acceptance: -0.1; a probability"),
+        (("--acceptance", "most"), 2, "--acceptance: 'most'; numbers joined by commas are required"),
+        (
+            ("--acceptance", "0.9,0.8,0.7"),
+            2,
+            "--acceptance: 3 numbers for 2 draft levels; at most one each is required",
+        ),
+        (("--model", "accelerator"), 1, "hardware h100-sxm: accelerator.num_tiles is missing; the keys num_tiles"),
+        (("--num-draft-tokens", "2000"), 1, "draft tokens: 2000; a number from 0 to 1024 is required"),
+        (("--hardware", "abacus"), 1, "hardware 'abacus': unknown"),
+        (("--hardware", "this-machine"), 1, "hardware this-machine: not measured yet"),
+        (("--plot", "picture.pdf"), 1, ".png or .svg is required"),
+        (("--batch", "0"), 2, "--batch"),
+    ],
+)
+def test_bad_input_is_refused(run: Any, config: Path, arguments: tuple[str, ...], exit_code: int, message: str) -> None:
+    outcome = run("cost", "--config", config, "--hardware", "h100-sxm", *arguments)
+    assert outcome.exit_code == exit_code
+    assert message in " ".join(outcome.stderr.split())
+
+
+def test_a_config_that_lacks_a_field_and_a_file_of_another_unit_are_refused(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({key: value for key, value in LLAMA_3_1_8B.items() if key != "intermediate_size"}))
+    outcome = run("cost", "--config", path, "--hardware", "h100-sxm")
+    assert outcome.exit_code == 1
+    assert f"{path}: intermediate_size is missing; an integer from 1 to" in outcome.stderr
+    path.write_text(json.dumps(LLAMA_3_1_8B))
+    (tmp_path / "mine.toml").write_text('name = "mine"\nread_bandwidth_megabytes_per_second = 50000\n')
+    outcome = run("cost", "--config", path, "--hardware", tmp_path / "mine.toml")
+    assert outcome.exit_code == 1
+    assert "read_bandwidth_megabytes_per_second' is unknown; read_bandwidth_gigabytes_per_second is" in outcome.stderr
+
+
+def test_neither_or_both_sources_are_refused_and_the_names_are_listed(run: Any, config: Path) -> None:
+    assert "give either a package or --config" in run("cost", "--hardware", "h100-sxm").stderr
+    assert run("cost", config.parent, "--config", config, "--hardware", "h100-sxm").exit_code == 2
+    assert "NVIDIA H100" in run("cost", "--hardware", "list").stdout
+
+
+def test_an_answer_needs_no_pictures_no_manifest_and_no_kernels(config: Path) -> None:
+    program = (
+        "import sys\nfrom mxconv.cli.main import main\n"
+        f"sys.argv = ['mxconv', 'cost', '--config', {str(config)!r}, '--hardware', 'speq-28nm']\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print([name for name in ('matplotlib', 'torch', 'mxconv.checkpoint.manifest') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_picture_is_written_once(run: Any, config: Path, tmp_path: Path) -> None:
+    arguments = (
+        "cost",
+        "--config",
+        config,
+        "--hardware",
+        "h100-sxm",
+        "--model",
+        "speedup",
+        "--plot",
+        tmp_path / "a.svg",
+    )
+    assert run(*arguments).exit_code == 0
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+    assert "nothing is overwritten" in run(*arguments).stderr
+    assert run(*arguments, "--force", "--figure", "roofline").exit_code == 0
+
+
+def test_bench_machine_writes_the_description_that_cost_reads(run: Any, config: Path, user_folder: Path) -> None:
+    native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
+    arguments = ("bench", "machine", "--write", "--threads", 1, "--num-tokens", "1,2")
+    outcome = run(*arguments, "--out-features", 48, "--in-features", 160, "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    names = native.available()
+    assert {(p["implementation"], p["form"]) for p in outcome.json["peaks"]} == {
+        (name, form) for name in names for form in ("fp32", "bf16", "int8")
+    }
+    assert outcome.json["read_bandwidth"] > 0
+    assert len(outcome.json["results"]) == 12
+    assert (user_folder / "this-machine.toml").is_file()
+    found = run("cost", "--config", config, "--json")
+    assert found.exit_code == 0, found.stderr
+    assert found.json["hardware"]["name"] == "this-machine"
+    assert found.json["hardware"]["read_bandwidth"] == pytest.approx(outcome.json["read_bandwidth"], abs=0.01)
+    assert set(found.json["hardware"]["fractions"]["bsfp-draft"]) == {"1", "2"}
+    assert "nothing is overwritten" in run(*arguments).stderr

@@ -1,0 +1,110 @@
+"""Hardware descriptions: those that come along, a user's own, and what is wrong with others."""
+
+from pathlib import Path
+
+import pytest
+
+from mxconv.cost.hardware import hardware_names, open_hardware, parse_hardware
+from mxconv.errors import CheckpointError, MxconvError
+
+GOOD = """
+name = "mine"
+description = "A machine"
+read_bandwidth_gigabytes_per_second = 50.0
+[peak_giga_multiply_adds_per_second]
+fp32 = 100.0
+int8 = 400
+[kernel_fraction_of_roofline]
+bf16 = { 1 = 0.9, 5 = 0.7 }
+[sources]
+read_bandwidth_gigabytes_per_second = "measured"
+peak_giga_multiply_adds_per_second = "measured"
+"""
+NAMES = (
+    "speq-28nm", "core-ultra-9-285k", "h100-sxm", "h200-sxm", "tpu-v5e", "a100-80g", "rtx-4090", "apple-m3-max",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder, empty."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    path = tmp_path / "mxconv" / "hardware"
+    path.mkdir(parents=True)
+    return path
+
+
+def test_the_descriptions_that_come_along_are_whole() -> None:
+    assert set(hardware_names()) == set(NAMES)
+    for name in NAMES:
+        found = open_hardware(name)
+        assert found.name == name
+        assert found.peak("int8") >= found.peak("bf16")
+    assert open_hardware("core-ultra-9-285k").read_bandwidth == 104.0
+
+
+def test_a_user_adds_one_by_writing_a_file(folder: Path, tmp_path: Path) -> None:
+    (folder / "mine.toml").write_text(GOOD)
+    assert "mine" in hardware_names()
+    assert open_hardware("mine").read_bandwidth == 50.0
+    (tmp_path / "other.toml").write_text(GOOD)
+    assert open_hardware(str(tmp_path / "other.toml")).name == "mine"
+
+
+def test_a_form_that_is_not_listed_takes_the_next_wider_one() -> None:
+    found = parse_hardware(GOOD, "mine.toml")
+    assert found.peak("bf16") == 100.0
+    assert found.intensity("int8") == 16.0
+    with pytest.raises(MxconvError, match=r"hardware mine: peaks of int8; one that computes bf16 is required"):
+        parse_hardware(GOOD.replace("fp32 = 100.0", ""), "mine.toml").peak("bf16")
+
+
+def test_shares_of_the_roofline_are_interpolated() -> None:
+    found = parse_hardware(GOOD, "mine.toml")
+    assert [found.fraction("bf16", width) for width in (0.5, 1, 5, 9)] == [0.9, 0.9, 0.7, 0.7]
+    assert found.fraction("bf16", 2) == pytest.approx(0.85)
+    assert found.fraction("int8", 1) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("bandwidth_gigabytes", "bandwidth_megabytes", r"read_bandwidth_megabytes_per_second' is unknown; "
+         r"read_bandwidth_gigabytes_per_second is required\. Keys carry their unit"),
+        ("= 50.0", "= 50e9", r"read_bandwidth_gigabytes_per_second is 5e\+10; at most 1e\+06 is required\. Keys carry"),
+        ("= 50.0", "= -1", r"read_bandwidth_gigabytes_per_second is -1; a number above 0 is required"),
+        ("= 50.0", "= inf", r"is inf; a number above 0"),
+        ("= 50.0", '= "50 GB/s"', r"is '50 GB/s'; a number above 0"),
+        ("read_bandwidth_gigabytes_per_second = 50.0", "", r"per_second is missing; a number above 0"),
+        ("int8 = 400", "int4 = 400", r"peak_giga_multiply_adds_per_second\.int4 is unknown; one of fp32, "),
+        ("fp32 = 100.0\nint8 = 400", "", r"no peak; at least one of fp32, "),
+        ("fp32 = 100.0", "fp32 = 1e12", r"peak_giga_multiply_adds_per_second\.fp32 is 1e\+12; at most 1e\+09"),
+        ('read_bandwidth_gigabytes_per_second = "measured"', "", r"no source of read_bandwidth_gigabytes_per_second; "),
+        ('second = "measured"', "second = 3", r"no source of read_bandwidth_gigabytes_per_second; "),
+        ("[sources]", "[accelerator]\nnum_tiles = 8\n[sources]", r"no source of num_tiles; every number needs one"),
+        ("5 = 0.7", "5 = 70", r"kernel_fraction_of_roofline\.bf16\.5 is 70; a share of the roofline, at most 1, is"),
+        ("{ 1 = 0.9, 5 = 0.7 }", "0.9", r"kernel_fraction_of_roofline\.bf16 is 0\.9; shares by number of tokens"),
+        ('name = "mine"', "name = 3", r"name is 3; a text is required"),
+        ('name = "mine"', "name = ", r"no valid TOML"),
+        ("[sources]", "[origins]", r"key 'origins' is unknown; one of name, .* is required"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(before: str, after: str, message: str) -> None:
+    assert before in GOOD
+    with pytest.raises(MxconvError, match=r"^mine\.toml: .*" + message):
+        parse_hardware(GOOD.replace(before, after, 1), "mine.toml")
+
+
+def test_unknown_names_and_files_that_cannot_be_read_are_errors(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(MxconvError, match=r"hardware 'abacus': unknown; a100-80g, .*, or a \.toml file is required"):
+        open_hardware("abacus")
+    with pytest.raises(MxconvError, match=r"hardware this-machine: not measured yet; .*Run `mxconv bench machine "):
+        open_hardware("this-machine")
+    with pytest.raises(CheckpointError, match=r"no such file"):
+        open_hardware(str(tmp_path / "absent.toml"))
+    (folder / "latin.toml").write_bytes(b"name = '\xe9'")
+    with pytest.raises(MxconvError, match=r"latin\.toml: no UTF-8 .*; TOML in UTF-8 is required"):
+        open_hardware("latin")
+    (folder / "long.toml").write_bytes(b"#" * 1_000_001)
+    with pytest.raises(MxconvError, match=r"long\.toml: 1,000,001 bytes; at most 1,000,000 are read"):
+        open_hardware("long")

@@ -1,0 +1,118 @@
+"""Predictions against a trace of a real package, and what a package says of its own levels."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from checkpoints import write_tiny_llama
+from packages import quantize
+
+from mxconv.checkpoint.draft_spec import DraftSpec
+from mxconv.checkpoint.package import Package
+from mxconv.cost.counts import kv_bytes, multiplied_weights
+from mxconv.cost.hardware import Hardware
+from mxconv.cost.levels import CostLevel, Workload, pass_seconds
+from mxconv.cost.package_levels import package_levels, package_strategies
+from mxconv.cost.prediction import mean_error, predict
+from mxconv.cost.trace import TraceLine, summarize
+from mxconv.cost.traffic import checkpoint_bytes, package_bytes
+from mxconv.errors import MxconvError
+
+MACHINE = Hardware("m", "a machine", 10.0, {"fp32": 1000.0}, {})
+HERE = Workload(context=10, kv_dtype="fp32")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """target <- bsfp <- small."""
+    folder = tmp_path_factory.mktemp("prediction")
+    small = write_tiny_llama(folder / "small", seed=1, num_hidden_layers=1)
+    source = write_tiny_llama(folder / "source")
+    quantize(source, folder / "package", codec="bsfp", drafts=(f"checkpoint:{small}",))
+    return folder / "package"
+
+
+@pytest.fixture(scope="module")
+def levels(package: Path) -> list[CostLevel]:
+    with Package(package) as opened:
+        return package_levels(opened)
+
+
+def test_levels_have_the_packages_bytes_and_their_own_sizes(package: Path, levels: list[CostLevel]) -> None:
+    with Package(package) as opened:
+        expected = [package_bytes(opened, is_draft) for is_draft in (False, True)]
+        small = opened.root / (opened.manifest.levels[2].path or "")
+    assert [level.num_bytes for level in levels] == [*expected, checkpoint_bytes(small)]
+    assert [level.codec for level in levels] == ["bsfp", "bsfp-draft", "bf16"]
+    assert [level.architecture.num_layers for level in levels if level.architecture] == [2, 2, 1]
+    assert all(level.acceptance_source for level in levels[1:])
+
+
+def test_strategies_are_those_of_bench_decode(levels: list[CostLevel]) -> None:
+    names = {name: [level.name for level in own] for name, own in package_strategies(levels).items()}
+    target, draft, small = (level.name for level in levels)
+    assert names == {
+        "greedy": [target], draft: [target, draft], small: [target, small], "hierarchy": [target, draft, small],
+    }  # fmt: skip
+
+
+def lines(levels: list[CostLevel], slower: float = 1.0) -> list[TraceLine]:
+    """Rounds of a machine that does exactly what the roofline says, or takes longer: 3 drafted, 2 accepted."""
+    target, draft = levels[:2]
+    verify, each = pass_seconds(MACHINE, target, HERE, 4), pass_seconds(MACHINE, draft, HERE)
+    found = []
+    for number in range(1, 11):
+        found.append(TraceLine(0, number, target.name, 0, 0, 1, verify * slower))
+        found.append(TraceLine(0, number, draft.name, 3, 2, 3, 3 * each * slower))
+    return found
+
+
+def test_a_machine_as_fast_as_its_roofline_is_predicted_exactly(levels: list[CostLevel]) -> None:
+    found = predict(MACHINE, levels, summarize(lines(levels), "run"), HERE)
+    assert found.error == pytest.approx(0, abs=1e-12)
+    assert found.equation_error == pytest.approx(0, abs=1e-9)  # one draft of one length: nothing is left out
+    assert found.num_draft_tokens == [3]
+    assert found.num_tokens == 30
+    assert found.predicted_pass_seconds == pytest.approx(found.measured_pass_seconds)
+
+
+def test_a_slower_machine_is_predicted_too_fast_by_as_much(levels: list[CostLevel]) -> None:
+    slow = predict(MACHINE, levels, summarize(lines(levels, 1.25), "run"), HERE)
+    assert slow.error == pytest.approx(0.25)
+    assert slow.equation_error == pytest.approx(0, abs=1e-9)
+    exact = predict(MACHINE, levels, summarize(lines(levels), "run"), HERE)
+    assert mean_error([slow, exact]) == pytest.approx(0.125)
+    half = replace(MACHINE, fractions={"bsfp-full": {1: 0.5}, "bsfp-draft": {1: 0.5}, "attention": {1: 0.5}})
+    assert predict(half, levels, summarize(lines(levels, 2.0), "run"), HERE).error == pytest.approx(0)
+
+
+def test_a_trace_of_another_package_is_an_error(levels: list[CostLevel]) -> None:
+    trace = summarize([TraceLine(0, 1, "mxfp4", 0, 0, 1, 1.0)], "run")
+    with pytest.raises(MxconvError, match=r"^trace run: level 'mxfp4'; one of target, bsfp, small is required"):
+        predict(MACHINE, levels, trace, HERE)
+
+
+def test_drafts_made_of_the_target_read_what_they_use_of_it_and_look_ups_read_nothing(package: Path) -> None:
+    specs = [
+        DraftSpec("layer-skip", "a0+1"),
+        DraftSpec("streaming", sink=2, window=6),
+        DraftSpec("prompt-lookup"),
+    ]
+    with Package(package) as opened:
+        target = opened.manifest.levels[0]
+        drafts = [spec.record(spec.kind) for spec in specs]
+        opened.manifest = opened.manifest.model_copy(update={"levels": [target, *drafts]})
+        whole, skipping, streaming, look_up = package_levels(opened)
+    a, kept = whole.architecture, skipping.architecture
+    assert a is not None and kept is not None and whole.num_bytes is not None
+    share = multiplied_weights(kept) / multiplied_weights(a)
+    attention, mlp = 2 * a.hidden_size * a.head_dim * 6, 3 * a.hidden_size * a.dense_sizes[0]
+    assert (a.num_attention_heads, a.num_key_value_heads) == (4, 2)
+    assert multiplied_weights(a) - multiplied_weights(kept) == 2 * attention + mlp
+    assert skipping.num_bytes == round(whole.num_bytes * share)
+    assert kv_bytes(kept, 50) == 0
+    assert streaming.num_bytes == whole.num_bytes
+    assert streaming.architecture is not None
+    assert kv_bytes(streaming.architecture, 50) == kv_bytes(a, 8)
+    assert pass_seconds(MACHINE, look_up, HERE) == 0
+    assert all("give --acceptance or a trace" in level.acceptance_source for level in (skipping, streaming, look_up))

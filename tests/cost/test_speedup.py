@@ -1,0 +1,92 @@
+"""The equation, its recursion and its early exit, against simulated rounds."""
+
+import numpy as np
+import pytest
+
+from mxconv.cost.early_exit import expected_round
+from mxconv.cost.speedup import (
+    LevelCost,
+    break_even_acceptance,
+    expected_tokens,
+    hierarchy_seconds,
+    hierarchy_speedup,
+    speedup,
+)
+from mxconv.errors import MxconvError
+
+
+def test_expected_tokens_are_those_of_simulated_rounds() -> None:
+    rng = np.random.default_rng(0)
+    accepted = rng.random((200_000, 5)) < 0.7
+    run = np.where(accepted.all(axis=1), 5, np.argmin(accepted, axis=1))
+    assert expected_tokens(0.7, 5) == pytest.approx(run.mean() + 1, rel=0.005)
+
+
+def test_certain_acceptance_yields_all_and_none_yields_one() -> None:
+    assert expected_tokens(1.0, 5.5) == 6.5
+    assert expected_tokens(0.0, 5) == 1
+    assert speedup(0.0, 4, 0.25) == 0.5
+    assert speedup(1.0, 4, 0.25) == 2.5
+
+
+def test_speq_entry_with_its_one_ratio() -> None:
+    """The issue's check of Table III: Td/Tar = 0.357. The table's own entry is not at hand, the mean of all is 2.07."""
+    assert speedup(0.974, 5.31, 0.357) == pytest.approx(2.034, abs=0.001)
+
+
+def test_a_hierarchy_of_one_draft_is_the_equation() -> None:
+    levels = [LevelCost(2.0, verify_seconds=2.2), LevelCost(0.5, 0.8, 6)]
+    assert hierarchy_speedup(levels) == pytest.approx(speedup(0.8, 6, 0.25, 1.1))
+    assert hierarchy_seconds(levels[:1]) == 2.0
+
+
+def test_a_second_draft_makes_the_first_one_cheaper_and_nothing_else() -> None:
+    inner = [LevelCost(0.5, 0.8, 6), LevelCost(0.05, 0.6, 3)]
+    cheaper = LevelCost(hierarchy_seconds(inner), 0.8, 6)
+    assert hierarchy_seconds(inner) == pytest.approx((3 * 0.05 + 0.5) / expected_tokens(0.6, 3))
+    assert hierarchy_seconds([LevelCost(2.0), *inner]) == hierarchy_seconds([LevelCost(2.0), cheaper])
+
+
+def test_break_even_is_where_the_speed_up_is_one() -> None:
+    even = break_even_acceptance(5, 0.3, 1.1)
+    assert even is not None
+    assert speedup(even, 5, 0.3, 1.1) == pytest.approx(1)
+    assert break_even_acceptance(5, 1.5) is None
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.4, 0.8])
+def test_early_exit_is_that_of_simulated_rounds(threshold: float) -> None:
+    rng = np.random.default_rng(1)
+    acceptance, most = 0.8, 8
+    k = acceptance / (1 - acceptance)
+    p = rng.random((200_000, most)) ** (1 / k)  # density k p^(k-1)
+    is_confident, is_right = p >= threshold, rng.random(p.shape) < p
+    # a token is drafted where all before it were confident, and counts where all up to it are right
+    drafted = np.cumprod(np.hstack([np.ones((len(p), 1)), is_confident[:, :-1]]), axis=1)
+    tokens = 1 + (drafted * np.cumprod(is_right, axis=1)).sum(axis=1)
+    found = expected_round(acceptance, most, threshold)
+    assert is_right.mean() == pytest.approx(acceptance, abs=0.003)
+    assert found.num_drafted == pytest.approx(drafted.sum(axis=1).mean(), rel=0.01)
+    assert found.num_tokens == pytest.approx(tokens.mean(), rel=0.01)
+
+
+def test_without_a_threshold_early_exit_is_the_equation() -> None:
+    found = expected_round(0.8, 8)
+    assert found.num_drafted == 8
+    assert found.num_tokens == pytest.approx(expected_tokens(0.8, 8))
+    assert expected_round(1.0, 8, 0.9).num_tokens == 9
+    assert expected_round(0.0, 8, 0.9).num_drafted == 1
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, float("nan")])
+def test_acceptance_outside_its_range_is_an_error(value: float) -> None:
+    with pytest.raises(MxconvError, match=r"^acceptance: .*; a probability from 0 to 1 is required\. Give it as a fr"):
+        expected_tokens(value, 4)
+    with pytest.raises(MxconvError, match=r"^confidence threshold: "):
+        expected_round(0.5, 4, value)
+
+
+def test_lengths_outside_their_range_are_errors() -> None:
+    for length in (-1, 2000):
+        with pytest.raises(MxconvError, match=rf"^draft tokens: {length}; a number from 0 to 1024 is required"):
+            expected_tokens(0.5, length)
