@@ -1,0 +1,49 @@
+"""Every kind of draft and mixed hierarchies against plain decoding, greedy and sampled: tokens and logits, bit by bit.
+
+    python examples/certify.py CHECKPOINT SAME_TOKENIZER OTHER_TOKENIZER PROMPTS.jsonl [NUM_PROMPTS]
+
+CHECKPOINT is converted to both codecs; the other two are small models that draft for it.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from mxconv.checkpoint.draft_spec import parse_draft
+from mxconv.checkpoint.ngram_file import write_ngram_table
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.convert import convert
+from mxconv.model.distribution import Sampling
+from mxconv.model.loader import LoadedPackage
+from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.prompts import read_prompts
+from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.train.ngram import train_ngram
+from mxconv.verify import verify_decoding
+
+checkpoint, same, other, prompt_file = map(Path, sys.argv[1:5])
+prompts = read_prompts(prompt_file)[: int(sys.argv[5]) if len(sys.argv) > 5 else None]
+folder = Path(tempfile.mkdtemp())
+table, small, foreign = f"ngram:{folder}/table", f"checkpoint:{same}", f"checkpoint:{other}"
+write_ngram_table(train_ngram([prompt_file], checkpoint), folder / "table")
+own, skip, stream = ["own"], "layer-skip:a2+m3", "streaming:sink=4,window=28"
+ALONE = [own, [small], [foreign], ["prompt-lookup"], [table], ["token-recycling"], [skip], [stream]]
+MIXED = [
+    [*own, small],
+    [*own, foreign],
+    [skip, small, "token-recycling"],
+    [*own, small, table],
+    [*own, stream, foreign, "prompt-lookup"],
+]
+for codec in ("mxfp4", "bsfp"):
+    with open_checkpoint(checkpoint) as source:
+        convert(source, folder / codec, QuantizeOptions(codec=codec))
+    for drafts in [*ALONE, *MIXED]:
+        specs = [parse_draft(text) for text in drafts if text != "own"]
+        levels = None if "own" in drafts else ["target"]
+        with LoadedPackage(folder / codec, levels, drafts=specs) as loaded:
+            for selection in (GREEDY, Selection(Sampling(temperature=0.8, top_p=0.95), seed=1)):
+                record = verify_decoding(loaded, Hierarchy(loaded.levels), prompts, 64, selection)
+                mode = "greedy" if selection is GREEDY else "coupled"
+                print(f"{codec} {mode}", " <- ".join(level.name for level in loaded.levels), record, flush=True)
