@@ -47,7 +47,7 @@ def quantize_model(
     chosen = {
         name: module
         for name, module in model.named_modules()
-        if type(module) is nn.Linear and _is_wanted(f"{name}.weight", lm_head, skip)
+        if name and type(module) is nn.Linear and _is_wanted(f"{name}.weight", lm_head, skip)
     }
     if not chosen:
         raise ModelError(
@@ -56,11 +56,12 @@ def quantize_model(
         )
     for name, linear in chosen.items():
         weight_patterns(linear, name)  # refuses what cannot be replaced
-        if codec == "mxfp4" and not linear.weight.isfinite().all():
-            row, column = torch.nonzero(~linear.weight.isfinite())[0].tolist()
+        weight = linear.weight.detach()
+        if codec == "mxfp4" and not weight.isfinite().all():
+            row, column = torch.nonzero(~weight.isfinite())[0].tolist()
             raise ModelError(
-                f"{name}: weight [{row}, {column}] is {float(linear.weight[row, column])}; finite weights are "
-                f"required. Leave it with skip=['{name}.weight'], or use codec='bsfp'."
+                f"{name}: weight [{row}, {column}] is {float(weight[row, column])}; finite weights are required. "
+                f"Leave it with skip=['{name}.weight'], or use codec='bsfp'."
             )
     for name, linear in chosen.items():
         parent, _, attribute = name.rpartition(".")
