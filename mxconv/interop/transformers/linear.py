@@ -54,6 +54,8 @@ class KernelLinear(nn.Module):
         """
         self._check_input(x)
         rows = x.detach().to(torch.float32).reshape(-1, self.in_features).contiguous()
+        if len(rows) == 0:
+            return x.new_empty((*x.shape[:-1], self.out_features))
         result = torch.from_numpy(self.matrix().multiply(rows.numpy()))
         if self.bias is not None:
             result += self.bias
