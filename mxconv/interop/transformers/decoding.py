@@ -32,7 +32,6 @@ class Decoding:
         self.num_rounds = 0
         self.streamer: BaseStreamer | None = None
         self._processor, self._criteria, self._config = logits_processor, stopping_criteria, config
-        self._prompt_length = input_ids.shape[1]
         self._scores: tuple[torch.Tensor, ...] = ()
         self._logits: tuple[torch.Tensor, ...] = ()
 
@@ -44,13 +43,13 @@ class Decoding:
             # the prompt goes through alone, as in plain decoding: its first token is then the same, bit for bit
             if chain is not None and self.num_rounds:
                 proposed = chain.propose(self.context, self._config.max_length - self.sequence.shape[1] - 1)
-            before = self.sequence.shape[1]
-            stopped = self._round(proposed)
-            num_new = self.sequence.shape[1] - before
+            length, last = self.sequence.shape[1], self.context[-1]
+            logits, stopped = self._round(proposed)
+            new = self.context[length - self.sequence.shape[1] :]
             if chain is not None:
-                matches = [int(a) == b for a, b in zip(self.sequence[0, before:].tolist(), proposed, strict=False)]
-                chain.accept(sum(matches))
-            self.target.rewind(before + num_new - 1)
+                num_accepted = sum(token == guess for token, guess in zip(new, proposed, strict=False))
+                chain.learn([last, *proposed], num_accepted, logits.cpu().numpy())
+            self.target.rewind(self.sequence.shape[1] - 1)
         if self.streamer is not None:
             self.streamer.end()
 
@@ -67,16 +66,21 @@ class Decoding:
             past_key_values=self.target.cache,
         )
 
-    def _round(self, proposed: list[int]) -> bool:
-        """Evaluate what was proposed; append the tokens that agree and one more. Says whether to stop."""
+    def _round(self, proposed: list[int]) -> tuple[torch.Tensor, bool]:
+        """Evaluate what was proposed; append the tokens that agree and one more.
+
+        Returns:
+            (len(proposed) + 1, vocab_size) logits, and whether to stop.
+        """
         self.num_rounds += 1
         candidates = torch.tensor([proposed], dtype=self.sequence.dtype, device=self.sequence.device)
         logits = self.target.evaluate(torch.cat((self.sequence, candidates), dim=-1), len(proposed) + 1)
+        stopped = False
         for row, guess in zip(logits, [*proposed, None], strict=True):
             token, stopped = self._append(row[None])
             if stopped or token != guess:
-                return stopped
-        return False
+                break
+        return logits, stopped
 
     def _append(self, logits: torch.Tensor) -> tuple[int, bool]:
         """Choose a token from (1, vocab_size) logits as `generate` does; says which, and whether to stop."""

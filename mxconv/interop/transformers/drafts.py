@@ -15,12 +15,12 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from mxconv.errors import ModelError
-from mxconv.interop.transformers.chain import DraftChain
+from mxconv.interop.transformers.chain import DraftLevels
 from mxconv.interop.transformers.decoding import Decoding
 from mxconv.interop.transformers.run import Run, first_difference
 from mxconv.interop.transformers.target import TorchTarget
@@ -43,6 +43,8 @@ class Drafts:
         package: str | Path,
         levels: Sequence[str] | None = None,
         *,
+        num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
+        confidence: Sequence[float] | None = None,
         check: bool = False,
         streamer: "BaseStreamer | None" = None,
         kernel: str | None = None,
@@ -53,15 +55,20 @@ class Drafts:
         self.streamer = streamer
         self.last: Run | None = None
         self._package = LoadedPackage(Path(package), kernel=kernel, num_threads=num_threads)
-        named = {level.name: level for level in self._package.levels[1:]}
-        unknown = [name for name in levels or () if name not in named]
-        if unknown or not named or (levels is not None and not levels):
+        try:
+            target, *loaded = self._package.levels
+            named = {level.name: level for level in loaded}
+            unknown = [name for name in levels or () if name not in named]
+            if unknown or not named or (levels is not None and not levels):
+                raise ModelError(
+                    f"{package}: drafts {', '.join(levels or ['none'])}; at least one of {', '.join(named) or 'none'} "
+                    "is required. Leave the names out for all."
+                )
+            chosen = [named[name] for name in levels or named]
+            self._drafts = DraftLevels([target, *chosen], num_draft_tokens, confidence)
+        except BaseException:
             self._package.close()
-            raise ModelError(
-                f"{package}: drafts {', '.join(levels or ['none'])}; at least one of {', '.join(named) or 'none'} is "
-                "required. Leave the names out for all."
-            )
-        self.levels = [named[name] for name in levels or named]
+            raise
 
     def close(self) -> None:
         self._package.close()
@@ -98,7 +105,7 @@ class Drafts:
             streamer = self.streamer
             streamer.put(input_ids.cpu())
         decoding.streamer = streamer
-        chain = DraftChain(self.levels)
+        chain = self._drafts.begin()
         decoding.run(chain)
         difference = None
         if plain_kwargs is not None:
@@ -135,6 +142,8 @@ def drafts(
     package: str | Path,
     levels: Sequence[str] | None = None,
     *,
+    num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
+    confidence: Sequence[float] | None = None,
     check: bool = False,
     streamer: "BaseStreamer | None" = None,
     kernel: str | None = None,
@@ -145,6 +154,8 @@ def drafts(
     Args:
         package: the package's folder. Its target is not used; the model that generates is.
         levels: which of its drafts, the outermost first; None for all.
+        num_draft_tokens: tokens a round asks of each draft; None for the manifest's, "auto" for what pays.
+        confidence: below which each draft stops; None for the manifest's.
         check: decode greedily without drafts too, and warn (RuntimeWarning) of the first token that differs.
         streamer: gets the tokens as they come. Give it here: transformers does not hand on its own argument.
         kernel: "numpy" or a native implementation; None for the best.
@@ -159,4 +170,13 @@ def drafts(
     Source:
         Multi-level drafts behind `generate`, as in ML-SpecQD (arXiv 2503.13565).
     """
-    return Drafts(package, levels, check=check, streamer=streamer, kernel=kernel, num_threads=num_threads)
+    return Drafts(
+        package,
+        levels,
+        num_draft_tokens=num_draft_tokens,
+        confidence=confidence,
+        check=check,
+        streamer=streamer,
+        kernel=kernel,
+        num_threads=num_threads,
+    )
