@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from packages import quantize
 from transformers import AutoModelForSeq2SeqLM, T5Config
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from mxconv.errors import ModelError
 from mxconv.interop.transformers import Drafts, drafts
+
+TARGET = Path(__file__).parents[3] / "examples" / "models" / "pylib-1.5m"
 
 ROUNDING = 1e-4  # float32 logits near 10 that are summed in another order lie closer than this
 
@@ -76,6 +79,22 @@ def test_every_architecture_rolls_its_cache_back(
         assert_same(model, custom_generate, torch.arange(5, 25)[None], eos_token_id=None)
         run = custom_generate.last
         assert run is not None and run.levels[0].num_proposed > run.levels[0].num_accepted > 0  # some were rejected
+
+
+def test_look_ups_draft_too_and_the_pace_may_be_left_to_them(
+    pylib: Any, tmp_path: Path, prompts: list[torch.Tensor]
+) -> None:
+    quantize(TARGET, tmp_path / "package", drafts=("prompt-lookup",))
+    ids = torch.cat((prompts[0], prompts[0]), dim=-1)  # something to look up
+    with drafts(tmp_path / "package", ["prompt-lookup"]) as custom_generate:
+        assert_same(pylib, custom_generate, ids)
+        assert custom_generate.last is not None and custom_generate.last.levels[0].num_accepted > 0
+    with drafts(tmp_path / "package", num_draft_tokens="auto") as custom_generate:
+        assert_same(pylib, custom_generate, ids)
+    with drafts(tmp_path / "package", num_draft_tokens=[1], confidence=[0.0]) as custom_generate:
+        assert_same(pylib, custom_generate, ids)
+        run = custom_generate.last
+        assert run is not None and len(run.levels[0].proposed_by_position) == 1  # never two at once
 
 
 def test_logits_processors_choose_as_without_drafts(pylib: Any, three: Drafts, prompts: list[torch.Tensor]) -> None:
@@ -255,3 +274,5 @@ def test_an_unknown_draft_is_named(three_levels: Path) -> None:
         drafts(three_levels, ["target"])
     with pytest.raises(ModelError, match="drafts none; at least one of bsfp"):
         drafts(three_levels, [])
+    with pytest.raises(ModelError, match="3 numbers for 2 draft levels; one for all, or one each, is required"):
+        drafts(three_levels, num_draft_tokens=[1, 2, 3])
