@@ -87,7 +87,7 @@ def export_compressed_tensors(
             tensors=tensors,
             config=config | {"quantization_config": quantization_config(list(records.values()), packed)},
             record={"scale_rule": opened.manifest.options.scale_rule, "left_in_16_bits": dense},
-            notes=tuple(f"{name} is left in 16 bits: {reason}." for name, reason in dense.items()),
+            notes=(*(f"{name} is left in 16 bits: {reason}." for name, reason in dense.items()), *_dtype_notes(opened)),
         )
         return folder.write(output, force=force, progress=progress)
 
@@ -147,6 +147,12 @@ def _reason(record: TensorRecord) -> str:
     if record.shape[1] % BLOCK:
         return f"in_features {record.shape[1]} is no multiple of {BLOCK}"
     return ""
+
+
+def _dtype_notes(package: Package) -> list[str]:
+    """compressed-tensors 0.20 unpacks to BF16 whatever the model computes in; a float16 model cannot run that way."""
+    load = "from_pretrained(..., quantization_config=CompressedTensorsConfig(dequantize=True))"
+    return [] if package.manifest.source.dtype == "BF16" else [f"the model is float16: transformers needs {load}."]
 
 
 def _module(name: str) -> str:

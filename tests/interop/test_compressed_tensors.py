@@ -122,6 +122,20 @@ def test_a_kept_matrix_is_ignored(llama: Path, tmp_path: Path) -> None:
     assert load(tmp_path / "export")(IDS).logits.isfinite().all()
 
 
+def test_a_float16_model_runs_dequantized_and_says_so(tmp_path: Path) -> None:
+    from transformers import CompressedTensorsConfig
+
+    source = write_tiny_llama(tmp_path / "source", dtype="F16", num_hidden_layers=1)
+    quantize(source, tmp_path / "package")
+    export = export_compressed_tensors(tmp_path / "package", tmp_path / "export")
+    assert export.notes[-1].endswith("quantization_config=CompressedTensorsConfig(dequantize=True)).")
+    with pytest.warns(UserWarning, match="already has a `quantization_config`"):
+        model = load(tmp_path / "export", quantization_config=CompressedTensorsConfig(dequantize=True))
+    assert model(IDS).logits.dtype == torch.float16
+    values = dequantized(tmp_path / "package")["lm_head.weight"]
+    assert np.array_equal(model.lm_head.weight.detach().float().numpy(), values)
+
+
 def test_a_referenced_target_is_read_from_its_source(llama: Path, tmp_path: Path, exported: Path) -> None:
     quantize(llama, tmp_path / "package", target="reference")
     export_compressed_tensors(tmp_path / "package", tmp_path / "export")
