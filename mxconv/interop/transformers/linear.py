@@ -5,7 +5,7 @@ back, whatever their lengths. Kernels read the buffers where they lie; float32 a
 a copy.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ class KernelLinear(nn.Module):
         self.bias: torch.Tensor | None
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
         self._matrix: Matrix | None = None
+        self._addresses: tuple[int, ...] = ()  # of the buffers under the matrix
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -62,13 +63,14 @@ class KernelLinear(nn.Module):
         return result.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
 
     def matrix(self) -> Matrix:
-        """What the kernels multiply, over this module's buffers; made at the first use.
+        """What the kernels multiply, over this module's buffers; made again whenever these lie elsewhere.
 
         Raises:
             ModelError: a buffer is not what the format requires.
         """
-        if self._matrix is None:
-            self._matrix = self._make_matrix(Matrices(choose_engine()))
+        addresses = tuple(buffer.data_ptr() for buffer in self.buffers())  # the matrix keeps the old ones alive
+        if self._matrix is None or addresses != self._addresses:
+            self._matrix, self._addresses = self._make_matrix(Matrices(choose_engine())), addresses
         return self._matrix
 
     def _make_matrix(self, make: Matrices) -> Matrix:
@@ -113,11 +115,6 @@ class KernelLinear(nn.Module):
                 f"{self.label}: input that requires a gradient; this layer is for inference. Use torch.no_grad()."
             )
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "KernelLinear":
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._matrix = None  # the buffers may have moved
-        return self
-
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         """Take buffers of any length: how many escapes there are is up to the weights."""
         for name in self._buffers:
@@ -125,7 +122,6 @@ class KernelLinear(nn.Module):
             if isinstance(value, torch.Tensor):
                 self._buffers[name] = torch.empty_like(value)
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._matrix = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_matrix": None}  # a handle of the kernels cannot be copied
