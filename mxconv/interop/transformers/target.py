@@ -25,7 +25,7 @@ class TorchTarget:
     """
 
     def __init__(self, model: "PreTrainedModel", input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> None:
-        from transformers.cache_utils import DynamicCache
+        from transformers.cache_utils import DynamicCache, DynamicLayer
 
         if model.config.is_encoder_decoder:
             raise ModelError(f"{_name(model)}: an encoder-decoder; drafts need a decoder-only model. Leave them out.")
@@ -41,6 +41,8 @@ class TorchTarget:
                 "Leave them out, or decode without drafts."
             )
         cache = model_kwargs.get("past_key_values")
+        if cache is None and model_kwargs.get("use_cache"):  # early versions of transformers 5 leave it to the model
+            cache = DynamicCache(config=model.config.get_text_config(decoder=True))
         if not isinstance(cache, DynamicCache) or getattr(model, "_is_stateful", False):
             kind = "none" if cache is None else type(cache).__name__
             raise ModelError(
@@ -51,6 +53,13 @@ class TorchTarget:
             raise ModelError(
                 f"generate: past_key_values with {cache.get_seq_length()} positions and {input_ids.shape[1]} "
                 "input_ids; the ids of the whole text are required, since drafts read it too. Pass all of them."
+            )
+        self._records_past = hasattr(cache, "activate_past_recording")
+        self._is_plain = all(type(layer) is DynamicLayer for layer in cache.layers)  # and forgets nothing by itself
+        if not self._is_plain and not self._records_past:
+            raise ModelError(
+                f"{_name(model)}: sliding windows in this version of transformers, whose caches cannot take tokens "
+                "back; one with Cache.activate_past_recording is required. Install transformers 5.23 or later."
             )
         self.model = model
         self.cache: DynamicCache = cache
@@ -94,14 +103,16 @@ class TorchTarget:
         if self._keeps_logits:
             arguments["logits_to_keep"] = num_logits
         output = self.model(input_ids=tokens, past_key_values=self.cache, use_cache=True, return_dict=True, **arguments)
-        if is_prompt and hasattr(self.cache, "activate_past_recording"):  # or sliding windows could not go back
+        if is_prompt and self._records_past:  # or sliding windows could not go back
             self.cache.activate_past_recording()
         logits: torch.Tensor = output.logits[0, -num_logits:]
         return logits.to(copy=True, dtype=torch.float32, device=sequence.device)
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` positions."""
-        self.cache.crop(length - self.length)  # also where that is none: sliding windows then drop what has left them
+        num_tokens = self.length - length
+        if num_tokens or not self._is_plain:  # windows want it for 0 too: they then drop what has left them
+            self.cache.crop(-num_tokens)
 
     def _positions_of(self, length: int) -> torch.Tensor:
         """(1, length) position ids: the prompt's, then each one more than the last."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from packages import quantize
 from transformers import AutoModelForSeq2SeqLM, T5Config
+from transformers.cache_utils import Cache
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
@@ -249,6 +250,18 @@ def test_what_drafts_cannot_serve_is_refused(pylib: Any, three: Drafts, prompts:
     cache = pylib.generate(ids, max_new_tokens=5, return_dict_in_generate=True).past_key_values
     message = r"past_key_values with \d+ positions and 1 input_ids; the ids of the whole text are required"
     refused(pylib, three, message, ids[:, :1], past_key_values=cache, attention_mask=torch.ones(1, ids.shape[1] + 5))
+
+
+def test_sliding_windows_need_caches_that_record_their_past(
+    random_model: Callable[..., tuple[Any, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in transformers 5.0, whose caches forget what has left a window."""
+    model, package = random_model(model_type="mistral", sliding_window=6)
+    monkeypatch.delattr(Cache, "activate_past_recording")
+    with drafts(package) as custom_generate:
+        refused(
+            model, custom_generate, r"sliding windows in this version of transformers.*5\.23", torch.ones(1, 3).long()
+        )
 
 
 def test_another_vocabulary_is_refused(
