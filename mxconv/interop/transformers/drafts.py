@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from mxconv.checkpoint.package_folder import find_package
 from mxconv.errors import ModelError
 from mxconv.interop.transformers.chain import DraftLevels
 from mxconv.interop.transformers.decoding import Decoding
@@ -54,7 +55,7 @@ class Drafts:
         self.check = check
         self.streamer = streamer
         self.last: Run | None = None
-        self._package = LoadedPackage(Path(package), kernel=kernel, num_threads=num_threads)
+        self._package = LoadedPackage(find_package(package), kernel=kernel, num_threads=num_threads)
         try:
             target, *loaded = self._package.levels
             named = {level.name: level for level in loaded}
@@ -152,7 +153,7 @@ def drafts(
     """Drafts from a package, for `model.generate(**inputs, custom_generate=drafts("package"))`.
 
     Args:
-        package: the package's folder. Its target is not used; the model that generates is.
+        package: the package's folder, or its Hub id. Its target is not used; the model that generates is.
         levels: which of its drafts, the outermost first; None for all.
         num_draft_tokens: tokens a round asks of each draft; None for the manifest's, "auto" for what pays.
         confidence: below which each draft stops; None for the manifest's.
