@@ -1,16 +1,26 @@
-"""The example, as a new user runs it."""
+"""The example, as a new user runs it: the model from a folder, its drafts from a Hub."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from hub_server import HubServer
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def test_the_example_decodes_with_two_drafts(three_levels: Path) -> None:
-    command = [sys.executable, EXAMPLES / "transformers_generate.py", EXAMPLES / "models" / "pylib-1.5m", three_levels]
-    done = subprocess.run([*map(str, command), "def main("], capture_output=True, text=True, check=False, timeout=300)
+def test_the_example_decodes_with_two_drafts(three_levels: Path, tmp_path: Path) -> None:
+    command = [sys.executable, EXAMPLES / "transformers_generate.py", EXAMPLES / "models" / "pylib-1.5m", "org/drafts"]
+    with HubServer({"org/drafts": {"main": three_levels}}) as hub:
+        done = subprocess.run(
+            [*map(str, command), "def main("],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            env=hub.environment(tmp_path / "cache"),
+        )
     assert done.returncode == 0, done.stderr
     *_, rounds, first, second, verdict = done.stdout.splitlines()
     found = re.fullmatch(r"(\d+) tokens in (\d+) passes of .*pylib-1\.5m", rounds)
