@@ -7,6 +7,7 @@ from mxconv.checkpoint.source import Checkpoint, SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, choose_codec, is_tied
+from mxconv.report.draft_head import find_draft_head
 from mxconv.report.weights import Weights, WeightTensor
 
 Dtype = Literal["bf16", "fp16"]
@@ -24,7 +25,10 @@ def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> Weights:
             f"{num_f32} of {len(tensors)} tensors are F32 and not counted; quantize needs --dtype bf16 or fp16 for "
             "them, and so does inspect."
         )
-    return Weights(checkpoint.id, "checkpoint", checkpoint.commit, tuple(tensors), tuple(notes))
+    head = find_draft_head(checkpoint)
+    if head is not None:
+        notes.insert(0, head.describe())
+    return Weights(checkpoint.id, "checkpoint", checkpoint.commit, tuple(tensors), tuple(notes), head)
 
 
 def source_tensor(tensor: SourceTensor, is_quantized: bool, reason: str, dtype: Dtype | None) -> WeightTensor:
