@@ -54,6 +54,7 @@ def write_gguf(
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
+        assert writer.fout is not None
         file: BinaryIO = writer.fout[0]
         for tensor in tensors:
             _pad(file, writer.data_alignment)

@@ -40,7 +40,9 @@ class GgufTensor:
     name: str
     shape: tuple[int, ...]  # (out_features, in_features) or (length,); GGUF writes it backwards
     type: GgufType
-    rows: Rows = field(repr=False)  # rows [start, stop) as their bytes lie in the file; start a multiple of row_multiple
+    rows: Rows = field(
+        repr=False
+    )  # rows [start, stop) as their bytes lie in the file; start a multiple of row_multiple
     row_multiple: int
     release: Callable[[int, int], None] = field(repr=False)
 

@@ -6,28 +6,16 @@ whose union has the highest score; the rank of a token's first merge, negated, i
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, Literal
 
 from mxconv.checkpoint.gguf.pre_tokenizers import flattened, pre_tokenizer_name
+from mxconv.checkpoint.gguf.token_types import SPACE, TokenType
 from mxconv.checkpoint.json_file import read_json_object
 from mxconv.errors import ModelError
 from mxconv.model.tokenizer import Tokenizer
 
-SPACE = "▁"  # SentencePiece's
 NO_MERGE_SCORE = -1e6  # below every rank: of tokens that no merge makes
-
-
-class TokenType(IntEnum):
-    """As llama.cpp numbers them (`llama_token_type`)."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
 
 
 @dataclass(frozen=True)
@@ -99,8 +87,8 @@ def _kind(members: dict[str, Any], path: Path) -> tuple[Literal["gpt2", "llama"]
         name = pre_tokenizer_name(members.get("pre_tokenizer"))
         if name is None:
             raise ModelError(
-                f"{path}: its pre_tokenizer is {str(members['pre_tokenizer'])[:200]}; one that llama.cpp has a name for, "
-                "and mxconv knows it, is required. Export with --to safetensors and use llama.cpp's own converter."
+                f"{path}: its pre_tokenizer is {str(members['pre_tokenizer'])[:200]}; one whose name in llama.cpp "
+                "mxconv knows is required. Export with --to safetensors and use llama.cpp's own converter."
             )
         return "gpt2", name
     if _escapes_spaces(members):
@@ -168,8 +156,8 @@ def _added_by_template(tokenizer: Tokenizer) -> tuple[bool, bool, int | None, in
         if whole[before : len(whole) - behind] == plain and len(whole) == len(plain) + before + behind:
             return bool(before), bool(behind), whole[0] if before else None, whole[-1] if behind else None
     raise ModelError(
-        f"{tokenizer.name}: it puts {len(whole) - len(plain)} special tokens around a text; GGUF has at most one before "
-        "and one behind it. Export with --to safetensors."
+        f"{tokenizer.name}: it puts {len(whole) - len(plain)} special tokens around a text; GGUF has at most one "
+        "before and one behind it. Export with --to safetensors."
     )
 
 
