@@ -159,8 +159,8 @@ def test_what_is_neither_a_path_nor_an_id_is_refused(tmp_path: Path) -> None:
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     assert error_of(tmp_path) == (
         f"{tmp_path}: is empty; model.safetensors, shards with an index, or pytorch_model.bin is required. "
-        "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; .pth and "
-        ".onnx are not read."
+        "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; "
+        ".pth and .onnx are not read."
     )
 
 

@@ -1,0 +1,206 @@
+"""llama.cpp loads what we export, and computes the same."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf_models import TEXTS
+from llama_cpp_oracle import LlamaCpp, with_f32_matrices
+from packages import quantize
+
+from mxconv.arrays import F32
+from mxconv.interop.gguf_export import export_gguf
+from mxconv.model.cache import KVCache
+from mxconv.model.loader import LoadedPackage
+from mxconv.model.tokenizer import Tokenizer
+from mxconv.speculative.hierarchy import Hierarchy
+
+pytest.importorskip("llama_cpp", reason="make test builds llama-cpp-python")
+
+NUM_NEW_TOKENS = 24
+STORY_PROMPTS = [
+    "Once upon a time",
+    "One day, a little girl named Lily found a needle in her",
+    "Tom and Jane are friends.",
+    "The dog was big and",
+    "Lily  had two  spaces.",
+    '"Hello", said the bird.',
+    "The sun",
+    "He wanted to play",
+    "Mom said no.",
+    "It was a sunny day",
+    "She saw a cat",
+    "In the park,",
+    "Ben likes to run",
+    "The old man",
+    "They went home",
+    "A small boat",
+    "Sara was sad",
+    "The ball is red",
+    "There was a frog",
+    "At night",
+]
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A prompt, and how we go on."""
+
+    prompt: list[int]
+    new: list[int]
+
+    @property
+    def whole(self) -> list[int]:
+        return [*self.prompt, *self.new]
+
+
+@contextmanager
+def llama(path: Path) -> Iterator[LlamaCpp]:
+    loaded = LlamaCpp(path, 256)
+    try:
+        yield loaded
+    finally:
+        loaded.close()
+
+
+def logits(loaded: LoadedPackage, level: int, ids: list[int]) -> F32:
+    return loaded.levels[level].decoder.forward(ids, KVCache(loaded.config))
+
+
+def continued(loaded: LoadedPackage, prompts: Iterable[str], level: int) -> list[Continued]:
+    tokenizer, found = loaded.tokenizer, []
+    for prompt in prompts:
+        ids = tokenizer.encode(prompt)
+        new = Hierarchy([loaded.levels[level]]).generate(ids, NUM_NEW_TOKENS, tokenizer.eos_token_ids).token_ids
+        found.append(Continued(ids, new))
+    return found
+
+
+def negative_log_likelihood(rows: F32, ids: list[int]) -> float:
+    exact = rows[:-1].astype(np.float64)
+    exact -= exact.max(axis=-1, keepdims=True)
+    exact -= np.log(np.exp(exact).sum(axis=-1, keepdims=True))
+    return float(-exact[np.arange(len(ids) - 1), ids[1:]].sum())
+
+
+def check_target(package: Path, file: Path, prompts: list[str], limit: float) -> None:
+    """Same tokens, same greedy text; where it parts, our two best logits lie closer than the two programs' logits.
+
+    Both round activations to BF16 before they multiply, in different places: `limit` bounds what that does to a logit.
+    """
+    with LoadedPackage(package) as loaded, llama(file) as theirs:
+        num_equal = 0
+        for ours in continued(loaded, prompts, 0):
+            found = theirs.greedy(ours.prompt, NUM_NEW_TOKENS, loaded.tokenizer.eos_token_ids)
+            rows = logits(loaded, 0, ours.whole)
+            difference = np.abs(rows - theirs.logits(ours.whole)).max(axis=-1)
+            assert difference.max() < limit
+            if found == ours.new:
+                num_equal += 1
+                continue
+            place = next(i for i, pair in enumerate(zip(ours.new, found, strict=False)) if pair[0] != pair[1])
+            at = len(ours.prompt) - 1 + place
+            third, second, best = np.sort(rows[at])[-3:]
+            margin = best - second
+            print(f"parts at token {place}: margin {margin:.4f}, logits differ by up to {difference[at]:.4f}")
+            assert margin < 2 * difference[at]
+            assert third < second  # so that it was between these two
+            assert rows[at][found[place]] == second
+        assert num_equal >= len(prompts) - 4
+        for prompt in prompts:
+            assert theirs.tokenize(prompt) == loaded.tokenizer.encode(prompt)
+
+
+def check_draft(package: Path, file: Path, prompts: list[str]) -> None:
+    """Perplexity within 1% on prompts with the target's continuation."""
+    with LoadedPackage(package) as loaded, llama(file) as theirs:
+        sums, num_tokens = np.zeros(2), 0
+        for text in continued(loaded, prompts, 0):
+            sums += [
+                negative_log_likelihood(rows, text.whole)
+                for rows in (logits(loaded, 1, text.whole), theirs.logits(text.whole))
+            ]
+            num_tokens += len(text.whole) - 1
+        ours, found = np.exp(sums / num_tokens)
+        print(f"perplexity of the MXFP4 level over {num_tokens} tokens: ours {ours:.4f}, llama.cpp's {found:.4f}")
+        assert 1.2 < ours < 20  # a model that predicts
+        assert found == pytest.approx(ours, rel=0.01)
+
+
+def export(package: Path, folder: Path) -> list[Path]:
+    return [folder / name for name in export_gguf(package, folder).files]
+
+
+def test_a_trained_byte_level_model_writes_the_same_text_and_is_as_perplexed(
+    pylib_package: Path, python_prompts: list[str], tmp_path: Path
+) -> None:
+    target, draft = export(pylib_package, tmp_path / "pylib")
+    assert (target.name, draft.name) == ("pylib-BF16.gguf", "pylib-MXFP4.gguf")
+    check_target(pylib_package, target, python_prompts, 0.2)
+    check_draft(pylib_package, draft, python_prompts)
+
+
+def test_trained_sentence_piece_models_write_the_same_text_and_are_as_perplexed(
+    story_package: Path, tmp_path: Path
+) -> None:
+    target, draft = export(story_package, tmp_path / "story")
+    # a vocabulary of letters alone makes llama.cpp end the process at anything else
+    vocabulary = set(LoadedVocabulary(story_package).characters)
+    prompts = [prompt for prompt in STORY_PROMPTS if set(prompt) - {" "} <= vocabulary]
+    assert len(prompts) >= 18
+    check_target(story_package, target, prompts, 0.3)
+    check_draft(story_package, draft, prompts)
+
+
+class LoadedVocabulary:
+    """The characters that a tokenizer has tokens for."""
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer as Backend
+
+        self.characters = {
+            text for text in Backend.from_file(str(folder / "tokenizer.json")).get_vocab() if len(text) == 1
+        }
+
+
+def test_in_float32_the_logits_are_ours_up_to_summation(
+    pylib_package: Path, python_prompts: list[str], tmp_path: Path
+) -> None:
+    target, _ = export(pylib_package, tmp_path / "pylib")
+    exact = with_f32_matrices(target, tmp_path / "f32.gguf")
+    with LoadedPackage(pylib_package, ["target"], kernel="numpy") as loaded, llama(exact) as theirs:
+        for prompt in python_prompts[:6]:
+            ids = loaded.tokenizer.encode(prompt)
+            np.testing.assert_allclose(theirs.logits(ids), logits(loaded, 0, ids), rtol=0, atol=5e-5)
+
+
+def test_every_architecture_loads_and_has_our_logits(random_package: Path, tmp_path: Path) -> None:
+    """In float32; the 4-bit weights as their file, read back, has them."""
+    target, draft = export(random_package, tmp_path / "model")
+    for path in (target, draft):
+        exact = with_f32_matrices(path, tmp_path / f"f32-{path.name}")
+        again = tmp_path / f"package-of-{path.stem}"
+        quantize(path, again)
+        with LoadedPackage(again, ["target"], kernel="numpy") as loaded, llama(exact) as theirs:
+            ids = loaded.tokenizer.encode("".join(TEXTS))
+            assert len(ids) > 64  # beyond the positions where llama3 scaling begins
+            found = theirs.logits(ids)
+            np.testing.assert_allclose(found, logits(loaded, 0, ids), rtol=0, atol=1e-4)
+            assert np.ptp(found) > 1
+        with llama(path) as as_it_is:
+            np.testing.assert_allclose(as_it_is.logits(ids), found, rtol=0, atol=0.05 * np.ptp(found))
+
+
+def test_tokens_special_ids_and_chat_template_arrive(random_model: Path, random_package: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    export_gguf(random_package, path, level="target")
+    ours = Tokenizer.from_folder(random_model)
+    with llama(path) as theirs:
+        for text in TEXTS:
+            assert theirs.tokenize(text, special=True) == ours.encode(text)
+            assert theirs.text(ours.encode(text, add_special_tokens=False)) == text
+        assert [token for token in range(320) if theirs.is_end(token)] == [0, 301]
+        assert theirs.metadata["tokenizer.chat_template"] == "{{ messages[0]['content'] }}"
