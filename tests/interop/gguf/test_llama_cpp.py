@@ -10,6 +10,7 @@ import pytest
 from gguf_models import TEXTS
 from llama_cpp_oracle import LlamaCpp, with_f32_matrices
 from packages import quantize
+from tokenizers import Tokenizer as BackendTokenizer
 
 from mxconv.arrays import F32
 from mxconv.interop.gguf_export import export_gguf
@@ -49,6 +50,7 @@ STORY_PROMPTS = [
 class Continued:
     """A prompt, and how we go on."""
 
+    text: str
     prompt: list[int]
     new: list[int]
 
@@ -70,12 +72,13 @@ def logits(loaded: LoadedPackage, level: int, ids: list[int]) -> F32:
     return loaded.levels[level].decoder.forward(ids, KVCache(loaded.config))
 
 
-def continued(loaded: LoadedPackage, prompts: Iterable[str], level: int) -> list[Continued]:
+def continued(loaded: LoadedPackage, prompts: Iterable[str]) -> list[Continued]:
+    """By the target, greedily."""
     tokenizer, found = loaded.tokenizer, []
     for prompt in prompts:
         ids = tokenizer.encode(prompt)
-        new = Hierarchy([loaded.levels[level]]).generate(ids, NUM_NEW_TOKENS, tokenizer.eos_token_ids).token_ids
-        found.append(Continued(ids, new))
+        new = Hierarchy(loaded.levels[:1]).generate(ids, NUM_NEW_TOKENS, tokenizer.eos_token_ids).token_ids
+        found.append(Continued(prompt, ids, new))
     return found
 
 
@@ -86,14 +89,14 @@ def negative_log_likelihood(rows: F32, ids: list[int]) -> float:
     return float(-exact[np.arange(len(ids) - 1), ids[1:]].sum())
 
 
-def check_target(package: Path, file: Path, prompts: list[str], limit: float) -> None:
+def check_target(loaded: LoadedPackage, file: Path, texts: list[Continued], limit: float) -> None:
     """Same tokens, same greedy text; where it parts, our two best logits lie closer than the two programs' logits.
 
     Both round activations to BF16 before they multiply, in different places: `limit` bounds what that does to a logit.
     """
-    with LoadedPackage(package) as loaded, llama(file) as theirs:
+    with llama(file) as theirs:
         num_equal = 0
-        for ours in continued(loaded, prompts, 0):
+        for ours in texts:
             found = theirs.greedy(ours.prompt, NUM_NEW_TOKENS, loaded.tokenizer.eos_token_ids)
             rows = logits(loaded, 0, ours.whole)
             difference = np.abs(rows - theirs.logits(ours.whole)).max(axis=-1)
@@ -109,16 +112,16 @@ def check_target(package: Path, file: Path, prompts: list[str], limit: float) ->
             assert margin < 2 * difference[at]
             assert third < second  # so that it was between these two
             assert rows[at][found[place]] == second
-        assert num_equal >= len(prompts) - 4
-        for prompt in prompts:
-            assert theirs.tokenize(prompt) == loaded.tokenizer.encode(prompt)
+        assert num_equal >= len(texts) - 4
+        for ours in texts:
+            assert theirs.tokenize(ours.text) == ours.prompt
 
 
-def check_draft(package: Path, file: Path, prompts: list[str]) -> None:
+def check_draft(loaded: LoadedPackage, file: Path, texts: list[Continued]) -> None:
     """Perplexity within 1% on prompts with the target's continuation."""
-    with LoadedPackage(package) as loaded, llama(file) as theirs:
+    with llama(file) as theirs:
         sums, num_tokens = np.zeros(2), 0
-        for text in continued(loaded, prompts, 0):
+        for text in texts:
             sums += [
                 negative_log_likelihood(rows, text.whole)
                 for rows in (logits(loaded, 1, text.whole), theirs.logits(text.whole))
@@ -139,8 +142,10 @@ def test_a_trained_byte_level_model_writes_the_same_text_and_is_as_perplexed(
 ) -> None:
     target, draft = export(pylib_package, tmp_path / "pylib")
     assert (target.name, draft.name) == ("pylib-BF16.gguf", "pylib-MXFP4.gguf")
-    check_target(pylib_package, target, python_prompts, 0.2)
-    check_draft(pylib_package, draft, python_prompts)
+    with LoadedPackage(pylib_package, num_threads=1) as loaded:
+        texts = continued(loaded, python_prompts)
+        check_target(loaded, target, texts, 0.2)
+        check_draft(loaded, draft, texts)
 
 
 def test_trained_sentence_piece_models_write_the_same_text_and_are_as_perplexed(
@@ -148,22 +153,13 @@ def test_trained_sentence_piece_models_write_the_same_text_and_are_as_perplexed(
 ) -> None:
     target, draft = export(story_package, tmp_path / "story")
     # a vocabulary of letters alone makes llama.cpp end the process at anything else
-    vocabulary = set(LoadedVocabulary(story_package).characters)
-    prompts = [prompt for prompt in STORY_PROMPTS if set(prompt) - {" "} <= vocabulary]
+    vocabulary = BackendTokenizer.from_file(str(story_package / "tokenizer.json")).get_vocab()
+    prompts = [prompt for prompt in STORY_PROMPTS if set(prompt) - {" "} <= vocabulary.keys()]
     assert len(prompts) >= 18
-    check_target(story_package, target, prompts, 0.3)
-    check_draft(story_package, draft, prompts)
-
-
-class LoadedVocabulary:
-    """The characters that a tokenizer has tokens for."""
-
-    def __init__(self, folder: Path) -> None:
-        from tokenizers import Tokenizer as Backend
-
-        self.characters = {
-            text for text in Backend.from_file(str(folder / "tokenizer.json")).get_vocab() if len(text) == 1
-        }
+    with LoadedPackage(story_package, num_threads=1) as loaded:
+        texts = continued(loaded, prompts)
+        check_target(loaded, target, texts, 0.3)
+        check_draft(loaded, draft, texts)
 
 
 def test_in_float32_the_logits_are_ours_up_to_summation(
