@@ -1,5 +1,6 @@
 """The tensors of a level under GGUF's names, types and row order, given piece by piece."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import lcm
@@ -18,7 +19,7 @@ from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import BLOCK_BYTES, pack_blocks
 from mxconv.codecs.mxfp4 import BLOCK, dequantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
-from mxconv.errors import ModelError
+from mxconv.errors import ModelError, PackageError
 from mxconv.interop.gguf.metadata import Metadata
 from mxconv.model.config import ModelConfig
 from mxconv.report.weights import Weights, WeightTensor
@@ -97,10 +98,10 @@ def level_tensors(
         head_dim = metadata.config.head_dim if paired else None
         record = records[weight.name]
         if level == "target" or record.codec == "keep":
-            tensors.append(_sixteen_bit(name, weight, head_dim))
+            tensors.append(_sixteen_bit(name, package, record, weight, head_dim))
             continue
         if name == EMBEDDING:  # the draft's output head is quantized, its embedding is not
-            tensors.append(_sixteen_bit(name, weight, None))
+            tensors.append(_sixteen_bit(name, package, record, weight, None))
             name = HEAD
         tensors.append(_mxfp4(name, package, record, head_dim))
         if tensors[-1].type != "MXFP4":
@@ -142,12 +143,22 @@ def _check_known(name: str, weight: WeightTensor, metadata: Metadata) -> None:
         )
 
 
-def _sixteen_bit(name: str, weight: WeightTensor, head_dim: int | None) -> GgufTensor:
-    """A matrix bit for bit; a vector as F32, which llama.cpp computes with."""
+def _sixteen_bit(
+    name: str, package: Package, record: TensorRecord, weight: WeightTensor, head_dim: int | None
+) -> GgufTensor:
+    """A matrix bit for bit, its hash compared; a vector as F32, which llama.cpp computes with."""
     gguf_type: GgufType = "F32" if len(weight.shape) == 1 else weight.dtype  # type: ignore[assignment]  # checked
+    is_rescaled = record.segments is not None and record.segments.rescale_factor != 1.0
+    digest = hashlib.sha256()
 
     def rows(start: int, stop: int) -> NDArray[Any]:
         found: NDArray[Any] = weight.rows(start, stop)
+        digest.update(np.ascontiguousarray(found).reshape(-1).view(np.uint8).data)
+        if stop == weight.shape[0] and digest.hexdigest() != record.sha256 and not is_rescaled:
+            raise PackageError(
+                f"{package.root}: tensor {weight.name}: SHA-256 {digest.hexdigest()[:16]}...; the recorded "
+                f"{record.sha256[:16]}... is required. The package or its source is damaged; run mxconv verify."
+            )
         if head_dim is not None:
             found = found[hf_rows(start, stop, head_dim) - start]
         if len(weight.shape) == 1 and weight.float_format is not None:
