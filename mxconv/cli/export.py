@@ -50,9 +50,11 @@ def export(
     with progress_bars() as progress:
         run = getattr(import_module(module), function)
         result = run(package, output, force=force, progress=progress, **options)
+    from rich.markup import escape
+
     out = console(json_output)
     out.print(
-        f"[bold]{output}[/bold]: {result.format}, {result.num_tensors} tensors, {format_bytes(result.num_bytes)} in "
+        f"[bold]{escape(str(output))}[/bold]: {result.format}, {result.num_tensors} tensors, {format_bytes(result.num_bytes)} in "
         f"{result.seconds:.1f} s",
         highlight=False,
     )
