@@ -54,8 +54,8 @@ def export(
 
     out = console(json_output)
     out.print(
-        f"[bold]{escape(str(output))}[/bold]: {result.format}, {result.num_tensors} tensors, {format_bytes(result.num_bytes)} in "
-        f"{result.seconds:.1f} s",
+        f"[bold]{escape(str(output))}[/bold]: {result.format}, {result.num_tensors} tensors, "
+        f"{format_bytes(result.num_bytes)} in {result.seconds:.1f} s",
         highlight=False,
     )
     for name in result.files:
