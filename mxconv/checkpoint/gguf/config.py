@@ -40,6 +40,8 @@ def derive_config(
         raise CheckpointError(f"{path}: has no matrix {EMBEDDING}; a whole model is required. {_REMEDY}")
     heads, hidden = keys.size("attention.head_count"), keys.size("embedding_length")
     head_dim = keys.size("attention.key_length", hidden // heads)
+    if head_dim % 2:
+        keys.reject("attention.key_length", f"RoPE rotates pairs, so an even length is required, not {head_dim}")
     for key in ("attention.value_length", "rope.dimension_count"):
         if keys.size(key, head_dim) != head_dim:
             keys.reject(key, f"the length of a head, {head_dim}, is required")

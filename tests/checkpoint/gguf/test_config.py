@@ -103,6 +103,10 @@ REFUSALS: dict[str, tuple[Change, str]] = {
         lambda keys: keys.update({"rope.dimension_count": 8}),
         "llama.rope.dimension_count is 8; the length of a head, 16, is required",
     ),
+    "odd heads": (
+        lambda keys: keys.update({"attention.key_length": 15}),
+        "llama.attention.key_length is 15; RoPE rotates pairs, so an even length is required, not 15",
+    ),
     "scaling": (
         lambda keys: keys.update({"rope.scaling.type": "yarn"}),
         "llama.rope.scaling.type is yarn; none, linear, or the factors of Llama 3.1 are supported",
