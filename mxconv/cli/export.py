@@ -30,7 +30,7 @@ EXPORTERS = {
 
 
 def export(
-    package: Annotated[Path, typer.Argument(help="The package.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id of one.")],
     to: Annotated[Format, typer.Option(help="llama.cpp; vLLM and transformers; a plain 16-bit checkpoint.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="A folder. GGUF: a folder for all levels, or a .gguf file for one.")
@@ -45,13 +45,15 @@ def export(
     """Write what llama.cpp, vLLM or transformers load."""
     if level is not None and to is Format.compressed_tensors:
         raise typer.BadParameter("--level: compressed-tensors holds the 4-bit draft alone. Leave it out.")
+    from rich.markup import escape
+
+    from mxconv.checkpoint.package_folder import find_package
+
     module, function = EXPORTERS[to]
     options: dict[str, Any] = {} if level is None else {"level": level.value}
     with progress_bars() as progress:
         run = getattr(import_module(module), function)
-        result = run(package, output, force=force, progress=progress, **options)
-    from rich.markup import escape
-
+        result = run(find_package(package, progress=progress), output, force=force, progress=progress, **options)
     out = console(json_output)
     out.print(
         f"[bold]{escape(str(output))}[/bold]: {result.format}, {result.num_tensors} tensors, "
