@@ -6,8 +6,11 @@ Layout: logits (num_tokens, vocab_size), as ours.
 Known defects: a character for which the vocabulary has neither a token nor bytes ends the process.
 """
 
+import atexit
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +20,19 @@ from mxconv.arrays import F32
 F32_CACHE = 0  # GGML_TYPE_F32
 
 
+@cache
+def _library() -> Any:
+    library = pytest.importorskip("llama_cpp", reason="make test builds llama-cpp-python")
+    for file in (library._utils.outnull_file, library._utils.errnull_file):
+        atexit.register(file.close)  # it opens /dev/null twice when it is imported, and leaves it to the interpreter
+    return library
+
+
 class LlamaCpp:
     """A loaded file."""
 
     def __init__(self, path: Path, num_positions: int = 512) -> None:
-        llama_cpp = pytest.importorskip("llama_cpp", reason="make test builds llama-cpp-python")
-        self._llama = llama_cpp.Llama(
+        self._llama = _library().Llama(
             str(path),
             n_ctx=num_positions,
             n_batch=num_positions,
@@ -51,10 +61,8 @@ class LlamaCpp:
 
     def is_end(self, token: int) -> bool:
         """Whether llama.cpp ends a text there."""
-        import llama_cpp
-
-        vocabulary = llama_cpp.llama_model_get_vocab(self._llama.model)
-        return bool(llama_cpp.llama_vocab_is_eog(vocabulary, token))
+        library = _library()
+        return bool(library.llama_vocab_is_eog(library.llama_model_get_vocab(self._llama.model), token))
 
     def logits(self, token_ids: list[int]) -> F32:
         """Of every position, evaluated in one batch."""
