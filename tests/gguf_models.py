@@ -41,6 +41,9 @@ TEXTS = [
 ]
 
 
+WORDS = ["the tokenizer", " a  model and its tokens", "trainer?\nNaïve ☃", "<s>sand</s>", "", "retokenized normalizers"]
+
+
 def write_model(folder: Path, seed: int = 0, dtype: str = "BF16", **changes: Any) -> Path:
     """A whole model folder; its tokenizer cuts text as the architecture's models do."""
     config = TINY_LLAMA | {"vocab_size": 320, "max_position_embeddings": 256, "bos_token_id": 300} | changes
@@ -113,3 +116,26 @@ def write_byte_level_tokenizer(folder: Path, name: str) -> None:
     settings = {"eos_token": "<|end|>", "chat_template": "{{ messages[0]['content'] }}"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 300, "eos_token_id": [301, 0]}))
+
+
+def write_sentence_piece_model(folder: Path) -> Path:
+    """A model whose tokenizer is as if converted from SentencePiece: `▁` for spaces, bytes for what has no token."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
+
+    write_model(folder, vocab_size=480)
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=470, special_tokens=special, show_progress=False)
+    words = Path(__file__).read_text().split()
+    tokenizer.train_from_iterator(words, trainer)  # word by word, so that no token holds a space within
+    parts = json.loads(tokenizer.to_str())
+    parts["added_tokens"] = [added for added in parts["added_tokens"] if added["id"] < 3]
+    tokenizer = Tokenizer.from_str(json.dumps(parts))
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
+    undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(undo)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": 2}')
+    return folder

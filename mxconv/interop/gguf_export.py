@@ -8,7 +8,7 @@ and keys change places where llama.cpp wants them in another order, and vectors 
 """
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from mxconv.checkpoint.package import Package
@@ -57,8 +57,9 @@ def export_gguf(
             done += num_bytes
             progress("export", done, total)
 
-        if output.suffix != ".gguf":
+        if output.suffix != ".gguf" and not output.is_dir():
             _make_folder(output)
+            stack.callback(_remove_if_empty, output)
         for path, which in files.items():
             tensors, scale_rule = contents[path][0], opened.manifest.options.scale_rule
 
@@ -102,9 +103,15 @@ def _plan(package: Package, output: Path, level: Level | None) -> dict[Path, Lev
 
 def _make_folder(path: Path) -> None:
     try:
-        path.mkdir(exist_ok=True)
+        path.mkdir()
     except OSError as error:
         raise PackageError(
             f"{path}: cannot be made a folder ({error.strerror}); one is required. Choose another output, or a name "
             "that ends in .gguf for one file."
         ) from error
+
+
+def _remove_if_empty(path: Path) -> None:
+    """After an error, before the first file was whole."""
+    with suppress(OSError):
+        path.rmdir()

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from gguf_files import write_gguf
-from gguf_models import MODELS, TEXTS, write_model
+from gguf_models import MODELS, TEXTS, WORDS, write_model, write_sentence_piece_model
 from packages import quantize
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, processors, trainers
 
 from mxconv.checkpoint.gguf.pre_tokenizers import PRE_TOKENIZERS, pre_tokenizer_json, pre_tokenizer_name
 from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
@@ -36,25 +35,6 @@ LLAMA = {
     "tokenizer.ggml.bos_token_id": 1,
     "tokenizer.ggml.unknown_token_id": 0,
 }
-
-
-def sentence_piece_model(folder: Path) -> Path:
-    """A model whose tokenizer has bytes as fallback and a merge of ranks, as converted from SentencePiece."""
-    write_model(folder)
-    tokenizer = Backend(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    trainer = trainers.BpeTrainer(vocab_size=316, special_tokens=special, show_progress=False, max_token_length=8)
-    tokenizer.train_from_iterator(["the dog went to the sea and the sun was on the sand"] * 4, trainer)
-    parts = json.loads(tokenizer.to_str())
-    parts["added_tokens"] = [added for added in parts["added_tokens"] if added["id"] < 3]
-    tokenizer = Backend.from_str(json.dumps(parts))
-    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
-    undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    tokenizer.decoder = decoders.Sequence(undo)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": 2}')
-    return folder
 
 
 def check_same_tokens(source: Path, tmp_path: Path, texts: list[str]) -> None:
@@ -87,8 +67,7 @@ def test_the_embedded_models_vocabulary_returns(tmp_path: Path) -> None:
 
 
 def test_sentence_piece_vocabularies_return(tmp_path: Path) -> None:
-    texts = ["the dog", " the  sea and", "then the sun?\nNaïve ☃", "<s>sand</s>", "", "assorted"]
-    check_same_tokens(sentence_piece_model(tmp_path / "model"), tmp_path, [*TEXTS, *texts])
+    check_same_tokens(write_sentence_piece_model(tmp_path / "model"), tmp_path, [*TEXTS, *WORDS])
 
 
 def test_neighbours_are_joined_by_the_best_score(tmp_path: Path) -> None:

@@ -256,6 +256,9 @@ def test_damage_is_noticed_and_leaves_no_file(package: Path, tmp_path: Path) -> 
     with pytest.raises(PackageError, match=r"tensor \S+: SHA-256 \w{16}...; the recorded \w{16}... is required"):
         export_gguf(tmp_path / "package", tmp_path / "out.gguf", level="target")
     assert not list(tmp_path.glob("*.gguf")) and not list(tmp_path.glob(".*gguf"))
+    with pytest.raises(PackageError, match="SHA-256"):
+        export_gguf(tmp_path / "package", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_bsfp_draft_is_refused(tmp_path: Path) -> None:

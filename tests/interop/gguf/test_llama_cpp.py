@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf_models import TEXTS
+from gguf_models import TEXTS, WORDS, write_sentence_piece_model
 from llama_cpp_oracle import LlamaCpp, with_f32_matrices
 from packages import quantize
 from tokenizers import Tokenizer as BackendTokenizer
@@ -199,6 +199,17 @@ def test_every_architecture_loads_and_has_our_logits(random_package: Path, tmp_p
             assert np.ptp(found) > 1
         with llama(path) as as_it_is:
             np.testing.assert_allclose(as_it_is.logits(ids), found, rtol=0, atol=0.05 * np.ptp(found))
+
+
+def test_sentence_piece_tokens_are_joined_in_the_same_order(tmp_path: Path) -> None:
+    source = write_sentence_piece_model(tmp_path / "source")
+    quantize(source, tmp_path / "package")
+    export_gguf(tmp_path / "package", tmp_path / "model.gguf")
+    ours = Tokenizer.from_folder(source)
+    with llama(tmp_path / "model.gguf") as theirs:
+        for text in [*TEXTS, *WORDS[:3], *WORDS[5:], *Path(__file__).read_text().splitlines()[:60]]:
+            if text:  # llama.cpp adds no space before nothing
+                assert theirs.tokenize(text) == ours.encode(text)
 
 
 def test_tokens_special_ids_and_chat_template_arrive(random_model: Path, random_package: Path, tmp_path: Path) -> None:
