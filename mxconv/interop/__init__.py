@@ -1,1 +1,1 @@
-"""What other programs read and write: GGUF, compressed-tensors, plain safetensors, transformers."""
+"""What others read and write: the Hub, GGUF, compressed-tensors, plain safetensors, transformers."""
