@@ -8,6 +8,7 @@ The paper's BSFP levels span 2^12 and are no integers; there the weights become 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from mxconv.codecs.int8 import BLOCK, quantize_int8
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
 from mxconv.kernels import rowwise
 
+Activations = Literal["int8", "fp32"]  # float32 costs time and no accuracy: ML-SpecQD Table III compares the two
 MAX_TILE_WEIGHTS = 1 << 18  # float32 copies of a tile stay within a megabyte
 
 
@@ -73,7 +75,7 @@ class FourBitMatrix:
 
 @dataclass(frozen=True, eq=False)
 class FourBitFloatMatrix:
-    """Implements `Matrix` for drafts whose levels are no int8: the paper's table, on the FP32 path."""
+    """Implements `Matrix` for drafts in float32: the paper's table, whose levels are no int8, and ablations."""
 
     shape: tuple[int, int]
     codes: U8  # (row tiles, column tiles, 64)
@@ -94,23 +96,28 @@ class FourBitFloatMatrix:
         return values[skipped : skipped + stop - start, : self.shape[1]]
 
 
-def mxfp4_matrix(shape: tuple[int, int], codes: U8, scales: U8) -> FourBitMatrix:
+def mxfp4_matrix(
+    shape: tuple[int, int], codes: U8, scales: U8, activations: Activations = "int8"
+) -> FourBitMatrix | FourBitFloatMatrix:
     """The MXFP4 draft of a matrix.
 
     Args:
         shape: (out_features, in_features).
         codes: (row tiles, column tiles, 64).
         scales: (row tiles, blocks, 16) E8M0.
+        activations: what the weights are multiplied by.
     """
 
     def block_scales(start: int, stop: int) -> F32:
         return unpack_scales(decode_e8m0(scales[start:stop])) * np.float32(0.5)  # the levels are doubled
 
+    if activations == "fp32":
+        return FourBitFloatMatrix(shape, codes, DOUBLED.astype(np.float32), block_scales)
     return FourBitMatrix(shape, codes, DOUBLED, block_scales)
 
 
 def bsfp_draft_matrix(
-    shape: tuple[int, int], codes: U8, scales: U16, table: SegmentTable
+    shape: tuple[int, int], codes: U8, scales: U16, table: SegmentTable, activations: Activations = "int8"
 ) -> FourBitMatrix | FourBitFloatMatrix:
     """The BSFP draft of a matrix, on the int8 path where its levels allow.
 
@@ -119,12 +126,13 @@ def bsfp_draft_matrix(
         codes: (row tiles, column tiles, 64).
         scales: (row tiles, groups, 16) BF16 patterns.
         table: the tensor's segment table.
+        activations: what the weights are multiplied by.
     """
 
     def block_scales(start: int, stop: int) -> F32:
         groups = BF16.decode(unpack_scales(scales[start:stop]))
         return np.repeat(groups, GROUP // BLOCK, axis=1)
 
-    if table.has_int8_levels:
+    if table.has_int8_levels and activations == "int8":
         return FourBitMatrix(shape, codes, table.signed_levels.astype(np.int8), block_scales)
     return FourBitFloatMatrix(shape, codes, table.signed_levels, block_scales)

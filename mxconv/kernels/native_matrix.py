@@ -18,6 +18,7 @@ from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import PackageError
 from mxconv.kernels import _native
 from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.four_bit import Activations
 from mxconv.kernels.matrix import Matrix
 
 Element = TypeVar("Element", bound=np.generic)
@@ -27,7 +28,8 @@ Element = TypeVar("Element", bound=np.generic)
 class NativeMatrix:
     """Implements `Matrix` by the native kernels; every format keeps the row promise, drafts included.
 
-    BF16 weights multiply activations rounded to BF16, 4-bit weights int8 activations, all others float32 ones.
+    BF16 weights multiply activations rounded to BF16, 4-bit weights int8 activations where their levels are int8 and
+    nobody asked for float32, all others float32 ones.
 
     Args:
         reference: the NumPy matrix of the same weights.
@@ -108,18 +110,28 @@ def native_bsfp(
     return NativeMatrix(reference, handle, engine, table.float_format)
 
 
-def native_mxfp4(engine: _native.Engine, reference: Matrix, codes: U8, scales: U8) -> NativeMatrix:
+def native_mxfp4(
+    engine: _native.Engine, reference: Matrix, codes: U8, scales: U8, activations: Activations = "int8"
+) -> NativeMatrix:
     """The MXFP4 draft of a matrix; arrays as for `mxfp4_matrix`."""
-    handle = _native.four_bit_int8(*reference.shape, _readable(codes), DOUBLED, _readable(scales), 0.5)
-    return NativeMatrix(reference, handle, engine)
+    codes, scales = _readable(codes), _readable(scales)
+    if activations == "int8":
+        return NativeMatrix(reference, _native.four_bit_int8(*reference.shape, codes, DOUBLED, scales, 0.5), engine)
+    levels = DOUBLED.astype(np.float32)
+    return NativeMatrix(reference, _native.four_bit_float(*reference.shape, codes, levels, scales, 0.5), engine)
 
 
 def native_bsfp_draft(
-    engine: _native.Engine, reference: Matrix, codes: U8, scales: U16, table: SegmentTable
+    engine: _native.Engine,
+    reference: Matrix,
+    codes: U8,
+    scales: U16,
+    table: SegmentTable,
+    activations: Activations = "int8",
 ) -> NativeMatrix:
     """The BSFP draft of a matrix; arrays as for `bsfp_draft_matrix`."""
     codes, scales = _readable(codes), _readable(scales)
-    if table.has_int8_levels:
+    if table.has_int8_levels and activations == "int8":
         levels = table.signed_levels.astype(np.int8)
         return NativeMatrix(reference, _native.four_bit_int8(*reference.shape, codes, levels, scales, 1.0), engine)
     handle = _native.four_bit_float(*reference.shape, codes, table.signed_levels, scales, 1.0)

@@ -21,6 +21,7 @@ from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.codecs.float16 import FORMATS
 from mxconv.errors import ModelError, PackageError
 from mxconv.kernels.engine import choose_engine
+from mxconv.kernels.four_bit import Activations
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
@@ -64,20 +65,22 @@ class LoadedPackage:
         kernel: str | None = None,
         num_threads: int | None = None,
         drafts: Sequence[DraftSpec] = (),
+        activations: Activations = "int8",
     ) -> None:
         """Load some levels.
 
         Args:
             path: the package.
-            levels: names from the manifest, the target first; None for all.
+            levels: names from the manifest, the target first; None for those that `tune` found best, or else all.
             kernel: "numpy" or a native implementation; None takes the environment's MXCONV_KERNEL, or else the best.
             num_threads: for native kernels; None takes every processor that this process may use.
             drafts: further levels that are not in the package, below the others.
+            activations: what the package's 4-bit weights are multiplied by.
 
         Raises:
             MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
         """
-        self.matrices = Matrices(choose_engine(kernel, num_threads))
+        self.matrices = Matrices(choose_engine(kernel, num_threads), activations)
         self._kernel = kernel, num_threads
         self._stack = ExitStack()
         try:
@@ -221,6 +224,9 @@ class LoadedPackage:
 
 
 def _choose(package: Package, names: list[str] | None) -> list[LevelRecord]:
+    tuned = package.manifest.tuned if names is None else None
+    if tuned is not None:
+        names = tuned.levels
     if names is None:
         return list(package.manifest.levels)
     levels: dict[str, LevelRecord] = {}
@@ -232,7 +238,8 @@ def _choose(package: Package, names: list[str] | None) -> list[LevelRecord]:
             f"{package.root}: levels {', '.join(names) or 'none'}; a list that begins with "
             f"{package.manifest.levels[0].name!r}, out of {', '.join(levels)}, is required."
         )
-    return [levels[name] for name in names]
+    chosen = [levels[name] for name in names]
+    return chosen if tuned is None else tuned.applied_to(chosen)
 
 
 def dense_weights(tensors: Mapping[str, SourceTensor], config: ModelConfig, make: Matrices = NUMPY_MATRICES) -> Weights:

@@ -8,7 +8,7 @@ from mxconv.checkpoint.package import StoredBsfp, StoredMxfp4
 from mxconv.codecs.float16 import FloatFormat
 from mxconv.kernels.bsfp_full import BsfpMatrix
 from mxconv.kernels.dense import DenseMatrix
-from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
+from mxconv.kernels.four_bit import Activations, bsfp_draft_matrix, mxfp4_matrix
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
@@ -23,9 +23,14 @@ class Matrices:
     """Makes matrices, and decoders of them, for one engine; None is NumPy.
 
     The native modules are imported where they are used: without the extension they cannot be.
+
+    Args:
+        engine: which kernels, how many threads.
+        activations: what 4-bit weights are multiplied by.
     """
 
     engine: "_native.Engine | None" = None
+    activations: Activations = "int8"
 
     def dense(self, patterns: U16, float_format: FloatFormat) -> Matrix:
         """16-bit weights, (out_features, in_features)."""
@@ -55,22 +60,22 @@ class Matrices:
 
     def mxfp4_draft(self, stored: StoredMxfp4) -> Matrix:
         """The 4-bit weights of an MXFP4 tensor."""
-        reference = mxfp4_matrix(stored.shape, stored.codes, stored.scales)
+        reference = mxfp4_matrix(stored.shape, stored.codes, stored.scales, self.activations)
         if self.engine is None:
             return reference
         from mxconv.kernels.native_matrix import native_mxfp4
 
-        return native_mxfp4(self.engine, reference, stored.codes, stored.scales)
+        return native_mxfp4(self.engine, reference, stored.codes, stored.scales, self.activations)
 
     def bsfp_draft(self, stored: StoredBsfp) -> Matrix:
         """The 4-bit weights of a BSFP tensor."""
         packed = stored.packed
-        reference = bsfp_draft_matrix(stored.shape, packed.codes, packed.scales, stored.table)
+        reference = bsfp_draft_matrix(stored.shape, packed.codes, packed.scales, stored.table, self.activations)
         if self.engine is None:
             return reference
         from mxconv.kernels.native_matrix import native_bsfp_draft
 
-        return native_bsfp_draft(self.engine, reference, packed.codes, packed.scales, stored.table)
+        return native_bsfp_draft(self.engine, reference, packed.codes, packed.scales, stored.table, self.activations)
 
     def decoder(self, config: ModelConfig, weights: Weights, name: str) -> Decoder:
         """A decoder of matrices that were made here.

@@ -15,6 +15,7 @@ class LevelStatistics:
     num_proposed: int = 0
     num_accepted: int = 0
     num_asked: int = 0  # tokens that the level above asked for
+    num_judged: int = 0  # proposed tokens whose predecessors in the proposal were all accepted
     seconds: float = 0.0  # in this level's own forward passes
     proposed_by_position: list[int] = field(default_factory=list)  # [i]: proposals with a token at place i
     accepted_by_position: list[int] = field(default_factory=list)  # [i]: those of which it was accepted
@@ -30,11 +31,17 @@ class LevelStatistics:
         accepted = self.accepted_by_position + [0] * len(self.proposed_by_position)
         return [mine / of for mine, of in zip(accepted, self.proposed_by_position, strict=False)]
 
+    @property
+    def conditional_acceptance(self) -> float | None:
+        """Share of tokens accepted where all before them were, the acceptance of theory; None where none was judged."""
+        return self.num_accepted / self.num_judged if self.num_judged else None
+
     def count(self, num_asked: int, num_proposed: int, num_accepted: int) -> None:
         """One proposal of this level and what became of it; called by the level above."""
         self.num_asked += num_asked
         self.num_proposed += num_proposed
         self.num_accepted += num_accepted
+        self.num_judged += min(num_accepted + 1, num_proposed)
         for counts, number in ((self.proposed_by_position, num_proposed), (self.accepted_by_position, num_accepted)):
             counts += [0] * (number - len(counts))
             for place in range(number):
