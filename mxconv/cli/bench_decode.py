@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.bench_options import JSON, THREADS, print_machine, widths_of
-from mxconv.cli.output import console, print_json, progress_bars
+from mxconv.cli.bench_options import JSON, THREADS, widths_of
+from mxconv.cli.generate_options import DRAFT, LEVELS, level_names
+from mxconv.cli.output import print_json, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.bench.decoding import DecodeResult
-    from mxconv.bench.forwards import ForwardResult
+    from mxconv.bench.decode_result import DecodeResult
     from mxconv.bench.machine import Machine
+    from mxconv.bench.sweep import Sweep
+
+PICTURES = ("acceptance_by_prompt.png", "acceptance_by_position.png")
+SWEEP_PICTURE = "sweep.png"
 
 
 def decode(
@@ -21,21 +25,43 @@ def decode(
         Path | None, typer.Option(help="A .jsonl file with a `prompt` a line; a few by default.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")] = 64,
+    levels: LEVELS = None,
+    draft: DRAFT = None,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Also the 4-bit draft with float32 instead of int8 activations.")
+    ] = False,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Also the target's next level at many lengths and thresholds.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="A folder for pictures: acceptance by prompt and place, the map of --sweep.")
+    ] = None,
     num_tokens: Annotated[str, typer.Option(help="Tokens a forward pass, joined by commas; each 1 to 64.")] = "1,4,8",
     samples: Annotated[int, typer.Option(min=20, help="Samples of each forward pass.")] = 20,
     kernel: Annotated[str | None, typer.Option(help="Native implementation; MXCONV_KERNEL sets a default.")] = None,
     threads: THREADS = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite pictures that exist.")] = False,
     json_output: JSON = False,
 ) -> None:
-    """Tokens a second of greedy decoding, of each draft alone, and of the full hierarchy."""
+    """Tokens a second of greedy decoding, of each draft alone, of all together, and of what chooses for itself.
+
+    Beside each speed-up stands what ML-SpecQD Eq. (1) predicts from the acceptance and the passes measured.
+    """
     from mxconv.bench.engine import implementations
 
     (name,) = implementations([kernel] if kernel is not None else None)  # first: what follows needs native kernels
 
+    from contextlib import ExitStack
+
     from mxconv.bench.decoding import DEFAULT_PROMPTS, bench_decoding
     from mxconv.bench.forwards import bench_forwards
     from mxconv.bench.machine import this_machine
+    from mxconv.bench.strategies import four_bit_level
+    from mxconv.bench.sweep import sweep_draft
+    from mxconv.checkpoint.draft_spec import parse_draft
+    from mxconv.checkpoint.manifest import read_manifest
     from mxconv.checkpoint.package_folder import find_package
+    from mxconv.cli.bench_decode_tables import print_tables
     from mxconv.errors import ModelError
     from mxconv.kernels.engine import choose_engine
     from mxconv.model.loader import LoadedPackage
@@ -43,20 +69,34 @@ def decode(
 
     widths = widths_of(num_tokens)
     texts = read_prompts(prompts) if prompts is not None else list(DEFAULT_PROMPTS)
+    drafts = [parse_draft(text) for text in draft or ()]
+    if plot is not None:
+        _check_folder(plot, sweep, force)
     engine = choose_engine(name, threads)
     assert engine is not None
     machine = this_machine(engine.num_threads)
-    with (
-        LoadedPackage(find_package(package), kernel=name, num_threads=engine.num_threads) as loaded,
-        progress_bars("runs") as progress,
-    ):
+    folder = find_package(package)
+    # all levels are measured, whichever of them tuning chose
+    names = level_names(levels) or [level.name for level in read_manifest(folder).levels]
+    with ExitStack() as stack:
+        loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts))
+        fp32 = None
+        if ablation:
+            wanted = [loaded.levels[0].name, four_bit_level(loaded.levels).name]
+            other = LoadedPackage(folder, wanted, name, engine.num_threads, activations="fp32")
+            fp32 = stack.enter_context(other).levels[1]
+        progress = stack.enter_context(progress_bars("runs"))
         forwards = bench_forwards(loaded, engine, widths, samples, progress)
-        results = bench_decoding(loaded, engine, texts, max_new_tokens, progress)
-    _print(machine, name, forwards, results, json_output)
+        results = bench_decoding(loaded, engine, texts, max_new_tokens, progress, fp32)
+        swept = sweep_draft(loaded, texts, max_new_tokens, progress) if sweep else None
+    print_tables(machine, name, forwards, results, swept, json_output)
+    if plot is not None:
+        _draw(plot, results, swept, machine)
     if json_output:
         members: dict[str, Any] = {"machine": asdict(machine), "implementation": name}
         members["results"] = [asdict(result) for result in results]
         members["forwards"] = [asdict(result) for result in forwards]
+        members["sweep"] = None if swept is None else asdict(swept)
         print_json(members)
     if different := [result.strategy for result in results if not result.identical_to_greedy]:
         raise ModelError(
@@ -65,43 +105,26 @@ def decode(
         )
 
 
-def _print(
-    machine: "Machine",
-    implementation: str,
-    forwards: "list[ForwardResult]",
-    results: "list[DecodeResult]",
-    json_output: bool,
-) -> None:
-    from rich.table import Table
+def _check_folder(folder: Path, sweep: bool, force: bool) -> None:
+    """Make the folder, and see before the work that its pictures can be written."""
+    from mxconv.errors import MxconvError
+    from mxconv.report.output_file import check_output
 
-    out = console(json_output)
-    print_machine(out, machine)
-    table = Table("level", "tokens", "ms", "p10..p90", "to fewest", "GB/s", "bandwidth", "of bandwidth")
-    for f in forwards:
-        table.add_row(
-            f.level,
-            str(f.num_tokens),
-            f"{f.seconds * 1e3:.2f}",
-            f"{f.seconds_p10 * 1e3:.2f}..{f.seconds_p90 * 1e3:.2f}",
-            f"{f.relative_seconds:.2f}",
-            f"{f.gigabytes_per_second:.1f}",
-            f"{f.read_bandwidth:.1f}",
-            f"{f.fraction_of_bandwidth:.3f}",
-        )
-    out.print(table)
-    table = Table("strategy", "tokens", "tokens/s", "speed-up", "acceptance", "of bandwidth", "same tokens")
-    for r in results:
-        rates = ["" if rate is None else f"{rate:.3f}" for rate in r.acceptance_rates]
-        table.add_row(
-            r.strategy,
-            str(r.num_tokens),
-            f"{r.tokens_per_second:.1f}",
-            f"{r.speedup:.2f}",
-            ", ".join(rates),
-            f"{r.fraction_of_bandwidth:.3f}",
-            "yes" if r.identical_to_greedy else "NO",
-        )
-    out.print(table)
-    out.print(
-        f"{implementation}; forward passes behind a context, medians of {forwards[0].num_samples}", highlight=False
-    )
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise MxconvError(f"{folder}: cannot be made ({error.strerror}); a folder is required. Check it.") from error
+    for name in (*PICTURES, *([SWEEP_PICTURE] if sweep else [])):
+        check_output(folder / name, force)
+
+
+def _draw(folder: Path, results: "list[DecodeResult]", swept: "Sweep | None", machine: "Machine") -> None:
+    from mxconv.bench.decode_plot import write_acceptance_by_position, write_acceptance_by_prompt, write_sweep
+    from mxconv.report.output_file import write_output
+
+    if len(results) > 1:
+        by_prompt, by_position = PICTURES
+        write_output(folder / by_prompt, lambda path: write_acceptance_by_prompt(results, machine, path))
+        write_output(folder / by_position, lambda path: write_acceptance_by_position(results, machine, path))
+    if swept is not None:
+        write_output(folder / SWEEP_PICTURE, lambda path: write_sweep(swept, machine, path))

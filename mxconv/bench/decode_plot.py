@@ -1,0 +1,150 @@
+"""Decodes as pictures: acceptance prompt by prompt and place by place, and the map of a sweep. PNG.
+
+Source: the views are those of ML-SpecQD (arXiv 2503.13565), Figs. 5 and 6, and of SPEQ (arXiv 2510.18525), Fig. 9.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxconv.bench.decode_result import DecodeResult
+from mxconv.bench.machine import Machine
+from mxconv.bench.sweep import Sweep
+from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = (BLUE, ORANGE, GREEN, VERMILION, "#CC79A7", "#56B4E9")
+MARKERS = "os^DvP"
+PANEL_INCHES = (5.2, 3.4)
+DARK = 0.6  # of a colour map: beyond it text is white
+
+
+def write_acceptance_by_prompt(results: Sequence[DecodeResult], machine: Machine, path: Path) -> None:
+    """A panel a strategy, a point a prompt and level; prompts in the order of the first strategy's acceptance."""
+    drafted = [result for result in results if len(result.levels) > 1]
+    first = drafted[0].acceptance_by_prompt[0]
+    order = sorted(range(len(first)), key=lambda prompt: -(first[prompt] or 0.0))
+    colours = _by_level(drafted)
+
+    def draw(axes: "Axes", result: DecodeResult) -> None:
+        for level, rates, mean in zip(
+            result.levels[1:], result.acceptance_by_prompt, result.acceptance_rates, strict=True
+        ):
+            points = [(place, rate) for place, prompt in enumerate(order, 1) if (rate := rates[prompt]) is not None]
+            if mean is None:
+                continue
+            colour, marker = colours[level]
+            x, y = [place for place, _ in points], [rate for _, rate in points]
+            axes.scatter(x, y, color=colour, marker=marker, s=18, label=f"{level}, {mean:.2f}")
+            axes.vlines(x, 0, y, color=colour, alpha=0.25, lw=1)
+            axes.axhline(mean, color=colour, lw=1, ls="--")
+        axes.set_ylim(0, 1.03)
+        axes.set_xlim(0.3, len(order) + 0.7)
+        axes.locator_params(axis="x", integer=True)
+        axes.set_xlabel(f"prompt, by the acceptance of {drafted[0].strategy}")
+        axes.set_ylabel("accepted / proposed (dashed: all prompts)")
+
+    _write_panels(drafted, draw, f"Acceptance by prompt: {_run(drafted[0])}", machine, path)
+
+
+def write_acceptance_by_position(results: Sequence[DecodeResult], machine: Machine, path: Path) -> None:
+    """A panel a strategy, a line a level: how often the token at each place of a proposal is accepted."""
+    drafted = [result for result in results if len(result.levels) > 1]
+    colours = _by_level(drafted)
+    most = max(len(rates) for result in drafted for rates in result.acceptance_by_position)
+
+    def draw(axes: "Axes", result: DecodeResult) -> None:
+        for level, rates in zip(result.levels[1:], result.acceptance_by_position, strict=True):
+            if rates:
+                colour, marker = colours[level]
+                axes.plot(range(1, len(rates) + 1), rates, color=colour, marker=marker, ms=4, lw=1.4, label=level)
+        axes.set_ylim(0, 1.03)
+        axes.set_xlim(0.5, max(most, 1) + 0.5)
+        axes.locator_params(axis="x", integer=True)
+        axes.set_xlabel("place in the proposal")
+        axes.set_ylabel("accepted / proposed there")
+
+    _write_panels(drafted, draw, f"Acceptance by position: {_run(drafted[0])}", machine, path)
+
+
+def write_sweep(sweep: Sweep, machine: Machine, path: Path) -> None:
+    """Two maps, length up and threshold across: speed-up and acceptance."""
+    panels: list[tuple[str, list[list[Any]], str]] = [
+        ("speed-up over plain decoding", sweep.speedup, "{:.2f}"),
+        ("acceptance", sweep.acceptance_rate, "{:.2f}"),
+    ]
+
+    def draw(axes: "Axes", panel: tuple[str, list[list[Any]], str]) -> None:
+        title, table, form = panel
+        values = [[float("nan") if value is None else value for value in row] for row in table]
+        known = [value for row in table for value in row if value is not None] or [0.0]
+        low, middle = min(known), min(known) + DARK * (max(known) - min(known))
+        axes.imshow(values, origin="lower", aspect="auto", cmap="cividis_r", vmin=low, vmax=max(known))
+        for y, row in enumerate(table):
+            for x, value in enumerate(row):
+                if value is not None:
+                    colour = "white" if value > middle else "black"
+                    axes.text(x, y, form.format(value), ha="center", va="center", color=colour, fontsize=8)
+        axes.set_title(title)
+        axes.set_xticks(range(len(sweep.confidence)), [f"{threshold:g}" for threshold in sweep.confidence])
+        axes.set_yticks(range(len(sweep.num_draft_tokens)), [str(number) for number in sweep.num_draft_tokens])
+        axes.set_xlabel("confidence threshold")
+        axes.set_ylabel("draft tokens a round, at most")
+        axes.tick_params(length=0)
+
+    _write(panels, draw, f"{sweep.level}: length and threshold", machine, path)
+
+
+def _by_level(results: Sequence[DecodeResult]) -> dict[str, tuple[str, str]]:
+    """A colour and a marker for every draft level, the same in all panels."""
+    names = dict.fromkeys(level for result in results for level in result.levels[1:])
+    return {name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)}
+
+
+def _run(result: DecodeResult) -> str:
+    return f"{result.num_prompts} prompt{'' if result.num_prompts == 1 else 's'}, {result.num_tokens} tokens"
+
+
+def _write_panels(
+    results: Sequence[DecodeResult],
+    draw: "Callable[[Axes, DecodeResult], None]",
+    title: str,
+    machine: Machine,
+    path: Path,
+) -> None:
+    def draw_one(axes: "Axes", result: DecodeResult) -> None:
+        axes.set_title(f"{result.strategy}: {result.speedup:.2f} x greedy")
+        draw(axes, result)
+        axes.grid(axis="y", alpha=0.25)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="lower left", frameon=True, framealpha=0.85, edgecolor="none", fontsize=8)
+
+    _write(results, draw_one, title, machine, path)
+
+
+def _write(
+    panels: Sequence[Any], draw: "Callable[[Axes, Any], None]", title: str, machine: Machine, path: Path
+) -> None:
+    """A picture with two panels a row; an existing file is overwritten."""
+    # imported here: it takes a second, and only pictures need it
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    num_columns = min(len(panels), 2)
+    num_rows = -(-len(panels) // num_columns)
+    width, height = PANEL_INCHES
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(width * max(num_columns, 1.4), height * num_rows + 0.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
+        for unused in grid[len(panels) :]:
+            unused.set_axis_off()
+        for axes, panel in zip(grid, panels, strict=False):
+            draw(axes, panel)
+        figure.suptitle(title, fontsize=11, fontweight="bold")
+        threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
+        figure.supxlabel(f"{machine.cpu}, {threads}", fontsize=8, color=GREY)
+        figure.savefig(path, dpi=150, format="png")

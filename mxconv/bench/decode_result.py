@@ -1,0 +1,136 @@
+"""What the decodes of one strategy come to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+from mxconv.bench.prediction import predicted_speedup, timings_of
+from mxconv.bench.samples import spread
+from mxconv.bench.strategies import Strategy
+from mxconv.speculative.hierarchy import Generation
+
+
+@dataclass(frozen=True)
+class Run:
+    """One prompt."""
+
+    generation: Generation
+    bandwidth: float  # bytes a second, before and behind
+
+
+@dataclass(frozen=True)
+class DecodeResult:
+    """One strategy over all prompts; lists over draft levels leave the target out."""
+
+    strategy: str
+    levels: list[str]
+    num_prompts: int
+    num_tokens: int
+    tokens_per_second: float
+    speedup: float  # over greedy, prompt and all, geometric mean over prompts
+    speedup_by_prompt: list[float]
+    tokens_per_round: float  # of the target, the prompt's round included
+    acceptance_rates: list[float | None]  # a draft level each: accepted over proposed; None where it proposed nothing
+    acceptance_by_prompt: list[list[float | None]]  # [draft level][prompt]
+    acceptance_by_position: list[list[float]]  # [draft level][place in the proposal]
+    decode_speedup: float | None  # over greedy, behind the prompts; None where texts have one token
+    predicted_speedup: float | None  # bench/prediction.py
+    ideal_speedup: float | None
+    measured_over_predicted: float | None  # decode_speedup over predicted_speedup
+    num_bytes: int  # of weights that all forward passes read
+    read_bandwidth: float  # beside it, GB/s
+    fraction_of_bandwidth: float  # weights read a second over read bandwidth, median over prompts
+    identical_to_greedy: bool
+
+
+def summarize(
+    strategy: Strategy,
+    runs: Sequence[Run],
+    greedy: Sequence[Run],
+    num_bytes: Mapping[str, int],
+    plain_seconds: Mapping[str, float],
+) -> DecodeResult:
+    """The figures of a strategy.
+
+    Args:
+        strategy: which.
+        runs: a prompt each.
+        greedy: plain decoding of the same prompts.
+        num_bytes: that a pass reads, by level.
+        plain_seconds: of a pass over one token, by level.
+    """
+    generations = [run.generation for run in runs]
+    num_tokens = sum(len(generation.token_ids) for generation in generations)
+    traffic = [
+        sum(level.num_forwards * num_bytes[level.name] for level in generation.trace.statistics)
+        for generation in generations
+    ]
+    ratios = [other.generation.seconds / mine.generation.seconds for mine, other in zip(runs, greedy, strict=True)]
+    fractions = [read / run.generation.seconds / run.bandwidth for read, run in zip(traffic, runs, strict=True)]
+    drafts = range(1, len(strategy.levels))
+    by_prompt = [[generation.trace.statistics[index].acceptance_rate for generation in generations] for index in drafts]
+    timings = timings_of([generation.trace for generation in generations])
+    target = plain_seconds.get(timings[0].name, 0.0)
+    is_fixed = not strategy.hierarchy.adaptive  # one that chooses its drafts is no chain for the equation
+    predicted = predicted_speedup(timings, target) if is_fixed else None
+    mine, theirs = decode_rate(generations), decode_rate([run.generation for run in greedy])
+    decode_speedup = mine / theirs if mine and theirs else None
+    return DecodeResult(
+        strategy=strategy.name,
+        levels=strategy.levels,
+        num_prompts=len(runs),
+        num_tokens=num_tokens,
+        tokens_per_second=num_tokens / sum(generation.seconds for generation in generations),
+        speedup=geomean(ratios),
+        speedup_by_prompt=ratios,
+        tokens_per_round=tokens_per_round(generations),
+        acceptance_rates=[acceptance_rate(generations, index) for index in drafts],
+        acceptance_by_prompt=by_prompt,
+        acceptance_by_position=[_acceptance_by_position(generations, index) for index in drafts],
+        decode_speedup=decode_speedup,
+        predicted_speedup=predicted,
+        ideal_speedup=predicted_speedup(timings, target, plain_seconds) if is_fixed else None,
+        measured_over_predicted=decode_speedup / predicted if decode_speedup and predicted else None,
+        num_bytes=sum(traffic),
+        read_bandwidth=spread([run.bandwidth for run in runs]).median / 1e9,
+        fraction_of_bandwidth=spread(fractions).median,
+        identical_to_greedy=all(
+            mine.generation.token_ids == other.generation.token_ids for mine, other in zip(runs, greedy, strict=True)
+        ),
+    )
+
+
+def geomean(ratios: Sequence[float]) -> float:
+    return exp(sum(map(log, ratios)) / len(ratios))
+
+
+def decode_rate(generations: Sequence[Generation]) -> float | None:
+    """Tokens a second behind the first, which comes with the prompt; None where no text has a second one."""
+    num_tokens = sum(len(generation.token_ids) - 1 for generation in generations)
+    seconds = sum(generation.seconds - generation.prompt_seconds for generation in generations)
+    return num_tokens / seconds if num_tokens and seconds else None
+
+
+def tokens_per_round(generations: Sequence[Generation]) -> float:
+    """Of the target, the prompts' rounds included."""
+    num_tokens = sum(len(generation.token_ids) for generation in generations)
+    return num_tokens / sum(generation.trace.num_rounds for generation in generations)
+
+
+def acceptance_rate(generations: Sequence[Generation], level: int) -> float | None:
+    """Accepted over proposed; None where nothing was proposed."""
+    statistics = [generation.trace.statistics[level] for generation in generations]
+    num_proposed = sum(level.num_proposed for level in statistics)
+    return sum(level.num_accepted for level in statistics) / num_proposed if num_proposed else None
+
+
+def _acceptance_by_position(generations: Sequence[Generation], level: int) -> list[float]:
+    """Accepted over proposed, for each place in a proposal that ever held a token."""
+    statistics = [generation.trace.statistics[level] for generation in generations]
+    num_places = max(len(level.proposed_by_position) for level in statistics)
+    proposed, accepted = [0] * num_places, [0] * num_places
+    for found in statistics:
+        for totals, counts in ((proposed, found.proposed_by_position), (accepted, found.accepted_by_position)):
+            for place, count in enumerate(counts):
+                totals[place] += count
+    return [right / number for right, number in zip(accepted, proposed, strict=True)]
