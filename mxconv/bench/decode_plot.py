@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from mxconv.bench.decode_result import DecodeResult
 from mxconv.bench.machine import Machine
 from mxconv.bench.sweep import Sweep
-from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION
+from mxconv.report.plot import BLUE, GREEN, ORANGE, SETTINGS, VERMILION
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, "#CC79A7", "#56B4E9")
@@ -37,9 +38,10 @@ def write_acceptance_by_prompt(results: Sequence[DecodeResult], machine: Machine
                 continue
             colour, marker = colours[level]
             x, y = [place for place, _ in points], [rate for _, rate in points]
-            axes.scatter(x, y, color=colour, marker=marker, s=18, label=f"{level}, {mean:.2f}")
+            axes.scatter(x, y, color=colour, marker=marker, s=18, label=level)
             axes.vlines(x, 0, y, color=colour, alpha=0.25, lw=1)
             axes.axhline(mean, color=colour, lw=1, ls="--")
+            axes.annotate(f" {mean:.2f}", (1, mean), xycoords=("axes fraction", "data"), color=colour, va="center")
         axes.set_ylim(0, 1.03)
         axes.set_xlim(0.3, len(order) + 0.7)
         axes.locator_params(axis="x", integer=True)
@@ -81,7 +83,7 @@ def write_sweep(sweep: Sweep, machine: Machine, path: Path) -> None:
         values = [[float("nan") if value is None else value for value in row] for row in table]
         known = [value for row in table for value in row if value is not None] or [0.0]
         low, middle = min(known), min(known) + DARK * (max(known) - min(known))
-        axes.imshow(values, origin="lower", aspect="auto", cmap="cividis_r", vmin=low, vmax=max(known))
+        axes.imshow(values, origin="lower", aspect="auto", cmap="Blues", vmin=low, vmax=max(known))
         for y, row in enumerate(table):
             for x, value in enumerate(row):
                 if value is not None:
@@ -118,8 +120,6 @@ def _write_panels(
         axes.set_title(f"{result.strategy}: {result.speedup:.2f} x greedy")
         draw(axes, result)
         axes.grid(axis="y", alpha=0.25)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="lower left", frameon=True, framealpha=0.85, edgecolor="none", fontsize=8)
 
     _write(results, draw_one, title, machine, path)
 
@@ -144,7 +144,12 @@ def _write(
             unused.set_axis_off()
         for axes, panel in zip(grid, panels, strict=False):
             draw(axes, panel)
-        figure.suptitle(title, fontsize=11, fontweight="bold")
+        handles: dict[str, Artist] = {}
+        for axes in grid:
+            handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        if handles:
+            labels = list(handles)
+            figure.legend(list(handles.values()), labels, loc="outside lower center", ncols=len(labels), frameon=False)
         threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
-        figure.supxlabel(f"{machine.cpu}, {threads}", fontsize=8, color=GREY)
+        figure.suptitle(f"{title}, {threads}, {machine.cpu}", fontsize=11, fontweight="bold")
         figure.savefig(path, dpi=150, format="png")

@@ -1,20 +1,18 @@
 """What theory makes of a measured run: ML-SpecQD Eq. (1), applied again to every draft that has a draft of its own.
 
-    tokens a round      E = (1 - a^(n+1)) / (1 - a)
-    seconds a token     T = (n T' + V) / E          of a level with a draft; without one, as measured
+    tokens a round      E = mean over rounds of (1 - a^(n+1)) / (1 - a)
+    seconds a token     T = (N T' + V) / E          of a level with a draft; without one, as measured
     speed-up            S = P / T                   of the target
 
     a    share of the draft's tokens that were accepted, among those whose predecessors in the round were
-    n    tokens that the draft proposed, the mean over rounds of the level above
+    n    tokens that the draft proposed in a round of the level above, 0 where it had none; N is their mean
     T'   seconds a token of the draft: T of that level
     V    seconds of the level's pass over what was proposed, the median over the run
     P    seconds of the target's pass in plain decoding, the median
 
-A draft that stops where its confidence falls proposes fewer tokens than it was asked for. It is the mean number that
-it did propose which counts, as SPEQ (arXiv 2510.18525) has it for early exit: E is concave in n, so a mean length
-promises a little more than a mixture of lengths gives, while stopping at the right token gives a little more than
-tokens that are accepted independently. The ideal speed-up takes P for V, and likewise further down: as if to verify
-many tokens took no longer than to evaluate one.
+A draft that always proposes as many tokens as it is asked for makes this the printed equation. One that stops where
+its confidence falls, or a look-up that finds nothing, proposes fewer: what it did propose counts, round by round. The
+ideal speed-up takes P for V, and likewise further down, as if to verify many tokens took no longer than one.
 
 What no pass contains is left out: the prompt, what drafts with a cache of their own must catch up on, and the time
 between passes. So the measured speed-up, compared with this one, says what the machinery costs.
@@ -35,15 +33,19 @@ class LevelTiming:
         name: of the level.
         pass_seconds: of one of its passes, whatever its width; of one look-up.
         num_passes: of these.
-        num_proposed: tokens, to the level above.
+        lengths: how many of its proposals had so many tokens; empty ones are not listed.
         acceptance: a, 0 where nothing was judged.
     """
 
     name: str
     pass_seconds: float
     num_passes: int
-    num_proposed: int
+    lengths: Mapping[int, int]
     acceptance: float
+
+    @property
+    def num_proposed(self) -> int:
+        return sum(length * count for length, count in self.lengths.items())
 
 
 def timings_of(traces: Sequence[Trace]) -> list[LevelTiming]:
@@ -60,7 +62,7 @@ def timings_of(traces: Sequence[Trace]) -> list[LevelTiming]:
                 name=traces[0].statistics[index].name,
                 pass_seconds=median(passes) if passes else 0.0,
                 num_passes=sum(entry.num_forwards for entry in entries),
-                num_proposed=sum(entry.num_proposed for entry in entries),
+                lengths=_lengths([trace.statistics[index].proposed_by_position for trace in traces]),
                 acceptance=num_accepted / num_judged if num_judged else 0.0,
             )
         )
@@ -92,6 +94,24 @@ def _seconds_a_token(timings: Sequence[LevelTiming], ideal: Mapping[str, float])
     top, *drafts = timings
     if not drafts:  # a token is a pass, but for look-ups and drafts with another tokenizer
         return top.pass_seconds * top.num_passes / top.num_proposed
-    n, a = drafts[0].num_proposed / top.num_passes, drafts[0].acceptance
-    tokens = n + 1 if a == 1 else (1 - a ** (n + 1)) / (1 - a)
-    return (n * _seconds_a_token(drafts, ideal) + ideal.get(top.name, top.pass_seconds)) / tokens
+    draft = drafts[0]
+    num_empty = max(top.num_passes - sum(draft.lengths.values()), 0)
+    num_tokens = num_empty + sum(count * _tokens(draft.acceptance, n) for n, count in draft.lengths.items())
+    draft_seconds = draft.num_proposed * _seconds_a_token(drafts, ideal)
+    return (draft_seconds + top.num_passes * ideal.get(top.name, top.pass_seconds)) / num_tokens
+
+
+def _tokens(acceptance: float, num_draft_tokens: int) -> float:
+    """That a round gives, the level's own one included. Source: Leviathan et al. (arXiv 2211.17192), Eq. (1)."""
+    if acceptance == 1:
+        return num_draft_tokens + 1
+    return float((1 - acceptance ** (num_draft_tokens + 1)) / (1 - acceptance))
+
+
+def _lengths(proposed_by_position: Sequence[Sequence[int]]) -> dict[int, int]:
+    """From proposals with a token at each place to proposals of each length."""
+    found: dict[int, int] = {}
+    for counts in proposed_by_position:
+        for place, (here, beyond) in enumerate(zip(counts, [*counts[1:], 0], strict=True), 1):
+            found[place] = found.get(place, 0) + here - beyond
+    return found
