@@ -18,6 +18,7 @@ from mxconv.cli.pull import pull
 from mxconv.cli.push import push
 from mxconv.cli.quantize import quantize
 from mxconv.cli.train import train
+from mxconv.cli.tune import tune
 from mxconv.cli.verify import verify
 from mxconv.errors import MxconvError
 
@@ -48,6 +49,7 @@ for command in (quantize, inspect, verify, generate, export, cost, push, pull):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")
+app.add_typer(tune, name="tune")
 
 
 def main() -> None:
