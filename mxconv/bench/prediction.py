@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from mxconv.cost.speedup import expected_tokens
 from mxconv.speculative.statistics import Trace
 
 
@@ -96,22 +97,15 @@ def _seconds_a_token(timings: Sequence[LevelTiming], ideal: Mapping[str, float])
         return top.pass_seconds * top.num_passes / top.num_proposed
     draft = drafts[0]
     num_empty = max(top.num_passes - sum(draft.lengths.values()), 0)
-    num_tokens = num_empty + sum(count * _tokens(draft.acceptance, n) for n, count in draft.lengths.items())
+    num_tokens = num_empty + sum(count * expected_tokens(draft.acceptance, n) for n, count in draft.lengths.items())
     draft_seconds = draft.num_proposed * _seconds_a_token(drafts, ideal)
     return (draft_seconds + top.num_passes * ideal.get(top.name, top.pass_seconds)) / num_tokens
-
-
-def _tokens(acceptance: float, num_draft_tokens: int) -> float:
-    """That a round gives, the level's own one included. Source: Leviathan et al. (arXiv 2211.17192), Eq. (1)."""
-    if acceptance == 1:
-        return num_draft_tokens + 1
-    return float((1 - acceptance ** (num_draft_tokens + 1)) / (1 - acceptance))
 
 
 def _lengths(proposed_by_position: Sequence[Sequence[int]]) -> dict[int, int]:
     """From proposals with a token at each place to proposals of each length."""
     found: dict[int, int] = {}
     for counts in proposed_by_position:
-        for place, (here, beyond) in enumerate(zip(counts, [*counts[1:], 0], strict=True), 1):
+        for place, (here, beyond) in enumerate(zip(counts, [*counts, 0][1:], strict=True), 1):
             found[place] = found.get(place, 0) + here - beyond
     return found

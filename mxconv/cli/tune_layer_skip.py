@@ -16,7 +16,7 @@ MAX_ROWS = 12
 
 
 def layer_skip(
-    package: Annotated[Path, typer.Argument(help="The package.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id of one.")],
     prompts: Annotated[Path, typer.Option(help="A .jsonl file with a `prompt` a line, like those to come.")],
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens that the target writes a prompt.")] = 64,
     evaluations: Annotated[int, typer.Option(min=1, help="Sets of layers to try.")] = 100,
@@ -36,17 +36,25 @@ def layer_skip(
     """
     from mxconv.bench.decoding import prompt_ids
     from mxconv.checkpoint.manifest import read_manifest, replace_manifest
+    from mxconv.checkpoint.package_folder import find_package, is_hub_package
+    from mxconv.errors import PackageError
     from mxconv.model.loader import LoadedPackage
     from mxconv.model.skipped import Skipped
     from mxconv.speculative.prompts import read_prompts
     from mxconv.tuning.layers import tune_layers, with_layer_skip
 
+    if write and is_hub_package(package):
+        raise PackageError(
+            f"{package}: a package on the Hub with --write; the level is written into a local folder. "
+            f"Download it first: mxconv pull {package} -o FOLDER"
+        )
     texts = read_prompts(prompts)
-    manifest = read_manifest(package)
+    folder = find_package(package)
+    manifest = read_manifest(folder)
     if write:  # before the work: may it be written?
         with_layer_skip(manifest, Skipped(), num_draft_tokens, force)
     with (
-        LoadedPackage(package, [manifest.levels[0].name], kernel, threads) as loaded,
+        LoadedPackage(folder, [manifest.levels[0].name], kernel, threads) as loaded,
         progress_bars("evaluations") as progress,
     ):
         ids = prompt_ids(loaded.tokenizer, texts)
@@ -54,7 +62,7 @@ def layer_skip(
     best = search.best
     pays = best.score > 1 and len(best.skipped) > 0
     if write and pays:
-        replace_manifest(package, with_layer_skip(manifest, best.skipped, num_draft_tokens, force))
+        replace_manifest(folder, with_layer_skip(manifest, best.skipped, num_draft_tokens, force))
     _print(search, pays, write, json_output)
     if json_output:
         print_json(

@@ -20,7 +20,7 @@ MAX_ROWS = 12
 
 
 def levels(
-    package: Annotated[Path, typer.Argument(help="The package.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id of one.")],
     prompts: Annotated[Path, typer.Option(help="A .jsonl file with a `prompt` a line, like those to come.")],
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")] = 64,
     budget: Annotated[float, typer.Option(min=0, help="Seconds to measure; the last decode may end later.")] = 120,
@@ -42,18 +42,26 @@ def levels(
     from mxconv.bench.machine import this_machine
     from mxconv.checkpoint.draft_spec import parse_draft
     from mxconv.checkpoint.manifest import read_manifest, replace_manifest
+    from mxconv.checkpoint.package_folder import find_package, is_hub_package
+    from mxconv.errors import PackageError
     from mxconv.kernels.engine import usable_processors
     from mxconv.model.loader import LoadedPackage
     from mxconv.speculative.prompts import read_prompts
     from mxconv.tuning.levels import Decodes, record_of, tune_levels
 
+    if not dry_run and is_hub_package(package):
+        raise PackageError(
+            f"{package}: a package on the Hub; what is found is written into a local folder. "
+            f"Give --dry-run, or download it first: mxconv pull {package} -o FOLDER"
+        )
     texts = read_prompts(prompts)
     machine = this_machine(threads or usable_processors())
-    manifest = read_manifest(package)
+    folder = find_package(package)
+    manifest = read_manifest(folder)
     names = level_names(levels) or [level.name for level in manifest.levels]  # not only what tuning chose before
     begin = time.perf_counter()
     with (
-        LoadedPackage(package, names, name, machine.threads, [parse_draft(text) for text in draft or ()]) as loaded,
+        LoadedPackage(folder, names, name, machine.threads, [parse_draft(text) for text in draft or ()]) as loaded,
         progress_bars("seconds") as progress,
     ):
         ids = prompt_ids(loaded.tokenizer, texts)
@@ -61,7 +69,7 @@ def levels(
         tuning = tune_levels(decodes, loaded.levels, len(ids), budget, progress)
         record = record_of(tuning, loaded.levels, machine.cpu, machine.threads, name)
     if not dry_run:
-        replace_manifest(package, manifest.model_copy(update={"tuned": record}))
+        replace_manifest(folder, manifest.model_copy(update={"tuned": record}))
     _print(machine, tuning, decodes, record, dry_run, json_output)
     if json_output:
         members: dict[str, Any] = {"machine": asdict(machine), **record.model_dump(), "written": not dry_run}

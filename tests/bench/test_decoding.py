@@ -12,10 +12,11 @@ from packages import quantize
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
-from mxconv.bench.decoding import bench_decoding, strategies_of  # noqa: E402
+from mxconv.bench.decoding import bench_decoding  # noqa: E402
 from mxconv.bench.forwards import bench_forwards  # noqa: E402
+from mxconv.bench.strategies import four_bit_level, strategies_of  # noqa: E402
 from mxconv.bench.traffic import bytes_per_forward  # noqa: E402
-from mxconv.errors import MxconvError  # noqa: E402
+from mxconv.errors import ModelError, MxconvError  # noqa: E402
 from mxconv.model.loader import LoadedPackage  # noqa: E402
 
 
@@ -33,34 +34,65 @@ def loaded(package: Path, request: pytest.FixtureRequest) -> Iterator[LoadedPack
         yield opened
 
 
-def test_strategies_are_greedy_each_draft_alone_and_all_together(loaded: LoadedPackage) -> None:
-    names = {name: [level.name for level in levels] for name, levels in strategies_of(loaded.levels).items()}
-    assert names == {
+def test_strategies_are_greedy_each_draft_alone_all_together_and_auto(loaded: LoadedPackage) -> None:
+    strategies = strategies_of(loaded.levels)
+    assert {strategy.name: strategy.levels for strategy in strategies} == {
         "greedy": ["target"],
         "mxfp4": ["target", "mxfp4"],
         "small": ["target", "small"],
         "hierarchy": ["target", "mxfp4", "small"],
+        "auto": ["target", "mxfp4", "small"],
     }
-    assert list(strategies_of(loaded.levels[:1])) == ["greedy"]
-    assert list(strategies_of(loaded.levels[:2])) == ["greedy", "mxfp4"]
+    assert [strategy.hierarchy.adaptive for strategy in strategies] == [False, False, False, False, True]
+    assert [strategy.name for strategy in strategies_of(loaded.levels[:1])] == ["greedy"]
+    assert [strategy.name for strategy in strategies_of(loaded.levels[:2])] == ["greedy", "mxfp4", "auto"]
 
 
 def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPackage) -> None:
     engine = loaded.matrices.engine
     assert engine is not None
     results = {r.strategy: r for r in bench_decoding(loaded, engine, ["Once upon", "A dog"], max_new_tokens=12)}
-    assert list(results) == ["greedy", "mxfp4", "small", "hierarchy"]
+    assert list(results) == ["greedy", "mxfp4", "small", "hierarchy", "auto"]
     greedy = results["greedy"]
-    assert greedy.speedup == pytest.approx(1)
-    assert greedy.acceptance_rates == []
-    weights = bytes_per_forward(loaded, loaded.levels[0].record)
+    assert greedy.speedup == greedy.decode_speedup == greedy.tokens_per_round == pytest.approx(1)
+    assert greedy.acceptance_rates == greedy.acceptance_by_prompt == greedy.acceptance_by_position == []
+    weights = bytes_per_forward(loaded, loaded.levels[0])
     assert greedy.num_bytes == greedy.num_tokens * weights  # a forward pass a token, the prompt's the first
-    for result in results.values():
+    for name, result in results.items():
         assert result.identical_to_greedy
         assert result.num_tokens == greedy.num_tokens
-        assert result.num_prompts == 2
-        assert len(result.acceptance_rates) == len(result.levels) - 1
+        assert result.num_prompts == len(result.speedup_by_prompt) == 2
+        num_drafts = len(result.levels) - 1
+        assert len(result.acceptance_rates) == len(result.acceptance_by_position) == num_drafts
+        assert [len(rates) for rates in result.acceptance_by_prompt] == [2] * num_drafts
         assert min(result.tokens_per_second, result.read_bandwidth, result.fraction_of_bandwidth) > 0
+        if name in ("greedy", "auto"):
+            assert result.predicted_speedup is result.ideal_speedup is result.measured_over_predicted is None
+    drafted = results["mxfp4"]
+    assert drafted.tokens_per_round > 1
+    assert drafted.predicted_speedup and drafted.ideal_speedup and drafted.decode_speedup
+    assert drafted.measured_over_predicted == pytest.approx(drafted.decode_speedup / drafted.predicted_speedup)
+    assert all(0 <= rate <= 1 for rate in drafted.acceptance_by_position[0])
+
+
+def test_float32_activations_stand_beside_int8_ones(package: Path, loaded: LoadedPackage) -> None:
+    engine = loaded.matrices.engine
+    assert engine is not None
+    draft = four_bit_level(loaded.levels)
+    assert draft.name == "mxfp4"
+    kernel = engine.name
+    with LoadedPackage(package, ["target", "mxfp4"], kernel, 2, activations="fp32") as other:
+        results = bench_decoding(loaded, engine, ["Once upon"], 12, fp32_draft=other.levels[1])
+    assert [r.strategy for r in results] == ["greedy", "mxfp4", "mxfp4 (fp32)", "small", "hierarchy", "auto"]
+    assert results[2].levels == ["target", "mxfp4"]
+    assert results[2].acceptance_rates[0] is not None
+    assert all(r.identical_to_greedy for r in results)
+
+
+def test_an_ablation_without_a_4_bit_draft_is_an_error(loaded: LoadedPackage) -> None:
+    levels = [loaded.levels[0], loaded.levels[2]]
+    with pytest.raises(ModelError, match=r"^levels target, small: no 4-bit draft of the target; one is required"):
+        four_bit_level(levels)
 
 
 def test_tokens_that_differ_are_told(loaded: LoadedPackage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +109,7 @@ def test_tokens_that_differ_are_told(loaded: LoadedPackage, monkeypatch: pytest.
     monkeypatch.setattr(Hierarchy, "generate", spoiled)
     assert loaded.matrices.engine is not None
     results = bench_decoding(loaded, loaded.matrices.engine, ["Once"], max_new_tokens=4)
-    assert [r.identical_to_greedy for r in results] == [True, False, False, False]
+    assert [r.identical_to_greedy for r in results] == [True, False, False, False, False]
 
 
 def test_a_prompt_without_tokens_is_an_error(loaded: LoadedPackage) -> None:

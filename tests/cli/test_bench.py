@@ -1,6 +1,7 @@
 """`mxconv bench`: keys that other programs rely on, and words for what cannot be measured."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,19 @@ import pytest
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
+from mxconv.checkpoint.manifest import TunedRecord, read_manifest, replace_manifest  # noqa: E402
+from mxconv.progress import silent  # noqa: E402
+
 SMALL = ("--out-features", 48, "--in-features", 160, "--samples", 20)
 MACHINE_KEYS = {"cpu", "threads", "compiler", "commit"}
 KERNEL_KEYS = {
     "kernel", "implementation", "out_features", "in_features", "num_tokens", "seconds", "gigabytes_per_second",
     "read_bandwidth", "fraction_of_bandwidth", "compute_peak", "fraction_of_roofline",
 }  # fmt: skip
-DECODE_KEYS = {"strategy", "tokens_per_second", "speedup", "acceptance_rates", "fraction_of_bandwidth"}
+DECODE_KEYS = {
+    "strategy", "tokens_per_second", "speedup", "acceptance_rates", "fraction_of_bandwidth", "tokens_per_round",
+    "acceptance_by_position", "acceptance_by_prompt", "predicted_speedup", "ideal_speedup", "measured_over_predicted",
+}  # fmt: skip
 FORWARD_KEYS = {
     "level", "num_tokens", "seconds", "gigabytes_per_second", "read_bandwidth", "fraction_of_bandwidth",
 }  # fmt: skip
@@ -98,10 +105,11 @@ def test_decode_has_the_keys_of_the_contract(run: Any, package: Path, prompts: P
     assert set(members["machine"]) == MACHINE_KEYS
     assert members["machine"]["threads"] == 1
     assert members["implementation"] == _native.available()[0]
-    assert [row["strategy"] for row in members["results"]] == ["greedy", "mxfp4", "small", "hierarchy"]
+    assert [row["strategy"] for row in members["results"]] == ["greedy", "mxfp4", "small", "hierarchy", "auto"]
     assert all(set(row) >= DECODE_KEYS and row["identical_to_greedy"] for row in members["results"])
     assert all(set(row) >= FORWARD_KEYS for row in members["forwards"])
     assert [row["num_tokens"] for row in members["forwards"]] == [1, 4, 8] * 3
+    assert members["sweep"] is None
     assert "speed-up" in outcome.stderr
 
 
@@ -110,16 +118,52 @@ def test_decode_fails_where_tokens_differ(run: Any, package: Path, monkeypatch: 
 
     from mxconv.bench import decoding
 
-    summarize = decoding._summarize
+    summarize = decoding.summarize
 
-    def spoiled(name: str, *arguments: Any) -> decoding.DecodeResult:
-        return replace(summarize(name, *arguments), identical_to_greedy=name == "greedy")
+    def spoiled(strategy: Any, *arguments: Any) -> decoding.DecodeResult:
+        return replace(summarize(strategy, *arguments), identical_to_greedy=strategy.name == "greedy")
 
-    monkeypatch.setattr(decoding, "_summarize", spoiled)
+    monkeypatch.setattr(decoding, "summarize", spoiled)
     outcome = run("bench", "decode", package, "--max-new-tokens", 2, "--json")
     assert outcome.exit_code == 1
-    assert "tokens of mxfp4, small, hierarchy differ from those of greedy decoding" in outcome.stderr
+    assert "tokens of mxfp4, small, hierarchy, auto differ from those of greedy decoding" in outcome.stderr
     assert json.loads(outcome.stdout)["results"][1]["identical_to_greedy"] is False
+
+
+def test_decode_compares_activations_sweeps_and_draws(
+    run: Any, package: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mxconv.bench.sweep.sweep_draft.__defaults__", (silent, (1, 4), (0.0, 0.9)))
+    pictures = tmp_path / "pictures"
+    arguments = ("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 8, "--levels", "target,mxfp4")
+    arguments += ("--draft", "prompt-lookup", "--ablation", "--sweep", "--plot", pictures)
+    outcome = run(*arguments, "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    names = [row["strategy"] for row in outcome.json["results"]]
+    assert names == ["greedy", "mxfp4", "mxfp4 (fp32)", "prompt-lookup", "hierarchy", "auto"]
+    sweep = outcome.json["sweep"]
+    assert (sweep["level"], sweep["num_draft_tokens"], sweep["confidence"]) == ("mxfp4", [1, 4], [0.0, 0.9])
+    assert "confidence 0.9" in outcome.stderr
+    for name in ("acceptance_by_prompt", "acceptance_by_position", "sweep"):
+        assert (pictures / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    outcome = run(*arguments)
+    assert outcome.exit_code == 1
+    assert "nothing is overwritten" in outcome.stderr
+    (tmp_path / "file").touch()
+    outcome = run("bench", "decode", package, "--plot", tmp_path / "file")
+    assert f"{tmp_path / 'file'}: cannot be made (File exists); a folder is required." in outcome.stderr
+
+
+def test_decode_measures_every_level_whatever_tuning_chose(run: Any, package: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(package, copy)
+    tuned = TunedRecord(
+        levels=["target"], num_draft_tokens=[], confidence=[], speedup=1.0, num_prompts=1, num_tokens=1, cpu="any",
+        threads=1, kernel="portable",
+    )  # fmt: skip
+    replace_manifest(copy, read_manifest(copy).model_copy(update={"tuned": tuned}))
+    outcome = run("bench", "decode", copy, "--max-new-tokens", 2, "--json")
+    assert [row["strategy"] for row in outcome.json["results"]] == ["greedy", "mxfp4", "small", "hierarchy", "auto"]
 
 
 def test_convert_has_the_keys_of_the_contract(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
