@@ -15,10 +15,10 @@ class LevelStatistics:
     num_proposed: int = 0
     num_accepted: int = 0
     num_asked: int = 0  # tokens that the level above asked for
-    num_judged: int = 0  # proposed tokens whose predecessors in the proposal were all accepted
     seconds: float = 0.0  # in this level's own forward passes
     proposed_by_position: list[int] = field(default_factory=list)  # [i]: proposals with a token at place i
     accepted_by_position: list[int] = field(default_factory=list)  # [i]: those of which it was accepted
+    num_judged: int = 0  # proposed tokens whose predecessors in the proposal were all accepted
 
     @property
     def acceptance_rate(self) -> float | None:

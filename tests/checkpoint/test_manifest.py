@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from packages import forge, quantize
 
 from mxconv.checkpoint.json_file import MAX_JSON_BYTES
-from mxconv.checkpoint.manifest import Manifest, SegmentRecord, check_relative, read_manifest
+from mxconv.checkpoint.manifest import Manifest, SegmentRecord, check_relative, read_manifest, replace_manifest
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.float16 import BF16
 from mxconv.errors import PackageError
@@ -109,6 +110,34 @@ def test_a_tensor_is_found_by_name(package: Path) -> None:
     found = manifest.tensor("model.norm.weight")
     assert found is not None and found.shape == [16]
     assert manifest.tensor("none") is None
+
+
+def test_another_manifest_takes_the_place_of_the_old_one(package: Path) -> None:
+    manifest = read_manifest(package)
+    changed = manifest.model_copy(update={"levels": manifest.levels[:1]})
+    replace_manifest(package, changed)
+    assert len(read_manifest(package).levels) == 1
+    assert [path.name for path in package.iterdir()] == ["mxconv.json"]
+
+
+def test_a_manifest_that_cannot_be_written_leaves_the_old_one(package: Path, made: bytes) -> None:
+    (package / "mxconv.json.new").mkdir()
+    message = re.escape(f"{package}/mxconv.json.new: cannot be written (Is a directory). Check permissions.")
+    with pytest.raises(PackageError, match=f"^{message}$"):
+        replace_manifest(package, read_manifest(package))
+    assert (package / "mxconv.json").read_bytes() == made
+
+
+def test_tuned_levels_have_a_length_and_a_threshold_each(package: Path) -> None:
+    def change(members: dict[str, Any]) -> None:
+        members["tuned"] = {
+            "levels": ["target", "bsfp"], "num_draft_tokens": [], "confidence": [0.5], "speedup": 1.5,
+            "num_prompts": 1, "num_tokens": 9, "cpu": "a processor", "threads": 2, "kernel": "avx2",
+        }  # fmt: skip
+
+    forge(package, change)
+    expected = "tuned: Value error, 0 lengths and 1 thresholds for 2 levels; one each for every level but the target"
+    assert expected in error_of(package)
 
 
 @pytest.mark.parametrize("path", ["a", "a/b.c", "drafts/1-x/model.safetensors", "...", "ü/日本"])

@@ -14,7 +14,7 @@ from mxconv.codecs.int8 import BLOCK, dequantize_int8, quantize_int8
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles
 from mxconv.kernels import four_bit, rowwise
-from mxconv.kernels.four_bit import FourBitFloatMatrix, FourBitMatrix, bsfp_draft_matrix, mxfp4_matrix
+from mxconv.kernels.four_bit import Activations, FourBitFloatMatrix, FourBitMatrix, bsfp_draft_matrix, mxfp4_matrix
 
 rng = np.random.default_rng(3)
 
@@ -22,19 +22,26 @@ SHAPES = [(1, 1), (5, 31), (16, 32), (33, 64), (17, 128), (20, 129), (64, 172), 
 EPSILON = np.finfo(np.float32).eps
 
 
-def mxfp4(values: np.ndarray) -> tuple[FourBitMatrix, np.ndarray]:
+def mxfp4(
+    values: np.ndarray, activations: Activations = "int8"
+) -> tuple[FourBitMatrix | FourBitFloatMatrix, np.ndarray]:
     """The kernel's matrix and, from the codec, what it stands for."""
     codes, scales = quantize_mxfp4(values)
     matrix = mxfp4_matrix(
         (values.shape[0], values.shape[1]),
         pack_nibbles(pad(codes, TILE_ROWS, 1)),
         pack_scales(pad(scales, TILE_ROWS, 1)),
+        activations,
     )
     return matrix, dequantize_mxfp4(codes, scales)[:, : values.shape[1]]
 
 
 def bsfp(
-    values: np.ndarray, float_format: FloatFormat = BF16, row_shifts: bool | None = None, paper: bool = False
+    values: np.ndarray,
+    float_format: FloatFormat = BF16,
+    row_shifts: bool | None = None,
+    paper: bool = False,
+    activations: Activations = "int8",
 ) -> tuple[FourBitMatrix | FourBitFloatMatrix, np.ndarray]:
     patterns = float_format.encode(values)
     histogram = PatternHistogram(float_format)
@@ -43,7 +50,8 @@ def bsfp(
     shifts = row_shifts_of(patterns, float_format) if table.has_row_shifts else None
     packed = encode_bsfp(patterns, table, shifts)
     shape = (values.shape[0], values.shape[1])
-    return bsfp_draft_matrix(shape, packed.codes, packed.scales, table), decode_bsfp_draft(packed, table, shape)
+    matrix = bsfp_draft_matrix(shape, packed.codes, packed.scales, table, activations)
+    return matrix, decode_bsfp_draft(packed, table, shape)
 
 
 def gaussian(shape: tuple[int, int]) -> np.ndarray:
@@ -100,6 +108,17 @@ def test_every_bit_follows_from_exact_integers_and_one_scaling_a_block(shape: tu
     matrix, _ = codec(gaussian(shape))  # type: ignore[operator]
     x = rng.standard_normal((7, shape[1])).astype(np.float32)
     assert matrix.multiply(x).tobytes() == late_scaling_by_hand(matrix, x).tobytes()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_float32_activations_leave_the_weights_alone_inexact(shape: tuple[int, int], codec: str) -> None:
+    """The ablation: the same weights, and no error but float32's."""
+    matrix, weights = mxfp4(gaussian(shape), "fp32") if codec == "mxfp4" else bsfp(gaussian(shape), activations="fp32")
+    assert isinstance(matrix, FourBitFloatMatrix)
+    x = (rng.standard_normal((5, shape[1])) * 3).astype(np.float32)
+    exact, magnitude = x.astype(np.float64) @ weights.T, np.abs(x).astype(np.float64) @ np.abs(weights).T
+    assert (np.abs(matrix.multiply(x) - exact) <= (shape[1] + 4) * EPSILON * magnitude).all()
 
 
 @pytest.mark.parametrize("width", [64, 172, 257])

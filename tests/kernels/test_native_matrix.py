@@ -10,16 +10,18 @@ from native_models import stored_bsfp
 from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
+from mxconv.codecs.mxfp4 import quantize_mxfp4
+from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.errors import PackageError
 from mxconv.kernels.bsfp_full import BsfpMatrix
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.kernels.four_bit import bsfp_draft_matrix
+from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
 
 if not native_names():
     pytest.skip("the extension is not built on this machine", allow_module_level=True)
 
-from mxconv.kernels.native_matrix import NativeMatrix, native_bsfp, native_bsfp_draft, native_dense
+from mxconv.kernels.native_matrix import NativeMatrix, native_bsfp, native_bsfp_draft, native_dense, native_mxfp4
 
 SHAPE = (40, 136)
 
@@ -101,6 +103,29 @@ def test_the_paper_table_drafts_on_the_float_path(engine: Any, rng: np.random.Ge
     x = rng.standard_normal((5, SHAPE[1])).astype(np.float32)
     np.testing.assert_allclose(matrix.multiply(x), reference.multiply(x), rtol=1e-4, atol=1e-4)
     assert (matrix.rows(np.arange(4)) == reference.rows(np.arange(4))).all()
+
+
+def test_mxfp4_and_fitted_bsfp_draft_with_float32_activations_too(engine: Any, rng: np.random.Generator) -> None:
+    values = (rng.standard_normal(SHAPE) * 0.1).astype(np.float32)
+    x = rng.standard_normal((5, SHAPE[1])).astype(np.float32)
+    codes, scales = quantize_mxfp4(values)
+    arrays = pack_nibbles(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1))
+    stored = stored_bsfp(BF16.encode(values), BF16)
+    planes = stored.packed.codes, stored.packed.scales, stored.table
+    made = [
+        native_mxfp4(engine, mxfp4_matrix(SHAPE, *arrays, "fp32"), *arrays, "fp32"),
+        native_bsfp_draft(engine, bsfp_draft_matrix(SHAPE, *planes, "fp32"), *planes, "fp32"),
+    ]
+    by_int8 = [
+        native_mxfp4(engine, mxfp4_matrix(SHAPE, *arrays), *arrays),
+        native_bsfp_draft(engine, bsfp_draft_matrix(SHAPE, *planes), *planes),
+    ]
+    for matrix, other in zip(made, by_int8, strict=True):
+        weights = matrix.rows(np.arange(SHAPE[0]))
+        assert (weights == other.rows(np.arange(SHAPE[0]))).all()
+        exact = x.astype(np.float64) @ weights.astype(np.float64).T
+        errors = [np.abs(m.multiply(x) - exact).max() for m in (matrix, other)]
+        assert errors[0] < 1e-5 < 1e-3 < errors[1]  # what int8 costs, and float32 does not
 
 
 def first_tile_with_two(packed: PackedBsfp) -> int:

@@ -15,7 +15,7 @@ from checkpoints import TINY_LLAMA, llama_tensors, write_safetensors, write_tiny
 from packages import header_of
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
+from mxconv.checkpoint.manifest import FILE_NAME, FileRecord, Manifest, TunedRecord, read_manifest
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
@@ -115,6 +115,19 @@ def test_a_tied_embedding_stays_exact_while_the_same_tensor_is_a_4_bit_head(
         assert (draft.embedding.rows(np.arange(96)) == stored).all()
         assert kind(draft.head) is FourBitMatrix
         assert not (draft.head.rows(np.arange(96)) == stored).all()
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_activations_decide_how_4_bit_matrices_multiply_and_nothing_else(tmp_path: Path, codec: str) -> None:
+    package = pack(write_tiny_llama(tmp_path / "source"), tmp_path / "package", codec=codec)
+    with LoadedPackage(package) as loaded, LoadedPackage(package, activations="fp32") as other:
+        target, draft = (level.decoder for level in other.levels)
+        assert kind(draft.layers[0].gate.matrix) is kind(draft.head) is FourBitFloatMatrix
+        assert kind(target.head) is kind(loaded.levels[0].decoder.head)
+        assert logits(target).tobytes() == logits(loaded.levels[0].decoder).tobytes()
+        found, expected = logits(draft), logits(loaded.levels[1].decoder)
+        assert not (found == expected).all()
+        assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.99
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -302,6 +315,36 @@ def test_a_list_of_levels_begins_with_the_target_and_names_known_ones(tmp_path: 
     )
     with pytest.raises(ModelError, match=message):
         LoadedPackage(package, names)
+
+
+def tuned_record(**changes: Any) -> TunedRecord:
+    values: dict[str, Any] = {
+        "levels": ["target", "small"], "num_draft_tokens": [3], "confidence": [0.7], "speedup": 1.5,
+        "num_prompts": 9, "num_tokens": 500, "cpu": "a processor", "threads": 2, "kernel": "avx2",
+    }  # fmt: skip
+    return TunedRecord(**(values | changes))
+
+
+def test_what_tuning_chose_is_the_default(tmp_path: Path) -> None:
+    package = three_levels(tmp_path)
+    own = [level.num_draft_tokens for level in read_manifest(package).levels]
+    rewrite(package, tuned=tuned_record())
+    with LoadedPackage(package) as loaded:
+        assert [level.name for level in loaded.levels] == ["target", "small"]
+        assert (loaded.levels[1].record.num_draft_tokens, loaded.levels[1].record.confidence) == (3, 0.7)
+    with LoadedPackage(package, ["target", "mxfp4", "small"]) as loaded:
+        assert [level.record.num_draft_tokens for level in loaded.levels] == own
+    rewrite(package, tuned=tuned_record(levels=["target"], num_draft_tokens=[], confidence=[]))
+    with LoadedPackage(package) as loaded:
+        assert [level.name for level in loaded.levels] == ["target"]
+
+
+@pytest.mark.parametrize("levels", [["target", "absent"], ["mxfp4", "target"]])
+def test_tuned_levels_that_are_not_there_are_refused(tmp_path: Path, levels: list[str]) -> None:
+    package = three_levels(tmp_path)
+    rewrite(package, tuned=tuned_record(levels=levels))
+    with pytest.raises(ModelError, match=f"levels {', '.join(levels)}; a list that begins with 'target', out of"):
+        LoadedPackage(package)
 
 
 def test_levels_of_the_same_name_do_not_hide_each_other(tmp_path: Path) -> None:
