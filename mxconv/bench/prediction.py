@@ -7,8 +7,10 @@
     a    share of the draft's tokens that were accepted, among those whose predecessors in the round were
     n    tokens that the draft proposed in a round of the level above, 0 where it had none; N is their mean
     T'   seconds a token of the draft: T of that level
-    V    seconds of the level's pass over what was proposed, the median over the run
-    P    seconds of the target's pass in plain decoding, the median
+    V    seconds of the level's pass over what was proposed
+    P    seconds of the target's pass in plain decoding
+
+V and P are means over the run, in which no pass counts for more than three medians: it was interrupted.
 
 A draft that always proposes as many tokens as it is asked for makes this the printed equation. One that stops where
 its confidence falls, or a look-up that finds nothing, proposes fewer: what it did propose counts, round by round. The
@@ -23,7 +25,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from mxconv.cost.speedup import expected_tokens
-from mxconv.speculative.statistics import Trace
+from mxconv.speculative.statistics import Trace, TraceEntry
+
+MOST_MEDIANS = 3  # that a pass counts for
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,12 @@ def timings_of(traces: Sequence[Trace]) -> list[LevelTiming]:
     num_levels = len(traces[0].statistics)
     for index in range(num_levels):
         entries = [entry for trace in traces for entry in trace.entries[index::num_levels] if entry.round > 0]
-        passes = [entry.seconds / entry.num_forwards for entry in entries if entry.num_forwards]
         num_judged = sum(trace.statistics[index].num_judged for trace in traces)
         num_accepted = sum(trace.statistics[index].num_accepted for trace in traces)
         timings.append(
             LevelTiming(
                 name=traces[0].statistics[index].name,
-                pass_seconds=median(passes) if passes else 0.0,
+                pass_seconds=_pass_seconds(entries),
                 num_passes=sum(entry.num_forwards for entry in entries),
                 lengths=_lengths([trace.statistics[index].proposed_by_position for trace in traces]),
                 acceptance=num_accepted / num_judged if num_judged else 0.0,
@@ -100,6 +103,15 @@ def _seconds_a_token(timings: Sequence[LevelTiming], ideal: Mapping[str, float])
     num_tokens = num_empty + sum(count * expected_tokens(draft.acceptance, n) for n, count in draft.lengths.items())
     draft_seconds = draft.num_proposed * _seconds_a_token(drafts, ideal)
     return (draft_seconds + top.num_passes * ideal.get(top.name, top.pass_seconds)) / num_tokens
+
+
+def _pass_seconds(entries: Sequence[TraceEntry]) -> float:
+    """The mean, interruptions cut short; 0 without passes."""
+    passes = [(entry.seconds / entry.num_forwards, entry.num_forwards) for entry in entries if entry.num_forwards]
+    if not passes:
+        return 0.0
+    longest = MOST_MEDIANS * median(seconds for seconds, _ in passes)
+    return sum(min(seconds, longest) * number for seconds, number in passes) / sum(number for _, number in passes)
 
 
 def _lengths(proposed_by_position: Sequence[Sequence[int]]) -> dict[int, int]:

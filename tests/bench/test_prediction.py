@@ -53,7 +53,7 @@ def test_without_drafts_or_proposals_there_is_no_prediction(timings: list[LevelT
     assert predicted_speedup(timings, 1.0) is None
 
 
-def test_timings_leave_the_prompts_rounds_out_and_take_medians() -> None:
+def test_timings_leave_the_prompts_rounds_out_and_cut_interruptions_short() -> None:
     target = LevelStatistics("target")
     draft = LevelStatistics("mxfp4")
     for proposed, accepted in ((4, 4), (2, 1), (2, 0)):
@@ -70,7 +70,7 @@ def test_timings_leave_the_prompts_rounds_out_and_take_medians() -> None:
     ]
     found = timings_of([Trace([target, draft], entries, 4)])
     assert found == [
-        LevelTiming("target", 1.25, 3, {}, 0.0),
+        LevelTiming("target", (1.0 + 1.25 + 3 * 1.25) / 3, 3, {}, 0.0),
         LevelTiming("mxfp4", 0.25, 8, {1: 0, 2: 2, 3: 0, 4: 1}, 5 / 7),
     ]
 
