@@ -76,7 +76,7 @@ def levels(
         members["seconds"] = time.perf_counter() - begin
         members["candidates"] = [
             {
-                "levels": decodes.describe(standing.entrant).split(" <- "),
+                "levels": decodes.names(standing.entrant),
                 "num_draft_tokens": list(standing.entrant.num_draft_tokens),
                 "confidence": list(standing.entrant.confidence),
                 "speedup": standing.speedup,

@@ -31,11 +31,6 @@ class LevelStatistics:
         accepted = self.accepted_by_position + [0] * len(self.proposed_by_position)
         return [mine / of for mine, of in zip(accepted, self.proposed_by_position, strict=False)]
 
-    @property
-    def conditional_acceptance(self) -> float | None:
-        """Share of tokens accepted where all before them were, the acceptance of theory; None where none was judged."""
-        return self.num_accepted / self.num_judged if self.num_judged else None
-
     def count(self, num_asked: int, num_proposed: int, num_accepted: int) -> None:
         """One proposal of this level and what became of it; called by the level above."""
         self.num_asked += num_asked

@@ -86,10 +86,13 @@ class Decodes:
         self.num_tokens += len(generation.token_ids)
         return generation.seconds
 
+    def names(self, candidate: Candidate | None) -> list[str]:
+        """Of its levels, the target first."""
+        return [self._levels[index].name for index in (0, *(candidate.drafts if candidate else ()))]
+
     def describe(self, candidate: Candidate | None) -> str:
-        """Names of its levels."""
-        drafts = () if candidate is None else candidate.drafts
-        return " <- ".join(self._levels[index].name for index in (0, *drafts))
+        """Its levels as people read them."""
+        return " <- ".join(self.names(candidate))
 
     def _generate(self, hierarchy: Hierarchy, prompt: int, max_new_tokens: int) -> Generation:
         return hierarchy.generate(self._prompts[prompt], max_new_tokens, self._stop_tokens)
