@@ -19,7 +19,7 @@ def stored(package: Package, *endings: str) -> int:
 
 def per_level(path: Path) -> dict[str, int]:
     with LoadedPackage(path, kernel="numpy") as loaded:
-        return {level.name: bytes_per_forward(loaded, level.record) for level in loaded.levels}
+        return {level.name: bytes_per_forward(loaded, level) for level in loaded.levels}
 
 
 def test_an_mxfp4_package_reads_16_bits_for_the_target_and_codes_and_scales_for_the_draft(tmp_path: Path) -> None:
