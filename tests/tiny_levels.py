@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mxconv.checkpoint.manifest import LevelRecord
+from mxconv.checkpoint.manifest import Kind, LevelRecord
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
@@ -89,6 +89,14 @@ def record(name: str, shares_cache: bool = False) -> LevelRecord:
         location="package",
         files=[],
         shares=["kv_cache", "tokenizer"] if shares_cache else ["tokenizer"],
+    )
+
+
+def look_up(kind: Kind, **members: Any) -> LoadedLevel:
+    """A level that is no model."""
+    return LoadedLevel(
+        LevelRecord(name=kind, kind=kind, codec=None, location="package", files=[], shares=["tokenizer"], **members),
+        None,
     )
 
 
