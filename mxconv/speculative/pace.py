@@ -22,6 +22,7 @@ NARROW_SLOPE = 0.04  # of a plain pass for each further token, until wider ones 
 UNKNOWN_COST = 0.5  # of a proposed token, in plain passes, until it was seen
 MOST_FIRST_COST = 2.0  # believed of a draft's first round: reading its file for the first time is no property of it
 MOST_FIRST_LOSS = 1.0  # and booked
+MOST_UNUSUAL = 3.0  # times as long as usual; what takes longer was interrupted by somebody else
 FEW_BEHIND = 8  # tokens that a model can have missed and still go on as fast as ever
 
 
@@ -93,8 +94,7 @@ class _Mean:
             self.weight += count
 
     def add_seconds(self, seconds: float) -> None:
-        """An interruption by somebody else is no property of the model."""
-        self.add(min(seconds, 3 * self.value) if self.weight else seconds)
+        self.add(min(seconds, MOST_UNUSUAL * self.value) if self.weight else seconds)
 
 
 @dataclass
@@ -129,9 +129,9 @@ class _Pass:
 class _Knowledge:
     """What is known of one draft."""
 
-    stands: _Mean = field(default_factory=lambda: _Mean(0.7, 2.0, 2.0))  # a proposed token whose predecessors stood
-    starts: _Mean = field(default_factory=lambda: _Mean(1.0, 2.0, 2.0))  # proposals that are not empty
-    goes_on: _Mean = field(default_factory=lambda: _Mean(0.8, 2.0, 2.0))  # asked for more than it has said
+    stands: _Mean = field(default_factory=lambda: _Mean(0.7, 2.0, 4.0))  # a proposed token whose predecessors stood
+    starts: _Mean = field(default_factory=lambda: _Mean(1.0, 2.0, 4.0))  # proposals that are not empty
+    goes_on: _Mean = field(default_factory=lambda: _Mean(0.8, 2.0, 4.0))  # asked for more than it has said
     seconds: _Mean = field(default_factory=_Mean)  # a proposed token
     catch_up: _Mean = field(default_factory=_Mean)  # seconds for each token that it has missed
     num_behind: int = 0  # tokens that it has missed
@@ -149,7 +149,7 @@ class _Knowledge:
             self.stands.add(accepted, min(accepted + 1, proposed))
             self.goes_on.add(proposed - 1, min(proposed, asked - 1))
         each = outcome.draft_seconds / max(proposed, 1)
-        if self.num_behind <= FEW_BEHIND or self.first_seconds and not self.seconds.weight:
+        if self.num_behind <= FEW_BEHIND or (self.first_seconds and not self.seconds.weight):
             self.seconds.add_seconds(each)
         elif not self.first_seconds:
             self.first_seconds = each
@@ -160,7 +160,8 @@ class _Knowledge:
         self.num_behind, self.idle_seconds = 0, 0.0
 
     def miss(self, outcome: Outcome) -> None:
-        self.num_behind += outcome.num_evaluated
+        is_prompt = outcome.num_evaluated > 1 + outcome.num_proposed + FEW_BEHIND
+        self.num_behind = outcome.num_evaluated + (0 if is_prompt else self.num_behind)
         self.idle_seconds += outcome.draft_seconds + outcome.level_seconds
 
     @property
@@ -215,16 +216,21 @@ class AdaptivePace:
         best = _Option(PLAIN, 1.0, plain, 0.0)
         shortest = []
         for draft, known in enumerate(self._known):
-            affordable = [o for o in self._options(draft, known, limit) if o.worst_loss <= self._credit * plain]
-            if affordable and not known.seconds.weight:
-                return affordable[0].choice
-            shortest += affordable[:1]
-            best = max([best, *affordable], key=lambda option: option.rate)
+            last = None
+            for option in self._options(draft, known, limit):
+                if option.worst_loss > self._credit * plain or (last and option.rate < last.rate):
+                    break  # rates rise with the length up to the best one, and then fall
+                if last is None:
+                    shortest.append(option)
+                last = option
+            if last and not known.seconds.weight:
+                return shortest[-1].choice
+            best = max(best, last or best, key=lambda option: option.rate)
         for trial in shortest:
             known = self._known[trial.choice.draft]
             loss = known.catch_up_seconds + trial.seconds - trial.num_tokens / best.rate
             is_best = best.choice.num_tokens > 0 and trial.choice.draft == best.choice.draft
-            if not is_best and known.idle_seconds * SHARE_TO_RISK / len(self._known) >= loss:
+            if not is_best and known.idle_seconds * SHARE_TO_RISK >= loss:
                 return trial.choice
         return best.choice
 
@@ -257,12 +263,19 @@ class AdaptivePace:
     def _book(self, choice: Choice, outcome: Outcome, is_measured: bool) -> None:
         plain, further = self._pass.line()
         num_tokens = 1 + outcome.num_accepted
-        credit = self._credit + SHARE_TO_RISK * num_tokens
+        self._credit += SHARE_TO_RISK * num_tokens
         if choice.num_tokens:
-            level_seconds = outcome.level_seconds if is_measured else plain + further * outcome.num_proposed
-            loss = (outcome.draft_seconds + level_seconds) / plain - num_tokens
-            credit -= loss if self._known[choice.draft].first_seconds else min(loss, MOST_FIRST_LOSS)
-        self._credit = max(min(credit, MOST_CREDIT), -MOST_CREDIT)
+            known = self._known[choice.draft]
+            level_seconds = plain + further * outcome.num_proposed
+            # where the level was slower than it should be, so was the machine
+            speed = level_seconds / outcome.level_seconds if is_measured else 1.0
+            draft_seconds = outcome.draft_seconds * speed
+            if known.seconds.weight:
+                usual = max(outcome.num_proposed, 1) * known.seconds.value + known.catch_up_seconds
+                draft_seconds = min(draft_seconds, MOST_UNUSUAL * usual)
+            loss = (draft_seconds + level_seconds) / plain - num_tokens
+            self._credit -= loss if known.first_seconds else min(loss, MOST_FIRST_LOSS)
+        self._credit = max(min(self._credit, MOST_CREDIT), -FIRST_CREDIT)
 
 
 def paces(adaptive: bool, num_draft_tokens: Sequence[int]) -> list[Pace]:

@@ -1,7 +1,6 @@
 """A machine that decodes in simulated time: what a pace is told about it, and what a run on it really costs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -41,7 +40,7 @@ class SimulatedMachine:
         seed: of all chances.
     """
 
-    drafts: Sequence[SimulatedDraft]
+    drafts: list[SimulatedDraft]
     slope: float = 0.03
     noise: float = 0.0
     seed: int = 0
@@ -75,7 +74,8 @@ class SimulatedMachine:
             while accepted < proposed and self._random.random() < draft.acceptance:
                 accepted += 1
             missed = self._missed[choice.draft]
-            draft_seconds = draft.seconds * max(proposed, 1) + draft.catch_up_seconds * max(missed - 1, 0)
+            draft_seconds = self.draft_seconds(choice.draft, max(proposed, 1))
+            draft_seconds += draft.catch_up_seconds * max(missed - 1, 0)
         level_seconds = 1 + self.slope * proposed
         self._missed = [missed + 1 + accepted for missed in self._missed]
         if choice.num_tokens:
@@ -86,9 +86,8 @@ class SimulatedMachine:
         outcome = Outcome(proposed, accepted, 1 + proposed, self._told(draft_seconds), self._told(level_seconds))
         pace.learn(choice, outcome)
 
-    def change(self, **drafts: SimulatedDraft) -> None:
-        """Replace drafts by number, as `_0=...`."""
-        self.drafts = [drafts.get(f"_{index}", draft) for index, draft in enumerate(self.drafts)]
+    def draft_seconds(self, draft: int, num_tokens: int) -> float:
+        return self.drafts[draft].seconds * num_tokens
 
     def best_rate(self) -> float:
         """Of all fixed choices, no draft among them."""
