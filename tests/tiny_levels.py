@@ -1,12 +1,13 @@
 """Levels of tiny random models made in memory, and greedy decoding written out as the oracle of every speculation."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mxconv.checkpoint.manifest import LevelRecord
+from mxconv.checkpoint.manifest import Kind, LevelRecord
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
@@ -16,9 +17,11 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.distribution import distribution
 from mxconv.model.loader import LoadedLevel
 from mxconv.model.weights import Weights
 from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.selection import GREEDY, Selection
 
 VOCAB_SIZE = 24
 MAX_POSITIONS = 40
@@ -89,6 +92,14 @@ def record(name: str, shares_cache: bool = False) -> LevelRecord:
     )
 
 
+def look_up(kind: Kind, **members: Any) -> LoadedLevel:
+    """A level that is no model."""
+    return LoadedLevel(
+        LevelRecord(name=kind, kind=kind, codec=None, location="package", files=[], shares=["tokenizer"], **members),
+        None,
+    )
+
+
 def target_level(seed: int = 0, float_format: FloatFormat = BF16, **config: Any) -> LoadedLevel:
     """A 16-bit target."""
     sizes = tiny_config(**config)
@@ -130,17 +141,29 @@ class Decoded:
     logits: list[bytes]
 
 
-def greedy_by_hand(
-    decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, stop_tokens: Collection[int] = ()
+def decoder_of(level: LoadedLevel) -> Decoder:
+    assert level.decoder is not None
+    return level.decoder
+
+
+def by_hand(
+    decoder: Decoder,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    stop_tokens: Collection[int] = (),
+    selection: Selection = GREEDY,
 ) -> Decoded:
-    """One token after another, from the decoder alone."""
+    """One token after another, from the decoder alone: greedy, or with coupled noise."""
     cache = KVCache(decoder.config)
     token_ids: list[int] = []
     logits: list[bytes] = []
     todo = list(prompt)
     while len(token_ids) < max_new_tokens and cache.length + len(todo) <= decoder.config.max_position_embeddings:
         row = decoder.forward(todo, cache)[-1]
-        todo = [int(np.flatnonzero(row == row.max())[0])]
+        if selection.sampling is None:
+            todo = [int(np.flatnonzero(row == row.max())[0])]
+        else:
+            todo = [gumbel_max(distribution(row, selection.sampling), selection.seed, len(prompt) + len(token_ids))]
         token_ids += todo
         logits.append(row.tobytes())
         if todo[0] in stop_tokens:
@@ -148,8 +171,22 @@ def greedy_by_hand(
     return Decoded(token_ids, logits)
 
 
+greedy_by_hand = by_hand
+
+
+def gumbel_max(shares: np.ndarray, seed: int, position: int) -> int:
+    """argmax(log p - log(-log u)), u the tokens' numbers in the stream that seed and position begin."""
+    uniform = np.random.Generator(np.random.Philox(key=np.array([seed, position], np.uint64))).random(len(shares))
+    scores = [math.log(p) - math.log(-math.log(u)) if p else -math.inf for p, u in zip(shares, uniform, strict=True)]
+    return scores.index(max(scores))
+
+
 def speculate(
-    hierarchy: Hierarchy, prompt: Sequence[int], max_new_tokens: int, stop_tokens: Collection[int] = ()
+    hierarchy: Hierarchy,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    stop_tokens: Collection[int] = (),
+    selection: Selection = GREEDY,
 ) -> tuple[Decoded, Generation]:
     logits: list[bytes] = []
 
@@ -157,16 +194,20 @@ def speculate(
         assert position == len(logits)
         logits.append(row.tobytes())
 
-    generation = hierarchy.generate(prompt, max_new_tokens, stop_tokens, keep)
+    generation = hierarchy.generate(prompt, max_new_tokens, stop_tokens, keep, selection)
     return Decoded(generation.token_ids, logits), generation
 
 
 def assert_lossless(
-    hierarchy: Hierarchy, prompt: Sequence[int], max_new_tokens: int, stop_tokens: Collection[int] = ()
+    hierarchy: Hierarchy,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    stop_tokens: Collection[int] = (),
+    selection: Selection = GREEDY,
 ) -> Generation:
-    """Tokens and logits are those of plain greedy decoding, bit for bit, and the statistics add up."""
-    found, generation = speculate(hierarchy, prompt, max_new_tokens, stop_tokens)
-    expected = greedy_by_hand(hierarchy.levels[0].decoder, prompt, max_new_tokens, stop_tokens)
+    """Tokens and logits are those of plain decoding, bit for bit, and the statistics add up."""
+    found, generation = speculate(hierarchy, prompt, max_new_tokens, stop_tokens, selection)
+    expected = by_hand(decoder_of(hierarchy.levels[0]), prompt, max_new_tokens, stop_tokens, selection)
     assert found.token_ids == expected.token_ids
     assert found.logits == expected.logits
     assert_consistent(generation, stop_tokens)

@@ -2,19 +2,28 @@
 
 `AdaptivePace` maximizes expected tokens a second. From the rounds so far it knows how often a proposed token stands,
 how often a draft keeps its confidence, what a proposed token costs and what verifying some number of tokens costs;
-from these it predicts the rate of every (draft, length), no draft included. What it does not know yet it tries, and
-what it tries it must afford: a round may lose no more than the credit it has, a few rounds' time at the start, a small
-share of all time since, and part of what drafts have gained. So drafts that never help cost little, whatever the text.
+from these it predicts the rate of every (draft, length), no draft included, and takes the best. Drafts that are not
+the best are tried again now and then, the cheaper the oftener.
+
+Whatever it takes it must afford. It keeps an account in rounds of plain decoding: what drafts gain or lose is booked
+there, and a round may lose no more than there is. A little is there from the start, and a small share of all rounds
+is added. So drafts that never help cost no more than these two, whatever the text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 MAX_ADAPTIVE_TOKENS = 16
-MEMORY = 0.95  # weight of all that was known before a round
-SHARE_TO_RISK = 0.025  # of the time spent so far
-FIRST_CREDIT, MOST_CREDIT = 1.5, 6.0  # in rounds of plain decoding
+MEMORY = 0.95  # what is left in a round of the weight of all that was known before
+SHARE_TO_RISK = 0.025  # of all rounds
+FIRST_CREDIT, MOST_CREDIT = 1.25, 6.0
+NARROW_SLOPE = 0.04  # of a plain pass for each further token, until wider ones were seen
+UNKNOWN_COST = 0.5  # of a proposed token, in plain passes, until it was seen
+MOST_FIRST_COST = 2.0  # believed of a draft's first round: reading its file for the first time is no property of it
+MOST_FIRST_LOSS = 1.0  # and booked
+MOST_UNUSUAL = 3.0  # times as long as usual; what takes longer was interrupted by somebody else
+FEW_BEHIND = 8  # tokens that a model can have missed and still go on as fast as ever
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,9 @@ class Choice:
 
     draft: int
     num_tokens: int
+
+
+PLAIN = Choice(0, 0)
 
 
 @dataclass(frozen=True)
@@ -66,75 +78,121 @@ class FixedPace:
 
 
 @dataclass
-class _Share:
-    """A running share of successes; `weight` trials of prior belief fade as rounds come in."""
+class _Mean:
+    """A running mean. What was seen long ago counts less, but as `least` samples: a single new one decides nothing."""
 
-    mean: float
-    weight: float = 3.0
+    value: float = 0.0
+    weight: float = 0.0
+    least: float = 1.0
 
-    def add(self, successes: int, trials: int) -> None:
-        kept = self.weight * MEMORY**trials
-        total = kept + trials
-        self.mean = (self.mean * kept + successes) / total
-        self.weight = min(total, 1 / (1 - MEMORY))
+    def fade(self) -> None:
+        self.weight = max(self.weight * MEMORY, min(self.weight, self.least))
+
+    def add(self, total: float, count: float = 1.0) -> None:
+        if count:
+            self.value = (self.value * self.weight + total) / (self.weight + count)
+            self.weight += count
+
+    def add_seconds(self, seconds: float) -> None:
+        self.add(min(seconds, MOST_UNUSUAL * self.value) if self.weight else seconds)
 
 
 @dataclass
-class _Line:
-    """Seconds of a pass over n tokens, `base + slope * n`, by least squares over faded rounds."""
+class _Pass:
+    """Seconds of a level's own pass: of plain ones, and of wider ones on average; on a line through both."""
 
-    weight: float = 0.0
-    n: float = 0.0
-    seconds: float = 0.0
-    nn: float = 0.0
-    n_seconds: float = 0.0
+    plain: _Mean = field(default_factory=_Mean)
+    wide: _Mean = field(default_factory=_Mean)
+    width: _Mean = field(default_factory=_Mean)
 
-    def add(self, n: int, seconds: float) -> None:
-        if self.weight > 1:
-            seconds = min(seconds, 3 * self.at(n))  # an interruption by somebody else is no property of the model
-        for name, value in (("weight", 1), ("n", n), ("seconds", seconds), ("nn", n * n), ("n_seconds", n * seconds)):
-            setattr(self, name, MEMORY * getattr(self, name) + value)
+    def add(self, num_tokens: int, seconds: float) -> None:
+        for mean in (self.plain, self.wide, self.width):
+            mean.fade()
+        if num_tokens == 1:
+            self.plain.add_seconds(seconds)
+        else:
+            self.wide.add_seconds(seconds)
+            self.width.add(num_tokens)
 
-    def at(self, n: float) -> float:
-        mean_n, mean = self.n / self.weight, self.seconds / self.weight
-        # as if one more round had shown a slope of 4% of the base: without widths to compare there is no slope
-        spread = self.nn - self.n * mean_n
-        slope = (self.n_seconds - self.n * mean + 0.04 * mean) / (spread + 1.0)
-        return max(mean + max(slope, 0.0) * (n - mean_n), mean * 0.1)
+    def line(self) -> tuple[float, float]:
+        """Seconds of one token, and of each further one."""
+        if not self.wide.weight:
+            return self.plain.value, NARROW_SLOPE * self.plain.value
+        # a wide pass that is faster than a plain one was shows that the machine has become faster since
+        plain = min(self.plain.value, self.wide.value)
+        weight = self.wide.weight
+        further = ((self.wide.value - plain) * weight + NARROW_SLOPE * plain) / ((self.width.value - 1) * weight + 1)
+        return plain, further
 
 
 @dataclass
 class _Knowledge:
     """What is known of one draft."""
 
-    stands: _Share = field(default_factory=lambda: _Share(0.6))  # a proposed token whose predecessors stood
-    starts: _Share = field(default_factory=lambda: _Share(1.0))  # proposals that are not empty
-    goes_on: _Share = field(default_factory=lambda: _Share(0.8))  # a draft that was asked for more than it has said
-    seconds: float | None = None  # a proposed token
+    stands: _Mean = field(default_factory=lambda: _Mean(0.7, 2.0, 4.0))  # a proposed token whose predecessors stood
+    starts: _Mean = field(default_factory=lambda: _Mean(1.0, 2.0, 4.0))  # proposals that are not empty
+    goes_on: _Mean = field(default_factory=lambda: _Mean(0.8, 2.0, 4.0))  # asked for more than it has said
+    seconds: _Mean = field(default_factory=_Mean)  # a proposed token
+    catch_up: _Mean = field(default_factory=_Mean)  # seconds for each token that it has missed
+    num_behind: int = 0  # tokens that it has missed
+    idle_seconds: float = 0.0  # since it was asked
+    first_seconds: float = 0.0  # a proposed token of the first round
+
+    def fade(self) -> None:
+        for mean in (self.stands, self.starts, self.goes_on, self.seconds, self.catch_up):
+            mean.fade()
 
     def learn(self, asked: int, outcome: Outcome) -> None:
         proposed, accepted = outcome.num_proposed, outcome.num_accepted
-        self.starts.add(int(proposed > 0), 1)
+        self.starts.add(float(proposed > 0))
         if proposed:
             self.stands.add(accepted, min(accepted + 1, proposed))
             self.goes_on.add(proposed - 1, min(proposed, asked - 1))
         each = outcome.draft_seconds / max(proposed, 1)
-        if self.seconds is None:
-            self.seconds = each
+        if self.num_behind <= FEW_BEHIND or (self.first_seconds and not self.seconds.weight):
+            self.seconds.add_seconds(each)
+        elif not self.first_seconds:
+            self.first_seconds = each
         else:
-            self.seconds = MEMORY * self.seconds + (1 - MEMORY) * min(each, 3 * self.seconds)
+            extra = max(each - self.seconds.value, 0.0) * max(proposed, 1)
+            self.catch_up.add(extra / self.num_behind)
+            self.seconds.add_seconds(min(each, self.seconds.value))
+        self.num_behind, self.idle_seconds = 0, 0.0
 
-    def expected(self, num_tokens: int) -> tuple[float, float]:
-        """Tokens that will be proposed, and accepted, when `num_tokens` are asked for."""
+    def miss(self, outcome: Outcome) -> None:
+        is_prompt = outcome.num_evaluated > 1 + outcome.num_proposed + FEW_BEHIND
+        self.num_behind = outcome.num_evaluated + (0 if is_prompt else self.num_behind)
+        self.idle_seconds += outcome.draft_seconds + outcome.level_seconds
+
+    @property
+    def catch_up_seconds(self) -> float:
+        return self.catch_up.value * self.num_behind if self.num_behind > FEW_BEHIND else 0.0
+
+    def expected(self, most: int) -> Iterator[tuple[int, float, float]]:
+        """For 1 to `most` tokens asked: that number, and how many will be proposed and accepted."""
         proposed = accepted = 0.0
-        reached, stood = self.starts.mean, self.starts.mean
-        for _ in range(num_tokens):
-            stood *= self.stands.mean
+        reached = stood = self.starts.value
+        for asked in range(1, most + 1):
+            stood *= self.stands.value
             proposed += reached
             accepted += stood
-            reached *= self.goes_on.mean
-            stood *= self.goes_on.mean
-        return proposed, accepted
+            yield asked, proposed, accepted
+            reached *= self.goes_on.value
+            stood *= self.goes_on.value
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A choice and what is expected of it."""
+
+    choice: Choice
+    num_tokens: float  # expected
+    seconds: float
+    worst_loss: float  # seconds, if all is proposed and nothing accepted
+
+    @property
+    def rate(self) -> float:
+        return self.num_tokens / self.seconds
 
 
 class AdaptivePace:
@@ -148,60 +206,76 @@ class AdaptivePace:
     def __init__(self, num_drafts: int, max_tokens: int = MAX_ADAPTIVE_TOKENS) -> None:
         self.max_tokens = max_tokens
         self._known = [_Knowledge() for _ in range(num_drafts)]
-        self._pass = _Line()
-        self._credit_seconds: float | None = None
+        self._pass = _Pass()
+        self._credit = FIRST_CREDIT  # rounds of plain decoding
 
     def choose(self, limit: int) -> Choice:
-        if not self._pass.weight:  # what a plain round costs is the measure of everything else
-            return Choice(0, 0)
-        best, best_rate = Choice(0, 0), 1 / self._pass.at(1)
+        if not self._pass.plain.weight:  # what a plain round costs is the measure of everything else
+            return PLAIN
+        plain, _ = self._pass.line()
+        best = _Option(PLAIN, 1.0, plain, 0.0)
+        shortest = []
         for draft, known in enumerate(self._known):
-            for num_tokens in range(1, min(limit, self.max_tokens) + 1):
-                if self._worst_loss(known, num_tokens) > self._credit():
-                    break
-                if known.seconds is None:
-                    return Choice(draft, min(2, limit))
-                proposed, accepted = known.expected(num_tokens)
-                rate = (1 + accepted) / (proposed * known.seconds + self._pass.at(1 + proposed))
-                if rate > best_rate:
-                    best, best_rate = Choice(draft, num_tokens), rate
-        return best if best.num_tokens or not self._is_curious() else self._experiment(limit)
+            last = None
+            for option in self._options(draft, known, limit):
+                if option.worst_loss > self._credit * plain or (last and option.rate < last.rate):
+                    break  # rates rise with the length up to the best one, and then fall
+                if last is None:
+                    shortest.append(option)
+                last = option
+            if last and not known.seconds.weight:
+                return shortest[-1].choice
+            best = max(best, last or best, key=lambda option: option.rate)
+        for trial in shortest:
+            known = self._known[trial.choice.draft]
+            loss = known.catch_up_seconds + trial.seconds - trial.num_tokens / best.rate
+            is_best = best.choice.num_tokens > 0 and trial.choice.draft == best.choice.draft
+            if not is_best and known.idle_seconds * SHARE_TO_RISK >= loss:
+                return trial.choice
+        return best.choice
+
+    def _options(self, draft: int, known: _Knowledge, limit: int) -> Iterator[_Option]:
+        """Every length, the shortest first."""
+        plain, further = self._pass.line()
+        each = known.seconds.value
+        if not known.seconds.weight:
+            each = min(known.first_seconds or UNKNOWN_COST * plain, MOST_FIRST_COST * plain)
+        for asked, proposed, accepted in known.expected(min(limit, self.max_tokens)):
+            seconds = max(proposed, 1.0) * each + plain + further * proposed
+            tokens = 1 + accepted
+            seconds += known.catch_up_seconds * min(tokens / limit, 1.0)  # its share, if this goes on to the end
+            worst_loss = known.catch_up_seconds + asked * (each + further)
+            yield _Option(Choice(draft, asked), tokens, seconds, worst_loss)
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
-        if outcome.num_evaluated == 1 + outcome.num_proposed:  # not the prompt, not what a level has to catch up on
+        num_missed = outcome.num_evaluated - 1 - outcome.num_proposed
+        if num_missed <= FEW_BEHIND:  # not a prompt
             self._pass.add(outcome.num_evaluated, outcome.level_seconds)
-        if not self._pass.weight:
-            return
-        plain = self._pass.at(1)
-        spent = outcome.draft_seconds + outcome.level_seconds
-        credit = self._credit() + SHARE_TO_RISK * min(spent, (1 + outcome.num_accepted) * plain)
-        if choice.num_tokens:
-            self._known[choice.draft].learn(choice.num_tokens, outcome)
-            credit -= spent - (1 + outcome.num_accepted) * plain
-        self._credit_seconds = min(credit, MOST_CREDIT * plain)
-
-    def _credit(self) -> float:
-        return FIRST_CREDIT * self._pass.at(1) if self._credit_seconds is None else self._credit_seconds
-
-    def _worst_loss(self, known: _Knowledge, num_tokens: int) -> float:
-        """Seconds lost if all is proposed and nothing accepted."""
-        each = self._pass.at(1) / 2 if known.seconds is None else known.seconds
-        return num_tokens * each + self._pass.at(1 + num_tokens) - self._pass.at(1)
-
-    def _is_curious(self) -> bool:
-        """Whether there is credit to look again if drafts, given up by now, have become worth it."""
-        return self._credit() > FIRST_CREDIT * self._pass.at(1) / 2
-
-    def _experiment(self, limit: int) -> Choice:
-        """The affordable round that is closest to paying."""
-        choices = []
+        if self._pass.plain.weight:
+            self._book(choice, outcome, num_missed <= FEW_BEHIND)
         for draft, known in enumerate(self._known):
-            num_tokens = min(2, limit)
-            if known.seconds is not None and self._worst_loss(known, num_tokens) <= self._credit():
-                proposed, accepted = known.expected(num_tokens)
-                rate = (1 + accepted) / (proposed * known.seconds + self._pass.at(1 + proposed))
-                choices.append((rate, Choice(draft, num_tokens)))
-        return max(choices, key=lambda pair: pair[0])[1] if choices else Choice(0, 0)
+            known.fade()
+            if choice.num_tokens and draft == choice.draft:
+                known.learn(choice.num_tokens, outcome)
+            else:
+                known.miss(outcome)
+
+    def _book(self, choice: Choice, outcome: Outcome, is_measured: bool) -> None:
+        plain, further = self._pass.line()
+        num_tokens = 1 + outcome.num_accepted
+        self._credit += SHARE_TO_RISK * num_tokens
+        if choice.num_tokens:
+            known = self._known[choice.draft]
+            level_seconds = plain + further * outcome.num_proposed
+            # where the level was slower than it should be, so was the machine
+            speed = level_seconds / outcome.level_seconds if is_measured else 1.0
+            draft_seconds = outcome.draft_seconds * speed
+            if known.seconds.weight:
+                usual = max(outcome.num_proposed, 1) * known.seconds.value + known.catch_up_seconds
+                draft_seconds = min(draft_seconds, MOST_UNUSUAL * usual)
+            loss = (draft_seconds + level_seconds) / plain - num_tokens
+            self._credit -= loss if known.first_seconds else min(loss, MOST_FIRST_LOSS)
+        self._credit = max(min(self._credit, MOST_CREDIT), -FIRST_CREDIT)
 
 
 def paces(adaptive: bool, num_draft_tokens: Sequence[int]) -> list[Pace]:

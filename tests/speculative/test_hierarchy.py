@@ -16,7 +16,9 @@ from tiny_levels import (
     MAX_POSITIONS,
     VOCAB_SIZE,
     assert_lossless,
+    decoder_of,
     greedy_by_hand,
+    look_up,
     noisy_copy,
     self_draft,
     speculate,
@@ -30,9 +32,13 @@ from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedLevel, LoadedPackage
-from mxconv.speculative import hierarchy as hierarchy_module
+from mxconv.speculative import chain as chain_module
+from mxconv.speculative.acceptance import Acceptance, GreedyAcceptance
+from mxconv.speculative.chain import Chain
+from mxconv.speculative.draft import Draft, Proposal
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.level import Draft, Level
+from mxconv.speculative.level import Level
+from mxconv.speculative.pace import FixedPace
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
 
@@ -145,7 +151,7 @@ def test_a_draft_of_another_mind_costs_rounds_and_changes_nothing() -> None:
 def test_a_stop_token_ends_the_text_wherever_it_falls_in_an_accepted_run(num_levels: int) -> None:
     """A draft that is always right makes runs of five; each new token in turn is the one that stops."""
     levels = [target_level(), noisy_copy(noise=0, shares_cache=True), noisy_copy(noise=0)][:num_levels]
-    whole = greedy_by_hand(levels[0].decoder, PROMPT, 20).token_ids
+    whole = greedy_by_hand(decoder_of(levels[0]), PROMPT, 20).token_ids
     for stop in sorted(set(whole)):
         first = whole.index(stop)
         for num_draft_tokens in (1, 4, 16):
@@ -234,32 +240,41 @@ def test_the_prompt_goes_through_the_target_alone_and_a_single_token_does_not_wa
 
 @dataclass
 class Fake:
-    """Proposes what it was told to, counts, and remembers what it was asked."""
+    """Proposes what it was told to, and remembers what it was asked."""
 
     proposals: list[list[int]]
     statistics: LevelStatistics = field(default_factory=lambda: LevelStatistics("fake"))
     asked: list[tuple[list[int], int]] = field(default_factory=list)
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> list[int]:
+    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
         self.asked.append((list(context), num_tokens))
-        tokens = self.proposals[len(self.asked) % len(self.proposals)] if self.proposals else []
-        self.statistics.num_proposed += len(tokens)
-        return list(tokens)
+        return Proposal(self.tokens_behind(list(context), num_tokens))
+
+    def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
+        return list(self.proposals[len(self.asked) % len(self.proposals)]) if self.proposals else []
+
+    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
+        """It knows everything already."""
 
 
 class WithDraft(Hierarchy):
     """A target whose draft is any object with the protocol's methods."""
 
-    def __init__(self, target: LoadedLevel, draft: Draft, num_draft_tokens: int) -> None:
-        super().__init__([target])
-        self.draft, self.num_wanted = draft, num_draft_tokens
+    def __init__(self, target: LoadedLevel, draft: Fake, num_draft_tokens: int) -> None:
+        super().__init__([target, look_up("prompt-lookup")], [num_draft_tokens])
+        self._chain = ChainTo(draft, self.levels, [FixedPace(num_draft_tokens)], [0.0])
 
-    def _chain(self) -> tuple[Level, list[LevelStatistics]]:
-        target, _ = super()._chain()
-        level = Level(
-            target.decoder, target.session, False, self.num_wanted, 0.0, LevelStatistics("target"), self.draft
-        )
-        return level, [level.statistics, self.draft.statistics]
+
+class ChainTo(Chain):
+    """A chain whose last level is one that was made elsewhere."""
+
+    def __init__(self, draft: Fake, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.draft = draft
+
+    def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance) -> Level:
+        self.draft.statistics = statistics[1]
+        return replace(super().link(statistics, acceptance), drafts=[self.draft])
 
 
 @settings(max_examples=60, deadline=None)
@@ -284,15 +299,13 @@ def test_no_tokens_that_a_draft_proposes_change_the_text(
 def test_ids_outside_the_vocabulary_end_a_proposal(offset: int, intruder: int) -> None:
     """What is right before them is still accepted: the draft knows the text."""
     target = target_level()
-    truth = greedy_by_hand(target.decoder, PROMPT, 20).token_ids
+    truth = greedy_by_hand(decoder_of(target), PROMPT, 20).token_ids
 
     class Clairvoyant(Fake):
-        def propose(self, context: Sequence[int], num_tokens: int) -> list[int]:
+        def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
             done = len(context) - len(PROMPT)
             tokens = truth[done : done + num_tokens]
-            tokens = [*tokens[:offset], intruder, *tokens[offset:]]
-            self.statistics.num_proposed += len(tokens)
-            return tokens
+            return [*tokens[:offset], intruder, *tokens[offset:]]
 
     generation = assert_lossless(WithDraft(target, Clairvoyant([]), 5), PROMPT, 20)
     assert (generation.trace.statistics[1].num_accepted > 0) == (offset > 0)
@@ -300,14 +313,12 @@ def test_ids_outside_the_vocabulary_end_a_proposal(offset: int, intruder: int) -
 
 def test_a_draft_that_proposes_the_truth_and_then_nonsense_is_believed_as_far_as_the_truth_goes() -> None:
     target = target_level()
-    truth = greedy_by_hand(target.decoder, PROMPT, 24).token_ids
+    truth = greedy_by_hand(decoder_of(target), PROMPT, 24).token_ids
 
     class HalfRight(Fake):
-        def propose(self, context: Sequence[int], num_tokens: int) -> list[int]:
+        def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
             done = len(context) - len(PROMPT)
-            tokens = [*truth[done : done + 2], *((token + 1) % VOCAB_SIZE for token in truth[done + 2 : done + 4])]
-            self.statistics.num_proposed += len(tokens)
-            return tokens
+            return [*truth[done : done + 2], *((token + 1) % VOCAB_SIZE for token in truth[done + 2 : done + 4])]
 
     generation = assert_lossless(WithDraft(target, HalfRight([]), 4), PROMPT, 22)
     assert generation.trace.num_rounds == 1 + 7  # the prompt's token, then two accepted and one of its own
@@ -328,11 +339,14 @@ class Watched:
     def statistics(self) -> LevelStatistics:
         return self.inner.statistics
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> list[int]:
+    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
         before = list(self.session.tokens), cache_bytes(self.session.cache)
-        tokens = self.inner.propose(context, num_tokens)
+        proposal = self.inner.propose(context, num_tokens)
         assert (list(self.session.tokens), cache_bytes(self.session.cache)) == before
-        return tokens
+        return proposal
+
+    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
+        self.inner.observe(tokens, logits)
 
 
 def cache_bytes(cache: KVCache) -> list[bytes]:
@@ -369,21 +383,23 @@ def test_after_every_round_the_caches_hold_what_their_own_models_wrote(
 def check_caches(drafts: list[LoadedLevel], prompt: list[int]) -> None:
     """Rounds by hand, every cache compared with one that its model fills alone."""
     levels = [target_level(), *drafts]
-    chain, _ = Hierarchy(levels, [4], [0.1])._chain()
-    every, below = [], chain
-    while below is not None:
+    hierarchy = Hierarchy(levels, [4], [0.1])
+    chain = hierarchy._chain.link(hierarchy.begin().trace.statistics, GreedyAcceptance())
+    every = [chain]
+    while every[-1].drafts:
+        (below,) = every[-1].drafts
+        assert isinstance(below, Level)
         every.append(below)
-        below = below.draft  # type: ignore[assignment]
-    if chain.draft is not None:  # what the target sees of its cache when its draft is done
-        object.__setattr__(chain, "draft", Watched(chain.draft, chain.session))
+    if chain.drafts:  # what the target sees of its cache when its draft is done
+        chain = replace(chain, drafts=[Watched(every[1], chain.session)])
     context = list(prompt)
-    truth = greedy_by_hand(levels[0].decoder, prompt, 24).token_ids
+    truth = greedy_by_hand(decoder_of(levels[0]), prompt, 24).token_ids
     while len(context) - len(prompt) < 20:
         step = chain.step(context, 1 if len(context) == len(prompt) > 1 else 5)
         context += step.tokens
         assert context[len(prompt) :] == truth[: len(context) - len(prompt)]
         assert chain.session.tokens == context[:-1]
-        assert cache_bytes(chain.session.cache) == fresh_cache_bytes(levels[0].decoder, context[:-1])
+        assert cache_bytes(chain.session.cache) == fresh_cache_bytes(decoder_of(levels[0]), context[:-1])
         for level in every[1:]:
             assert level.session.cache.length == len(level.session.tokens)
             if level.session is not chain.session and level.session.tokens:
@@ -410,12 +426,12 @@ def test_a_generation_begins_with_fresh_caches_and_fresh_numbers() -> None:
 class AcceptsOneTooMany(Level):
     """The classic mistake: the first rejected token slips through."""
 
-    def _verify(self, context: Sequence[int], proposed: list[int]) -> Any:
-        step = super()._verify(context, proposed)
+    def _verify(self, context: Sequence[int], proposal: Proposal) -> Any:
+        step, num_evaluated = super()._verify(context, proposal)
         num_accepted = len(step.tokens) - 1
-        if num_accepted < len(proposed):
-            step.tokens[-1] = proposed[num_accepted]
-        return step
+        if num_accepted < len(proposal.tokens):
+            step.tokens[-1] = proposal.tokens[num_accepted]
+        return step, num_evaluated
 
 
 def keep_rejected_keys(session: Session, length: int) -> None:
@@ -426,12 +442,12 @@ def keep_rejected_keys(session: Session, length: int) -> None:
 class LeavesDraftKeys(Level):
     """And: a draft leaves its keys in the cache that it shares."""
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> list[int]:
+    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
         return Level.propose(replace(self, shares_session=False), context, num_tokens)
 
 
 def test_a_level_that_accepts_one_token_too_many_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hierarchy_module, "Level", AcceptsOneTooMany)
+    monkeypatch.setattr(chain_module, "Level", AcceptsOneTooMany)
     with pytest.raises(AssertionError):
         assert_lossless(Hierarchy([target_level(), self_draft()], [4], [0.0]), PROMPT, 20)
 
@@ -444,7 +460,7 @@ def test_a_session_that_keeps_rejected_keys_is_found_out(monkeypatch: pytest.Mon
 
 def test_a_draft_that_leaves_its_keys_in_the_shared_cache_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     check_caches([self_draft()], PROMPT)
-    monkeypatch.setattr(hierarchy_module, "Level", LeavesDraftKeys)
+    monkeypatch.setattr(chain_module, "Level", LeavesDraftKeys)
     with pytest.raises(AssertionError):
         check_caches([self_draft()], PROMPT)
 

@@ -5,36 +5,56 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from tiny_levels import MAX_POSITIONS, VOCAB_SIZE, greedy_by_hand, noisy_copy, target_level
+from tiny_levels import MAX_POSITIONS, VOCAB_SIZE, decoder_of, greedy_by_hand, noisy_copy, target_level
 
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
-from mxconv.speculative.level import Level, _probability
+from mxconv.speculative.acceptance import GreedyAcceptance
+from mxconv.speculative.draft import Proposal
+from mxconv.speculative.level import Level, top_probability
+from mxconv.speculative.pace import FixedPace
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
 
 CONTEXT = [3, 1, 4, 1, 5, 9]
-DECODER = target_level().decoder
+DECODER = decoder_of(target_level())
 TRUTH = greedy_by_hand(DECODER, CONTEXT, 30)
 
 
 @dataclass
 class Says:
-    """A draft that says what it was given."""
+    """A draft that says what it was given, and keeps what it is shown."""
 
     tokens: list[int]
     statistics: LevelStatistics = field(default_factory=lambda: LevelStatistics("says"))
     asked: list[int] = field(default_factory=list)
+    seen: list[tuple[list[int], np.ndarray]] = field(default_factory=list)
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> list[int]:
+    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
         self.asked.append(num_tokens)
-        self.statistics.num_proposed += len(self.tokens)
-        return list(self.tokens)
+        return Proposal(list(self.tokens))
+
+    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
+        self.seen.append((list(tokens), logits.copy()))
 
 
-def level(decoder: Decoder = DECODER, draft: Says | Level | None = None, confidence: float = 0.0) -> Level:
-    session = Session(KVCache(decoder.config))
-    return Level(decoder, session, False, 4, confidence, LevelStatistics("level"), draft)
+def level(
+    decoder: Decoder = DECODER,
+    draft: Says | Level | None = None,
+    confidence: float = 0.0,
+    vocab_size: int = VOCAB_SIZE,
+) -> Level:
+    return Level(
+        decoder=decoder,
+        session=Session(KVCache(decoder.config)),
+        shares_session=False,
+        vocab_size=vocab_size,
+        confidence=confidence,
+        acceptance=GreedyAcceptance(),
+        statistics=LevelStatistics("level"),
+        drafts=[draft] if draft else [],
+        pace=FixedPace(4),
+    )
 
 
 def wrong(token: int) -> int:
@@ -59,8 +79,38 @@ def test_a_round_keeps_what_agrees_and_one_token_of_its_own(num_right: int) -> N
     assert [row.tobytes() for row in step.logits] == TRUTH.logits[: num_right + 1]
     assert verifier.session.tokens == [*CONTEXT, *truth[:num_right]]
     assert verifier.session.cache.length == len(CONTEXT) + num_right
-    assert draft.statistics.num_accepted == num_right
+    counts = draft.statistics
+    assert (counts.num_asked, counts.num_proposed, counts.num_accepted) == (4, 4, num_right)
     assert verifier.statistics.num_forwards == 1
+
+
+def test_a_draft_is_shown_every_token_that_was_evaluated_with_its_logits() -> None:
+    truth = TRUTH.token_ids
+    draft = Says([truth[0], wrong(truth[1]), 5])
+    verifier = level(draft=draft)
+    verifier.step(CONTEXT, 10)
+    ((tokens, logits),) = draft.seen
+    assert tokens == [CONTEXT[-1], *draft.tokens]
+    assert logits.tobytes() == DECODER.forward([*CONTEXT, *draft.tokens], KVCache(DECODER.config))[-4:].tobytes()
+    verifier.step([*CONTEXT, *truth[:2]], 1)  # nothing is proposed, and yet there is something to see
+    assert draft.seen[1][0] == truth[1:2]
+
+
+def test_ids_that_a_level_above_does_not_have_are_never_chosen_nor_taken() -> None:
+    """Padding of a matrix is cut off before anything looks at it."""
+    chosen = TRUTH.token_ids[0]
+    draft = Says([chosen, 1])
+    narrow = level(draft=draft, vocab_size=chosen)
+    step = narrow.step(CONTEXT, 10)
+    row = np.frombuffer(TRUTH.logits[0], np.float32)[:chosen]
+    assert step.tokens == [int(row.argmax())]
+    assert step.logits.tobytes() == row.tobytes()
+    assert (draft.statistics.num_asked, draft.statistics.num_proposed) == (4, 0)
+    assert draft.seen[0][1].shape == (1, chosen)
+
+
+def test_a_context_with_a_token_beyond_the_models_rows_is_nothing_to_draft_from() -> None:
+    assert level().propose([1, VOCAB_SIZE, 2], 4).tokens == []
 
 
 def test_a_token_that_is_right_again_after_a_wrong_one_does_not_count() -> None:
@@ -87,8 +137,10 @@ def test_near_the_last_position_the_draft_is_asked_for_what_fits(left: int) -> N
 
 def test_proposals_without_a_threshold_are_as_many_as_were_asked_for() -> None:
     drafting = level()
-    assert drafting.propose(CONTEXT, 7) == TRUTH.token_ids[:7]
-    assert drafting.statistics.num_proposed == 7
+    proposal = drafting.propose(CONTEXT, 7)
+    assert proposal.tokens == TRUTH.token_ids[:7]
+    assert proposal.distributions == []  # nothing was drawn at random
+    assert drafting.statistics.num_proposed == 0  # the level above counts them
 
 
 def test_proposals_stop_behind_the_first_token_that_is_not_certain_enough() -> None:
@@ -97,25 +149,24 @@ def test_proposals_stop_behind_the_first_token_that_is_not_certain_enough() -> N
         logits = np.frombuffer(row, np.float32)
         exponentials = np.exp(logits.astype(np.float64) - logits.max())
         probabilities.append(exponentials[token] / exponentials.sum())
-    for threshold in (*(p + delta for p in probabilities for delta in (-1e-9, 0, 1e-9)), 0.0, 1.0):
+    for threshold in (*(p + delta for p in probabilities for delta in (-1e-6, 1e-6)), 0.0, 1.0):
         below = [index for index, p in enumerate(probabilities[:8]) if p < threshold]
         expected = below[0] + 1 if below else 8
-        assert level(confidence=threshold).propose(CONTEXT, 8) == TRUTH.token_ids[:expected]
+        assert level(confidence=threshold).propose(CONTEXT, 8).tokens == TRUTH.token_ids[:expected]
 
 
 def test_a_drafts_own_draft_changes_nothing_about_its_proposals_but_the_work() -> None:
     for confidence in (0.0, 0.2, 0.6):
         alone = level(confidence=confidence)
-        helped = level(draft=level(noisy_copy(noise=0.0).decoder), confidence=confidence)
+        helped = level(draft=level(decoder_of(noisy_copy(noise=0.0))), confidence=confidence)
         assert helped.propose(CONTEXT, 9) == alone.propose(CONTEXT, 9)
         assert helped.statistics.num_forwards <= alone.statistics.num_forwards
-        assert helped.statistics.num_proposed == alone.statistics.num_proposed
 
 
 @pytest.mark.parametrize(("length", "expected"), [(MAX_POSITIONS - 2, 3), (MAX_POSITIONS, 1), (MAX_POSITIONS + 1, 0)])
 def test_a_draft_proposes_up_to_its_last_position_and_nothing_beyond(length: int, expected: int) -> None:
     drafting = level()
-    assert len(drafting.propose([2] * length, 16)) == expected
+    assert len(drafting.propose([2] * length, 16).tokens) == expected
 
 
 def test_a_draft_in_a_shared_session_takes_its_tokens_back() -> None:
@@ -133,7 +184,7 @@ def test_a_draft_with_its_own_session_goes_on_where_the_contexts_agree() -> None
     before = drafting.statistics.num_forwards
     other = [*CONTEXT, TRUTH.token_ids[0], wrong(TRUTH.token_ids[1]), 5]
     expected = greedy_by_hand(DECODER, other, 2).token_ids
-    assert drafting.propose(other, 2) == expected
+    assert drafting.propose(other, 2).tokens == expected
     assert drafting.statistics.num_forwards == before + 2
     assert drafting.session.tokens == [*other, expected[0]]
 
@@ -148,9 +199,9 @@ def test_a_draft_with_its_own_session_goes_on_where_the_contexts_agree() -> None
     ],
 )
 def test_a_probability_is_the_softmax(logits: list[float], probability: float) -> None:
-    assert _probability(np.array(logits, np.float32), 0) == probability
+    assert top_probability(np.array(logits, np.float32)) == probability
 
 
 def test_a_probability_of_what_is_not_a_number_passes_no_threshold() -> None:
     for logits in ([np.nan] * 3, [np.inf, 0.0, 0.0]):
-        assert not _probability(np.array(logits, np.float32), 0) >= 0.0
+        assert not top_probability(np.array(logits, np.float32)) >= 0.0

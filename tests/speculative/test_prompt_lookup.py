@@ -40,17 +40,14 @@ def test_any_history_gives_what_a_search_of_the_context_gives(
     """Every step keeps some part of the last context and goes on: new tokens, rejected ones, new prompts."""
     draft = lookup(*lengths)
     context: list[int] = []
-    num_proposed = 0
     for kept, added, num_tokens in changes:
         context = [*context[: round(kept * len(context))], *added]
         given_context = tuple(context)
         found = draft.propose(given_context, num_tokens)
         assert found.tokens == naive(context, num_tokens, *lengths)
         assert found.distributions == []
-        num_proposed += len(found.tokens)
-    assert draft.statistics.num_proposed == num_proposed
     assert draft.statistics.num_forwards == len(changes)
-    assert draft.statistics.num_accepted == 0
+    assert draft.statistics.num_proposed == 0  # that is counted by whoever judges the proposals
 
 
 def test_the_longest_ngram_wins_and_then_the_latest_place() -> None:

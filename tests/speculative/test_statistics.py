@@ -32,26 +32,36 @@ def test_a_forward_pass_is_counted_and_timed_even_when_it_fails() -> None:
     assert level.seconds > first
 
 
-ROUND = st.lists(st.tuples(*[st.integers(0, 9)] * 3, st.floats(0, 10)), min_size=2, max_size=2)
+def test_proposals_are_counted_by_place() -> None:
+    level = LevelStatistics("a")
+    level.count(8, 3, 2)
+    level.count(4, 4, 0)
+    level.count(1, 1, 1)
+    level.count(5, 0, 0)
+    assert (level.num_asked, level.num_proposed, level.num_accepted) == (18, 8, 3)
+    assert level.proposed_by_position == [3, 2, 2, 1]
+    assert level.accepted_by_position == [2, 1]
+
+
+ROUND = st.lists(st.tuples(*[st.integers(0, 9)] * 4, st.floats(0, 10)), min_size=2, max_size=2)
 
 
 @given(rounds=st.lists(ROUND, max_size=8))
 def test_the_entries_of_a_trace_are_what_each_round_added(
-    rounds: list[list[tuple[int, int, int, float]]],
+    rounds: list[list[tuple[int, int, int, int, float]]],
 ) -> None:
-    levels = [LevelStatistics("target"), LevelStatistics("draft", 5, 4, 3, 2.0)]  # one has a past
+    levels = [LevelStatistics("target"), LevelStatistics("draft", 5, 4, 3, 6, 2.0)]  # one has a past
     trace = Trace(levels)
     for added in rounds:
         trace.begin_round()
-        for level, (proposed, accepted, forwards, seconds) in zip(levels, added, strict=True):
-            level.num_proposed += proposed
-            level.num_accepted += accepted
+        for level, (asked, proposed, accepted, forwards, seconds) in zip(levels, added, strict=True):
+            level.count(asked, proposed, accepted)
             level.num_forwards += forwards
             level.seconds += seconds
         trace.end_round()
     assert trace.num_rounds == len(rounds)
     expected = [
-        TraceEntry(number, level.name, *part[:3], pytest.approx(part[3], abs=1e-9))  # type: ignore[arg-type]
+        TraceEntry(number, level.name, *part[:4], pytest.approx(part[4], abs=1e-9))  # type: ignore[arg-type]
         for number, added in enumerate(rounds)
         for level, part in zip(levels, added, strict=True)
     ]

@@ -82,7 +82,7 @@ def test_what_one_prompt_left_serves_the_next() -> None:
     assert draft.propose([1], 1).tokens == [5]
     assert draft.propose([0, 1, 2], 4).tokens == []
     statistics = draft.statistics
-    assert (statistics.num_proposed, statistics.num_forwards, statistics.num_accepted) == (3, 4, 0)
+    assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (4, 0, 0)
 
 
 def test_a_draft_that_is_not_confident_proposes_nothing() -> None:
