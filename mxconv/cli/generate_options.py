@@ -8,7 +8,10 @@ DRAFT = Annotated[
     list[str] | None,
     typer.Option(help="A further draft below the others, as for quantize: prompt-lookup, ngram:TABLE. Repeatable."),
 ]
-LEVELS = Annotated[str | None, typer.Option(help="Comma-separated levels to use, the target first; all by default.")]
+LEVELS = Annotated[
+    str | None,
+    typer.Option(help="Comma-separated levels to use, the target first; by default what tuning chose, or all."),
+]
 NUM_DRAFT_TOKENS = Annotated[
     str | None,
     typer.Option(help="Draft tokens a round: one number, or one a draft level: 8,4. auto: what pays, measured."),
