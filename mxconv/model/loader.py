@@ -87,7 +87,8 @@ class LoadedPackage:
             self.package = self._stack.enter_context(Package(path))
             self.config = ModelConfig.from_file(path / "config.json")
             self.tokenizer = Tokenizer.from_folder(path)
-            self._vocabulary = Vocabulary.of_folder(path)  # of the last level that was loaded
+            self._target_vocabulary = Vocabulary.of_folder(path)
+            self._vocabulary = self._target_vocabulary  # of the last level that was loaded
             chosen = _choose(self.package, levels)
             target = self._target_weights()
             self.levels: list[LoadedLevel] = []
@@ -113,6 +114,8 @@ class LoadedPackage:
     def _load(self, record: LevelRecord, target: Weights, place: Path | None) -> LoadedLevel:
         """One level, below those that are loaded already; `place` is its folder or file."""
         above = self.levels[-1].tokenizer if self.levels else self.tokenizer
+        if record.kind not in ("model", *LOOK_UPS):  # the target's own tokens again, whatever stands above
+            self._vocabulary = self._target_vocabulary
         if record.kind == "target":
             return LoadedLevel(record, self.matrices.decoder(self.config, target, record.name), self.tokenizer)
         if record.kind == "self-draft":

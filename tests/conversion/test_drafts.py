@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -6,34 +7,12 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
 
-from mxconv.conversion.drafts import DraftSpec, parse_draft
+from mxconv.checkpoint.ngram_file import write_ngram_table
 from mxconv.errors import CheckpointError, MxconvError, PackageError
+from mxconv.model.loader import LoadedPackage
+from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.train.ngram import train_ngram
 from mxconv.verify import verify
-
-
-def test_a_specification_names_kind_place_and_parameters() -> None:
-    assert parse_draft("checkpoint:a/b") == DraftSpec("checkpoint", "a/b")
-    assert parse_draft("package:C:/x,num_draft_tokens=3,confidence=0.25") == DraftSpec("package", "C:/x", 3, 0.25)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("small", "--draft small: kind 'small'; checkpoint:PATH_OR_ID or package:PATH_OR_ID is required."),
-        ("model:x", "--draft model:x: kind 'model'; checkpoint:PATH_OR_ID or package:PATH_OR_ID is required."),
-        ("package:", "--draft package:: kind 'package'; checkpoint:PATH_OR_ID or package:PATH_OR_ID is required."),
-        ("package:x,depth=2", "parameter 'depth'; num_draft_tokens or confidence is required."),
-        ("package:x,num_draft_tokens=many", "num_draft_tokens is 'many'; a number is required."),
-        ("package:x,confidence=", "confidence is ''; a number is required."),
-        ("package:x,num_draft_tokens=0", "num_draft_tokens 0, confidence 0.4; 1 to 64 and 0 to 1 are required."),
-        ("package:x,num_draft_tokens=65", "num_draft_tokens 65, confidence 0.4; 1 to 64 and 0 to 1 are required."),
-        ("package:x,confidence=nan", "num_draft_tokens 8, confidence nan; 1 to 64 and 0 to 1 are required."),
-    ],
-)
-def test_a_specification_that_cannot_be_is_refused(text: str, message: str) -> None:
-    with pytest.raises(MxconvError) as caught:
-        parse_draft(text)
-    assert str(caught.value).startswith(f"--draft {text}: ") and str(caught.value).endswith(message)
 
 
 def test_a_draft_travels_in_a_folder_of_its_own_and_is_verified_with_the_rest(tmp_path: Path) -> None:
@@ -61,23 +40,77 @@ def error_of(folder: Path, draft: str) -> str:
     return str(caught.value)
 
 
-def test_a_draft_needs_the_vocabulary_of_the_target(tmp_path: Path) -> None:
+def test_a_draft_with_another_tokenizer_is_recorded_as_such_and_trusted_less(tmp_path: Path) -> None:
     folder, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "d")
     changed = json.loads((draft / "tokenizer.json").read_text())
-    changed["model"]["vocab"]["~"] = 95000
+    changed["model"]["vocab"]["~"] = 95
     (draft / "tokenizer.json").write_text(json.dumps(changed))
+    level = quantize(folder, tmp_path / "other", drafts=(f"checkpoint:{draft}",)).levels[-1]
+    assert (level.shares, level.confidence) == ([], 0.65)
+    (draft / "tokenizer.json").unlink()
     assert error_of(folder, f"checkpoint:{draft}") == (
-        f"--draft {draft}: its tokenizer.json differs from that of {folder}; the same vocabulary is required. "
-        "Choose a draft of the same family."
+        f"--draft {draft}: it has no tokenizer.json; both are required, to translate between them through text. "
+        "Copy it from the model's source."
     )
 
 
-def test_a_draft_needs_the_vocabulary_size_of_the_target(tmp_path: Path) -> None:
-    folder, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "d", vocab_size=64)
-    shutil.copy(folder / "tokenizer.json", draft / "tokenizer.json")
-    assert error_of(folder, f"checkpoint:{draft}") == (
-        f"--draft {draft}: vocab_size 64, and 96 in {folder}; the same size is required."
+def test_a_draft_may_be_padded_to_more_rows_but_every_token_needs_one(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "m")
+    padded = write_tiny_llama(tmp_path / "d", vocab_size=128)
+    shutil.copy(folder / "tokenizer.json", padded / "tokenizer.json")
+    assert quantize(folder, tmp_path / "padded", drafts=(f"checkpoint:{padded}",)).levels[-1].shares == ["tokenizer"]
+    short = write_tiny_llama(tmp_path / "s", vocab_size=64)
+    shutil.copy(folder / "tokenizer.json", short / "tokenizer.json")
+    assert error_of(folder, f"checkpoint:{short}") == (
+        f"--draft {short}: {short} has tokens up to 95 and vocab_size 64; a row for each token is required. "
+        "Choose another model."
     )
+
+
+def test_look_ups_and_variants_are_levels_without_files_of_their_own(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "m")
+    write_ngram_table(train_ngram([folder / "config.json"], folder, min_count=1), tmp_path / "words.table")
+    drafts = ("layer-skip:a0+m1", "streaming:sink=2,window=9", f"ngram:{tmp_path / 'words.table'},confidence=0.2")
+    manifest = quantize(folder, tmp_path / "p", drafts=drafts)
+    skip, stream, table = manifest.levels[2:]
+    assert (skip.name, skip.kind, skip.skipped, skip.shares) == (
+        "layer-skip", "layer-skip", "a0+m1", ["weights", "kv_cache", "tokenizer"],
+    )  # fmt: skip
+    assert (stream.kind, stream.sink, stream.window, stream.path) == ("streaming", 2, 9, None)
+    assert (table.kind, table.path, table.confidence) == ("ngram", "drafts/3-words/words.table", 0.2)
+    assert verify(tmp_path / "p").ok
+    with LoadedPackage(tmp_path / "p") as loaded:
+        generation = Hierarchy(loaded.levels).generate([5, 6, 7], 20)
+        plain = Hierarchy(loaded.levels[:1]).generate([5, 6, 7], 20)
+        assert generation.token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize(
+    ("drafts", "message"),
+    [
+        (
+            ("prompt-lookup", "streaming"),
+            "--draft prompt-lookup: a look-up, with streaming below it; only a model can use a draft. "
+            "Give look-ups last.",
+        ),
+        (("layer-skip:9",), "skipped layers '9': layer 9; layers of the model, 0 to 1, are required. Name layers as"),
+        (("ngram:/nowhere/table",), "/nowhere/table: no such file; a readable file is required."),
+    ],
+)
+def test_levels_that_cannot_stand_where_they_are_put_are_refused(
+    tmp_path: Path, drafts: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(MxconvError, match=re.escape(message)):
+        quantize(write_tiny_llama(tmp_path / "m"), tmp_path / "p", drafts=drafts)
+
+
+def test_a_table_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    folder, other = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "o", vocab_size=90)
+    write_ngram_table(train_ngram([folder / "config.json"], other, min_count=1), tmp_path / "table")
+    with pytest.raises(
+        CheckpointError, match=r"table: its tokens are of a tokenizer\.json with SHA-256 .*Run `mxconv train"
+    ):
+        quantize(folder, tmp_path / "p", drafts=(f"ngram:{tmp_path / 'table'}",))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])

@@ -14,6 +14,7 @@ import torch
 from checkpoints import TINY_LLAMA, llama_tensors, write_safetensors, write_tiny_llama, write_tiny_tokenizer
 from packages import header_of
 
+from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import FILE_NAME, FileRecord, Manifest, TunedRecord, read_manifest
 from mxconv.checkpoint.source import open_checkpoint
@@ -366,18 +367,59 @@ def test_a_model_level_without_a_path_is_refused(tmp_path: Path) -> None:
         LoadedPackage(package)
 
 
-def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    package = three_levels(tmp_path)
+def replace_small(package: Path, **config: Any) -> None:
+    """Another model in the folder of the package's small draft."""
     folder = package / "drafts/1-small"
     for path in folder.iterdir():  # they are links into the source
         path.unlink()
-    write_tiny_llama(folder, seed=1, vocab_size=90)
+    write_tiny_llama(folder, seed=1, **config)
+
+
+def test_a_draft_with_other_tokens_than_the_manifest_says_is_refused(tmp_path: Path) -> None:
+    package = three_levels(tmp_path)
+    replace_small(package, vocab_size=90)
     rewrite(package)
-    message = "package: level small has a vocabulary of 90 tokens; the target's 96 are required. Choose a draft of the"
+    message = (
+        "drafts/1-small/tokenizer.json: differs from that of the level above small, which the manifest says it shares; "
+        "the same tokens are required. Convert again."
+    )
     with pytest.raises(ModelError, match=message):
         LoadedPackage(package)
     with LoadedPackage(package, ["target", "mxfp4"]) as loaded:
         assert len(loaded.levels) == 2
+
+
+@pytest.mark.parametrize(("num_rows", "works"), [(90, False), (96, True), (200, True)])
+def test_a_draft_may_have_padding_but_needs_a_row_for_every_token(tmp_path: Path, num_rows: int, works: bool) -> None:
+    package = three_levels(tmp_path)
+    tokenizer = (package / "drafts/1-small/tokenizer.json").read_bytes()
+    replace_small(package, vocab_size=num_rows)
+    (package / "drafts/1-small/tokenizer.json").write_bytes(tokenizer)
+    rewrite(package)
+    if works:
+        with LoadedPackage(package) as loaded:
+            small = loaded.levels[-1]
+            assert small.decoder is not None and small.decoder.config.vocab_size == num_rows
+            assert small.tokenizer is loaded.tokenizer
+    else:
+        message = (
+            "level small and its target have 90 and 96 rows of tokens; 96 tokens need 96 rows in both, 90 are there"
+        )
+        with pytest.raises(ModelError, match=message):
+            LoadedPackage(package)
+
+
+def test_further_drafts_stand_below_the_packages_own(tmp_path: Path) -> None:
+    package = three_levels(tmp_path)
+    other = write_tiny_llama(tmp_path / "other", seed=2, vocab_size=90)
+    specs = [parse_draft(text) for text in ("layer-skip:m1", f"checkpoint:{other}", "token-recycling")]
+    with LoadedPackage(package, drafts=specs) as loaded:
+        names = [level.name for level in loaded.levels]
+        assert names == ["target", "mxfp4", "small", "layer-skip", "other", "token-recycling"]
+        tokenizers = [level.tokenizer is loaded.tokenizer for level in loaded.levels]
+        assert tokenizers == [True, True, True, True, False, False]
+        assert loaded.levels[-1].tokenizer is loaded.levels[-2].tokenizer  # a look-up speaks as the level above
+        assert loaded.levels[4].record.confidence == 0.65
 
 
 def test_a_referenced_source_that_is_gone_is_not_looked_for_on_the_hub(
