@@ -57,7 +57,7 @@ class SimulatedMachine:
         """One generation; the prompt goes through the level alone and is not counted."""
         end = self.num_tokens + num_tokens
         pace.learn(Choice(0, 0), Outcome(0, 0, prompt, 0.0, self._told(0.2 * prompt)))
-        self._missed = [missed + prompt for missed in self._missed]
+        self._missed = [prompt] * len(self.drafts)
         self.num_tokens += 1
         while self.num_tokens < end:
             limit = end - self.num_tokens - 1
