@@ -104,13 +104,6 @@ def test_a_segment_table_survives_the_record() -> None:
     assert (record.num_escapes, record.rescale_factor) == (7, 0.5)
 
 
-def test_a_tensor_is_found_by_name(package: Path) -> None:
-    manifest = read_manifest(package)
-    found = manifest.tensor("model.norm.weight")
-    assert found is not None and found.shape == [16]
-    assert manifest.tensor("none") is None
-
-
 @pytest.mark.parametrize("path", ["a", "a/b.c", "drafts/1-x/model.safetensors", "...", "ü/日本"])
 def test_plain_relative_paths_are_allowed(path: str) -> None:
     assert check_relative(path) == path

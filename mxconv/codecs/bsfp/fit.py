@@ -6,9 +6,10 @@ only 2^R patterns, and what it does not reach escapes, at 16 stored bits and the
     error / signal + price * escapes / weights
 
 over all cuts on a grid of 32 an octave, exactly, by dynamic programming on the histogram. Work and memory grow with the
-square of the number of cuts, so weights that spread over more than 32 octaves get a coarser grid below. The price follows from what
-a bit is worth: at the optimum of `bits per weight + draft error in dB` it is 24 * error * ln(10) / 10 / signal, with 24
-bits an escape. The same sum chooses the residual width, and whether row shifts pay for their byte a row.
+square of the number of cuts, so weights at very many exponents get a coarser grid where they are small. The price
+follows from what a bit is worth: at the optimum of `bits per weight + draft error in dB` it is
+24 * error * ln(10) / 10 / signal, with 24 bits an escape. The same sum chooses the residual width, and whether row
+shifts pay for their byte a row.
 """
 
 from collections.abc import Callable
