@@ -58,13 +58,15 @@ def verify(
     from mxconv.checkpoint.package_folder import find_package, is_hub_package
     from mxconv.checkpoint.source import open_checkpoint
     from mxconv.errors import PackageError
+    from mxconv.kernels.engine import usable_processors
     from mxconv.model.distribution import Sampling
     from mxconv.model.loader import LoadedPackage
     from mxconv.speculative.hierarchy import Hierarchy
     from mxconv.speculative.prompts import read_prompts
     from mxconv.speculative.selection import Selection
+    from mxconv.verification.decoding import verify_decoding
     from mxconv.verify import verify as verify_package
-    from mxconv.verify import verify_decoding, write_certificate
+    from mxconv.verify import write_certificate
 
     prompts = read_prompts(decode) if decode else []
     if write and is_hub_package(package):
@@ -77,7 +79,7 @@ def verify(
     with ExitStack() as stack:
         checkpoint = stack.enter_context(open_checkpoint(source, revision=revision)) if source else None
         progress = stack.enter_context(progress_bars())
-        verification = verify_package(folder, checkpoint, progress)
+        verification = verify_package(folder, checkpoint, progress, usable_processors() if threads is None else threads)
     if prompts and verification.ok:
         with progress_bars("prompts") as progress:
             specs = [parse_draft(text) for text in draft or ()]
