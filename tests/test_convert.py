@@ -94,8 +94,7 @@ def rebuilt(package: Path) -> dict[str, bytes]:
 
 
 def record_of(manifest: Manifest, name: str) -> tuple[str, str]:
-    record = manifest.tensor(name)
-    assert record is not None
+    record = next(record for record in manifest.tensors if record.name == name)
     return record.codec, record.reason
 
 

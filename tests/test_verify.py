@@ -191,6 +191,20 @@ def test_a_loss_counts_only_where_the_manifest_declares_it(tmp_path: Path) -> No
     assert failures(verify(tmp_path / "p"))["w"].status == "mismatch"
 
 
+@each_codec
+def test_any_number_of_threads_finds_the_same(tmp_path: Path, source: Path, codec: str) -> None:
+    quantize(source, tmp_path / "p", **CODECS[codec])
+    patch_array(tmp_path / f"p/{codec}.safetensors", f"{MATRIX}.codes", 0, b"\xff\x11")
+    other = write_tiny_llama(tmp_path / "other", hidden_size=32, seed=1)
+    for against in (None, source, other):
+        found = []
+        for num_threads in (1, 2, 5):
+            with open_checkpoint(against or source) as checkpoint:
+                found.append(verify(tmp_path / "p", checkpoint if against else None, num_threads=num_threads))
+        assert found[0].damaged_files == [f"{codec}.safetensors"]
+        assert found[0] == found[1] == found[2]
+
+
 def test_a_certificate_is_stored_and_the_package_stays_valid(tmp_path: Path, source: Path) -> None:
     quantize(source, tmp_path / "p")
     write_certificate(tmp_path / "p", compare(tmp_path / "p", source))

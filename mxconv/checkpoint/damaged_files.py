@@ -1,11 +1,11 @@
 """Whether the files of a package are those that its manifest lists."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.manifest import Manifest
+from mxconv.checkpoint.hashing import FileHash
+from mxconv.checkpoint.manifest import FileRecord, Manifest
 from mxconv.checkpoint.package import inside
-from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.progress import Progress, silent
 
@@ -16,16 +16,66 @@ def damaged_files(path: Path, manifest: Manifest, progress: Progress = silent) -
     Raises:
         PackageError: a file is missing, no regular file, or cannot be read.
     """
-    total = sum(record.num_bytes for record in manifest.files)
-    done, damaged = 0, []
-    for record in manifest.files:
-        file = inside(path, record.path)
-        try:
-            is_whole = check_regular_file(file) == record.num_bytes and sha256_file(file) == record.sha256
-        except CheckpointError as error:
-            raise PackageError(f"{error} It is part of the package {path}.") from error
-        if not is_whole:
-            damaged.append(record.path)
-        done += record.num_bytes
+    total, done = sum(record.num_bytes for record in manifest.files), 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
         progress("hash package", done, total)
-    return damaged
+
+    checks = [FileCheck(path, record, advance) for record in manifest.files]
+    for check in checks:
+        while check.advance():
+            pass
+    return [check.name for check in checks if check.is_damaged]
+
+
+class FileCheck:
+    """One file of a package, hashed in pieces; one of another length is not read."""
+
+    def __init__(self, package: Path, record: FileRecord, progress: Callable[[int], None]) -> None:
+        """Look at the file.
+
+        Args:
+            package: the package's folder.
+            record: what the manifest says of the file.
+            progress: called with the number of bytes of each chunk once it is hashed.
+
+        Raises:
+            PackageError: it is missing, no regular file, or leads out of the package.
+        """
+        self.name, self._package, self._record, self._progress = record.path, package, record, progress
+        try:
+            self._hash = FileHash(inside(package, record.path), progress)
+        except CheckpointError as error:
+            raise self._explained(error) from error
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether length or SHA-256 is another; known once `advance` returned False."""
+        return self._has_other_length or self._hash.hexdigest() != self._record.sha256
+
+    def is_ready(self) -> bool:
+        """Always: the file is there."""
+        return True
+
+    def advance(self) -> bool:
+        """Hash a piece; False after the last one.
+
+        Raises:
+            PackageError: the file cannot be read.
+        """
+        if self._has_other_length:
+            self._progress(self._record.num_bytes)
+            return False
+        try:
+            return self._hash.advance()
+        except CheckpointError as error:
+            raise self._explained(error) from error
+
+    @property
+    def _has_other_length(self) -> bool:
+        return self._hash.num_bytes_in_file != self._record.num_bytes
+
+    def _explained(self, error: CheckpointError) -> PackageError:
+        return PackageError(f"{error} It is part of the package {self._package}.")

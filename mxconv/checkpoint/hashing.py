@@ -28,7 +28,7 @@ class FileHash:
         self.num_bytes = 0  # hashed so far
         self.is_finished = False
         self._digest = hashlib.sha256()
-        check_regular_file(path)
+        self.num_bytes_in_file = check_regular_file(path)
 
     def is_ready(self) -> bool:
         """Always: the file is there."""

@@ -228,9 +228,6 @@ class Manifest(Record):
         blank = json.dumps(self.model_copy(update={"manifest_sha256": NO_DIGEST}).model_dump(), indent=1).encode()
         return _with_digest(blank, hashlib.sha256(blank).hexdigest())
 
-    def tensor(self, name: str) -> TensorRecord | None:
-        return next((record for record in self.tensors if record.name == name), None)
-
 
 def read_manifest(package: Path) -> Manifest:
     """Read and check `mxconv.json`.

@@ -74,7 +74,7 @@ def quantize(
     with open_checkpoint(source, revision=revision) as checkpoint, progress_bars() as progress:
         if dry_run:
             preparation = prepare(checkpoint, options, progress)
-            result = _plan(preparation, output)
+            result = _plan(preparation, output, time.perf_counter() - begin)
         else:
             manifest = convert(checkpoint, output, options, progress)
             num_bytes_source = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
@@ -106,7 +106,8 @@ def _result(manifest: "Manifest", output: Path, num_bytes_source: int, seconds: 
     }
 
 
-def _plan(preparation: "Preparation", output: Path) -> dict[str, Any]:
+def _plan(preparation: "Preparation", output: Path, seconds: float) -> dict[str, Any]:
+    from mxconv.conversion.describe import levels_of
     from mxconv.conversion.layout import quantized_arrays
 
     tensors = []
@@ -135,6 +136,8 @@ def _plan(preparation: "Preparation", output: Path) -> dict[str, Any]:
         "num_bytes_package": linked + sum(shard.num_bytes for shard in preparation.layout.shards),
         "bits_per_weight": preparation.bits_per_weight,
         "lossless": preparation.is_lossless,
+        "seconds": seconds,
+        "levels": [level.model_dump() for level in levels_of(preparation)],
         "tensors": tensors,
     }
 

@@ -10,7 +10,6 @@ from mxconv.cli.generate_options import (
     CONFIDENCE,
     DRAFT,
     KERNEL,
-    LEVELS,
     NUM_DRAFT_TOKENS,
     SEED,
     TEMPERATURE,
@@ -37,7 +36,9 @@ def verify(
         Path | None, typer.Option(help="Prompts (.jsonl, key `prompt`) to decode with and without drafts.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens a prompt for --decode.")] = 64,
-    levels: LEVELS = None,
+    levels: Annotated[
+        str | None, typer.Option(help="Comma-separated levels for --decode, the target first; all by default.")
+    ] = None,
     draft: DRAFT = None,
     num_draft_tokens: NUM_DRAFT_TOKENS = None,
     confidence: CONFIDENCE = None,
@@ -58,13 +59,15 @@ def verify(
     from mxconv.checkpoint.package_folder import find_package, is_hub_package
     from mxconv.checkpoint.source import open_checkpoint
     from mxconv.errors import PackageError
+    from mxconv.kernels.engine import usable_processors
     from mxconv.model.distribution import Sampling
     from mxconv.model.loader import LoadedPackage
     from mxconv.speculative.hierarchy import Hierarchy
     from mxconv.speculative.prompts import read_prompts
     from mxconv.speculative.selection import Selection
+    from mxconv.verification.decoding import verify_decoding
     from mxconv.verify import verify as verify_package
-    from mxconv.verify import verify_decoding, write_certificate
+    from mxconv.verify import write_certificate
 
     prompts = read_prompts(decode) if decode else []
     if write and is_hub_package(package):
@@ -77,12 +80,14 @@ def verify(
     with ExitStack() as stack:
         checkpoint = stack.enter_context(open_checkpoint(source, revision=revision)) if source else None
         progress = stack.enter_context(progress_bars())
-        verification = verify_package(folder, checkpoint, progress)
+        verification = verify_package(folder, checkpoint, progress, usable_processors() if threads is None else threads)
     if prompts and verification.ok:
         with progress_bars("prompts") as progress:
             specs = [parse_draft(text) for text in draft or ()]
             sampling = Sampling(temperature, top_k, top_p) if temperature else None
-            with LoadedPackage(folder, level_names(levels), kernel, threads, specs) as loaded:
+            # all levels, whatever tuning chose: the certificate is of the package
+            chosen = level_names(levels) or [level.name for level in verification.manifest.levels]
+            with LoadedPackage(folder, chosen, kernel, threads, specs) as loaded:
                 hierarchy = Hierarchy(loaded.levels, draft_lengths(num_draft_tokens), thresholds(confidence))
                 selection = Selection(sampling, seed=seed)
                 record = verify_decoding(loaded, hierarchy, prompts, max_new_tokens, selection, progress)

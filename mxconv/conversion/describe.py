@@ -56,7 +56,7 @@ def describe(
         options=preparation.record,
         lossless=preparation.is_lossless,
         bits_per_weight=preparation.bits_per_weight,
-        levels=_levels(preparation),
+        levels=levels_of(preparation),
         tensors=[_tensor_record(survey, encoded[survey.plan.name]) for survey in preparation.surveys],
         files=files,
     )
@@ -85,7 +85,7 @@ def _hash_package(staging: Staging, known: dict[str, FileRecord], progress: Prog
     return records
 
 
-def _levels(preparation: Preparation) -> list[LevelRecord]:
+def levels_of(preparation: Preparation) -> list[LevelRecord]:
     """The hierarchy: the target, the codec's own draft, then the models given with --draft."""
     options, dtype = preparation.options, preparation.main_dtype
     own = [shard.file_name for shard in preparation.layout.shards if shard.file_name.startswith(options.codec)]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import I64, U16
-from mxconv.codecs.bsfp.packing import PackedBsfp
+from mxconv.arrays import U16
+from mxconv.codecs.bsfp.packing import PackedBsfp, escape_offsets
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.mxfp4 import ScaleRule
 from mxconv.conversion.survey import Survey
@@ -66,25 +66,43 @@ def encode_tensor(
         written[name] += contiguous.nbytes
 
     plan, source = survey.plan, hashlib.sha256()
-    offset = np.zeros(1, np.int64)  # escapes so far
-    if plan.codec == "bsfp":
-        emit(f"{plan.name}.escape_offsets", offset)
-    for original, encoded in _slices(survey):
-        contiguous = np.ascontiguousarray(original)
+    for original, pieces in encoded_slices(survey, scale_rule):
         if hash_source:
-            source.update(contiguous.reshape(-1).view(np.uint8).data)
+            source.update(original.reshape(-1).view(np.uint8).data)
         if copy:
-            emit(plan.name, contiguous)
-        if plan.codec == "mxfp4":
-            for part, piece in mxfp4_pieces(survey, encoded, scale_rule).items():
-                emit(f"{plan.name}.{part}", piece)
-        elif plan.codec == "bsfp":
-            packed = bsfp_piece(survey, encoded)
-            for part, piece in bsfp_pieces(packed, offset).items():
-                emit(f"{plan.name}.{part}", piece)
-            offset = offset + len(packed.escape_high)
-        progress(contiguous.nbytes)
+            emit(plan.name, original)
+        for name, piece in pieces.items():
+            emit(name, piece)
+        progress(original.nbytes)
     return EncodedTensor(plan.name, source.hexdigest() if hash_source else None, dict(checksums))
+
+
+def encoded_slices(
+    survey: Survey, scale_rule: ScaleRule
+) -> Iterator[tuple[NDArray[np.generic], dict[str, NDArray[np.generic]]]]:
+    """A tensor slice by slice, and what is stored for it.
+
+    Args:
+        survey: its plan and table.
+        scale_rule: of MXFP4.
+
+    Yields:
+        The 16-bit rows, contiguous, and the piece of each stored array by its name: pieces adjoin, in ascending order.
+
+    Raises:
+        NonFiniteError: MXFP4 of a weight that is not finite.
+    """
+    plan, num_escapes, is_first = survey.plan, 0, True
+    for original, encoded in _slices(survey):
+        parts: dict[str, NDArray[np.generic]] = {}
+        if plan.codec == "mxfp4":
+            parts = _mxfp4_parts(survey, encoded, scale_rule)
+        elif plan.codec == "bsfp":
+            packed = _bsfp_piece(survey, encoded)
+            offsets = num_escapes + escape_offsets(packed)
+            parts = _bsfp_parts(packed) | {"escape_offsets": offsets if is_first else offsets[1:]}
+            num_escapes, is_first = int(offsets[-1]), False
+        yield np.ascontiguousarray(original), {f"{plan.name}.{part}": piece for part, piece in parts.items()}
 
 
 def tensor_sha256(survey: Survey) -> str:
@@ -95,14 +113,14 @@ def tensor_sha256(survey: Survey) -> str:
     return digest.hexdigest()
 
 
-def mxfp4_pieces(survey: Survey, patterns: U16, scale_rule: ScaleRule) -> dict[str, NDArray[np.generic]]:
+def _mxfp4_parts(survey: Survey, patterns: U16, scale_rule: ScaleRule) -> dict[str, NDArray[np.generic]]:
     """The stored arrays of some rows: `codes` and `scales`."""
     assert survey.plan.float_format is not None
     codes, scales = encode_mxfp4(patterns, survey.plan.float_format, scale_rule)
     return {"codes": codes, "scales": scales}
 
 
-def bsfp_piece(survey: Survey, patterns: U16) -> PackedBsfp:
+def _bsfp_piece(survey: Survey, patterns: U16) -> PackedBsfp:
     """Some rows as BSFP."""
     table = survey.table
     assert isinstance(table, SegmentTable)
@@ -110,23 +128,21 @@ def bsfp_piece(survey: Survey, patterns: U16) -> PackedBsfp:
     return encode_bsfp(patterns, table, shifts)
 
 
-def bsfp_pieces(packed: PackedBsfp, first_escape: I64) -> dict[str, NDArray[np.generic]]:
-    """The stored arrays of some rows; `first_escape` is (1,), how many escapes lie before them."""
-    in_tiles = packed.escape_counts.sum(axis=1, dtype=np.int64)
-    pieces: dict[str, NDArray[np.generic]] = {
+def _bsfp_parts(packed: PackedBsfp) -> dict[str, NDArray[np.generic]]:
+    """The stored arrays of some rows, but for the places of their escapes among all."""
+    parts: dict[str, NDArray[np.generic]] = {
         "codes": packed.codes,
         "residual_low": packed.residual_low,
         "scales": packed.scales,
         "escape_counts": packed.escape_counts,
-        "escape_offsets": first_escape + np.cumsum(in_tiles),
         "escape_positions": packed.escape_positions,
         "escape_high": packed.escape_high,
     }
     if packed.residual_high.shape[2]:
-        pieces["residual_high"] = packed.residual_high
+        parts["residual_high"] = packed.residual_high
     if packed.row_shifts is not None:
-        pieces["row_shifts"] = packed.row_shifts
-    return pieces
+        parts["row_shifts"] = packed.row_shifts
+    return parts
 
 
 def _slices(survey: Survey) -> Iterator[tuple[NDArray[np.generic], U16]]:

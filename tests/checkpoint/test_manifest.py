@@ -106,13 +106,6 @@ def test_a_segment_table_survives_the_record() -> None:
     assert (record.num_escapes, record.rescale_factor) == (7, 0.5)
 
 
-def test_a_tensor_is_found_by_name(package: Path) -> None:
-    manifest = read_manifest(package)
-    found = manifest.tensor("model.norm.weight")
-    assert found is not None and found.shape == [16]
-    assert manifest.tensor("none") is None
-
-
 def test_another_manifest_takes_the_place_of_the_old_one(package: Path) -> None:
     manifest = read_manifest(package)
     changed = manifest.model_copy(update={"levels": manifest.levels[:1]})

@@ -1,5 +1,6 @@
 """The fitted table: what it promises (bits, decibels), what it counts, and that it is always the same."""
 
+import tracemalloc
 from functools import cache
 
 import numpy as np
@@ -164,6 +165,22 @@ def test_a_wider_residual_never_escapes_more_at_the_same_price() -> None:
     assert wide.num_escapes < narrow.num_escapes
     assert wide.relative_error <= narrow.relative_error * 1.001
     assert fit(patterns, BF16, None, False).cost == min(narrow.cost, wide.cost)
+
+
+@both
+def test_weights_at_every_exponent_are_fitted_in_bounded_memory(kind: FloatFormat) -> None:
+    patterns = np.random.default_rng(0).integers(0, kind.infinity, (512, 512)).astype(np.uint16)
+    histogram = PatternHistogram(kind)
+    histogram.add(patterns)
+    tracemalloc.start()
+    try:
+        fitted = fit_table(histogram)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 200_000_000
+    assert fitted.num_escapes == len(encode(patterns, fitted.table).escape_high)
+    assert fitted.relative_error < 0.04  # the energy is in the upper octaves, which keep the whole grid
 
 
 def test_an_empty_tensor_has_a_table_too() -> None:

@@ -1,4 +1,4 @@
-"""Memory stays flat: a checkpoint of 600 MB, half of it one embedding, converts within 600 MB.
+"""Memory stays flat: a checkpoint of 600 MB, half of it one embedding, converts within 600 MB, and is verified so.
 
 Only a process of its own can say what its peak was. Run it alone with `pytest tests/conversion/test_memory.py -s`.
 """
@@ -14,6 +14,16 @@ import numpy as np
 import pytest
 
 LIMIT = 600_000_000  # bytes
+VERIFY_LIMIT = 250_000_000
+VERIFY = """
+import resource, sys
+from pathlib import Path
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.verify import verify
+with open_checkpoint(sys.argv[2]) as checkpoint:
+    assert verify(Path(sys.argv[1]), checkpoint, num_threads=2).lossless
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
 COLUMNS = 4096
 SHAPES = {"model.embed_tokens.weight": (36_864, COLUMNS)} | {
     f"model.layers.{n}.mlp.up_proj.weight": (18_432, COLUMNS) for n in range(2)
@@ -43,8 +53,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 def test_peak_memory_does_not_grow_with_the_model(source: Path, tmp_path: Path, codec: str) -> None:
     # a shell between: the kernel counts what a process was before its exec, and this one may have loaded a lot
-    command = ["sh", "-c", '"$@"; exit $?', "sh"]
-    command += [sys.executable, "-m", "mxconv.cli.main", "quantize", str(source), "-o", str(tmp_path / "p")]
+    python = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable]
+    command = [*python, "-m", "mxconv.cli.main", "quantize", str(source), "-o", str(tmp_path / "p")]
     run = subprocess.run(
         [*command, "--codec", codec, "--threads", "2", "--json"], check=True, capture_output=True, text=True
     )
@@ -52,5 +62,9 @@ def test_peak_memory_does_not_grow_with_the_model(source: Path, tmp_path: Path, 
     print(f"{codec}: {result['peak_rss_bytes'] / 1e6:.0f} MB at {result['input_gigabytes_per_second']:.3f} GB/s")
     assert result["num_bytes_source"] > LIMIT
     assert result["peak_rss_bytes"] < LIMIT
+    command = [*python, "-c", VERIFY, str(tmp_path / "p"), str(source)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    print(f"verify {codec}: {int(run.stdout) / 1e6:.0f} MB")
+    assert int(run.stdout) < VERIFY_LIMIT
     for path in (tmp_path / "p").glob("*.safetensors"):
         path.unlink()

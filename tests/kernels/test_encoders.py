@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mxconv.codecs.bsfp import histogram as reference_histogram
 from mxconv.codecs.bsfp import packing
-from mxconv.codecs.bsfp.fit import fit_table
+from mxconv.codecs.bsfp.fit import FittedTable, fit_table
 from mxconv.codecs.bsfp.histogram import PatternHistogram
 from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.bsfp.speq import paper_table
@@ -315,6 +315,19 @@ def test_fitted_tables_are_those_of_numpy(shape: tuple[int, int], kind: FloatFor
         histogram.add(patterns)
         for bits in (None, RESIDUAL_BITS[kind.name][-1]):
             assert encoders.fit_table(histogram, bits) == fit_table(histogram, bits)
+
+
+@cache
+def any_finite_patterns(kind: FloatFormat) -> tuple[PatternHistogram, FittedTable]:
+    histogram = PatternHistogram(kind)
+    histogram.add(np.random.default_rng(5).integers(0, kind.infinity, (256, 512)).astype(np.uint16))
+    return histogram, fit_table(histogram)
+
+
+@both
+def test_tables_of_weights_at_every_exponent_are_those_of_numpy(kind: FloatFormat) -> None:
+    histogram, expected = any_finite_patterns(kind)
+    assert encoders.fit_table(histogram) == expected
 
 
 @both

@@ -5,9 +5,11 @@ only 2^R patterns, and what it does not reach escapes, at 16 stored bits and the
 
     error / signal + price * escapes / weights
 
-over all cuts on a grid of 32 an octave, exactly, by dynamic programming on the histogram. The price follows from what
-a bit is worth: at the optimum of `bits per weight + draft error in dB` it is 24 * error * ln(10) / 10 / signal, with 24
-bits an escape. The same sum chooses the residual width, and whether row shifts pay for their byte a row.
+over all cuts on a grid of 32 an octave, exactly, by dynamic programming on the histogram. Work and memory grow with the
+square of the number of cuts, so weights at very many exponents get a coarser grid where they are small. The price
+follows from what a bit is worth: at the optimum of `bits per weight + draft error in dB` it is
+24 * error * ln(10) / 10 / signal, with 24 bits an escape. The same sum chooses the residual width, and whether row
+shifts pay for their byte a row.
 """
 
 from collections.abc import Callable
@@ -26,6 +28,7 @@ ESCAPE_BITS = 16  # position and high byte
 ESCAPE_PRICE = 24  # in bits: what it stores, and half as much again for the time that patching takes
 BITS_PER_DECIBEL = 1.0  # what one dB of draft signal-to-noise is worth, in stored bits a weight
 GRID_PER_OCTAVE = 32
+MAX_CUTS = 32 * GRID_PER_OCTAVE  # trained tensors have 200 to 500
 NUM_ROUNDS = 4  # of price and fit; the price settles within two
 
 
@@ -127,7 +130,7 @@ class _Sample:
         total = counts.sum()
         cumulative = _cumulative(counts.astype(np.float64))
         below = _at(cumulative, positions).sum(axis=0)
-        keep = _worth_a_cut(below, total)
+        keep = _spread(np.flatnonzero(_worth_a_cut(below, total)))
         cuts, positions, below = cuts[keep], positions[:, keep], below[keep]
         normalized = values / scales[:, None]
         sums = np.stack(
@@ -168,6 +171,15 @@ def _worth_a_cut(below: F64, total: int) -> Bool:
     spare = np.flatnonzero(~keep)[: max(0, NUM_CODES - int(keep.sum()))]
     keep[spare] = True
     return keep
+
+
+def _spread(cuts: I64) -> I64:
+    """At most `MAX_CUTS` of ascending cuts: the upper half, which holds the energy, and the others evenly thinned."""
+    upper = MAX_CUTS // 2
+    if len(cuts) <= MAX_CUTS:
+        return cuts
+    lower = np.linspace(0, len(cuts) - upper - 1, MAX_CUTS - upper).astype(np.int64)
+    return np.append(cuts[lower], cuts[-upper:])
 
 
 def _fit(histogram: PatternHistogram, sample: _Sample, residual_bits: int, choose: BestCuts) -> FittedTable:

@@ -1,0 +1,1 @@
+"""The rooms off verify.py: tensors, and decoding with and without drafts."""

@@ -1,0 +1,153 @@
+"""One tensor of a package: rebuilt, compared with the source or its recorded hash, and encoded again."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arrays import U16
+from mxconv.checkpoint.manifest import TensorRecord
+from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.source import Checkpoint
+from mxconv.codecs.float16 import FORMATS
+from mxconv.conversion.encode import encoded_slices
+from mxconv.conversion.plan import TensorPlan
+from mxconv.conversion.survey import Survey
+from mxconv.errors import MxconvError
+from mxconv.kernels.sha256 import HashStream, new_stream, update
+from mxconv.verification.rebuilt import RebuiltTensor
+
+Status = Literal["bit-exact", "lossy", "mismatch", "missing"]
+
+
+@dataclass(frozen=True)
+class TensorVerification:
+    """One tensor, rebuilt. `sha256_source` is the recorded one where no source was given."""
+
+    name: str
+    codec: str
+    status: Status
+    sha256_source: str | None = None
+    sha256_reconstructed: str | None = None
+    max_abs_error: float | None = None
+    detail: str = ""
+
+
+def verify_alone(package: Package, record: TensorRecord) -> TensorVerification:
+    """Rebuild a tensor and compare its hash with the recorded one."""
+    digest = new_stream()
+    try:
+        for rows in RebuiltTensor(package, record).slices():
+            _update([digest], [rows])
+    except MxconvError as error:
+        return TensorVerification(record.name, record.codec, "mismatch", record.sha256, detail=str(error))
+    found = digest.hexdigest()
+    is_exact = found == record.sha256
+    return TensorVerification(
+        record.name,
+        record.codec,
+        "bit-exact" if is_exact else _declared_loss(record),
+        record.sha256,
+        found,
+        0.0 if is_exact else None,
+    )
+
+
+def verify_with_source(package: Package, record: TensorRecord, source: Checkpoint) -> TensorVerification:
+    """Rebuild a tensor, compare it with the source bit for bit, and encode the draft again."""
+    tensor = source.tensors.get(record.name)
+    if tensor is None:
+        return TensorVerification(record.name, record.codec, "missing", detail="not in the source")
+    if tensor.shape != tuple(record.shape) or tensor.dtype not in (record.dtype, "F32"):
+        detail = f"source has {tensor.dtype} {list(tensor.shape)}, package {record.dtype} {record.shape}"
+        return TensorVerification(record.name, record.codec, "mismatch", detail=detail)
+    try:
+        return _compare(package, record, _survey_of(record, source))
+    except MxconvError as error:
+        return TensorVerification(record.name, record.codec, "mismatch", detail=str(error))
+
+
+def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVerification:
+    """In one pass: each slice of the source is encoded, rebuilt from the package, compared and hashed."""
+    rebuilt = RebuiltTensor(package, record) if package.has_target else None
+    digest, rebuilt_digest = new_stream(), new_stream()
+    max_abs_error, row = 0.0, 0
+    stale: set[str] = set()
+    offsets: Counter[str] = Counter()
+    for original, pieces in encoded_slices(survey, package.manifest.options.scale_rule):
+        for name, piece in pieces.items():
+            if not _is_stored(package, name, offsets[name], piece):
+                stale.add(name)
+            offsets[name] += piece.nbytes
+        if rebuilt is None:
+            _update([digest], [original])
+        else:
+            found = rebuilt.rows(row, row + len(original))
+            max_abs_error = max(max_abs_error, _max_abs_error(found, original, record.dtype))
+            _update([digest, rebuilt_digest], [original, found])
+        package.release(record, row, row + len(original))
+        row += len(original)
+    sha256 = digest.hexdigest()
+    sha256_rebuilt = sha256 if rebuilt is None else rebuilt_digest.hexdigest()
+    status: Status = "bit-exact" if sha256_rebuilt == sha256 else _declared_loss(record)
+    details = [f"{name} differs from what the source encodes to" for name in sorted(stale)]
+    if sha256 != record.sha256:
+        details.append("the source is not the one that was converted")
+    return TensorVerification(
+        record.name,
+        record.codec,
+        "mismatch" if details else status,
+        sha256,
+        sha256_rebuilt,
+        max_abs_error,
+        "; ".join(details),
+    )
+
+
+def _is_stored(package: Package, name: str, offset: int, piece: NDArray[np.generic]) -> bool:
+    """Whether an array of the package has these bytes at this offset."""
+    stored = package.arrays[name].array().reshape(-1).view(np.uint8)
+    return np.array_equal(stored[offset : offset + piece.nbytes], _bytes(piece))
+
+
+def _declared_loss(record: TensorRecord) -> Status:
+    """A difference is a loss where the manifest declares the tensor rescaled, and a mismatch anywhere else."""
+    return "lossy" if record.segments is not None and record.segments.rescale_factor != 1.0 else "mismatch"
+
+
+def _survey_of(record: TensorRecord, source: Checkpoint) -> Survey:
+    """The survey that a conversion of this tensor would have made, taken from its record."""
+    tensor = source.tensors[record.name]
+    plan = TensorPlan(
+        tensor,
+        record.codec,
+        record.reason,
+        FORMATS.get(record.dtype),
+        is_cast=tensor.dtype == "F32" and record.dtype != "F32",
+    )
+    if record.segments is None:
+        return Survey(plan)
+    table = record.segments.table(record.dtype)
+    return Survey(plan, table, record.segments.num_escapes, record.segments.rescale_factor)
+
+
+def _max_abs_error(found: NDArray[np.generic], original: NDArray[np.generic], dtype: str) -> float:
+    """Largest absolute difference of two slices; infinite where one is not finite and the bits differ."""
+    if np.array_equal(_bytes(found), _bytes(original)):  # as bytes: equal NaNs count as equal
+        return 0.0
+    if dtype not in FORMATS:
+        return float("inf")
+    values = [FORMATS[dtype].decode(cast(U16, array)).astype(np.float64) for array in (found, original)]
+    differences = np.abs(values[0] - values[1])[found != original]
+    return float(differences.max()) if np.isfinite(differences).all() else float("inf")
+
+
+def _update(digests: Sequence[HashStream], slices: Sequence[NDArray[np.generic]]) -> None:
+    update(digests, [_bytes(rows) for rows in slices])
+
+
+def _bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
