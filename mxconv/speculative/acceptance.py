@@ -82,7 +82,8 @@ class CoupledAcceptance:
         shares = distribution(logits, self.sampling)
         (support,) = shares.nonzero()
         # a token's noise is that of its id in one stream, so models with padded vocabularies hear the same
-        noise = np.random.Generator(np.random.Philox(key=[self.seed, position])).random(support[-1] + 1)[support]
+        key = np.array([self.seed, position], np.uint64)
+        noise = np.random.Generator(np.random.Philox(key=key)).random(support[-1] + 1)[support]
         with np.errstate(divide="ignore"):  # a noise of 0, once in 2^53, is minus infinity: never chosen
             return int(support[np.argmax(np.log(shares[support]) - np.log(-np.log(noise)))])
 

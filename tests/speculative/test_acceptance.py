@@ -1,0 +1,429 @@
+"""Which tokens stand: greedy and coupled ones are the target's own, rejection keeps every level's distribution.
+
+Chi-square tests count as failed below a tail of 1e-6, the probability of a false alarm of each; their seeds are fixed,
+so that what passes once always passes. Rules that are wrong on purpose fail the same tests.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from chi_square import FALSE_ALARM, chi_square_tail, tail_of_counts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from tiny_levels import (
+    VOCAB_SIZE,
+    assert_lossless,
+    by_hand,
+    decoder_of,
+    gumbel_max,
+    noisy_copy,
+    record,
+    self_draft,
+    target_level,
+    tiny_config,
+)
+
+from mxconv.errors import ModelError
+from mxconv.model.cache import KVCache
+from mxconv.model.distribution import Sampling, distribution
+from mxconv.model.loader import LoadedLevel
+from mxconv.speculative.acceptance import CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
+from mxconv.speculative.chain import Chain
+from mxconv.speculative.draft import Draft, Proposal
+from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.level import Level
+from mxconv.speculative.pace import FixedPace
+from mxconv.speculative.selection import MAX_SEED, Selection
+from mxconv.speculative.statistics import LevelStatistics
+
+PROMPT = [3, 1, 4, 1, 5, 9]
+SAMPLINGS = [Sampling(), Sampling(0.6), Sampling(1.5), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.7)]
+LOGITS = arrays(np.float32, st.tuples(st.integers(1, 6), st.just(7)), elements=st.integers(-3, 3).map(float))
+
+
+@st.composite
+def judged(draw: st.DrawFn) -> tuple[np.ndarray, list[int]]:
+    logits = draw(LOGITS)
+    tokens = draw(st.lists(st.integers(0, 6), min_size=len(logits) - 1, max_size=len(logits) - 1))
+    return logits, tokens
+
+
+# greedy
+
+
+@given(judged())
+def test_greedy_tokens_stand_up_to_the_first_that_is_not_the_most_likely(case: tuple[np.ndarray, list[int]]) -> None:
+    logits, proposed = case
+    best = [row.tolist().index(row.max()) for row in logits]
+    num_right = next((i for i, token in enumerate(proposed) if token != best[i]), len(proposed))
+    verdict = GreedyAcceptance().judge(logits, Proposal(proposed), 5)
+    assert verdict == Verdict(best[: num_right + 1])
+
+
+# coupled
+
+
+@given(judged(), st.integers(0, MAX_SEED), st.integers(0, 2**40), st.sampled_from(SAMPLINGS))
+def test_coupled_tokens_are_draws_whose_noise_is_that_of_their_position(
+    case: tuple[np.ndarray, list[int]], seed: int, position: int, sampling: Sampling
+) -> None:
+    logits, proposed = case
+    drawn = [gumbel_max(distribution(row, sampling), seed, position + i) for i, row in enumerate(logits)]
+    num_right = next((i for i, token in enumerate(proposed) if token != drawn[i]), len(proposed))
+    verdict = CoupledAcceptance(sampling, seed).judge(logits, Proposal(proposed), position)
+    assert verdict == Verdict(drawn[: num_right + 1])
+
+
+@given(st.integers(0, MAX_SEED), st.integers(0, 1000), st.integers(1, 500))
+def test_padding_of_a_vocabulary_changes_no_coupled_draw(seed: int, position: int, num_padding: int) -> None:
+    logits = np.random.default_rng(position).standard_normal(40).astype(np.float32)
+    padded = np.concatenate([logits, np.full(num_padding, -np.inf, np.float32)])
+    acceptance = CoupledAcceptance(Sampling(), seed)
+    assert acceptance.draw(logits, position) == acceptance.draw(padded, position)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("along", ["seeds", "positions"])
+def test_coupled_draws_have_the_targets_distribution(sampling: Sampling, along: str) -> None:
+    logits = np.array([0.3, -1.0, 1.2, 0.0, 0.9, -0.2], np.float32)
+    counts = np.zeros(6)
+    for i in range(6000):
+        seed, position = (i, 17) if along == "seeds" else (17, i)
+        counts[CoupledAcceptance(sampling, seed).draw(logits, position)] += 1
+    assert tail_of_counts(counts, distribution(logits, sampling)) > FALSE_ALARM
+
+
+def test_draws_at_neighbouring_positions_have_nothing_to_do_with_each_other() -> None:
+    logits = np.array([0.0, 0.5, 1.0], np.float32)
+    draws = [CoupledAcceptance(Sampling(), 3).draw(logits, position) for position in range(6001)]
+    counts = np.zeros((3, 3))
+    np.add.at(counts, (draws[:-1], draws[1:]), 1)
+    shares = distribution(logits, Sampling())
+    assert tail_of_counts(counts, np.tile(shares, (3, 1))) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("confidence", [0.0, 0.4])
+def test_coupled_output_is_the_same_tokens_from_the_same_logits_with_any_hierarchy(
+    sampling: Sampling, confidence: float
+) -> None:
+    levels = [target_level(), self_draft(), noisy_copy(noise=0.3), noisy_copy(noise=1.0, name="noisier")]
+    for seed, num_draft_tokens in ((0, 1), (12345, 4), (MAX_SEED, 9)):
+        for depth in range(1, 5):
+            hierarchy = Hierarchy(levels[:depth], [num_draft_tokens], [confidence])
+            assert_lossless(hierarchy, PROMPT, 20, selection=Selection(sampling, "coupled", seed))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 20),
+    st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=30),
+    st.builds(Sampling, st.floats(0.2, 3), st.integers(0, 30), st.floats(0, 1)),
+    st.integers(0, MAX_SEED),
+    st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.2, 10.0]), st.integers(1, 9)), max_size=3),
+)
+def test_any_hierarchy_draws_for_any_prompt_as_its_target_alone(
+    model: int, prompt: list[int], sampling: Sampling, seed: int, drafts: list[tuple[bool, float, int]]
+) -> None:
+    levels = [target_level(model), *(noisy_copy(model, noise, shares) for shares, noise, _ in drafts)]
+    hierarchy = Hierarchy(levels, [number for *_, number in drafts], [0.2] * len(drafts))
+    assert_lossless(hierarchy, prompt, 25, {1}, Selection(sampling, "coupled", seed))
+
+
+def test_drafts_that_share_the_noise_agree_more_often_than_independent_draws() -> None:
+    rates = {}
+    for accept in ("coupled", "rejection"):
+        hierarchy = Hierarchy([target_level(), noisy_copy(noise=0.1)], [4], [0.0])
+        counts = np.zeros(2)
+        for seed in range(12):
+            selection = Selection(Sampling(), accept, seed)  # type: ignore[arg-type]
+            draft = hierarchy.generate(PROMPT, 30, selection=selection).trace.statistics[1]
+            counts += draft.num_accepted, draft.num_proposed
+        rates[accept] = counts[0] / counts[1]
+    target, draft = decoder_of(target_level()), decoder_of(noisy_copy(noise=0.1))
+    contexts = [by_hand(target, PROMPT, 20, selection=Selection(Sampling(), seed=seed)).token_ids for seed in range(8)]
+    agreeing = [
+        float(distribution(ours, Sampling()) @ distribution(theirs, Sampling()))
+        for context in contexts
+        for ours, theirs in zip(
+            *(model.forward(context, KVCache(model.config)) for model in (target, draft)), strict=True
+        )
+    ]
+    assert rates["coupled"] > np.mean(agreeing) + 0.1
+    assert rates["rejection"] > np.mean(agreeing) + 0.1
+
+
+# rejection
+
+
+@dataclass
+class Markov:
+    """A model whose next token depends on the last one alone: distributions that can be written down.
+
+    Args:
+        table: (vocab_size, vocab_size) logits behind each token.
+    """
+
+    table: np.ndarray
+    name: str = "markov"
+
+    @property
+    def config(self) -> Any:
+        return tiny_config(64, num_layers=1, vocab_size=len(self.table))
+
+    def forward(self, tokens: Sequence[int], cache: KVCache, last_only: bool = False) -> np.ndarray:
+        cache.reserve(len(tokens))
+        cache.advance(len(tokens))
+        return self.table[list(tokens[-1:] if last_only else tokens)]
+
+
+def markov(name: str, table: np.ndarray) -> LoadedLevel:
+    return LoadedLevel(record(name), Markov(table))  # type: ignore[arg-type]
+
+
+@dataclass
+class Overheard:
+    """Passes proposals on and counts what followed which token."""
+
+    inner: Draft
+    vocab_size: int
+    counts: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = np.zeros((self.vocab_size, self.vocab_size))
+
+    @property
+    def statistics(self) -> LevelStatistics:
+        return self.inner.statistics
+
+    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+        proposal = self.inner.propose(context, num_tokens)
+        np.add.at(self.counts, ([context[-1], *proposal.tokens[:-1]], proposal.tokens), 1)
+        return proposal
+
+    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
+        self.inner.observe(tokens, logits)
+
+
+class Certain:
+    """A draft without chance: after token t always the next one."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.statistics = LevelStatistics("certain")
+        self.vocab_size = vocab_size
+
+    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+        return Proposal([(context[-1] + i) % self.vocab_size for i in range(1, num_tokens + 1)])
+
+    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
+        pass
+
+
+@dataclass
+class Tails:
+    """For each level and for the first two tokens: the tail of what came."""
+
+    of_levels: list[float]
+    of_pairs: float
+    acceptance_rates: list[float | None]
+
+    @property
+    def all(self) -> list[float]:
+        return [*self.of_levels, self.of_pairs]
+
+
+NUM_TEXTS = 1500
+VOCABULARY = 5  # tokens that all levels have
+
+
+def tables(sizes: Sequence[int] = (5, 5, 5), spread: float = 1.0) -> list[np.ndarray]:
+    """Logits of a target and of drafts that resemble it, the less the further down; each with its own padding."""
+    rng = np.random.default_rng(7)
+    largest = max(sizes)
+    common = rng.standard_normal((largest, largest)) * spread
+    made = []
+    for number, size in enumerate(sizes):
+        table = common + rng.standard_normal((largest, largest)) * 0.7 * number
+        made.append(table[:size, :size].astype(np.float32))
+    return made
+
+
+def tails(
+    made: list[np.ndarray],
+    sampling: Sampling,
+    confidence: Sequence[float] = (0.0, 0.0),
+    rule: Callable[[Sampling, int], RejectionAcceptance] = RejectionAcceptance,
+    last: Callable[[int], Draft] | None = None,
+) -> Tails:
+    """Many short texts, all from token 0."""
+    levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
+    acceptance = rule(sampling, 99)
+    statistics = [LevelStatistics(level.name) for level in levels]
+    chain = Chain(levels, [FixedPace(3), FixedPace(2)][: len(levels) - 1], list(confidence)[: len(levels) - 1])
+    target = chain.link(statistics, acceptance)
+    vocab_sizes = [min(len(table) for table in made[: number + 1]) for number in range(len(made))]
+    overheard: list[Overheard] = []
+    level: Level = target
+    for vocab_size in vocab_sizes[1:]:
+        (below,) = level.drafts
+        if level is not target and last is not None:
+            below = last(vocab_size)
+        overheard.append(Overheard(below, len(made[0])))
+        object.__setattr__(level, "drafts", [overheard[-1]])
+        if isinstance(below, Level):
+            level = below
+    pairs = np.zeros((len(made[0]), len(made[0])))
+    for _ in range(NUM_TEXTS):
+        text = [0]
+        while len(text) < 3:
+            text += target.step(text, 5).tokens
+        pairs[text[1], text[2]] += 1
+    shares = [_shares(table, sampling, size, len(made[0])) for table, size in zip(made, vocab_sizes, strict=True)]
+    of_levels = [
+        tail_of_counts(heard.counts[rows], share[rows])
+        for heard, share in zip(overheard, shares[1:], strict=True)
+        if not isinstance(heard.inner, Certain) and (rows := heard.counts.any(axis=1)).any()
+    ]
+    of_pairs = tail_of_counts(pairs.ravel(), (shares[0][0][:, None] * shares[0]).ravel())
+    return Tails(of_levels, of_pairs, [level.acceptance_rate for level in statistics[1:]])
+
+
+def _shares(table: np.ndarray, sampling: Sampling, vocab_size: int, width: int) -> np.ndarray:
+    """What a level draws behind each token that it knows, rows that it does not know left empty."""
+    found = np.zeros((width, width))
+    for token, row in enumerate(table[:width]):
+        found[token, :vocab_size] = distribution(row[:vocab_size], sampling)
+    return found
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.7), Sampling(1.0, top_k=3), Sampling(1.2, top_p=0.8)], ids=str
+)
+def test_every_level_of_three_keeps_its_own_distribution(sampling: Sampling) -> None:
+    found = tails(tables(), sampling)
+    assert len(found.all) == 3
+    assert min(found.all) > FALSE_ALARM
+    assert all(rate is not None and 0.2 < rate < 0.98 for rate in found.acceptance_rates)  # both outcomes came often
+
+
+@pytest.mark.parametrize("confidence", [(0.5, 0.0), (0.0, 0.5), (0.45, 0.45), (1.0, 1.0)])
+def test_thresholds_change_no_distribution(confidence: tuple[float, float]) -> None:
+    assert min(tails(tables(spread=1.5), Sampling(), confidence).all) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("sizes", [(7, 5, 5), (5, 7, 6), (6, 5, 7), (5, 6, 8), (8, 6, 5)])
+def test_vocabularies_of_different_sizes_change_no_distribution(sizes: tuple[int, int, int]) -> None:
+    """A draft with more rows never proposes what the level above does not have; one with fewer is helped out."""
+    assert min(tails(tables(sizes), Sampling()).all) > FALSE_ALARM
+
+
+def test_a_draft_without_chance_changes_no_distribution() -> None:
+    found = tails(tables(), Sampling(), last=Certain)
+    assert len(found.all) == 2  # the certain draft has no distribution to keep
+    assert min(found.all) > FALSE_ALARM
+
+
+def test_a_draft_like_its_target_is_always_accepted_and_one_unlike_it_changes_nothing() -> None:
+    table = tables()[0]
+    same = tails([table, table, table], Sampling())
+    assert same.acceptance_rates == [1.0, 1.0]
+    assert min(same.all) > FALSE_ALARM
+    found = tails([table, -2 * table, 3 * table], Sampling())
+    assert min(found.all) > FALSE_ALARM
+
+
+class AcceptsAll(RejectionAcceptance):
+    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
+        verdict = super().judge(logits, Proposal([]), position)
+        *_, last = [distribution(row, self.sampling) for row in logits]
+        return Verdict([*proposal.tokens, self._draw(last)], [*proposal.distributions, verdict.distributions[0]])
+
+
+class DrawsAnewWithoutSubtracting(RejectionAcceptance):
+    """After a rejection, all of the target's distribution instead of what is left of it."""
+
+    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
+        verdict = super().judge(logits, proposal, position)
+        if len(verdict.tokens) <= len(proposal.tokens):
+            verdict.tokens[-1] = self._draw(verdict.distributions[-1])
+        return verdict
+
+
+class SwapsTheRatio(RejectionAcceptance):
+    """Accepts with q/p: draft and target confused."""
+
+    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
+        shares = [distribution(row, self.sampling) for row in logits]
+        tokens: list[int] = []
+        for token, ours, theirs in zip(proposal.tokens, shares, proposal.distributions, strict=False):
+            if self.random.random() * ours[token] >= theirs[token]:
+                left = np.maximum(ours - theirs, 0)
+                return Verdict([*tokens, self._draw(left)], shares[: len(tokens) + 1])
+            tokens.append(token)
+        return Verdict([*tokens, self._draw(shares[-1])], shares)
+
+
+class DoesNotSayWhatItDrewFrom(RejectionAcceptance):
+    """A level in the middle that passes on its draft's distributions for its own."""
+
+    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
+        verdict = super().judge(logits, proposal, position)
+        return Verdict(verdict.tokens, [*proposal.distributions, *verdict.distributions][: len(verdict.tokens)])
+
+
+@pytest.mark.parametrize("rule", [AcceptsAll, DrawsAnewWithoutSubtracting, SwapsTheRatio, DoesNotSayWhatItDrewFrom])
+def test_a_broken_rule_is_found_out(rule: type[RejectionAcceptance]) -> None:
+    assert min(tails(tables(), Sampling(), rule=rule).all) < FALSE_ALARM
+
+
+def test_a_token_that_was_drawn_but_called_certain_keeps_the_targets_distribution() -> None:
+    """What a draft does not tell it need not: that rule holds for any proposal, and accepts less."""
+
+    class Silent(RejectionAcceptance):
+        def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
+            return super().judge(logits, Proposal(proposal.tokens), position)
+
+    found, told = tails(tables(), Sampling(), rule=Silent), tails(tables(), Sampling())
+    assert min(found.all) > FALSE_ALARM
+    assert (found.acceptance_rates[0] or 1) < (told.acceptance_rates[0] or 0)
+
+
+def test_equal_seeds_give_equal_texts_and_others_others() -> None:
+    hierarchy = Hierarchy([target_level(), noisy_copy(noise=0.3)], [4], [0.0])
+    texts = [
+        hierarchy.generate(PROMPT, 30, selection=Selection(Sampling(), "rejection", seed)).token_ids
+        for seed in (1, 1, 2)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_what_is_left_is_nothing_where_rounding_made_both_equal() -> None:
+    logits = np.array([[0.0, 0.0]], np.float32)
+    logits = np.repeat(logits, 2, 0)
+    for seed in range(20):
+        proposal = Proposal([1], [np.array([0.5, 0.5 + 1e-9])])
+        assert RejectionAcceptance(Sampling(), seed).judge(logits, proposal, 3).tokens
+
+
+@pytest.mark.parametrize("seed", [-1, MAX_SEED + 1])
+def test_a_seed_has_64_bits(seed: int) -> None:
+    with pytest.raises(ModelError, match=f"^seed: {seed}; a number from 0 to {MAX_SEED} is required. Choose another.$"):
+        Selection(Sampling(), seed=seed)
+
+
+def test_a_selection_makes_the_rule_it_names() -> None:
+    assert isinstance(Selection().acceptance(), GreedyAcceptance)
+    assert isinstance(Selection(Sampling()).acceptance(), CoupledAcceptance)
+    assert isinstance(Selection(Sampling(), "rejection").acceptance(), RejectionAcceptance)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "statistic", "tail"),  # quantiles as printed tables have them
+    [(1, 3.841459, 0.05), (2, 5.991465, 0.05), (10, 18.307038, 0.05), (25, 37.652484, 0.05), (5, 20.515006, 0.001)],
+)
+def test_the_chi_square_tail_is_that_of_printed_tables(degrees: int, statistic: float, tail: float) -> None:
+    assert chi_square_tail(statistic, degrees) == pytest.approx(tail, rel=1e-5)
