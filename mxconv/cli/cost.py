@@ -84,7 +84,7 @@ def cost(
 
     from mxconv.cost.levels import Workload
     from mxconv.cost.report import MODELS, cost_report
-    from mxconv.report.cost_tables import print_report
+    from mxconv.report.cost_terminal import print_report
 
     dtype = kv_dtype.value if kv_dtype else "bf16" if package is None else "fp32"
     question = _question(
