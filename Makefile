@@ -42,8 +42,14 @@ clean:
 	(pip install -v . says why); everything runs on NumPy, slowly"
 	touch $@
 
+# llama.cpp, which has to load what we export: four minutes of compiling on two cores, once
+.venv/llama.stamp: constraints.txt tests/interop/llama_build.cmake | .venv/bin/pip
+	CMAKE_ARGS="-DCMAKE_PROJECT_INCLUDE=$(CURDIR)/tests/interop/llama_build.cmake" \
+	  $(PIP) --no-binary llama-cpp-python llama-cpp-python
+	touch $@
+
 # torch first and alone: the packages that need it then find a version already installed
-.venv/test.stamp: pyproject.toml constraints.txt $(NATIVE) | .venv/bin/pip
+.venv/test.stamp: pyproject.toml constraints.txt $(NATIVE) | .venv/bin/pip .venv/llama.stamp
 	$(PIP) torch==2.13.0
 	$(PIP) -e '.[hf,train,test,lint]'
 	touch $@ .venv/core.stamp

@@ -151,6 +151,8 @@ def _place_companions(preparation: Preparation, staging: Staging) -> None:
     checkpoint = preparation.checkpoint
     for path in checkpoint.companion_files:
         staging.place_file(relative_name(path, checkpoint), path, link=False)
+    for name, content in preparation.derived_files.items():
+        staging.write_file(name, content)
     if preparation.links_target:
         for name in preparation.source_sizes:
             staging.place_file(name, checkpoint.root / name, link=True)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hub_server import HubServer
+from hub_server import TOKEN, HubServer
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -24,23 +24,34 @@ def run(*words: str | Path, **options: object) -> str:
     return done.stdout
 
 
-def readme_commands() -> list[str]:
-    """The shell lines of the README's first screen that follow the installation."""
-    block = re.search(r"```sh\n(mxconv .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+README = (ROOT / "README.md").read_text()
+MODEL_ID = "Qwen/Qwen3-0.6B"  # as the README calls its example
+
+
+def readme_commands(begin: str) -> list[str]:
+    """The lines of the README's shell block that begins so."""
+    block = re.search(rf"```sh\n({begin} .*?)```", README, re.DOTALL)
     assert block is not None
     return [line for line in block.group(1).splitlines() if line]
 
 
 def test_the_readmes_lines_work_on_a_hub_id(tmp_path: Path) -> None:
-    commands = readme_commands()
-    assert len(commands) == 5
-    ids = {word for command in commands for word in shlex.split(command) if re.fullmatch(r"[\w-]+/[\w.-]+", word)}
-    assert len(ids) == 1
-    with HubServer({ids.pop(): {"main": TARGET}}) as hub:
-        for command in commands:
+    """All of them, in order, in one folder: conversion, proof, generation, Python, other programs."""
+    first, others = readme_commands("mxconv quantize"), readme_commands("mxconv export")
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert (len(first), len(others), len(code)) == (5, 5, 2)
+    with HubServer({MODEL_ID: {"main": TARGET}}, tmp_path / "hub") as hub:
+        options: dict[str, object] = {"env": hub.environment(tmp_path / "cache", HF_TOKEN=TOKEN), "cwd": tmp_path}
+        for command in [*first, *others]:
             words = shlex.split(command, comments=True)
-            assert words[0] == "mxconv"
-            run("-m", "mxconv.cli.main", *words[1:], env=hub.environment(tmp_path / "cache"), cwd=tmp_path)
+            if words[0] == "python":
+                pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+                assert run(*words[1:], **options).strip()
+            else:
+                assert words[0] == "mxconv"
+                run("-m", "mxconv.cli.main", *words[1:], **options)
+        texts = [run("-c", block, **options).strip() for block in code]
+    assert texts[1].endswith(texts[0]) or texts[0] in texts[1]  # torch and mxconv write the same text
 
 
 def test_random_gaussian_matrices_reach_the_documented_draft_quality(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def choose_weights(root: Path, names: Iterable[str], label: str) -> Weights:
     found = f"holds no weights, only {_listed(sorted(names))}" if names else "is empty"
     raise CheckpointError(
         f"{label}: {found}; {SINGLE_FILE}, shards with an index, or {LEGACY_FILE} is required. "
-        "Check that this is a model in the Hugging Face layout; other formats (.gguf, .pth, .onnx) are not read."
+        "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; "
+        ".pth and .onnx are not read."
     )
 
 

@@ -1,4 +1,4 @@
-"""Opening a 16-bit checkpoint, wherever it is: a folder, a single file, or a model on the Hub.
+"""Opening a 16-bit checkpoint, wherever it is: a folder, a single file (GGUF too), or a model on the Hub.
 
     with open_checkpoint("stories260K-bf16") as checkpoint:
         for tensor in checkpoint.tensors.values():
@@ -10,11 +10,11 @@ Headers and indexes are checked in full when it is opened; weights are only mapp
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from mxconv.checkpoint.folder import Weights, choose_weights, companions
 from mxconv.checkpoint.index import check_index, resolve_shard
@@ -39,9 +39,15 @@ class Checkpoint:
     companion_files: tuple[Path, ...]  # configuration, tokenizer, licence: absolute, sorted
     index_file: Path | None
     tensors: Mapping[str, SourceTensor]  # sorted by name
-    config: dict[str, Any] | None  # config.json; None for a single file
-    is_legacy: bool  # read from .bin
+    config: dict[str, Any] | None  # config.json; None for a single file, unless that is GGUF
+    container: Literal["safetensors", ".bin", "GGUF"]
     _files: tuple[WeightFile, ...] = field(repr=False)
+    derive_files: Callable[[], dict[str, bytes]] = field(default=dict, repr=False)  # companions that GGUF stands for
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether it is read from .bin."""
+        return self.container == ".bin"
 
     @property
     def mapped_files(self) -> dict[Path, MappedFile]:
@@ -66,7 +72,7 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
     """Open a checkpoint and check its structure.
 
     Args:
-        source: a folder, a .safetensors (or .bin) file, or a Hub id `owner/name`. A path that exists wins.
+        source: a folder, a .safetensors (or .bin, or .gguf) file, or a Hub id `owner/name`. A path that exists wins.
         revision: branch, tag or commit of a Hub repository; its default branch when None.
 
     Raises:
@@ -92,13 +98,42 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
 
 def _open_file(source: str, path: Path) -> Checkpoint:
     check_regular_file(path)
+    if path.suffix == ".gguf":
+        return _open_gguf(source, path)
     if path.suffix not in (".safetensors", ".bin"):
         raise CheckpointError(
-            f"{path}: a file that ends in {path.suffix!r}; a model folder or a .safetensors file is required. "
+            f"{path}: a file that ends in {path.suffix!r}; a model folder, a .safetensors or a .gguf file is required. "
             "Pass the folder that holds config.json and the weights."
         )
     weights = Weights((path.name,), None, None, is_legacy=path.suffix == ".bin")
     return _open(source, None, path.parent, weights, is_single_file=True)
+
+
+def _open_gguf(source: str, path: Path) -> Checkpoint:
+    """A whole model in one file: its configuration and tokenizer are made from the file's keys."""
+    import json
+
+    from mxconv.checkpoint.gguf.file import GgufFile, GgufTensor
+    from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
+
+    file = GgufFile(path)
+
+    def derive_files() -> dict[str, bytes]:
+        return {"config.json": json.dumps(file.config, indent=1).encode(), **derive_tokenizer(file.values, path)}
+
+    return Checkpoint(
+        id=source,
+        commit=None,
+        root=path.parent,
+        weight_files=(path,),
+        companion_files=(),
+        index_file=None,
+        tensors=MappingProxyType({name: GgufTensor(name, file) for name in sorted(file.entries)}),
+        config=file.config,
+        container="GGUF",
+        _files=(file,),
+        derive_files=derive_files,
+    )
 
 
 def _open(source: str, commit: str | None, root: Path, weights: Weights, *, is_single_file: bool = False) -> Checkpoint:
@@ -134,7 +169,7 @@ def _open(source: str, commit: str | None, root: Path, weights: Weights, *, is_s
         index_file=index_file,
         tensors=MappingProxyType(dict(sorted(tensors.items()))),
         config=config,
-        is_legacy=weights.is_legacy,
+        container=".bin" if weights.is_legacy else "safetensors",
         _files=tuple(files.values()),
     )
 

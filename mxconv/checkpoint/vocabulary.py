@@ -1,10 +1,11 @@
 """Whether two models speak the same tokens. Matrices may be padded to more rows than there are tokens."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.json_file import parse_json_object, read_json_object
 from mxconv.errors import CheckpointError
 
 # what decides which text a token id is; padding and truncation are settings of a program
@@ -26,25 +27,35 @@ class Vocabulary:
     vocab_size: int | None
 
     @classmethod
-    def of_folder(cls, root: Path) -> "Vocabulary":
+    def of_folder(cls, root: Path, derived: Mapping[str, bytes] | None = None) -> "Vocabulary":
         """Read tokenizer.json and config.json.
+
+        Args:
+            root: the model's folder.
+            derived: these files of a model that is a GGUF file, which has none in its folder.
 
         Raises:
             CheckpointError: one of them is no JSON object, or a token id is none.
         """
         tokenizer, num_tokens = None, 0
         path = root / "tokenizer.json"
-        if path.is_file():
-            members = read_json_object(path, unique_keys=False)
+        if (members := _members(path, derived)) is not None:
             tokenizer = [members.get(key) for key in PARTS]
             num_tokens = 1 + max(_ids(path, members), default=-1)
-        config = root / "config.json"
-        size = read_json_object(config, unique_keys=False).get("vocab_size") if config.is_file() else None
+        size = (_members(root / "config.json", derived) or {}).get("vocab_size")
         return cls(tokenizer, num_tokens, size if type(size) is int else None)
 
     def equals(self, other: "Vocabulary") -> bool:
         """Whether every token id stands for the same text in both; padding does not count."""
         return self.tokenizer == other.tokenizer
+
+
+def _members(path: Path, derived: Mapping[str, bytes] | None) -> dict[str, Any] | None:
+    """A file's JSON object; None where there is no such file."""
+    if derived:
+        raw = derived.get(path.name)
+        return None if raw is None else parse_json_object(raw, str(path), unique_keys=False)
+    return read_json_object(path, unique_keys=False) if path.is_file() else None
 
 
 def _ids(path: Path, members: dict[str, Any]) -> list[int]:

@@ -21,7 +21,9 @@ class Dtype(StrEnum):
 
 
 def inspect(
-    source: Annotated[str, typer.Argument(help="Checkpoint folder, .safetensors file, Hub model id, or package.")],
+    source: Annotated[
+        str, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, Hub model id, or package.")
+    ],
     plot: Annotated[Path | None, typer.Option(help="Draw histogram and drafts into a .png or .svg file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one HTML page with everything.")] = None,
     tensor: Annotated[str | None, typer.Option(help="Only tensors whose name matches this pattern.")] = None,

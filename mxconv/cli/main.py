@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from mxconv.cli.bench import bench
 from mxconv.cli.cost import cost
+from mxconv.cli.export import export
 from mxconv.cli.generate import generate
 from mxconv.cli.inspect import inspect
 from mxconv.cli.pull import pull
@@ -43,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # drawing the help with rich takes longer than everything else before it
 )
-for command in (quantize, inspect, verify, generate, cost, push, pull):
+for command in (quantize, inspect, verify, generate, export, cost, push, pull):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")

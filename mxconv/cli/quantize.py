@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def quantize(
-    source: Annotated[str, typer.Argument(help="Checkpoint folder, .safetensors file, or Hub model id.")],
+    source: Annotated[str, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, or Hub model id.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The package: a folder that does not exist yet.")],
     codec: Annotated[str, typer.Option(help="mxfp4 or bsfp.")] = "mxfp4",
     scale_rule: Annotated[str, typer.Option(help="MXFP4 block scales: ocp, even, ceil, ggml or mse.")] = "ocp",

@@ -1,5 +1,6 @@
 """Further levels below the codec's own, as `--draft` asks for them, and the files that they take along."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -50,8 +51,11 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
         MxconvError: one cannot be opened, has no part in the target, or stands below a look-up.
     """
     levels = []
-    vocabulary, num_layers = Vocabulary.of_folder(target.root), (target.config or {}).get("num_hidden_layers")
+    derived, num_layers = target.derive_files(), (target.config or {}).get("num_hidden_layers")
+    vocabulary = Vocabulary.of_folder(target.root, derived)
     tokenizer_sha256 = sha256_file(path) if (path := target.root / "tokenizer.json").is_file() else ""
+    if derived:
+        tokenizer_sha256 = hashlib.sha256(derived.get("tokenizer.json", b"")).hexdigest()
     for number, spec in enumerate(specs, 1):
         level = DraftLevel(spec, spec.kind)
         if spec.kind in ("checkpoint", "package"):
@@ -114,11 +118,12 @@ def _open_model(spec: DraftSpec) -> DraftLevel:
         if checkpoint.index_file is not None:
             paths.append(checkpoint.index_file)
         dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
-        if checkpoint.is_legacy or not dtypes <= {"BF16", "F16"}:
+        is_safetensors = checkpoint.container == "safetensors"
+        if not is_safetensors or not dtypes <= {"BF16", "F16"}:
             raise MxconvError(
                 f"--draft checkpoint:{spec.subject}: holds {', '.join(sorted(dtypes))}"
-                f"{' in .bin files' if checkpoint.is_legacy else ''}; BF16 or F16 safetensors are required. "
-                "Convert it first and use --draft package:PATH."
+                f"{'' if is_safetensors else f' in {checkpoint.container} files'}; BF16 or F16 safetensors are "
+                "required. Convert it first and use --draft package:PATH."
             )
         files = tuple(path.relative_to(root) for path in paths)
     return DraftLevel(spec, _name(spec, root), root, files, "f16" if dtypes == {"F16"} else "bf16")

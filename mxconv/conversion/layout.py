@@ -50,12 +50,15 @@ def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
     return ()
 
 
-def plan_layout(groups: dict[str, dict[str, tuple[StoredArray, ...]]], max_shard_bytes: int) -> Layout:
+def plan_layout(
+    groups: dict[str, dict[str, tuple[StoredArray, ...]]], max_shard_bytes: int, format_name: str = "mxconv"
+) -> Layout:
     """Distribute arrays over shards.
 
     Args:
         groups: file stem ("bsfp", "mxfp4", "model") to the arrays of each tensor in it.
         max_shard_bytes: a shard is closed before its file would grow beyond; a single tensor may still exceed it.
+        format_name: what the shards' metadata call their `format`; others' libraries ask for "pt".
 
     Raises:
         CheckpointError: two arrays would have the same name.
@@ -70,7 +73,7 @@ def plan_layout(groups: dict[str, dict[str, tuple[StoredArray, ...]]], max_shard
         for number, content in enumerate(contents, 1):
             single = len(contents) == 1
             name = f"{stem}.safetensors" if single else f"{stem}-{number:05d}-of-{len(contents):05d}.safetensors"
-            written.append(_shard(name, content))
+            written.append(_shard(name, content, format_name))
         if len(written) > 1:
             indexes[f"{stem}.safetensors.index.json"] = _index(written)
         shards += written
@@ -107,11 +110,11 @@ def _entry_bytes(array: StoredArray) -> int:
     return len(json.dumps([array.name, array.shape])) + ENTRY_BYTES
 
 
-def _shard(file_name: str, content: list[StoredArray]) -> Shard:
+def _shard(file_name: str, content: list[StoredArray], format_name: str) -> Shard:
     """Arrays ordered so that each begins at a multiple of the largest power of two (at most 64) in its length."""
     ordered = sorted(content, key=lambda array: (-_alignment(array.num_bytes), array.name))
     entries = [(array.name, array.dtype, array.shape) for array in ordered]
-    header, offsets = format_header(entries, {"format": "mxconv"})
+    header, offsets = format_header(entries, {"format": format_name})
     num_bytes = len(header) + sum(array.num_bytes for array in ordered)
     return Shard(file_name, header, dict(zip((a.name for a in ordered), offsets, strict=True)), num_bytes)
 

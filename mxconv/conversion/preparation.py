@@ -29,6 +29,7 @@ class Preparation:
     surveys: list[Survey]
     layout: Layout
     drafts: list[DraftLevel]
+    derived_files: dict[str, bytes]  # companions that are made from the source's own file
     stores_target: bool  # in shards of its own, because the source's files cannot be linked
 
     @property
@@ -88,12 +89,14 @@ def prepare(
     """
     record = options.record(is_local=checkpoint.commit is None)
     plans = plan_tensors(checkpoint, options)
+    derived_files = checkpoint.derive_files()
     drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
-    must_store = checkpoint.is_legacy or any(plan.is_cast for plan in plans)
+    is_safetensors = checkpoint.container == "safetensors"
+    must_store = not is_safetensors or any(plan.is_cast for plan in plans)
     if must_store and record.target == "reference":
         raise CheckpointError(
-            f"{checkpoint.id}: {'a .bin checkpoint' if checkpoint.is_legacy else 'F32 weights'}; only 16-bit "
-            "safetensors can be referenced. Use --target include."
+            f"{checkpoint.id}: {'F32 weights' if is_safetensors else f'a {checkpoint.container} checkpoint'}; only "
+            "16-bit safetensors can be referenced. Use --target include."
         )
     if options.codec == "mxfp4" and assume_finite:
         surveys = [Survey(plan) for plan in plans]
@@ -103,7 +106,7 @@ def prepare(
     stores_target = options.codec == "mxfp4" and must_store
     layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
     preparation = Preparation(
-        checkpoint, options, record, _source_sizes(checkpoint), surveys, layout, drafts, stores_target
+        checkpoint, options, record, _source_sizes(checkpoint), surveys, layout, drafts, derived_files, stores_target
     )
     check_names(checkpoint, layout, drafts, preparation.links_target)
     return preparation

@@ -1,0 +1,1 @@
+"""What others read and write: the Hub, GGUF, compressed-tensors, plain safetensors, transformers."""

@@ -7,6 +7,7 @@ from mxconv.checkpoint.source import Checkpoint, SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, choose_codec, is_tied
+from mxconv.report.draft_head import find_draft_head
 from mxconv.report.weights import Weights, WeightTensor
 
 Dtype = Literal["bf16", "fp16"]
@@ -18,13 +19,18 @@ def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> Weights:
     for tensor in checkpoint.tensors.values():
         codec, reason = choose_codec(tensor, options, tied)
         tensors.append(source_tensor(tensor, codec != "keep", reason, dtype))
-    num_f32 = sum(tensor.dtype == "F32" for tensor in tensors)
-    if num_f32:
+    in_f32 = [tensor for tensor in tensors if tensor.dtype == "F32"]
+    if in_f32:
+        needs = "quantize needs --dtype bf16 or fp16 for them, and so does inspect."
+        keeps = "quantize leaves them as they are."  # norms of a GGUF file, say
         notes.append(
-            f"{num_f32} of {len(tensors)} tensors are F32 and not counted; quantize needs --dtype bf16 or fp16 for "
-            "them, and so does inspect."
+            f"{len(in_f32)} of {len(tensors)} tensors are F32 and not counted; "
+            f"{needs if any(tensor.is_quantized for tensor in in_f32) else keeps}"
         )
-    return Weights(checkpoint.id, "checkpoint", checkpoint.commit, tuple(tensors), tuple(notes))
+    head = find_draft_head(checkpoint)
+    if head is not None:
+        notes.insert(0, head.describe())
+    return Weights(checkpoint.id, "checkpoint", checkpoint.commit, tuple(tensors), tuple(notes), head)
 
 
 def source_tensor(tensor: SourceTensor, is_quantized: bool, reason: str, dtype: Dtype | None) -> WeightTensor:
@@ -32,7 +38,7 @@ def source_tensor(tensor: SourceTensor, is_quantized: bool, reason: str, dtype: 
     is_cast = tensor.dtype == "F32" and dtype is not None
     if is_cast and dtype is not None:
         float_format, note = CASTS[dtype], "rounded from F32"
-    elif tensor.dtype == "F32":
+    elif tensor.dtype == "F32" and is_quantized:
         note = "F32: quantize needs --dtype bf16 or fp16"
     elif float_format is None:
         note = f"{tensor.dtype}: not a 16-bit float"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from mxconv.errors import MxconvError
 from mxconv.progress import Progress, silent
+from mxconv.report.draft_head import DraftHead
 from mxconv.report.statistics import NUM_PASSES, Statistics, merge, tensor_statistics
 from mxconv.report.weights import Weights
 
@@ -32,6 +33,7 @@ class Inspection:
     groups: tuple[Statistics, ...]  # the tensors themselves where per is tensor
     total: Statistics
     notes: tuple[str, ...]
+    draft_head: DraftHead | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -39,6 +41,7 @@ class Inspection:
             "source_kind": self.kind,
             "commit": self.commit,
             "notes": list(self.notes),
+            "draft_head": self.draft_head.to_json() if self.draft_head else None,
             "per": self.per,
             "tensors": [tensor.to_json() for tensor in self.tensors],
             "groups": [] if self.per == "tensor" else [group.to_json() for group in self.groups],
@@ -84,6 +87,7 @@ def inspect_weights(
         groups=tensors if per == "tensor" else _groups(tensors, per),
         total=merge("total", tensors),
         notes=weights.notes,
+        draft_head=weights.draft_head,
     )
 
 

@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from mxconv.arrays import F32
+from mxconv.arrays import F32, U16
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.referenced import open_referenced
 from mxconv.checkpoint.stored import bsfp_arrays, mxfp4_arrays
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.codecs.bsfp.packing import decode_bsfp_draft
-from mxconv.codecs.mxfp4 import dequantize_mxfp4
-from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
+from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import PackageError
+from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
 from mxconv.report.checkpoint_weights import source_tensor
 from mxconv.report.weights import Weights, WeightTensor
 
@@ -49,6 +48,9 @@ def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
     )
     parts = [package.arrays[array.name] for array in arrays]
 
+    def rows(start: int, stop: int) -> U16:
+        return stored.target_rows(start, stop, decode_bsfp)
+
     def draft_rows(start: int, stop: int) -> F32:
         tiles = stored.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
         draft = decode_bsfp_draft(tiles, stored.table, (stop - start, stored.shape[1]))
@@ -65,7 +67,7 @@ def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
         float_format=stored.table.float_format,
         is_quantized=True,
         reason=record.reason,
-        rows=stored.target_rows,
+        rows=rows,
         release=release,
         codec="bsfp",
         num_stored_bytes=sum(part.num_bytes for part in parts),
@@ -81,8 +83,7 @@ def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) ->
 
     def draft_rows(start: int, stop: int) -> F32:
         tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
-        codes, scales = unpack_nibbles(stored.codes[tiles]), unpack_scales(stored.scales[tiles])
-        return dequantize_mxfp4(codes, scales)[: stop - start, :columns]
+        return decode_mxfp4(stored.codes[tiles], stored.scales[tiles], (stop - start, columns))
 
     def release(start: int, stop: int) -> None:
         tensor.release(start, stop)

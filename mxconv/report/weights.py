@@ -9,6 +9,7 @@ from mxconv.arrays import F32, U16
 from mxconv.codecs.float16 import FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.rows import MAX_SLICE_WEIGHTS
+from mxconv.report.draft_head import DraftHead
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,4 @@ class Weights:
     commit: str | None
     tensors: tuple[WeightTensor, ...]  # sorted by name
     notes: tuple[str, ...] = ()
+    draft_head: DraftHead | None = None  # what a checkpoint is that is no model of its own

@@ -159,7 +159,8 @@ def test_what_is_neither_a_path_nor_an_id_is_refused(tmp_path: Path) -> None:
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     assert error_of(tmp_path) == (
         f"{tmp_path}: is empty; model.safetensors, shards with an index, or pytorch_model.bin is required. "
-        "Check that this is a model in the Hugging Face layout; other formats (.gguf, .pth, .onnx) are not read."
+        "Check that this is a model in the Hugging Face layout. A .gguf file is read when its own path is given; "
+        ".pth and .onnx are not read."
     )
 
 
@@ -187,10 +188,10 @@ def test_several_files_without_an_index_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
+    path = tmp_path / "model.onnx"
     path.touch()
     assert error_of(path) == (
-        f"{path}: a file that ends in '.gguf'; a model folder or a .safetensors file is required. "
+        f"{path}: a file that ends in '.onnx'; a model folder, a .safetensors or a .gguf file is required. "
         "Pass the folder that holds config.json and the weights."
     )
 

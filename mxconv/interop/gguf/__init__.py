@@ -1,0 +1,1 @@
+"""The parts of a GGUF file: vocabulary, metadata, tensors, and the file itself."""

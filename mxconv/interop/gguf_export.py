@@ -1,0 +1,117 @@
+"""A package as GGUF, for llama.cpp: the 16-bit target, the MXFP4 draft, or both.
+
+    export_gguf(Path("package"), Path("model-MXFP4.gguf"))   # one file: the draft, or the level asked for
+    export_gguf(Path("package"), Path("model"))              # a folder: model-BF16.gguf and model-MXFP4.gguf
+
+Every number is carried over, none is rounded: 16-bit patterns and 4-bit codes are those of the package. Rows of queries
+and keys change places where llama.cpp wants them in another order, and vectors become F32.
+"""
+
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from mxconv.checkpoint.package import Package
+from mxconv.errors import PackageError
+from mxconv.interop.export import Export
+from mxconv.interop.gguf.file import write_gguf
+from mxconv.interop.gguf.metadata import read_metadata
+from mxconv.interop.gguf.tensors import Level, level_tensors
+from mxconv.progress import Progress, silent
+from mxconv.report.output_file import check_output, write_output
+from mxconv.report.package_weights import package_weights
+
+NO_BSFP = "GGUF has no type for the BSFP draft"
+
+
+def export_gguf(
+    package: Path, output: Path, *, force: bool = False, progress: Progress = silent, level: Level | None = None
+) -> Export:
+    """Write GGUF files.
+
+    Args:
+        package: a package.
+        output: a file name that ends in .gguf, or a folder, which is made where it does not exist.
+        force: overwrite files.
+        progress: told about every piece.
+        level: target or draft. None: both into a folder; into a file the draft, where it has a GGUF type.
+
+    Raises:
+        MxconvError: GGUF cannot hold the model or the level, or a file exists.
+    """
+    begin = time.perf_counter()
+    with ExitStack() as stack:
+        opened = stack.enter_context(Package(package))
+        files = _plan(opened, output, level)
+        for path in files:
+            if path.parent.is_dir() or path.parent != output:
+                check_output(path, force)
+        metadata = read_metadata(package)
+        weights = package_weights(str(package), opened, stack)
+        contents = {path: level_tensors(opened, weights, metadata, which) for path, which in files.items()}
+        total = sum(tensor.num_bytes for tensors, _ in contents.values() for tensor in tensors)
+        done = 0
+
+        def advance(num_bytes: int) -> None:
+            nonlocal done
+            done += num_bytes
+            progress("export", done, total)
+
+        if output.suffix != ".gguf" and not output.is_dir():
+            _make_folder(output)
+            stack.callback(_remove_if_empty, output)
+        for path, which in files.items():
+            tensors, scale_rule = contents[path][0], opened.manifest.options.scale_rule
+
+            def write(partial: Path) -> None:
+                write_gguf(partial, metadata, tensors, path.stem, which, scale_rule, advance)  # noqa: B023  called at once
+
+            write_output(path, write)
+        notes = list(metadata.notes)
+        if opened.manifest.options.codec == "bsfp" and level is None:
+            notes.append(f"{NO_BSFP}: only the target was written. For a draft, quantize with --codec mxfp4.")
+        notes += [note for _, of_tensors in contents.values() for note in of_tensors if note not in notes]
+    return Export(
+        format="gguf",
+        files=[path.name if path.parent == output else str(path) for path in files],
+        num_bytes=sum(path.stat().st_size for path in files),
+        num_tensors=sum(len(tensors) for tensors, _ in contents.values()),
+        seconds=time.perf_counter() - begin,
+        notes=tuple(notes),
+    )
+
+
+def _plan(package: Package, output: Path, level: Level | None) -> dict[Path, Level]:
+    """Which level goes into which file."""
+    manifest = package.manifest
+    has_draft = manifest.options.codec == "mxfp4"
+    if level == "draft" and not has_draft:
+        raise PackageError(
+            f"{package.root}: a BSFP package; {NO_BSFP}. Export --level target, which is exact, or convert the source "
+            "with --codec mxfp4 for a draft."
+        )
+    if output.suffix == ".gguf":
+        return {output: level or ("draft" if has_draft else "target")}
+    name = output.resolve().name
+    files: dict[Path, Level] = {}
+    if level != "draft":
+        files[output / f"{name}-{manifest.source.dtype}.gguf"] = "target"
+    if has_draft and level != "target":
+        files[output / f"{name}-MXFP4.gguf"] = "draft"
+    return files
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir()
+    except OSError as error:
+        raise PackageError(
+            f"{path}: cannot be made a folder ({error.strerror}); one is required. Choose another output, or a name "
+            "that ends in .gguf for one file."
+        ) from error
+
+
+def _remove_if_empty(path: Path) -> None:
+    """After an error, before the first file was whole."""
+    with suppress(OSError):
+        path.rmdir()

@@ -1,0 +1,120 @@
+"""`--to safetensors`: plain 16-bit weights in a folder that every library loads.
+
+The target's weights come back bit for bit: rebuilt from BSFP, or copied from beside an MXFP4 draft. While they are
+written they are hashed, and a tensor whose SHA-256 is not the recorded one stops the export. An MXFP4 draft can be
+written instead (`level="draft"`): each of its values is a 16-bit float exactly.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arrays import U16
+from mxconv.checkpoint.manifest import TensorRecord
+from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.stored import StoredArray
+from mxconv.errors import MxconvError, PackageError
+from mxconv.interop.export import Export
+from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
+from mxconv.progress import Progress, silent
+from mxconv.report.package_weights import package_weights
+from mxconv.report.weights import WeightTensor
+
+Level = Literal["target", "draft"]
+
+
+def export_safetensors(
+    package: Path, output: Path, *, level: Level = "target", force: bool = False, progress: Progress = silent
+) -> Export:
+    """Write a folder of 16-bit weights.
+
+    Args:
+        package: the package.
+        output: a folder that does not exist, unless it is an export and `force` is set.
+        level: "target", bit for bit the source's weights; or "draft", the MXFP4 level's values in their place.
+        force: replace an earlier export.
+        progress: told about every slice.
+
+    Raises:
+        MxconvError: the package is damaged or no model, it has no MXFP4 draft, or the output cannot be written.
+            Nothing half-written is left.
+    """
+    with ExitStack() as stack:
+        opened = stack.enter_context(Package(package))
+        check_is_model(opened)
+        manifest = opened.manifest
+        if level == "draft" and manifest.options.codec != "mxfp4":
+            raise MxconvError(
+                f"{package}: its draft is {manifest.options.codec}, whose values need more than 16 bits; an MXFP4 "
+                "draft is required. Export --level target, or convert with --codec mxfp4."
+            )
+        records = {record.name: record for record in manifest.tensors}
+        weights = package_weights(str(package), opened, stack)
+        tensors = {
+            tensor.name: (dense_tensor(tensor, records[tensor.name], package, is_draft=level == "draft"),)
+            for tensor in weights.tensors
+        }
+        is_exact = level == "target" and all(
+            r.segments is None or r.segments.rescale_factor == 1.0 for r in records.values()
+        )
+        folder = ModelFolder("safetensors", opened, tensors, record={"level": level, "bit_exact": is_exact})
+        return folder.write(output, force=force, progress=progress)
+
+
+def dense_tensor(
+    tensor: WeightTensor, record: TensorRecord, package: Path, *, is_draft: bool = False
+) -> ExportedTensor:
+    """A tensor with its 16-bit values, or whatever it was kept in.
+
+    Args:
+        tensor: from `package_weights`.
+        record: of the same tensor.
+        package: for messages.
+        is_draft: take the draft's values where it has any.
+    """
+    pieces = _draft_pieces if is_draft and tensor.draft_rows is not None else _target_pieces
+    array = StoredArray(tensor.name, tensor.dtype, tensor.shape)
+    return ExportedTensor(array, partial(pieces, tensor, record, package))
+
+
+def _is_rescaled(record: TensorRecord) -> bool:
+    return record.segments is not None and record.segments.rescale_factor != 1.0
+
+
+def _target_pieces(tensor: WeightTensor, record: TensorRecord, package: Path) -> Iterator[NDArray[np.generic]]:
+    digest = hashlib.sha256()
+    for _, _, patterns in tensor.slices():
+        contiguous = np.ascontiguousarray(patterns)
+        digest.update(contiguous.reshape(-1).view(np.uint8).data)
+        yield contiguous
+    if digest.hexdigest() != record.sha256 and not _is_rescaled(record):
+        raise PackageError(
+            f"{package}: tensor {tensor.name}: SHA-256 {digest.hexdigest()[:16]}...; the recorded "
+            f"{record.sha256[:16]}... is required. The package or its source is damaged; run mxconv verify."
+        )
+
+
+def _draft_pieces(tensor: WeightTensor, record: TensorRecord, package: Path) -> Iterator[NDArray[np.generic]]:
+    assert tensor.draft_rows is not None and tensor.float_format is not None
+    draft_rows, float_format = tensor.draft_rows, tensor.float_format
+
+    def draft_slice(start: int, stop: int) -> U16:
+        values = draft_rows(start, stop)
+        patterns = float_format.encode(values)
+        if not np.array_equal(float_format.decode(patterns), values):  # no scale of an F16 weight is that small
+            raise MxconvError(
+                f"{package}: tensor {tensor.name}: draft values that {float_format.name} does not hold; values that "
+                "16 bits hold exactly are required. The package is damaged, or mxconv did not write it; convert again."
+            )
+        return patterns
+
+    assert record.codec == "mxfp4"
+    for _, _, patterns in replace(tensor, rows=draft_slice).slices():
+        yield patterns

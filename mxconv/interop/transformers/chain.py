@@ -1,0 +1,91 @@
+"""The draft levels of a package under somebody else's target: each drafts for the one above, the first for torch.
+
+This file is all that couples transformers to `mxconv.speculative`. The package's own target stays at the head of the
+chain, since drafts may be parts of it, but it is never run.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import Literal
+
+from mxconv.arrays import F32
+from mxconv.model.loader import LoadedLevel
+from mxconv.speculative.acceptance import GreedyAcceptance
+from mxconv.speculative.chain import Chain
+from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.pace import Choice, Outcome, paces
+from mxconv.speculative.statistics import LevelStatistics
+
+
+class DraftLevels:
+    """Drafts that wait for a text; what they learn outlives one.
+
+    Args:
+        levels: the package's target, then its drafts, outermost first; at least one.
+        num_draft_tokens: as for `Hierarchy`.
+        confidence: as for `Hierarchy`.
+
+    Raises:
+        ModelError: not one number a draft.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[LoadedLevel],
+        num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
+        confidence: Sequence[float] | None = None,
+    ) -> None:
+        self._levels = [levels[0], *map(_with_a_cache_of_its_own, levels[1:])]
+        settled = Hierarchy(self._levels, num_draft_tokens, confidence)
+        self._chain = Chain(self._levels, paces(settled.adaptive, settled.num_draft_tokens), settled.confidence)
+
+    def begin(self) -> "DraftChain":
+        """Drafts with fresh caches, for one text."""
+        return DraftChain(self._chain, [LevelStatistics(level.name) for level in self._levels])
+
+
+class DraftChain:
+    """Drafts at work on one text that grows. `statistics` is what each of them did."""
+
+    def __init__(self, chain: Chain, statistics: list[LevelStatistics]) -> None:
+        # drafts propose what they hold most likely, also where the target draws at random
+        self._target = chain.link(statistics, GreedyAcceptance())
+        self.statistics = statistics[1:]
+        self._choice, self._begin, self._end = Choice(0, 0), 0.0, 0.0
+
+    def propose(self, context: Sequence[int], max_tokens: int) -> list[int]:
+        """At most `max_tokens` tokens that may follow; fewer, or none, where confidence is low."""
+        target = self._target
+        self._begin = time.perf_counter()
+        self._choice = target.pace.choose(max_tokens) if max_tokens > 0 else Choice(0, 0)
+        tokens: list[int] = []
+        if self._choice.num_tokens:
+            proposal = target.drafts[self._choice.draft].propose(context, self._choice.num_tokens)
+            wanted = proposal.tokens[: self._choice.num_tokens]
+            tokens = list(takewhile(lambda token: 0 <= token < target.vocab_size, wanted))
+        self._end = time.perf_counter()
+        return tokens
+
+    def learn(self, evaluated: Sequence[int], num_accepted: int, logits: F32) -> None:
+        """What became of the last proposal.
+
+        Args:
+            evaluated: the context's last token and the proposed ones.
+            num_accepted: of the proposed ones.
+            logits: (len(evaluated), vocab_size) float32, the target's.
+        """
+        target, choice, num_proposed = self._target, self._choice, len(evaluated) - 1
+        if choice.num_tokens:
+            target.drafts[choice.draft].statistics.count(choice.num_tokens, num_proposed, num_accepted)
+            seconds = self._end - self._begin, time.perf_counter() - self._end
+            target.pace.learn(choice, Outcome(num_proposed, num_accepted, len(evaluated), *seconds))
+        for draft in target.drafts:
+            draft.observe(evaluated, logits[:, : target.vocab_size])
+
+
+def _with_a_cache_of_its_own(level: LoadedLevel) -> LoadedLevel:
+    """The target's keys and values are torch's; nobody can share them."""
+    shares = [part for part in level.record.shares if part != "kv_cache"]
+    return replace(level, record=level.record.model_copy(update={"shares": shares}))

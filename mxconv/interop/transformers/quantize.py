@@ -1,0 +1,81 @@
+"""Replacing the linear layers of a torch model by ours, in place."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import torch
+from torch import nn
+
+from mxconv.codecs.mxfp4 import ScaleRule
+from mxconv.conversion.plan import HEADS, ROUTERS, matches
+from mxconv.errors import ModelError
+from mxconv.interop.transformers.bsfp_linear import BSFPLinear
+from mxconv.interop.transformers.linear import KernelLinear
+from mxconv.interop.transformers.mxfp4_linear import MXFP4Linear
+from mxconv.interop.transformers.weights import weight_patterns
+
+
+def quantize_model(
+    model: nn.Module,
+    codec: Literal["mxfp4", "bsfp"] = "mxfp4",
+    *,
+    lm_head: Literal["quantize", "keep"] = "quantize",
+    skip: Sequence[str] = (),
+    scale_rule: ScaleRule = "ocp",
+) -> list[str]:
+    """Replace every `torch.nn.Linear` by an `MXFP4Linear` or `BSFPLinear`, in place; the model then only infers.
+
+    Embeddings stay as they are, also where the output head was tied to them. Either every layer can be replaced or
+    nothing is touched.
+
+    Args:
+        model: on the CPU, weights in 16 bits (or float32 that holds BF16 values).
+        codec: "mxfp4", 4-bit weights; or "bsfp", the exact weights in fewer bits.
+        lm_head: whether to replace the output head too.
+        skip: patterns of weight names to leave, as `mxconv quantize --skip` takes them.
+        scale_rule: of MXFP4.
+
+    Returns:
+        The names of the replaced modules, in the model's order.
+
+    Raises:
+        ModelError: there is nothing to replace, or a layer cannot be.
+    """
+    if codec not in ("mxfp4", "bsfp") or lm_head not in ("quantize", "keep"):
+        raise ModelError(f"quantize_model: codec {codec!r}, lm_head {lm_head!r}; mxfp4 or bsfp, quantize or keep.")
+    chosen = {
+        name: module
+        for name, module in model.named_modules()
+        if name and type(module) is nn.Linear and _is_wanted(f"{name}.weight", lm_head, skip)
+    }
+    if not chosen:
+        raise ModelError(
+            f"{type(model).__name__}: no torch.nn.Linear to replace; at least one is required. Check skip, and that "
+            "the model is not quantized already."
+        )
+    for name, linear in chosen.items():
+        weight_patterns(linear, name)  # refuses what cannot be replaced
+        weight = linear.weight.detach()
+        if codec == "mxfp4" and not weight.isfinite().all():
+            row, column = torch.nonzero(~weight.isfinite())[0].tolist()
+            raise ModelError(
+                f"{name}: weight [{row}, {column}] is {float(weight[row, column])}; finite weights are required. "
+                f"Leave it with skip=['{name}.weight'], or use codec='bsfp'."
+            )
+    for name, linear in chosen.items():
+        parent, _, attribute = name.rpartition(".")
+        layer: KernelLinear
+        if codec == "mxfp4":
+            layer = MXFP4Linear.from_linear(linear, scale_rule, name)
+        else:
+            layer = BSFPLinear.from_linear(linear, name)
+        setattr(model.get_submodule(parent), attribute, layer.train(linear.training))
+    model.requires_grad_(False)  # what no gradient reaches should not ask for one
+    return list(chosen)
+
+
+def _is_wanted(weight: str, lm_head: str, skip: Sequence[str]) -> bool:
+    if any(fnmatchcase(weight, glob) for glob in skip) or matches(weight, ROUTERS):
+        return False
+    return lm_head == "quantize" or not matches(weight, HEADS)

@@ -1,0 +1,173 @@
+"""A GGUF file as the source of a conversion: the gguf library writes, mxconv reads."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf_files import HIDDEN, INNER, VOCABULARY, tensors, write_gguf
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from ml_dtypes import bfloat16
+from packages import quantize
+
+from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.codecs.float16 import BF16
+from mxconv.codecs.gguf_block import pack_blocks, unpack_blocks
+from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.convert import convert
+from mxconv.errors import CheckpointError, MxconvError
+from mxconv.report.inspection import inspect_weights
+from mxconv.report.sources import open_weights
+from mxconv.verify import verify
+
+NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output.weight": "lm_head.weight",
+    "output_norm.weight": "model.norm.weight",
+    "blk.0.attn_norm.weight": "model.layers.0.input_layernorm.weight",
+    "blk.0.attn_q.weight": "model.layers.0.self_attn.q_proj.weight",
+    "blk.0.attn_k.weight": "model.layers.0.self_attn.k_proj.weight",
+    "blk.0.attn_v.weight": "model.layers.0.self_attn.v_proj.weight",
+    "blk.0.attn_output.weight": "model.layers.0.self_attn.o_proj.weight",
+    "blk.0.ffn_norm.weight": "model.layers.0.post_attention_layernorm.weight",
+    "blk.0.ffn_gate.weight": "model.layers.0.mlp.gate_proj.weight",
+    "blk.0.ffn_up.weight": "model.layers.0.mlp.up_proj.weight",
+    "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
+}
+HEAD_DIM = 16
+FLOATS: dict[str, Any] = {"BF16": bfloat16, "F16": np.float16, "F32": np.float32}
+
+
+def unpaired(rows: np.ndarray) -> np.ndarray:
+    """llama.cpp's permutation of query and key rows, undone."""
+    heads = rows.reshape(len(rows) // HEAD_DIM, HEAD_DIM // 2, 2, -1)
+    return heads.swapaxes(1, 2).reshape(rows.shape)
+
+
+@pytest.mark.parametrize("matrix_type", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_tensors_have_hugging_faces_names_rows_and_bits(matrix_type: str, architecture: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type=matrix_type, architecture=architecture)
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.container == "GGUF" and checkpoint.weight_files == (path,)
+        assert set(checkpoint.tensors) == set(NAMES.values())
+        for theirs, values in tensors().items():
+            found = checkpoint.tensors[NAMES[theirs]]
+            if architecture == "llama" and theirs.endswith(("attn_q.weight", "attn_k.weight")):
+                values = unpaired(values)
+            expected = values.astype(FLOATS["F32" if values.ndim == 1 else matrix_type])
+            assert found.array().tobytes() == expected.tobytes()
+            assert found.dtype == ("F32" if values.ndim == 1 else matrix_type)
+            assert found.num_bytes == expected.nbytes
+            for start, stop in ((0, 1), (3, 29), (len(values) - 5, len(values))):
+                assert found.rows(start, stop).tobytes() == expected[start:stop].tobytes()
+                found.release(start, stop)
+            with pytest.raises(ValueError, match="has no rows"):
+                found.rows(0, len(values) + 1)
+    with pytest.raises(ValueError, match="was closed"):
+        found.array()
+
+
+def test_mxfp4_tensors_read_as_bf16_of_the_same_values(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="MXFP4")
+    with open_checkpoint(path) as checkpoint:
+        for tensor in gguf.GGUFReader(path).tensors:
+            found = checkpoint.tensors[NAMES[tensor.name]]
+            expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            if tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
+                expected = unpaired(expected)
+            if expected.ndim == 2:
+                assert found.dtype == "BF16" and found.shape == expected.shape
+                np.testing.assert_array_equal(BF16.decode(found.array()), expected)  # type: ignore[arg-type]
+
+
+@given(
+    arrays.arrays(np.uint8, (3, 64), elements=st.integers(0, 15)),
+    arrays.arrays(np.uint8, (3, 2), elements=st.integers(0, 252)),
+)
+def test_encoding_mxfp4_values_again_gives_the_same_values(codes: np.ndarray, scales: np.ndarray) -> None:
+    """Any block, not only those that an encoder writes: what BF16 holds of it is what `ocp` gives back."""
+    values = dequantize_mxfp4(*unpack_blocks(pack_blocks(codes, scales)))
+    as_read = BF16.decode(BF16.encode(values))
+    np.testing.assert_array_equal(as_read, values)
+    np.testing.assert_array_equal(dequantize_mxfp4(*quantize_mxfp4(as_read, "ocp")), values)
+
+
+@pytest.mark.parametrize("matrix_type", ["F16", "BF16", "MXFP4"])
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_a_conversion_is_lossless_and_verifies_against_the_file(matrix_type: str, codec: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type=matrix_type)
+    manifest = quantize(path, tmp_path / "package", codec=codec)
+    assert manifest.lossless and manifest.source.files[0].path == "a.gguf"
+    with open_checkpoint(path) as source:
+        verification = verify(tmp_path / "package", source)
+    assert verification.ok and verification.num_bit_exact == len(NAMES)
+    assert not (tmp_path / "package" / "a.gguf").exists()  # the target is stored as safetensors
+
+
+def test_codes_of_an_mxfp4_file_are_carried_over(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="MXFP4")
+    quantize(path, tmp_path / "package")
+    raw = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path).tensors}
+    with Package(tmp_path / "package") as package:
+        for theirs in ("output.weight", "blk.0.ffn_down.weight"):
+            record = package.manifest.tensor(NAMES[theirs])
+            assert record is not None
+            stored = package.mxfp4(record)
+            from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
+
+            rows, columns = stored.shape
+            codes, scales = unpack_nibbles(stored.codes)[:rows], unpack_scales(stored.scales)[:rows]
+            np.testing.assert_array_equal(pack_blocks(codes[:, :columns], scales), raw[theirs])
+
+
+def test_f32_needs_a_dtype(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="F32")
+    with pytest.raises(CheckpointError, match="is F32; 16-bit weights are required"):
+        quantize(path, tmp_path / "package")
+    assert quantize(path, tmp_path / "package", dtype="bf16").source.cast
+
+
+def test_a_gguf_target_cannot_be_referenced_nor_be_a_draft(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf")
+    with open_checkpoint(path) as source:
+        with pytest.raises(CheckpointError, match="a GGUF checkpoint; only 16-bit safetensors can be referenced"):
+            convert(source, tmp_path / "package", QuantizeOptions(target="reference"))
+        with pytest.raises(MxconvError, match="F32 in GGUF files; BF16 or F16 safetensors are required"):
+            convert(source, tmp_path / "package", QuantizeOptions(drafts=(f"checkpoint:{path}",)))
+
+
+def test_inspect_counts_its_matrices(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="MXFP4")
+    with open_weights(str(path)) as weights:
+        inspection = inspect_weights(weights)
+    assert inspection.total.num_weights >= 2 * VOCABULARY * HIDDEN + 3 * HIDDEN * INNER
+    assert inspection.notes == ("3 of 12 tensors are F32 and not counted; quantize leaves them as they are.",)
+
+
+def test_a_value_that_mxfp4_has_and_bf16_has_not_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="MXFP4")
+    (tensor,) = (tensor for tensor in gguf.GGUFReader(path).tensors if tensor.name == "blk.0.ffn_up.weight")
+    raw = bytearray(path.read_bytes())
+    raw[tensor.data_offset : tensor.data_offset + 17] = bytes([254, *[0x77] * 16])  # 6 * 2^127
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match=r"up_proj.weight holds inf at index \[0, 0\]; finite weights"):
+        quantize(path, tmp_path / "package")
+
+
+def test_a_tensor_without_a_place_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", tensors() | {"blk.0.ffn_gate_inp.weight": np.zeros((4, HIDDEN), np.float32)})
+    with pytest.raises(CheckpointError, match=r"'blk.0.ffn_gate_inp.weight' has no place in a llama model"):
+        open_checkpoint(path)
+
+
+def test_rows_that_are_no_whole_heads_are_refused(tmp_path: Path) -> None:
+    changed = tensors() | {"blk.0.attn_q.weight": np.zeros((40, HIDDEN), np.float32)}
+    path = write_gguf(tmp_path / "a.gguf", changed)
+    with pytest.raises(CheckpointError, match=r"'blk.0.attn_q.weight' of shape \[40, 64\]; whole heads of 16 rows"):
+        open_checkpoint(path)

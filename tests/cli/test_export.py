@@ -1,0 +1,87 @@
+"""`mxconv export`: what it prints, and its exit codes. What it writes is tested under tests/interop."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_models import write_model
+from packages import quantize
+
+
+@pytest.fixture(scope="module")
+def exportable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    quantize(write_model(folder / "source"), folder / "package")
+    return folder / "package"
+
+
+def test_the_last_line_of_stdout_is_the_object_and_the_rest_goes_to_stderr(
+    run: Any, exportable: Path, tmp_path: Path
+) -> None:
+    outcome = run("export", exportable, "--to", "gguf", "-o", tmp_path / "out", "--json")
+    assert outcome.exit_code == 0
+    assert len(outcome.stdout.splitlines()) == 1
+    result = outcome.json
+    files = [tmp_path / "out" / name for name in ("out-BF16.gguf", "out-MXFP4.gguf")]
+    assert result.pop("seconds") > 0
+    (note,) = result.pop("notes")
+    assert result == {
+        "output": str(tmp_path / "out"),
+        "format": "gguf",
+        "files": [path.name for path in files],
+        "num_bytes": sum(path.stat().st_size for path in files),
+        "num_tensors": 42,
+    }
+    assert f"note: {note}" in outcome.stderr.replace("\n", " ").replace("  ", " ")
+
+
+def test_without_json_files_and_notes_go_to_stdout(run: Any, exportable: Path, tmp_path: Path) -> None:
+    path = tmp_path / "[bold] a.gguf"
+    outcome = run("export", exportable, "--to", "gguf", "-o", path, "--level", "target")
+    assert outcome.exit_code == 0 and outcome.stderr == ""
+    first, second = outcome.stdout.splitlines()
+    assert first.startswith(f"{path}: gguf, 21 tensors, ") and second == f"  {path}"
+
+
+def test_a_file_that_exists_is_an_error_unless_forced(run: Any, exportable: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.touch()
+    outcome = run("export", exportable, "--to", "gguf", "-o", path)
+    assert outcome.exit_code == 1
+    assert outcome.stderr == (
+        f"mxconv: {path}: exists; nothing is overwritten. Choose another name, or give --force.\n"
+    )
+    assert run("export", exportable, "--to", "gguf", "-o", path, "--force").exit_code == 0
+    assert path.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "onnx", "-o", "x"], "'onnx' is not one of"),
+        (["--to", "gguf"], "--output"),
+        (["--to", "gguf", "-o", "x", "--level", "both"], "'both' is not one of"),
+        (
+            ["--to", "compressed-tensors", "-o", "x", "--level", "draft"],
+            "compressed-tensors holds the 4-bit draft alone",
+        ),
+    ],
+)
+def test_bad_usage_is_explained_with_exit_code_2(
+    run: Any, exportable: Path, arguments: list[str], message: str
+) -> None:
+    outcome = run("export", exportable, *arguments)
+    assert outcome.exit_code == 2
+    assert message in outcome.stderr
+
+
+def test_a_gguf_file_goes_through_quantize_verify_and_inspect(run: Any, exportable: Path, tmp_path: Path) -> None:
+    path = tmp_path / "draft.gguf"
+    assert run("export", exportable, "--to", "gguf", "-o", path).exit_code == 0
+    assert run("quantize", path, "-o", tmp_path / "package").exit_code == 0
+    verified = run("verify", tmp_path / "package", "--source", path, "--json")
+    assert verified.exit_code == 0 and verified.json["lossless"] is True
+    inspected = run("inspect", path, "--json")
+    assert inspected.exit_code == 0 and len(inspected.json["tensors"]) == 21
+    generated = run("generate", tmp_path / "package", "--prompt", "x = ", "--max-new-tokens", 4, "--check", "--json")
+    assert generated.json["results"][0]["identical_to_target"] is True

@@ -1,0 +1,21 @@
+"""What a package's own codec says its 4-bit weights are, by the NumPy reference."""
+
+from pathlib import Path
+
+import numpy as np
+
+from mxconv.checkpoint.package import Package
+from mxconv.codecs.mxfp4 import dequantize_mxfp4
+from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
+
+
+def dequantized(package: Path) -> dict[str, np.ndarray]:
+    """Float32 values of every MXFP4 tensor, by name."""
+    with Package(package) as opened:
+        found = {}
+        for record in opened.manifest.tensors:
+            if record.codec == "mxfp4":
+                stored = opened.mxfp4(record)
+                values = dequantize_mxfp4(unpack_nibbles(stored.codes), unpack_scales(stored.scales))
+                found[record.name] = values[: stored.shape[0], : stored.shape[1]].copy()
+        return found

@@ -1,0 +1,123 @@
+"""GGUF files for the tests: whole models written by the gguf library (never by mxconv), and raw ones that lie."""
+
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from ml_dtypes import bfloat16
+
+HIDDEN, INNER, HEADS, KV_HEADS, VOCABULARY = 64, 96, 4, 2, 40
+
+
+def tensors(seed: int = 0, layers: int = 1) -> dict[str, np.ndarray]:
+    """Values of a tiny llama under GGUF's names, in GGUF's row order."""
+    rng = np.random.default_rng(seed)
+    kv = HIDDEN // HEADS * KV_HEADS
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (VOCABULARY, HIDDEN),
+        "output.weight": (VOCABULARY, HIDDEN),
+        "output_norm.weight": (HIDDEN,),
+    }
+    for layer in range(layers):
+        shapes |= {
+            f"blk.{layer}.attn_norm.weight": (HIDDEN,),
+            f"blk.{layer}.attn_q.weight": (HIDDEN, HIDDEN),
+            f"blk.{layer}.attn_k.weight": (kv, HIDDEN),
+            f"blk.{layer}.attn_v.weight": (kv, HIDDEN),
+            f"blk.{layer}.attn_output.weight": (HIDDEN, HIDDEN),
+            f"blk.{layer}.ffn_norm.weight": (HIDDEN,),
+            f"blk.{layer}.ffn_gate.weight": (INNER, HIDDEN),
+            f"blk.{layer}.ffn_up.weight": (INNER, HIDDEN),
+            f"blk.{layer}.ffn_down.weight": (HIDDEN, INNER),
+        }
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def write_gguf(
+    path: Path,
+    values: Mapping[str, np.ndarray] | None = None,
+    matrix_type: str = "BF16",
+    architecture: str = "llama",
+    change: Callable[[dict[str, Any]], object] = lambda keys: None,
+) -> Path:
+    """A model of `tensors`; `change` edits the keys, by their names without the architecture's."""
+    keys: dict[str, Any] = {
+        "context_length": 128,
+        "embedding_length": HIDDEN,
+        "block_count": 1,
+        "feed_forward_length": INNER,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    change(keys)
+    writer = gguf.GGUFWriter(path, architecture)
+    for name, value in keys.items():
+        _add(writer, name if name.startswith(("tokenizer.", "general.")) else f"{architecture}.{name}", value)
+    for name, array in (tensors() if values is None else values).items():
+        if array.ndim == 1 or matrix_type == "F32":
+            writer.add_tensor(name, array)
+        elif matrix_type == "F16":
+            writer.add_tensor(name, array.astype(np.float16))
+        elif matrix_type == "BF16":
+            raw = array.astype(bfloat16).view(np.uint8)
+            writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
+        else:
+            kind = gguf.GGMLQuantizationType[matrix_type]
+            writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(name, value)
+    elif isinstance(value, int):
+        writer.add_uint32(name, value)
+    elif isinstance(value, float):
+        writer.add_float32(name, value)
+    elif isinstance(value, str):
+        writer.add_string(name, value)
+    else:
+        writer.add_array(name, value)
+
+
+def text(value: str | bytes) -> bytes:
+    raw = value if isinstance(value, bytes) else value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def key(name: str, kind: int, value: bytes) -> bytes:
+    return text(name) + struct.pack("<I", kind) + value
+
+
+def tensor(name: str, shape: tuple[int, ...], kind: int = 0, offset: int = 0) -> bytes:
+    """In the file the dimensions stand backwards."""
+    dimensions = b"".join(struct.pack("<Q", n) for n in reversed(shape))
+    return text(name) + struct.pack("<I", len(shape)) + dimensions + struct.pack("<IQ", kind, offset)
+
+
+def raw_gguf(
+    keys: list[bytes],
+    infos: list[bytes],
+    payload: bytes = b"",
+    *,
+    magic: bytes = b"GGUF",
+    version: int = 3,
+    num_keys: int | None = None,
+    num_tensors: int | None = None,
+) -> bytes:
+    head = magic + struct.pack(
+        "<IQQ",
+        version,
+        len(infos) if num_tensors is None else num_tensors,
+        len(keys) if num_keys is None else num_keys,
+    )
+    head += b"".join(keys) + b"".join(infos)
+    return head + bytes(-len(head) % 32) + payload

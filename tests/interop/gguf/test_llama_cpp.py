@@ -1,0 +1,224 @@
+"""llama.cpp loads what we export, and computes the same."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf_models import TEXTS, WORDS, write_sentence_piece_model
+from llama_cpp_oracle import LlamaCpp, with_f32_matrices
+from packages import quantize
+from tokenizers import Tokenizer as BackendTokenizer
+
+from mxconv.arrays import F32
+from mxconv.interop.gguf_export import export_gguf
+from mxconv.model.cache import KVCache
+from mxconv.model.loader import LoadedPackage
+from mxconv.model.tokenizer import Tokenizer
+from mxconv.speculative.hierarchy import Hierarchy
+
+pytest.importorskip("llama_cpp", reason="make test builds llama-cpp-python")
+
+NUM_NEW_TOKENS = 24
+STORY_PROMPTS = [
+    "Once upon a time",
+    "One day, a little girl named Lily found a needle in her",
+    "Tom and Jane are friends.",
+    "The dog was big and",
+    "Lily  had two  spaces.",
+    '"Hello", said the bird.',
+    "The sun",
+    "He wanted to play",
+    "Mom said no.",
+    "It was a sunny day",
+    "She saw a cat",
+    "In the park,",
+    "Ben likes to run",
+    "The old man",
+    "They went home",
+    "A small boat",
+    "Sara was sad",
+    "The ball is red",
+    "There was a frog",
+    "At night",
+]
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A prompt, and how we go on."""
+
+    text: str
+    prompt: list[int]
+    new: list[int]
+
+    @property
+    def whole(self) -> list[int]:
+        return [*self.prompt, *self.new]
+
+
+@contextmanager
+def llama(path: Path) -> Iterator[LlamaCpp]:
+    loaded = LlamaCpp(path, 256)
+    try:
+        yield loaded
+    finally:
+        loaded.close()
+
+
+def logits(loaded: LoadedPackage, level: int, ids: list[int]) -> F32:
+    return loaded.levels[level].decoder.forward(ids, KVCache(loaded.config))
+
+
+def continued(loaded: LoadedPackage, prompts: Iterable[str]) -> list[Continued]:
+    """By the target, greedily."""
+    tokenizer, found = loaded.tokenizer, []
+    for prompt in prompts:
+        ids = tokenizer.encode(prompt)
+        new = Hierarchy(loaded.levels[:1]).generate(ids, NUM_NEW_TOKENS, tokenizer.eos_token_ids).token_ids
+        found.append(Continued(prompt, ids, new))
+    return found
+
+
+def negative_log_likelihood(rows: F32, ids: list[int]) -> float:
+    exact = rows[:-1].astype(np.float64)
+    exact -= exact.max(axis=-1, keepdims=True)
+    exact -= np.log(np.exp(exact).sum(axis=-1, keepdims=True))
+    return float(-exact[np.arange(len(ids) - 1), ids[1:]].sum())
+
+
+def check_target(loaded: LoadedPackage, file: Path, texts: list[Continued], limit: float) -> None:
+    """Same tokens, same greedy text; where it parts, our two best logits lie closer than the two programs' logits.
+
+    Both round activations to BF16 before they multiply, in different places: `limit` bounds what that does to a logit.
+    """
+    with llama(file) as theirs:
+        num_equal, largest = 0, 0.0
+        for ours in texts:
+            found = theirs.greedy(ours.prompt, NUM_NEW_TOKENS, loaded.tokenizer.eos_token_ids)
+            rows = logits(loaded, 0, ours.whole)
+            difference = np.abs(rows - theirs.logits(ours.whole)).max(axis=-1)
+            largest = max(largest, float(difference.max()))
+            assert difference.max() < limit
+            if found == ours.new:
+                num_equal += 1
+                continue
+            place = next(i for i, pair in enumerate(zip(ours.new, found, strict=False)) if pair[0] != pair[1])
+            at = len(ours.prompt) - 1 + place
+            third, second, best = np.sort(rows[at])[-3:]
+            margin = best - second
+            print(f"parts at token {place}: margin {margin:.4f}, logits differ by up to {difference[at]:.4f}")
+            assert margin < 2 * difference[at]
+            assert third < second  # so that it was between these two
+            assert rows[at][found[place]] == second
+        print(f"{num_equal} of {len(texts)} texts equal, logits differ by up to {largest:.4f}")
+        assert num_equal >= len(texts) - 4
+        for ours in texts:
+            assert theirs.tokenize(ours.text) == ours.prompt
+
+
+def check_draft(loaded: LoadedPackage, file: Path, texts: list[Continued]) -> None:
+    """Perplexity within 1% on prompts with the target's continuation."""
+    with llama(file) as theirs:
+        sums, num_tokens = np.zeros(2), 0
+        for text in texts:
+            sums += [
+                negative_log_likelihood(rows, text.whole)
+                for rows in (logits(loaded, 1, text.whole), theirs.logits(text.whole))
+            ]
+            num_tokens += len(text.whole) - 1
+        ours, found = np.exp(sums / num_tokens)
+        print(f"perplexity of the MXFP4 level over {num_tokens} tokens: ours {ours:.4f}, llama.cpp's {found:.4f}")
+        assert 1.2 < ours < 20  # a model that predicts
+        assert found == pytest.approx(ours, rel=0.01)
+
+
+def export(package: Path, folder: Path) -> list[Path]:
+    return [folder / name for name in export_gguf(package, folder).files]
+
+
+def test_a_trained_byte_level_model_writes_the_same_text_and_is_as_perplexed(
+    pylib_package: Path, python_prompts: list[str], tmp_path: Path
+) -> None:
+    target, draft = export(pylib_package, tmp_path / "pylib")
+    assert (target.name, draft.name) == ("pylib-BF16.gguf", "pylib-MXFP4.gguf")
+    with LoadedPackage(pylib_package, num_threads=1) as loaded:
+        texts = continued(loaded, python_prompts)
+        check_target(loaded, target, texts, 0.2)
+        check_draft(loaded, draft, texts)
+
+
+def test_trained_sentence_piece_models_write_the_same_text_and_are_as_perplexed(
+    story_package: Path, tmp_path: Path
+) -> None:
+    target, draft = export(story_package, tmp_path / "story")
+    # a vocabulary of letters alone makes llama.cpp end the process at anything else
+    vocabulary = BackendTokenizer.from_file(str(story_package / "tokenizer.json")).get_vocab()
+    prompts = [prompt for prompt in STORY_PROMPTS if set(prompt) - {" "} <= vocabulary.keys()]
+    assert len(prompts) >= 18
+    with LoadedPackage(story_package, num_threads=1) as loaded:
+        texts = continued(loaded, prompts)
+        check_target(loaded, target, texts, 0.3)
+        check_draft(loaded, draft, texts)
+
+
+def test_in_float32_text_is_ours_and_logits_are_up_to_summation(
+    pylib_package: Path, python_prompts: list[str], tmp_path: Path
+) -> None:
+    target, _ = export(pylib_package, tmp_path / "pylib")
+    exact = with_f32_matrices(target, tmp_path / "f32.gguf")
+    with LoadedPackage(pylib_package, ["target"], kernel="numpy") as loaded, llama(exact) as theirs:
+        largest, stops = 0.0, loaded.tokenizer.eos_token_ids
+        for prompt in python_prompts[:10]:
+            ids = loaded.tokenizer.encode(prompt)
+            new = theirs.greedy(ids, NUM_NEW_TOKENS, stops)
+            rows = logits(loaded, 0, [*ids, *new])
+            # our greedy text is this one if each of its tokens is our choice
+            assert rows[len(ids) - 1 : -1].argmax(axis=-1).tolist() == new
+            largest = max(largest, float(np.abs(theirs.logits([*ids, *new]) - rows).max()))
+        print(f"10 of 10 texts equal in float32, logits differ by up to {largest:.1e}")
+        assert largest < 1e-4
+
+
+def test_every_architecture_loads_and_has_our_logits(random_package: Path, tmp_path: Path) -> None:
+    """In float32; the 4-bit weights as their file, read back, has them."""
+    target, draft = export(random_package, tmp_path / "model")
+    for path in (target, draft):
+        exact = with_f32_matrices(path, tmp_path / f"f32-{path.name}")
+        again = tmp_path / f"package-of-{path.stem}"
+        quantize(path, again)
+        with LoadedPackage(again, ["target"], kernel="numpy") as loaded, llama(exact) as theirs:
+            ids = loaded.tokenizer.encode("".join(TEXTS))
+            assert len(ids) > 64  # beyond the positions where llama3 scaling begins
+            found = theirs.logits(ids)
+            ours = logits(loaded, 0, ids)
+            print(f"{path.name}: float32 logits differ by up to {np.abs(found - ours).max():.1e}")
+            np.testing.assert_allclose(found, ours, rtol=0, atol=1e-4)
+            assert np.ptp(found) > 1
+        with llama(path) as as_it_is:
+            np.testing.assert_allclose(as_it_is.logits(ids), found, rtol=0, atol=0.05 * np.ptp(found))
+
+
+def test_sentence_piece_tokens_are_joined_in_the_same_order(tmp_path: Path) -> None:
+    source = write_sentence_piece_model(tmp_path / "source")
+    quantize(source, tmp_path / "package")
+    export_gguf(tmp_path / "package", tmp_path / "model.gguf")
+    ours = Tokenizer.from_folder(source)
+    with llama(tmp_path / "model.gguf") as theirs:
+        for text in [*TEXTS, *WORDS[:3], *WORDS[5:], *Path(__file__).read_text().splitlines()[:60]]:
+            if text:  # llama.cpp adds no space before nothing
+                assert theirs.tokenize(text) == ours.encode(text)
+
+
+def test_tokens_special_ids_and_chat_template_arrive(random_model: Path, random_package: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    export_gguf(random_package, path, level="target")
+    ours = Tokenizer.from_folder(random_model)
+    with llama(path) as theirs:
+        for text in TEXTS:
+            assert theirs.tokenize(text, special=True) == ours.encode(text)
+            assert theirs.text(ours.encode(text, add_special_tokens=False)) == text
+        assert [token for token in range(320) if theirs.is_end(token)] == [0, 301]
+        assert theirs.metadata["tokenizer.chat_template"] == "{{ messages[0]['content'] }}"

@@ -1,0 +1,110 @@
+"""Weights that come back bit for bit, by others' readers."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import write_safetensors, write_tiny_llama
+from dequantized import dequantized
+from packages import patch_array, quantize
+from safetensors import safe_open
+
+from mxconv.errors import MxconvError
+from mxconv.interop import plain_safetensors
+from mxconv.interop.model_folder import ModelFolder
+from mxconv.interop.plain_safetensors import export_safetensors
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of every tensor, read by the safetensors library."""
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            assert file.metadata() == {"format": "pt"}
+            for name in file.keys():  # noqa: SIM118  it is no dictionary
+                content = file.get_tensor(name).contiguous().flatten().view(torch.uint8).numpy().tobytes()
+                found[name] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16"])
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_the_target_comes_back_bit_for_bit(codec: str, dtype: str, tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source", dtype=dtype, num_hidden_layers=1)
+    quantize(source, tmp_path / "package", codec=codec)
+    export = export_safetensors(tmp_path / "package", tmp_path / "export")
+    expected = hashes(source)
+    assert hashes(tmp_path / "export") == expected
+    assert export.num_tensors == len(expected)
+    assert (tmp_path / "export" / "config.json").read_bytes() == (source / "config.json").read_bytes()
+    assert (tmp_path / "export" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    assert json.loads((tmp_path / "export" / "mxconv_export.json").read_text())["bit_exact"] is True
+
+
+def test_transformers_loads_what_was_restored(bsfp: Path, llama: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    export_safetensors(bsfp, tmp_path / "export")
+    found, expected = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (tmp_path / "export", llama)
+    )
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_large_export_comes_in_shards_with_an_index(
+    bsfp: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setattr(plain_safetensors, "ModelFolder", lambda *a, **k: ModelFolder(*a, **k, max_shard_bytes=50_000))
+    export = export_safetensors(bsfp, tmp_path / "export")
+    shards = [name for name in export.files if name.endswith(".safetensors")]
+    assert len(shards) > 2 and shards[0] == f"model-00001-of-{len(shards):05d}.safetensors"
+    index = json.loads((tmp_path / "export" / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == set(shards)
+    assert hashes(tmp_path / "export") == hashes(llama)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_an_mxfp4_draft_is_written_exactly(mxfp4: Path, llama: Path, tmp_path: Path) -> None:
+    export_safetensors(mxfp4, tmp_path / "export", level="draft")
+    expected = dequantized(mxfp4)
+    with safe_open(tmp_path / "export" / "model.safetensors", "pt") as draft:
+        for name, values in expected.items():
+            tensor = draft.get_tensor(name)
+            assert tensor.dtype == torch.bfloat16
+            assert np.array_equal(tensor.float().numpy(), values), name
+    source, found = hashes(llama), hashes(tmp_path / "export")
+    assert {name for name in source if source[name] != found[name]} == set(expected)
+
+
+def test_a_bsfp_draft_needs_more_than_16_bits(bsfp: Path, tmp_path: Path) -> None:
+    with pytest.raises(MxconvError, match=r"its draft is bsfp, whose values need more than 16 bits; an MXFP4 draft"):
+        export_safetensors(bsfp, tmp_path / "export", level="draft")
+
+
+def test_draft_values_that_fp16_does_not_hold_are_refused(tmp_path: Path) -> None:
+    """No FP16 weight has such a scale; a damaged or foreign package may."""
+    source = write_tiny_llama(tmp_path / "source", dtype="F16", num_hidden_layers=1)
+    quantize(source, tmp_path / "package")
+    patch_array(tmp_path / "package" / "mxfp4.safetensors", "lm_head.weight.scales", 0, b"\x01" * 16)
+    message = r"tensor lm_head\.weight: draft values that F16 does not hold; values that 16 bits hold exactly"
+    with pytest.raises(MxconvError, match=message):
+        export_safetensors(tmp_path / "package", tmp_path / "draft", level="draft")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["package", "source"]
+
+
+def test_a_rescaled_package_says_that_it_is_not_exact(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    weights = np.random.default_rng(0).standard_normal((32, 64)).astype(np.float16)
+    weights[3, 5] = 40
+    write_safetensors(source / "model.safetensors", {"a.weight": weights})
+    (source / "config.json").write_text("{}")
+    quantize(source, tmp_path / "package", codec="bsfp", outliers="rescale")
+    export_safetensors(tmp_path / "package", tmp_path / "export")
+    assert json.loads((tmp_path / "export" / "mxconv_export.json").read_text())["bit_exact"] is False

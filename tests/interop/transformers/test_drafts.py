@@ -1,0 +1,291 @@
+"""`generate` with drafts against `generate` without: transformers is the oracle of every token."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from packages import quantize
+from transformers import AutoModelForSeq2SeqLM, T5Config
+from transformers.cache_utils import Cache
+from transformers.generation import StoppingCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from mxconv.errors import ModelError
+from mxconv.interop.transformers import Drafts, drafts
+
+TARGET = Path(__file__).parents[3] / "examples" / "models" / "pylib-1.5m"
+
+ROUNDING = 1e-4  # float32 logits near 10 that are summed in another order lie closer than this
+
+
+@pytest.fixture(scope="module")
+def three(three_levels: Path) -> Any:
+    with drafts(three_levels) as found:
+        yield found
+
+
+def assert_same(
+    model: Any, custom_generate: Drafts, ids: torch.Tensor, max_new_tokens: int = 40, **options: Any
+) -> torch.Tensor:
+    """Both ways; drafts must have proposed something."""
+    found = model.generate(ids, custom_generate=custom_generate, max_new_tokens=max_new_tokens, **options)
+    expected = model.generate(ids, max_new_tokens=max_new_tokens, **options)
+    assert torch.equal(found, expected)
+    assert custom_generate.last is not None
+    assert custom_generate.last.num_tokens == found.shape[1] - ids.shape[1]
+    return found
+
+
+def test_every_token_is_that_of_generate_alone(pylib: Any, three: Drafts, prompts: list[torch.Tensor]) -> None:
+    num_rounds = num_tokens = 0
+    for ids in prompts:
+        assert_same(pylib, three, ids, max_new_tokens=24)
+        run = three.last
+        assert run is not None and run.closest is not None
+        assert run.closest.margin > ROUNDING  # so that equality is no luck of this machine
+        first, second = run.levels
+        assert (first.name, second.name) == ("bsfp", "pylib-0.2m")
+        assert first.num_proposed >= first.num_accepted > 0
+        assert second.num_proposed >= second.num_accepted
+        assert first.num_accepted + run.num_rounds == run.num_tokens
+        num_rounds += run.num_rounds
+        num_tokens += run.num_tokens
+    assert len(prompts) == 20
+    assert num_rounds < 0.6 * num_tokens
+
+
+def test_a_check_that_finds_nothing_says_nothing(pylib: Any, three_levels: Path, prompts: list[torch.Tensor]) -> None:
+    with drafts(three_levels, check=True) as custom_generate:
+        assert_same(pylib, custom_generate, prompts[7])
+        assert custom_generate.last is not None and custom_generate.last.difference is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "llama"},
+        {"model_type": "mistral", "sliding_window": 6},
+        {"model_type": "qwen2"},
+        {"model_type": "qwen3", "head_dim": 16},
+    ],
+    ids=lambda changes: changes["model_type"],
+)
+def test_every_architecture_rolls_its_cache_back(
+    changes: dict[str, Any], random_model: Callable[..., tuple[Any, Path]]
+) -> None:
+    model, package = random_model(**changes)
+    with drafts(package) as custom_generate:
+        assert_same(model, custom_generate, torch.arange(5, 25)[None], eos_token_id=None)
+        run = custom_generate.last
+        assert run is not None and run.levels[0].num_proposed > run.levels[0].num_accepted > 0  # some were rejected
+
+
+def test_look_ups_draft_too_and_the_pace_may_be_left_to_them(
+    pylib: Any, tmp_path: Path, prompts: list[torch.Tensor]
+) -> None:
+    quantize(TARGET, tmp_path / "package", drafts=("prompt-lookup",))
+    ids = torch.cat((prompts[0], prompts[0]), dim=-1)  # something to look up
+    with drafts(tmp_path / "package", ["prompt-lookup"]) as custom_generate:
+        assert_same(pylib, custom_generate, ids)
+        assert custom_generate.last is not None and custom_generate.last.levels[0].num_accepted > 0
+    with drafts(tmp_path / "package", num_draft_tokens="auto") as custom_generate:
+        assert_same(pylib, custom_generate, ids)
+    with drafts(tmp_path / "package", num_draft_tokens=[1], confidence=[0.0]) as custom_generate:
+        assert_same(pylib, custom_generate, ids)
+        run = custom_generate.last
+        assert run is not None and len(run.levels[0].proposed_by_position) == 1  # never two at once
+
+
+def test_logits_processors_choose_as_without_drafts(pylib: Any, three: Drafts, prompts: list[torch.Tensor]) -> None:
+    options = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "min_new_tokens": 20}
+    changed = assert_same(pylib, three, prompts[0], **options)
+    assert not torch.equal(changed, pylib.generate(prompts[0], max_new_tokens=40))
+
+
+def test_a_stop_token_ends_the_text_where_it_would_without_drafts(
+    pylib: Any, three: Drafts, prompts: list[torch.Tensor]
+) -> None:
+    plain = pylib.generate(prompts[1], max_new_tokens=40)[0, prompts[1].shape[1] :].tolist()
+    for place in range(3, 12):
+        found = assert_same(pylib, three, prompts[1], eos_token_id=plain[place])
+        assert found[0, -1] == plain[place]
+
+
+class Longer(StoppingCriteria):  # type: ignore[misc]
+    """Stops at some length, and notes every length at which it was asked."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.seen = length, []
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        self.seen.append(input_ids.shape[1])
+        return torch.full((len(input_ids),), input_ids.shape[1] >= self.length)
+
+
+def test_a_stopping_criterion_is_asked_after_every_token(
+    pylib: Any, three: Drafts, prompts: list[torch.Tensor]
+) -> None:
+    length = prompts[2].shape[1]
+    criterion = Longer(length + 7)
+    out = pylib.generate(
+        prompts[2], max_new_tokens=40, custom_generate=three, stopping_criteria=StoppingCriteriaList([criterion])
+    )
+    assert out.shape[1] == length + 7
+    assert criterion.seen == list(range(length + 1, length + 8))
+
+
+def test_sampling_draws_the_same_tokens_from_the_same_seed(
+    pylib: Any, three: Drafts, prompts: list[torch.Tensor]
+) -> None:
+    options = {"do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.95, "max_new_tokens": 40}
+    texts = set()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        found = pylib.generate(prompts[3], custom_generate=three, **options)
+        after = torch.rand(1)
+        torch.manual_seed(seed)
+        assert torch.equal(found, pylib.generate(prompts[3], **options))
+        assert torch.equal(after, torch.rand(1))  # not one random number more or less
+        texts.add(tuple(found[0].tolist()))
+    assert len(texts) > 1
+    assert three.last is not None and three.last.levels[0].num_accepted > 0 and three.last.choices == []
+
+
+def test_a_dictionary_holds_scores_logits_and_a_cache_to_go_on_from(
+    pylib: Any, three: Drafts, prompts: list[torch.Tensor]
+) -> None:
+    options = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True, "max_new_tokens": 12}
+    found = pylib.generate(prompts[4], custom_generate=three, repetition_penalty=1.1, **options)
+    expected = pylib.generate(prompts[4], repetition_penalty=1.1, **options)
+    assert torch.equal(found.sequences, expected.sequences)
+    for name in ("scores", "logits"):
+        assert len(found[name]) == len(expected[name]) == 12
+        difference = (torch.stack(found[name]) - torch.stack(expected[name])).abs().max()
+        assert difference < ROUNDING
+    assert not torch.equal(found.scores[3], found.logits[3])
+    assert found.past_key_values.get_seq_length() == expected.past_key_values.get_seq_length()
+    more = [
+        pylib.generate(out.sequences, past_key_values=out.past_key_values, max_new_tokens=10, **extra)
+        for out, extra in ((found, {"custom_generate": three}), (expected, {}))
+    ]
+    assert torch.equal(*more)
+
+
+def test_padding_is_hidden_from_the_drafts(pylib: Any, three: Drafts, prompts: list[torch.Tensor]) -> None:
+    padded = torch.cat((torch.zeros(1, 5, dtype=torch.long), prompts[5]), dim=-1)
+    mask = torch.ones_like(padded)
+    mask[:, :5] = 0
+    found = assert_same(pylib, three, padded, attention_mask=mask)
+    plain = pylib.generate(prompts[5], max_new_tokens=40)
+    assert torch.equal(found[:, 5:], plain)
+    assert three.last is not None and three.last.levels[0].num_accepted > 10
+
+
+class Collected(BaseStreamer):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.ended = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        self.tokens += value.flatten().tolist()
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def test_a_streamer_gets_the_prompt_and_every_token(
+    pylib: Any, three_levels: Path, prompts: list[torch.Tensor]
+) -> None:
+    streamer = Collected()
+    with drafts(three_levels, ["bsfp"], streamer=streamer) as custom_generate:
+        out = pylib.generate(prompts[6], custom_generate=custom_generate, max_new_tokens=20)
+        assert [level.name for level in custom_generate.last.levels] == ["bsfp"]
+    assert streamer.tokens == out[0].tolist()
+    assert streamer.ended == 1
+
+
+def test_a_model_that_depends_on_the_width_is_told_which_token_and_by_how_much(
+    random_model: Callable[..., tuple[Any, Path]],
+) -> None:
+    """The real thing that happens in BF16, made certain: several tokens at once give token 9 a little more."""
+    model, package = random_model(model_type="llama")
+
+    def favour(module: torch.nn.Module, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+        if logits.shape[1] > 1:
+            logits[..., 9] = logits.amax(dim=-1) + 0.25
+        return logits
+
+    hook = model.lm_head.register_forward_hook(favour)
+    try:
+        with drafts(package, check=True) as custom_generate:
+            message = r"new token (\d+) is 9 with drafts \(margin 0.25 over \d+\) and \d+ without \(margin"
+            with pytest.warns(RuntimeWarning, match=message):
+                model.generate(torch.arange(5, 25)[None], custom_generate=custom_generate, max_new_tokens=20)
+            run = custom_generate.last
+    finally:
+        hook.remove()
+    assert run is not None and run.difference is not None
+    assert run.difference.with_drafts.margin == pytest.approx(0.25)
+    assert run.difference.without_drafts.token != 9
+    assert run.closest is not None and run.closest.margin <= 0.25
+
+
+def refused(model: Any, custom_generate: Drafts, message: str, *inputs: Any, **options: Any) -> None:
+    with pytest.raises(ModelError, match=message):
+        model.generate(*inputs, custom_generate=custom_generate, max_new_tokens=5, **options)
+
+
+def test_what_drafts_cannot_serve_is_refused(pylib: Any, three: Drafts, prompts: list[torch.Tensor]) -> None:
+    ids = prompts[0]
+    refused(pylib, three, r"a batch of 2 sequences .*; drafts serve one at a time", ids.repeat(2, 1))
+    refused(pylib, three, r"num_beams=3; drafts serve greedy decoding and sampling", ids, num_beams=3)
+    refused(pylib, three, r"none as the KV cache; a DynamicCache is required", ids, use_cache=False)
+    refused(pylib, three, r"StaticCache as the KV cache; a DynamicCache", ids, cache_implementation="static")
+    options = {"return_dict_in_generate": True, "output_attentions": True}
+    refused(pylib, three, "output_attentions=True; drafts do not collect these", ids, **options)
+    embeds = pylib.get_input_embeddings()(ids)
+    refused(pylib, three, "arguments inputs_embeds for the model; drafts read text alone", inputs_embeds=embeds)
+    cache = pylib.generate(ids, max_new_tokens=5, return_dict_in_generate=True).past_key_values
+    message = r"past_key_values with \d+ positions and 1 input_ids; the ids of the whole text are required"
+    refused(pylib, three, message, ids[:, :1], past_key_values=cache, attention_mask=torch.ones(1, ids.shape[1] + 5))
+
+
+def test_sliding_windows_need_caches_that_record_their_past(
+    random_model: Callable[..., tuple[Any, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in transformers 5.0, whose caches forget what has left a window."""
+    model, package = random_model(model_type="mistral", sliding_window=6)
+    monkeypatch.delattr(Cache, "activate_past_recording")
+    with drafts(package) as custom_generate:
+        refused(
+            model, custom_generate, r"sliding windows in this version of transformers.*5\.23", torch.ones(1, 3).long()
+        )
+
+
+def test_another_vocabulary_is_refused(
+    three: Drafts, random_model: Callable[..., tuple[Any, Path]], prompts: list[torch.Tensor]
+) -> None:
+    model, _ = random_model(model_type="llama")
+    refused(model, three, r"drafts with a vocabulary of 1024 tokens; the model's 96 are required", prompts[0] % 96)
+
+
+def test_an_encoder_decoder_is_refused(three: Drafts) -> None:
+    config = T5Config(vocab_size=1024, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    refused(model, three, "an encoder-decoder; drafts need a decoder-only model", torch.arange(5)[None])
+
+
+def test_only_greedy_decoding_is_checked(pylib: Any, three_levels: Path, prompts: list[torch.Tensor]) -> None:
+    with drafts(three_levels, check=True) as custom_generate:
+        refused(pylib, custom_generate, "check=True with do_sample=True; only greedy", prompts[0], do_sample=True)
+
+
+def test_an_unknown_draft_is_named(three_levels: Path) -> None:
+    with pytest.raises(ModelError, match=r"package: drafts target; at least one of bsfp, pylib-0.2m is required"):
+        drafts(three_levels, ["target"])
+    with pytest.raises(ModelError, match="drafts none; at least one of bsfp"):
+        drafts(three_levels, [])
+    with pytest.raises(ModelError, match="3 numbers for 2 draft levels; one for all, or one each, is required"):
+        drafts(three_levels, num_draft_tokens=[1, 2, 3])

@@ -1,0 +1,58 @@
+"""The lines of docs/drafts.md run as they are printed."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "drafts.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the page's reader is: beside a package, with the repository's examples."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    run(folder, "-m", "mxconv.cli.main", "quantize", "examples/models/pylib-1.5m", "-o", "package")
+    return folder
+
+
+def run(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words], check=False, cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_pages_commands_work(folder: Path) -> None:
+    (commands,) = blocks("sh")
+    lines = commands.splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        words = shlex.split(line)
+        assert words[0] == "mxconv"
+        out = run(folder, "-m", "mxconv.cli.main", *words[1:])
+        if "--check" in words:
+            assert "1 of 1 texts identical to plain decoding" in out
+    assert "0 token mismatches, 0 logit mismatches" in out
+
+
+def test_the_pages_python_works(folder: Path) -> None:
+    (code,) = blocks("python")
+    assert "rounds" not in run(folder, "-c", code).lower()
+
+
+def test_the_page_names_every_kind_of_draft() -> None:
+    from mxconv.checkpoint.draft_spec import OF_KIND
+
+    for kind in OF_KIND:
+        assert f"`{kind}" in PAGE
