@@ -52,6 +52,9 @@ def render_cost_page(
         advice=next(table for name, table in tables if name == "advice"),
         tables=[table for name, table in tables if name not in ("advice", "predictions")],
         predictions=next((table for name, table in tables if name == "predictions"), None),
+        advised=printable(
+            next((row["strategy"] for row in report["advice"]["choices"] if row["num_draft_tokens"]), "")
+        ),
         models=[entry["model"] for entry in report["models"]],
         data=data,
         longest=max(LONGEST_LENGTH, *data["lengths"]),

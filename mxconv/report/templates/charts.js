@@ -1,7 +1,7 @@
 // Charts as SVG, drawn at the width that the page gives them, so that words keep their size on a phone.
 "use strict";
 
-const MARGIN = { left: 56, right: 14, top: 12, bottom: 46 };
+const MARGIN = { left: 56, right: 26, top: 12, bottom: 46 };
 const NUM_STYLES = 7; // of .s0, .s1, ... in the page's style
 
 function add(parent, tag, attributes = {}, text = "") {
@@ -120,7 +120,7 @@ class Chart {
     const [width, height] = [(this.right - MARGIN.left) / x.bands.length, (this.bottom - MARGIN.top) / y.bands.length];
     for (const cell of cells) {
       const strength = cell.value < 1 ? 1 - cell.value : (cell.value - 1) / Math.max(top - 1, 0.2);
-      const place = { x: this.x(cell.x) - width / 2, y: this.y(cell.y) - height / 2, width: width + 0.3, height: height + 0.3 };
+      const place = { x: this.x(cell.x) - width / 2, y: this.y(cell.y) - height / 2, width, height };
       const kind = cell.value < 1 ? "loss" : "gain";
       add(this.marks, "rect", { class: `cell ${kind}`, "fill-opacity": Math.min(0.08 + 0.9 * strength, 1).toFixed(3), "data-x": cell.x, "data-y": cell.y, "data-value": cell.value, ...place });
       if (width > 33 && height > 15) add(this.marks, "text", { class: `figure${strength > 0.55 ? " strong" : ""}`, x: this.x(cell.x), y: this.y(cell.y) + 4 }, cell.value.toFixed(2));
@@ -128,8 +128,11 @@ class Chart {
     }
   }
 
-  mark(x, y) {
-    add(this.marks, "circle", { class: "here", cx: this.x(x), cy: this.y(y), r: 6 });
+  // a frame around the cell of the present settings, at least large enough to be seen
+  frame(x, y, xAxis, yAxis) {
+    const width = Math.max((this.right - MARGIN.left) / xAxis.bands.length, 10);
+    const height = Math.max((this.bottom - MARGIN.top) / yAxis.bands.length, 10);
+    add(this.marks, "rect", { class: "here", x: this.x(x) - width / 2, y: this.y(y) - height / 2, width, height });
   }
 
   // groups: {name, values: [{value, text, style}]}, names above their bars; the axis x begins at 0
@@ -145,15 +148,16 @@ class Chart {
         this.targets.push({ x: this.x(value), y: y + height / 2 - 1, text });
       });
     });
-    this.key(names);
+    this.key(names, "bar");
   }
 
-  key(names) {
+  key(names, kind = "line") {
     this.legend.replaceChildren();
     names.forEach((name, index) => {
       const item = document.createElement("span");
       const sample = add(this.svg, "svg", { class: "key", viewBox: "0 0 22 10" });
-      add(sample, "line", { class: `line s${index % NUM_STYLES} d${Math.floor(index / 2) % 3}`, x1: 0, x2: 22, y1: 5, y2: 5 });
+      if (kind === "bar") add(sample, "rect", { class: `bar s${index % NUM_STYLES}`, x: 4, width: 14, height: 10 });
+      else add(sample, "line", { class: `line s${index % NUM_STYLES} d${Math.floor(index / 2) % 3}`, x1: 0, x2: 22, y1: 5, y2: 5 });
       item.append(sample, ` ${name}`);
       this.legend.appendChild(item);
     });

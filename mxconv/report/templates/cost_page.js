@@ -47,17 +47,18 @@ function answer(strategy, settings) {
   return found;
 }
 
-function fillRow(body, head, values) {
+// cells: [value, decimals]; without decimals, three figures
+function fillRow(body, head, cells) {
   const row = body.insertRow();
   const name = document.createElement("th");
   name.className = "left";
   name.scope = "row";
   name.textContent = head;
   row.appendChild(name);
-  for (const value of values) {
+  for (const [value = null, decimals] of cells) {
     const cell = row.insertCell();
-    cell.textContent = value === undefined ? "-" : figures(value);
-    if (value !== undefined && value !== null) cell.dataset.value = value;
+    cell.textContent = value === null || decimals === undefined ? figures(value) : value.toFixed(decimals);
+    if (value !== null) cell.dataset.value = value;
   }
 }
 
@@ -66,8 +67,8 @@ function showAnswers(settings) {
   const body = control("answers");
   body.replaceChildren();
   for (const a of answers) {
-    const costs = [a.tokensPerRound, a.draftCost, a.verifyCost];
-    fillRow(body, a.name, [...costs, a.tokensPerSecond, a.speedup, a.overPlain, a.breakEven]);
+    const costs = [[a.tokensPerRound, 2], [a.draftCost, 3], [a.verifyCost, 3]];
+    fillRow(body, a.name, [[a.tokensPerSecond], [a.overPlain, 2], [a.speedup, 2], [a.breakEven, 2], ...costs]);
   }
   const best = answers.reduce((one, other) => (other.tokensPerSecond > one.tokensPerSecond ? other : one));
   const gain = `${figures(best.tokensPerSecond)} tokens/s, ${best.overPlain.toFixed(2)} times ${plain.name} alone`;
@@ -124,7 +125,7 @@ function drawSurface(chart, settings) {
   chart.map(cells, column, row, Math.max(...cells.map(({ value }) => value)));
   const nearest = (values, value) => values.reduce((a, b) => (Math.abs(b - value) < Math.abs(a - value) ? b : a));
   const here = second === undefined ? settings.lengths[0] : settings.acceptances[second];
-  chart.mark(nearest(columns, here), nearest(ACCEPTANCES, settings.acceptances[first]));
+  chart.frame(nearest(columns, here), nearest(ACCEPTANCES, settings.acceptances[first]), column, row);
 }
 
 // half to even, as Python rounds
@@ -140,7 +141,7 @@ function drawBatches(chart, settings) {
   body.replaceChildren();
   for (const draft of drafts) {
     const multiplier = throughputMultiplier(target, draft, settings.batch, settings.context, length, intensity);
-    fillRow(body, draft.name, [draft.acceptance, expectedTokens(draft.acceptance, length), multiplier]);
+    fillRow(body, draft.name, [[draft.acceptance, 3], [expectedTokens(draft.acceptance, length), 2], [multiplier, 2]]);
   }
   const draft = drafts[control("batch-draft").value];
   const cells = data.batches.flatMap((batch) =>
@@ -154,7 +155,7 @@ function drawBatches(chart, settings) {
   const y = { name: "batch (sequences)", bands: data.batches };
   chart.begin(x, y);
   chart.map(cells, x, y, Math.max(...cells.map(({ value }) => value)));
-  chart.mark(settings.context, settings.batch);
+  chart.frame(settings.context, settings.batch, x, y);
 }
 
 function drawRoofline(chart, settings) {
@@ -166,7 +167,7 @@ function drawRoofline(chart, settings) {
     for (const [index, kernel] of [level.kernel, "attention"].entries()) {
       if (index === 1 && series.some(({ kernel }) => kernel === "attention")) continue;
       const own = points.map((pair) => pair[index]).map(({ intensity, attainable, numTokens, seconds }) => {
-        const rates = `${figures(intensity)} multiply-adds a byte, ${figures(attainable)} G/s, ${figures(seconds * 1e3)} ms`;
+        const rates = `${figures(intensity)} multiply-adds a byte, ${figures(attainable)} giga a second, ${figures(seconds * 1e3)} ms`;
         return { x: intensity, y: attainable, text: `${index ? "attention" : level.name}, ${numTokens} tokens: ${rates}` };
       });
       series.push({ name: index ? "attention" : `${level.name} (${level.codec})`, kernel, points: own, hasDots: true });
@@ -177,7 +178,9 @@ function drawRoofline(chart, settings) {
   const peaks = Object.values(data.peaks);
   const [low, high] = [Math.min(...all.map(({ y }) => y)) / 2, Math.max(...peaks) * 2];
   const x = { name: "multiply-adds a byte", low: left, high: right, isLog: true };
-  chart.begin(x, { name: "giga multiply-adds a second", low, high, isLog: true });
+  const [unit, size] = high > 10000 ? ["tera", 1000] : ["giga", 1];
+  const format = (tick) => figures(tick / size);
+  chart.begin(x, { name: `${unit} multiply-adds a second`, low, high, isLog: true, format });
   const bandwidth = data.hardware.read_bandwidth;
   const roof = (peak, flat) => {
     const knee = Math.min(peak / bandwidth, right);
@@ -189,7 +192,7 @@ function drawRoofline(chart, settings) {
   for (const [form, peak] of Object.entries(data.peaks)) {
     roof(peak, true);
     const shared = Object.keys(data.peaks).filter((other) => data.peaks[other] === peak);
-    if (shared[0] === form && peak / bandwidth < right) add(chart.marks, "text", { class: "roof-name", x: chart.right - 4, y: chart.y(peak) - 5 }, `${shared.join(", ")}: ${figures(peak)} G/s`);
+    if (shared[0] === form && peak / bandwidth < right) add(chart.marks, "text", { class: "roof-name", x: chart.right - 4, y: chart.y(peak) - 5 }, `${shared.join(", ")}: ${format(peak)}`);
   }
   chart.lines(series);
 }
