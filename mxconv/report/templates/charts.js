@@ -2,6 +2,7 @@
 "use strict";
 
 const MARGIN = { left: 56, right: 26, top: 12, bottom: 46 };
+const HALF_CHARACTER = 3.6; // pixels, of a digit in a tick's label
 const NUM_STYLES = 7; // of .s0, .s1, ... in the page's style
 
 function add(parent, tag, attributes = {}, text = "") {
@@ -70,7 +71,9 @@ class Chart {
     const wide = this.right - MARGIN.left;
     for (const tick of this.ticks(x, Math.max(Math.floor(wide / 70), 3), wide / 34)) {
       if (!x.bands) add(this.svg, "line", { class: "grid", x1: this.x(tick), x2: this.x(tick), y1: MARGIN.top, y2: this.bottom });
-      add(this.svg, "text", { class: "tick", x: this.x(tick), y: this.bottom + 16 }, (x.format ?? figures)(tick));
+      const label = (x.format ?? figures)(tick);
+      const isWhole = this.x(tick) + label.length * HALF_CHARACTER <= this.width;
+      if (isWhole) add(this.svg, "text", { class: "tick", x: this.x(tick), y: this.bottom + 16 }, label);
     }
     for (const tick of this.ticks(y, 5, (this.bottom - MARGIN.top) / 18)) {
       if (!y.bands) add(this.svg, "line", { class: "grid", x1: MARGIN.left, x2: this.right, y1: this.y(tick), y2: this.y(tick) });
