@@ -20,6 +20,7 @@ from mxconv.report.inspection import Inspection
 
 COLUMNS = ("tokens_per_second", "over_plain", "speedup", "break_even", "tokens_per_round", "draft_cost", "verify_cost")
 
+SURFACES = ("bsfp <- bsfp draft", "bf16 <- mxfp4 <- small model")
 PROBES = Path(__file__).parent / "probes"
 MOVE = (PROBES / "move.js").read_text()
 LOOK = (PROBES / "look.js").read_text()
@@ -73,6 +74,7 @@ FRACTIONAL = (Setting((0.68, 0.974, 0.974), (5.31, 2.5), 1, 2048), Setting((0.2,
         pytest.param(config_question(), SETTINGS, id="roofline"),
         pytest.param(config_question(name="measured"), SETTINGS, id="measured kernels"),
         pytest.param(config_question(name="speq-28nm", lengths=[5.31]), (*SETTINGS, *FRACTIONAL), id="accelerator"),
+        pytest.param(config_question(name="speq-28nm, slow DRAM"), SETTINGS, id="accelerator, memory bound"),
         pytest.param(mixture_question("core-ultra-9-285k"), SETTINGS, id="mixture of experts"),
     ],
 )
@@ -81,16 +83,20 @@ def test_sliders_give_the_numbers_of_the_python_models(
 ) -> None:
     report = cost_report(question)
     data = page_data(question, report)
-    moves = [{}, *(setting.moves(data) for setting in settings)]
+    moves: list[dict[str, float]] = [{}, *(setting.moves(data) for setting in settings)]
+    names = list(question.strategies)
+    for index, move in enumerate(moves):
+        move["surface-hierarchy"] = names.index(SURFACES[index % 2])
     seen = browse(render_cost_page(question, report), MOVE.replace("MOVES", json.dumps(moves)))
     assert seen.console == []
     assert len(seen.found) == len(moves)
     asked = [question, *(setting.asked(question, data) for setting in settings)]
-    for found, own in zip(seen.found, asked, strict=True):
+    for index, (found, own) in enumerate(zip(seen.found, asked, strict=True)):
         assert found["answers"] == answers(own)
         assert found["multipliers"] == (multipliers(own) if data["throughput"] else {})
         assert found["roofline"] == roofline(own)
-        check_cells(found, own)
+        check_surface(found["surface"], own, SURFACES[index % 2])
+        check_map(found["map"], own)
     assert len({found["words"] for found in seen.found}) > 1
 
 
@@ -131,33 +137,28 @@ def roofline(question: Question) -> list[Any]:
     return found
 
 
-def check_cells(found: dict[str, Any], question: Question) -> None:
-    """Some cells of both maps: of the advised hierarchy's speed-up, and of SPIRe's draft."""
-    plain = next(iter(question.strategies.values()))
+def check_surface(cells: list[dict[str, float]], question: Question, name: str) -> None:
+    """Some cells of a hierarchy's speed-up: over acceptance and length, or of two drafts over both acceptances."""
+    levels, plain = question.strategies[name], next(iter(question.strategies.values()))
     base = seconds_per_token(question.hardware, plain, [], question.workload)
-    for cell in found["surface"][::97]:
-        assert cell["value"] == pytest.approx(base / surface_seconds(question, cell), rel=1e-9)
-    assert len(found["surface"]) == 51 * 16
-    for cell in found["map"][::13]:
+    lengths = question.lengths(len(levels) - 1)
+    assert len(cells) == 51 * (16 if len(levels) == 2 else 51)
+    for cell in cells[::97]:
+        by_name = {levels[1].name: cell["y"]}
+        if len(levels) == 2:
+            lengths = [cell["x"]]
+        else:
+            by_name[levels[2].name] = cell["x"]
+        seconds = seconds_per_token(question.hardware, with_acceptance(levels, by_name, ""), lengths, question.workload)
+        assert cell["value"] == pytest.approx(base / seconds, rel=1e-9)
+
+
+def check_map(cells: list[dict[str, float]], question: Question) -> None:
+    """Some cells of SPIRe's draft over batch and context."""
+    for cell in cells[::13]:
         workload = replace(question.workload, batch=int(cell["y"]), context=int(cell["x"]))
         row = cost_report(replace(question, workload=workload, models=["throughput"]))["models"][0]["outputs"]["SPIRe"]
         assert cell["value"] == pytest.approx(row["throughput_multiplier"], rel=1e-9)
-
-
-def surface_seconds(question: Question, cell: dict[str, float]) -> float:
-    """Of the hierarchy that the page selects first, at a cell's acceptance and length."""
-    levels = question.strategies[SELECTED[question.hardware.name]]
-    assert len(levels) == 2
-    moved = with_acceptance(levels, {levels[1].name: cell["y"]}, "")
-    return seconds_per_token(question.hardware, moved, [cell["x"]], question.workload)
-
-
-SELECTED = {  # what the advice puts first at the settings that the page opens with
-    "h100-sxm": "bsfp <- bsfp draft",
-    "measured": "bsfp <- bsfp draft",
-    "speq-28nm": "bsfp <- bsfp draft",
-    "core-ultra-9-285k": "bsfp <- bsfp draft",
-}
 
 
 @pytest.mark.parametrize("width", [1280, 390])
