@@ -161,6 +161,23 @@ def test_a_picture_is_written_once(run: Any, config: Path, tmp_path: Path) -> No
     assert run(*arguments, "--force", "--figure", "roofline").exit_code == 0
 
 
+def test_a_page_is_written_once_of_a_config_and_of_a_package(
+    run: Any, config: Path, package: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    arguments = ("--hardware", "core-ultra-9-285k", "--html", page)
+    assert run("cost", "--config", config, *arguments).exit_code == 0
+    assert "there are no weights" in page.read_text()
+    outcome = run("cost", package, *arguments)
+    assert outcome.exit_code == 1
+    assert f"{page}: exists; nothing is overwritten" in outcome.stderr
+    outcome = run("cost", package, *arguments, "--force", "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.json["advice"]["text"] in page.read_text().replace("&lt;", "<")
+    assert "Exponents of all tensors" in page.read_text()
+    assert [path.name for path in tmp_path.glob(".page*")] == []
+
+
 def test_bench_machine_writes_the_description_that_cost_reads(run: Any, config: Path, user_folder: Path) -> None:
     native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
     arguments = ("bench", "machine", "--write", "--threads", 1, "--num-tokens", "1,2")

@@ -9,11 +9,12 @@ const read = (id) => {
 const numbers = ({ dataset }) => Object.fromEntries(Object.entries(dataset).map(([key, value]) => [key, Number(value)]));
 const marks = (chart, mark) => [...document.querySelectorAll(`#${chart} ${mark}`)].map(numbers);
 return MOVES.map((move) => {
-  for (const [id, value] of Object.entries(move)) {
+  const controls = Object.entries(move).map(([id, value]) => {
     const control = document.getElementById(id);
     control.value = value;
-    control.dispatchEvent(new Event("input", { bubbles: true }));
-  }
+    return control;
+  });
+  controls.at(-1).dispatchEvent(new Event("input", { bubbles: true }));
   return {
     answers: read("answers"),
     multipliers: read("multipliers"),
