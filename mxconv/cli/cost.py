@@ -2,11 +2,11 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.output import console, print_json
+from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
     from mxconv.cost.hardware import Hardware
@@ -63,7 +63,8 @@ def cost(
     sweep: Annotated[bool, typer.Option("--sweep", help="Speed-up over acceptance and length.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw --figure into a .png or .svg file.")] = None,
     figure: Annotated[Figure, typer.Option(help="What --plot draws.")] = Figure.draft,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --plot.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write one HTML page with everything, and sliders.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the files of --plot and --html.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Predict speed, bytes and energy of a hierarchy, and say whether speculation pays."""
@@ -75,16 +76,19 @@ def cost(
         return
     if (package is None) == (config is None):
         raise typer.BadParameter("give either a package or --config")
+    from mxconv.report.output_file import check_output, write_output
+
     if plot is not None:
-        from mxconv.report.output_file import check_output
         from mxconv.report.plot import check_suffix
 
         check_suffix(plot)
-        check_output(plot, force)
+    for path in (plot, html):
+        if path is not None:
+            check_output(path, force)
 
     from mxconv.cost.levels import Workload
     from mxconv.cost.report import MODELS, cost_report
-    from mxconv.report.cost_tables import print_report
+    from mxconv.report.cost_terminal import print_report
 
     dtype = kv_dtype.value if kv_dtype else "bf16" if package is None else "fp32"
     question = _question(
@@ -103,12 +107,30 @@ def cost(
     print_report(report, out)
     if plot is not None:
         from mxconv.report.cost_plot import write_figure
-        from mxconv.report.output_file import write_output
 
         write_output(plot, lambda partial: write_figure(figure.value, question, partial))
         out.print(f"wrote {plot}", markup=False, highlight=False)
+    if html is not None:
+        write_output(html, lambda partial: _write_page(question, report, package, partial))
+        out.print(f"wrote {html}", markup=False, highlight=False)
     if json_output:
         print_json(report)
+
+
+def _write_page(question: "Question", report: dict[str, Any], package: Path | None, path: Path) -> None:
+    """A package's weights are read for their exponents: on a large one that takes its time."""
+    from mxconv.report.cost_page import write_cost_page
+
+    if package is None:
+        write_cost_page(question, report, path)
+        return
+    from mxconv.checkpoint.manifest import read_manifest
+    from mxconv.report.inspection import inspect_weights
+    from mxconv.report.sources import open_weights
+
+    with open_weights(str(package)) as weights, progress_bars() as progress:
+        inspection = inspect_weights(weights, progress=progress)
+    write_cost_page(question, report, path, read_manifest(package), inspection)
 
 
 def _question(

@@ -78,11 +78,15 @@ def pass_seconds(hardware: Hardware, level: CostLevel, workload: Workload, num_t
     if level.architecture is None:
         return 0.0
     if hardware.accelerator and workload.batch == 1:
-        mode: Mode = "draft" if level.codec in ("bsfp-draft", "mxfp4") else "full"
         machine = Machine.of(hardware)
-        return run_pass(machine, level.architecture, mode, num_tokens, workload.context).seconds
+        return run_pass(machine, level.architecture, accelerator_mode(level), num_tokens, workload.context).seconds
     points = pass_points(hardware, level.codec, level_count(level, workload, num_tokens))
     return sum(point.seconds for point in points)
+
+
+def accelerator_mode(level: CostLevel) -> Mode:
+    """How SPEQ's machine reads a level."""
+    return "draft" if level.codec in ("bsfp-draft", "mxfp4") else "full"
 
 
 def costs(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxconv.model.fields import Fields
-from mxconv.model.rope import RopeParameters
+from mxconv.model.rope_parameters import RopeParameters
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 MOST_LAYERS = 4096  # the deepest published models have a few hundred; sizes in a file are not trusted

@@ -130,12 +130,13 @@ def test_neither_or_both_sources_are_refused_and_the_names_are_listed(run: Any, 
     assert "NVIDIA H100" in run("cost", "--hardware", "list").stdout
 
 
-def test_an_answer_needs_no_pictures_no_manifest_and_no_kernels(config: Path) -> None:
+def test_an_answer_needs_no_pictures_no_manifest_and_no_arrays(config: Path) -> None:
     program = (
         "import sys\nfrom mxconv.cli.main import main\n"
         f"sys.argv = ['mxconv', 'cost', '--config', {str(config)!r}, '--hardware', 'speq-28nm']\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "print([name for name in ('matplotlib', 'torch', 'mxconv.checkpoint.manifest') if name in sys.modules])"
+        "heavy = ('numpy', 'matplotlib', 'jinja2', 'mxconv.checkpoint.manifest')\n"
+        "print([name for name in heavy if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
@@ -158,6 +159,23 @@ def test_a_picture_is_written_once(run: Any, config: Path, tmp_path: Path) -> No
     assert "<svg" in (tmp_path / "a.svg").read_text()
     assert "nothing is overwritten" in run(*arguments).stderr
     assert run(*arguments, "--force", "--figure", "roofline").exit_code == 0
+
+
+def test_a_page_is_written_once_of_a_config_and_of_a_package(
+    run: Any, config: Path, package: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    arguments = ("--hardware", "core-ultra-9-285k", "--html", page)
+    assert run("cost", "--config", config, *arguments).exit_code == 0
+    assert "there are no weights" in page.read_text()
+    outcome = run("cost", package, *arguments)
+    assert outcome.exit_code == 1
+    assert f"{page}: exists; nothing is overwritten" in outcome.stderr
+    outcome = run("cost", package, *arguments, "--force", "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.json["advice"]["text"] in page.read_text().replace("&lt;", "<")
+    assert "Exponents of all tensors" in page.read_text()
+    assert [path.name for path in tmp_path.glob(".page*")] == []
 
 
 def test_bench_machine_writes_the_description_that_cost_reads(run: Any, config: Path, user_folder: Path) -> None:

@@ -9,7 +9,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from mxconv.model.fields import Fields
-from mxconv.model.rope import RopeParameters, RotaryEmbedding, rotate
+from mxconv.model.rope import RotaryEmbedding, rotate
+from mxconv.model.rope_parameters import RopeParameters
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 STYLES: dict[str, dict[str, Any]] = {

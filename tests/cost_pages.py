@@ -1,0 +1,86 @@
+"""Questions whose pages are tested: dense and mixed models, each way of timing a pass, and a package with traces."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from mxconv.checkpoint.package import Package
+from mxconv.cost.architecture import Architecture
+from mxconv.cost.hardware import Hardware, open_hardware, parse_hardware
+from mxconv.cost.levels import Workload, strategies_of, with_acceptance
+from mxconv.cost.package_levels import package_levels, package_strategies
+from mxconv.cost.published import GPT_OSS_20B, LLAMA_3_1_8B
+from mxconv.cost.report import Question
+from mxconv.cost.trace import read_trace
+from mxconv.model.fields import Fields
+
+MEASURED = """
+name = "measured"
+description = "A machine with measured kernels"
+read_bandwidth_gigabytes_per_second = 40.0
+[peak_giga_multiply_adds_per_second]
+fp32 = 150.0
+bf16 = 300.0
+int8 = 900.0
+[kernel_fraction_of_roofline]
+bf16 = { 1 = 0.9, 4 = 0.7, 8 = 0.65 }
+bsfp-full = { 1 = 0.6, 8 = 0.5 }
+mxfp4-int8 = { 2 = 0.8 }
+[sources]
+read_bandwidth_gigabytes_per_second = "invented for tests"
+peak_giga_multiply_adds_per_second = "invented for tests"
+"""
+
+
+def hardware(name: str) -> Hardware:
+    if name == "measured":
+        return parse_hardware(MEASURED, "measured.toml")
+    if name == "speq-28nm, slow DRAM":  # its own DRAM limits nothing
+        return replace(open_hardware("speq-28nm"), name=name, read_bandwidth=40.0)
+    return open_hardware(name)
+
+
+def config_question(
+    config: dict[str, object] = LLAMA_3_1_8B, name: str = "h100-sxm", lengths: list[float] | None = None
+) -> Question:
+    architecture = Architecture.from_fields(Fields(config, "config.json"))
+    return Question(architecture, strategies_of(architecture), hardware(name), num_draft_tokens=lengths)
+
+
+def mixture_question(name: str) -> Question:
+    return config_question(GPT_OSS_20B, name)
+
+
+def package_question(folder: Path, traces: Path) -> Question:
+    """Of a package, with one trace by its target alone and one with its 4-bit draft."""
+    with Package(folder) as package:
+        levels = package_levels(package)
+    draft = levels[1].name
+    greedy = [_line(number, "target", 0, 0, 1, 0.02) for number in range(30)]
+    drafted = []
+    for number in range(30):
+        drafted.append(_line(number, "target", 0, 0, 1, 0.03))
+        drafted.append(_line(number, draft, 4, number % 5, 4, 0.02))
+    for name, lines in (("greedy", greedy), ("drafted", drafted)):
+        (traces / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = [read_trace(traces / f"{name}.jsonl") for name in ("greedy", "drafted")]
+    measured = {draft: found[1].levels[1].acceptance}
+    strategies = {
+        name: with_acceptance(own, measured, "trace drafted") for name, own in package_strategies(levels).items()
+    }
+    architecture = levels[0].architecture
+    assert architecture is not None
+    workload = Workload(context=64, kv_dtype="fp32")
+    return Question(architecture, strategies, hardware("core-ultra-9-285k"), workload, traces=found)
+
+
+def _line(number: int, level: str, num_proposed: int, num_accepted: int, num_forwards: int, seconds: float) -> object:
+    return {
+        "prompt": 0,
+        "round": number,
+        "level": level,
+        "num_proposed": num_proposed,
+        "num_accepted": num_accepted,
+        "num_forwards": num_forwards,
+        "seconds": seconds,
+    }
