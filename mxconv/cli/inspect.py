@@ -30,6 +30,7 @@ def inspect(
     per: Annotated[Per, typer.Option(help="Rows of the table.")] = Per.kind,
     dtype: Annotated[Dtype | None, typer.Option(help="Count F32 weights as if rounded to this.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Tensors to read side by side; all processors.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the files of --plot and --html.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -37,6 +38,7 @@ def inspect(
 
     With --tensor, each row's own histogram is printed too.
     """
+    from mxconv.kernels.engine import usable_processors
     from mxconv.report.inspection import inspect_weights
     from mxconv.report.output_file import check_output, write_output
     from mxconv.report.plot import check_suffix, write_plot
@@ -52,7 +54,13 @@ def inspect(
         open_weights(source, revision=revision, dtype=dtype.value if dtype else None) as weights,
         progress_bars() as progress,
     ):
-        inspection = inspect_weights(weights, per=per.value, tensor_glob=tensor or "*", progress=progress)
+        inspection = inspect_weights(
+            weights,
+            per=per.value,
+            tensor_glob=tensor or "*",
+            progress=progress,
+            num_threads=usable_processors() if threads is None else threads,
+        )
     out = console(json_output)
     print_inspection(inspection, out, row_histograms=tensor is not None)
     if plot is not None:

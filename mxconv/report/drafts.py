@@ -7,12 +7,16 @@ import numpy as np
 
 from mxconv.arrays import F32, F64, U16
 from mxconv.checkpoint.stored import bsfp_arrays
-from mxconv.codecs.bsfp.draft import decode_draft, fit_group_scales
 from mxconv.codecs.bsfp.fit import FittedTable
-from mxconv.codecs.bsfp.histogram import row_shifts_of
-from mxconv.codecs.bsfp.planes import encode_planes
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
+from mxconv.codecs.float16 import FloatFormat
+from mxconv.kernels.encoders import (
+    decode_bsfp_draft,
+    decode_mxfp4,
+    encode_bsfp,
+    encode_mxfp4,
+    row_shifts_of,
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,9 @@ def decibels(signal: float, error: float) -> float | None:
 
 
 def squared_error(weights: F64, draft: F32) -> float:
-    return float(np.square(weights - draft).sum())
+    difference = weights - draft
+    np.square(difference, out=difference)
+    return float(difference.sum())
 
 
 def draft_sums(patterns: U16, fitted: SegmentTable, paper: SegmentTable) -> DraftSums:
@@ -74,15 +80,14 @@ def draft_sums(patterns: U16, fitted: SegmentTable, paper: SegmentTable) -> Draf
         fitted: the tensor's fitted table.
         paper: the paper's table of the same format.
     """
-    values = fitted.float_format.decode(patterns)
-    weights = values.astype(np.float64)
-    codes, scales = quantize_mxfp4(values)
+    float_format = fitted.float_format
+    weights = float_format.decode(patterns).astype(np.float64)
     return DraftSums(
         num_weights=patterns.size,
         signal=float(np.square(weights).sum()),
         bsfp_error=squared_error(weights, _bsfp_draft(patterns, fitted)),
         bsfp_paper_error=squared_error(weights, _bsfp_draft(patterns, paper)),
-        mxfp4_error=squared_error(weights, dequantize_mxfp4(codes, scales)[:, : patterns.shape[1]]),
+        mxfp4_error=squared_error(weights, _mxfp4_draft(patterns, float_format)),
     )
 
 
@@ -102,5 +107,9 @@ def storage_sums(shape: tuple[int, int], fitted: FittedTable, paper: SegmentTabl
 
 def _bsfp_draft(patterns: U16, table: SegmentTable) -> F32:
     shifts = row_shifts_of(patterns, table.float_format) if table.has_row_shifts else None
-    nibbles = encode_planes(patterns, table, shifts).nibbles
-    return decode_draft(nibbles, fit_group_scales(patterns, nibbles, table), table)
+    return decode_bsfp_draft(encode_bsfp(patterns, table, shifts), table, (patterns.shape[0], patterns.shape[1]))
+
+
+def _mxfp4_draft(patterns: U16, float_format: FloatFormat) -> F32:
+    codes, scales = encode_mxfp4(patterns, float_format)
+    return decode_mxfp4(codes, scales, (patterns.shape[0], patterns.shape[1]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from mxconv.conversion.work import ByteCounter, Workers
 from mxconv.errors import MxconvError
 from mxconv.progress import Progress, silent
 from mxconv.report.draft_head import DraftHead
@@ -50,7 +51,12 @@ class Inspection:
 
 
 def inspect_weights(
-    weights: Weights, *, per: Per = "kind", tensor_glob: str = "*", progress: Progress = silent
+    weights: Weights,
+    *,
+    per: Per = "kind",
+    tensor_glob: str = "*",
+    progress: Progress = silent,
+    num_threads: int = 1,
 ) -> Inspection:
     """Read and count everything that matches; memory stays flat.
 
@@ -59,6 +65,7 @@ def inspect_weights(
         per: what `groups` are.
         tensor_glob: which tensors to read.
         progress: told about every slice.
+        num_threads: that read tensors side by side; what is found does not depend on it.
 
     Raises:
         MxconvError: no tensor matches.
@@ -70,14 +77,9 @@ def inspect_weights(
             f"at least one is required. Its names look like {weights.tensors[0].name!r}."
         )
     total = sum(2 * NUM_PASSES * tensor.num_weights for tensor in chosen)
-    done = 0
-
-    def advance(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        progress("inspect", done, total)
-
-    tensors = tuple(tensor_statistics(tensor, advance) for tensor in chosen)
+    advance = ByteCounter("inspect", total, progress)
+    workers = Workers(num_threads)
+    tensors = tuple(workers.run(lambda index: tensor_statistics(chosen[index], advance), len(chosen)))
     return Inspection(
         source=weights.source,
         kind=weights.kind,

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mxconv.arrays import I64
-from mxconv.codecs.bsfp.fit import FittedTable, fit_table
+from mxconv.codecs.bsfp.fit import FittedTable
 from mxconv.codecs.bsfp.histogram import NUM_PATTERNS, PatternHistogram
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.float16 import MAGNITUDE_MASK, FloatFormat
 from mxconv.conversion.survey import num_escapes
+from mxconv.kernels.encoders import add_to_histogram, fit_table
 from mxconv.report.drafts import DraftSums, StoredSums, decibels, draft_sums, squared_error, storage_sums
 from mxconv.report.exponents import ExponentCounts
 from mxconv.report.weights import WeightTensor
@@ -169,7 +170,7 @@ def _pattern_counts(tensor: WeightTensor) -> I64:
 def _histogram(tensor: WeightTensor, float_format: FloatFormat, advance: Callable[[int], None]) -> PatternHistogram:
     histogram = PatternHistogram(float_format)
     for _, _, patterns in tensor.slices():
-        histogram.add(patterns)
+        add_to_histogram(histogram, patterns)
         advance(patterns.nbytes)
     return histogram
 
