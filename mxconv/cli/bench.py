@@ -8,7 +8,7 @@ from mxconv.cli.bench_kernels import kernels
 from mxconv.cli.bench_machine import machine
 
 bench = typer.Typer(
-    help="Measure kernels, decoding, conversion, and what they are held against: the machine at that moment.",
+    help="Measure kernels, decoding and conversion beside the machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -26,7 +26,10 @@ def convert(
     threads: THREADS = None,
     json_output: JSON = False,
 ) -> None:
-    """Gigabytes a second of 16-bit input, cold and warm, beside those of a copy, and peak memory."""
+    """Gigabytes a second of 16-bit input beside those of a copy.
+
+    Cold and warm, with peak memory.
+    """
     import tempfile
 
     from mxconv.bench.engine import implementations

@@ -43,7 +43,9 @@ def decode(
     force: Annotated[bool, typer.Option("--force", help="Overwrite pictures that exist.")] = False,
     json_output: JSON = False,
 ) -> None:
-    """Tokens a second of greedy decoding, of each draft alone, of all together, and of what chooses for itself.
+    """Tokens a second without drafts, with each, and with all.
+
+    Also with lengths and levels that are chosen while it decodes.
 
     Beside each speed-up stands what ML-SpecQD Eq. (1) predicts from the acceptance and the passes measured.
     """

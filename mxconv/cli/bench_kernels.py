@@ -32,7 +32,7 @@ def kernels(
     force: Annotated[bool, typer.Option("--force", help="Overwrite pictures that exist.")] = False,
     json_output: JSON = False,
 ) -> None:
-    """One weight matrix times a few tokens, for each format and instruction set."""
+    """A matrix times a few tokens, by format and instruction set."""
     from mxconv.bench.engine import implementations
 
     names = implementations(kernel)

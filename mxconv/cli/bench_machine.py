@@ -26,7 +26,7 @@ def machine(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a description that exists.")] = False,
     json_output: JSON = False,
 ) -> None:
-    """Read bandwidth and multiply-add peaks of each instruction set, and each kernel's share of the roofline."""
+    """Read bandwidth, multiply-add peaks, and where kernels lie below."""
     from mxconv.bench.engine import implementations
 
     names = implementations(["all"])

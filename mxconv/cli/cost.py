@@ -67,7 +67,7 @@ def cost(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the files of --plot and --html.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Predict speed, bytes and energy of a hierarchy, and say whether speculation pays."""
+    """Predict speed, bytes and energy, and whether speculation pays."""
     from mxconv.cost.hardware import hardware_names, open_hardware
 
     if hardware == "list":

@@ -30,13 +30,14 @@ def inspect(
     per: Annotated[Per, typer.Option(help="Rows of the table.")] = Per.kind,
     dtype: Annotated[Dtype | None, typer.Option(help="Count F32 weights as if rounded to this.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Tensors to read side by side; all processors.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Tensors at a time; all processors by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the files of --plot and --html.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Show where the exponents lie, what falls outside their window, and how good each 4-bit draft would be.
+    """Show exponent histograms and how good each 4-bit draft would be.
 
-    With --tensor, each row's own histogram is printed too.
+    Also counts what falls outside the 16 exponents that hold most weights. With --tensor, each row's own histogram is
+    printed too.
     """
     from mxconv.kernels.engine import usable_processors
     from mxconv.report.inspection import inspect_weights

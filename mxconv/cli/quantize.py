@@ -27,15 +27,20 @@ def quantize(
     on_nonfinite: Annotated[str, typer.Option(help="A tensor with NaN or infinity: error, or keep.")] = "error",
     dtype: Annotated[str | None, typer.Option(help="Round F32 weights to bf16 or fp16.")] = None,
     target: Annotated[
-        str | None, typer.Option(help="MXFP4: include or reference the 16-bit weights; a local source is included.")
+        str | None,
+        typer.Option(help="MXFP4: include or reference the 16-bit weights; by default include local ones."),
     ] = None,
     draft: Annotated[
         list[str] | None,
-        typer.Option(help="A further level: checkpoint:PATH or package:PATH[,num_draft_tokens=N,confidence=P]."),
+        typer.Option(
+            help="A further level, outermost first: checkpoint:PATH, package:PATH, layer-skip:LAYERS, "
+            "streaming, prompt-lookup, ngram:TABLE or token-recycling, each [,num_draft_tokens=N,confidence=P]. "
+            "Repeatable."
+        ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
     max_shard_bytes: Annotated[int, typer.Option(help="Largest file to write.")] = 5_000_000_000,
-    threads: Annotated[int | None, typer.Option(help="Tensors to encode side by side; all processors.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would become of each tensor.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,

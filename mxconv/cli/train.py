@@ -26,7 +26,10 @@ def ngram(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the table.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Count which token follows which, as a draft for any model with that tokenizer."""
+    """Count which token follows which: a draft by look-up.
+
+    It serves any model with that tokenizer.
+    """
     from mxconv.checkpoint.ngram_file import write_ngram_table
     from mxconv.report.output_file import check_output, write_output
     from mxconv.train.ngram import train_ngram

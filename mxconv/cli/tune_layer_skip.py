@@ -30,7 +30,9 @@ def layer_skip(
     force: Annotated[bool, typer.Option("--force", help="Replace the set of layers that the package has.")] = False,
     json_output: JSON = False,
 ) -> None:
-    """Search the attention and MLP parts that the target drafts best without, as --draft layer-skip:LAYERS takes them.
+    """Search the layer parts that the target drafts best without.
+
+    They are attention and MLP parts, as --draft layer-skip:LAYERS takes them.
 
     Scored is the speed-up where time is bytes of weights read, on texts that the target itself writes.
     """

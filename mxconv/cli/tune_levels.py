@@ -31,7 +31,10 @@ def levels(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure and print, but write nothing.")] = False,
     json_output: JSON = False,
 ) -> None:
-    """Search levels, lengths and thresholds; write the fastest into the manifest, as what is used by default."""
+    """Search levels, lengths and thresholds for the fastest.
+
+    They are written into the manifest, as what is used by default.
+    """
     from mxconv.bench.engine import implementations
 
     if draft and not dry_run:

@@ -51,7 +51,10 @@ def verify(
     write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Check hashes, rebuild every tensor bit for bit, compare decoding with and without drafts."""
+    """Check hashes, and that every tensor is rebuilt bit for bit.
+
+    With --decode, prompts are decoded with and without drafts, and tokens and logits compared.
+    """
     from contextlib import ExitStack
     from dataclasses import replace
 

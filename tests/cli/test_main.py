@@ -40,6 +40,12 @@ def test_help_says_what_the_program_is_for_and_names_every_command(run: Any) -> 
         assert f"\n  {command} " in outcome.stdout
 
 
+@pytest.mark.parametrize("arguments", [[], ["bench"], ["tune"], ["train"]])
+def test_no_summary_in_a_list_of_commands_is_cut_off(run: Any, arguments: list[str]) -> None:
+    summaries = run(*arguments, "--help").stdout.partition("Commands:")[2]
+    assert summaries and "..." not in summaries
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_json(run: Any, command: str) -> None:
     outcome = run(command, "--help")
