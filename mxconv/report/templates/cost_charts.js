@@ -106,11 +106,11 @@ function drawRoofline(chart, settings) {
       const own = points
         .map((pair) => pair[index])
         .map(({ intensity, attainable, numTokens, seconds }) => {
-          const rates = `${figures(intensity)} multiply-adds a byte, ${figures(attainable)} giga a second, ${figures(seconds * 1e3)} ms`;
+          const rates = `${figures(intensity)} multiply-adds a byte, ${figures(attainable)} giga a second`;
           return {
             x: intensity,
             y: attainable,
-            text: `${index ? "attention" : level.name}, ${numTokens} tokens: ${rates}`,
+            text: `${index ? "attention" : level.name}, ${numTokens} tokens: ${rates}, ${figures(seconds * 1e3)} ms`,
           };
         });
       series.push({ name: index ? "attention" : `${level.name} (${level.codec})`, kernel, points: own, hasDots: true });
