@@ -1,4 +1,4 @@
-"""What `mxconv inspect` shows, in the order in which it is made.
+"""What `mxconv inspect` and `mxconv cost` show, in the order in which it is made.
 
 sources.py             opening: checkpoint_weights.py, package_weights.py, both as weights.py
 inspection.py          the story: tensors, then layers or kinds, then the total
@@ -6,6 +6,9 @@ statistics.py          one tensor's figures: exponents.py (histogram, window) an
 bars.py, text.py       the same bars and words for all that follows
 terminal.py            for a terminal: terminal_bars.py, terminal_table.py
 plot.py                PNG or SVG
-page.py                one HTML page, from page.html.j2
+page.py                one HTML page: template.py fills in templates/, histogram.py places bars
+cost_tables.py         a cost report as text: cost_terminal.py prints it
+cost_plot.py           its pictures
+cost_page.py           its page, with sliders: cost_page_data.py is what the page's own scripts compute from
 output_file.py         written beside its place and renamed
 """

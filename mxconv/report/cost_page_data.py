@@ -21,7 +21,7 @@ ROOFLINE_TOKENS = (1, 2, 4, 8, 16)
 
 
 def page_data(question: Question, report: dict[str, Any]) -> dict[str, Any]:
-    """Plain data for templates/cost_models.js and cost_page.js, which compute what mxconv/cost/ computes.
+    """Plain data for templates/cost_models.js and cost_answers.js, which compute what mxconv/cost/ computes.
 
     Args:
         question: what was asked; its values are where the sliders stand first.

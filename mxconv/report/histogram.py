@@ -9,6 +9,7 @@ from mxconv.report.text import percent
 WIDTH, HEIGHT = 720, 280  # in units of the SVG's view box
 LEFT, TOP, BOTTOM = 64, 10, 216  # of the plot
 MOST_TICKS = 5
+MOST_WIDE_LABELS = 22  # bars whose labels fit beside each other at full size
 
 
 def histogram(exponents: ExponentCounts | None) -> dict[str, Any] | None:
@@ -23,6 +24,7 @@ def histogram(exponents: ExponentCounts | None) -> dict[str, Any] | None:
         "bottom": BOTTOM,
         "chart": chart,
         "bars": _bars(chart),
+        "label": "narrow" if len(chart.bars) > MOST_WIDE_LABELS else "wide",
         "ticks": _ticks(chart),
         "float_format": exponents.float_format.name,
         "inside": percent(1 - exponents.num_outside_window / exponents.num_nonzero),

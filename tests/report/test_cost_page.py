@@ -95,7 +95,7 @@ def test_hostile_names_stay_words() -> None:
     page = rendered(replace(question, strategies={"bf16": levels[:1], hostile: renamed}))
     assert "<script>alert" not in page
     assert "\x1b" not in page
-    assert page.count("</script>") == 4  # the data and three scripts
+    assert page.count("</script>") == 6  # the data and five scripts
     assert "</script><script>alert(1)</script> & \\x1b[31m" in words(page)
     assert data_of(page)["drafts"][0]["name"] == "</script><script>alert(1)</script> & \\x1b[31m"
 

@@ -17,7 +17,9 @@ function figures(value) {
   if (value === null) return "-";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 10000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(size >= 1000 ? 4 : 3)));
+  return size >= 10000
+    ? Math.round(value).toLocaleString("en")
+    : String(Number(value.toPrecision(size >= 1000 ? 4 : 3)));
 }
 
 function binary(value) {
@@ -70,14 +72,22 @@ class Chart {
     this.y = this.scale(y, this.bottom, MARGIN.top);
     const wide = this.right - MARGIN.left;
     for (const tick of this.ticks(x, Math.max(Math.floor(wide / 70), 3), wide / 34)) {
-      if (!x.bands) add(this.svg, "line", { class: "grid", x1: this.x(tick), x2: this.x(tick), y1: MARGIN.top, y2: this.bottom });
+      if (!x.bands)
+        add(this.svg, "line", { class: "grid", x1: this.x(tick), x2: this.x(tick), y1: MARGIN.top, y2: this.bottom });
       const label = (x.format ?? figures)(tick);
       const isWhole = this.x(tick) + label.length * HALF_CHARACTER <= this.width;
       if (isWhole) add(this.svg, "text", { class: "tick", x: this.x(tick), y: this.bottom + 16 }, label);
     }
     for (const tick of this.ticks(y, 5, (this.bottom - MARGIN.top) / 18)) {
-      if (!y.bands) add(this.svg, "line", { class: "grid", x1: MARGIN.left, x2: this.right, y1: this.y(tick), y2: this.y(tick) });
-      if (!y.isHidden) add(this.svg, "text", { class: "tick end", x: MARGIN.left - 6, y: this.y(tick) + 4 }, (y.format ?? figures)(tick));
+      if (!y.bands)
+        add(this.svg, "line", { class: "grid", x1: MARGIN.left, x2: this.right, y1: this.y(tick), y2: this.y(tick) });
+      if (!y.isHidden)
+        add(
+          this.svg,
+          "text",
+          { class: "tick end", x: MARGIN.left - 6, y: this.y(tick) + 4 },
+          (y.format ?? figures)(tick),
+        );
     }
     const [middle, half] = [(MARGIN.left + this.right) / 2, (MARGIN.top + this.bottom) / 2];
     add(this.svg, "text", { class: "name x", x: middle, y: this.height - 10 }, x.name);
@@ -92,7 +102,8 @@ class Chart {
       const step = (to - from) / axis.bands.length;
       return (value) => from + (axis.bands.indexOf(value) + 0.5) * step;
     }
-    if (axis.isLog) return (value) => from + (Math.log(value / axis.low) / Math.log(axis.high / axis.low)) * (to - from);
+    if (axis.isLog)
+      return (value) => from + (Math.log(value / axis.low) / Math.log(axis.high / axis.low)) * (to - from);
     return (value) => from + ((value - axis.low) / (axis.high - axis.low)) * (to - from);
   }
 
@@ -108,10 +119,20 @@ class Chart {
   // series: {name, points: [{x, y, text}], hasDots}
   lines(series) {
     series.forEach(({ points, hasDots }, index) => {
-      const path = points.map(({ x, y }, at) => `${at ? "L" : "M"}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join("");
+      const path = points
+        .map(({ x, y }, at) => `${at ? "L" : "M"}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`)
+        .join("");
       add(this.marks, "path", { class: `line s${index % NUM_STYLES} d${Math.floor(index / 2) % 3}`, d: path });
       for (const { x, y, text } of points) {
-        if (hasDots) add(this.marks, "circle", { class: `dot s${index % NUM_STYLES}`, cx: this.x(x), cy: this.y(y), r: 4, "data-x": x, "data-y": y });
+        if (hasDots)
+          add(this.marks, "circle", {
+            class: `dot s${index % NUM_STYLES}`,
+            cx: this.x(x),
+            cy: this.y(y),
+            r: 4,
+            "data-x": x,
+            "data-y": y,
+          });
         this.targets.push({ x: this.x(x), y: this.y(y), text });
       }
     });
@@ -125,8 +146,21 @@ class Chart {
       const strength = cell.value < 1 ? 1 - cell.value : (cell.value - 1) / Math.max(top - 1, 0.2);
       const place = { x: this.x(cell.x) - width / 2, y: this.y(cell.y) - height / 2, width, height };
       const kind = cell.value < 1 ? "loss" : "gain";
-      add(this.marks, "rect", { class: `cell ${kind}`, "fill-opacity": Math.min(0.08 + 0.9 * strength, 1).toFixed(3), "data-x": cell.x, "data-y": cell.y, "data-value": cell.value, ...place });
-      if (width > 33 && height > 15) add(this.marks, "text", { class: `figure${strength > 0.55 ? " strong" : ""}`, x: this.x(cell.x), y: this.y(cell.y) + 4 }, cell.value.toFixed(2));
+      add(this.marks, "rect", {
+        class: `cell ${kind}`,
+        "fill-opacity": Math.min(0.08 + 0.9 * strength, 1).toFixed(3),
+        "data-x": cell.x,
+        "data-y": cell.y,
+        "data-value": cell.value,
+        ...place,
+      });
+      if (width > 33 && height > 15)
+        add(
+          this.marks,
+          "text",
+          { class: `figure${strength > 0.55 ? " strong" : ""}`, x: this.x(cell.x), y: this.y(cell.y) + 4 },
+          cell.value.toFixed(2),
+        );
       this.targets.push({ x: this.x(cell.x), y: this.y(cell.y), text: cell.text });
     }
   }
@@ -147,7 +181,14 @@ class Chart {
       const height = Math.min((step - 22) / values.length, 16);
       values.forEach(({ value, text }, place) => {
         const y = from + 18 + place * height;
-        add(this.marks, "rect", { class: `bar s${place % NUM_STYLES}`, x: MARGIN.left, y, width: Math.max(this.x(value) - MARGIN.left, 0), height: height - 2, "data-value": value });
+        add(this.marks, "rect", {
+          class: `bar s${place % NUM_STYLES}`,
+          x: MARGIN.left,
+          y,
+          width: Math.max(this.x(value) - MARGIN.left, 0),
+          height: height - 2,
+          "data-value": value,
+        });
         this.targets.push({ x: this.x(value), y: y + height / 2 - 1, text });
       });
     });
@@ -160,7 +201,14 @@ class Chart {
       const item = document.createElement("span");
       const sample = add(this.svg, "svg", { class: "key", viewBox: "0 0 22 10" });
       if (kind === "bar") add(sample, "rect", { class: `bar s${index % NUM_STYLES}`, x: 4, width: 14, height: 10 });
-      else add(sample, "line", { class: `line s${index % NUM_STYLES} d${Math.floor(index / 2) % 3}`, x1: 0, x2: 22, y1: 5, y2: 5 });
+      else
+        add(sample, "line", {
+          class: `line s${index % NUM_STYLES} d${Math.floor(index / 2) % 3}`,
+          x1: 0,
+          x2: 22,
+          y1: 5,
+          y2: 5,
+        });
       item.append(sample, ` ${name}`);
       this.legend.appendChild(item);
     });

@@ -66,7 +66,14 @@ function passPoints(hardware, level, numTokens, batch, context, kvBytesPerValue)
   const products = multipliedWeights(level, 1) * tokens;
   return [
     rooflinePoint(hardware, level.kernel, level.peak, tokens, weightBytes, products),
-    rooflinePoint(hardware, "attention", level.attention_peak, tokens, kvBytes, tokens * level.query_values * positions),
+    rooflinePoint(
+      hardware,
+      "attention",
+      level.attention_peak,
+      tokens,
+      kvBytes,
+      tokens * level.query_values * positions,
+    ),
   ];
 }
 

@@ -17,7 +17,10 @@ const charts = [...document.querySelectorAll("figure")].map((figure) => {
     said: readout.textContent,
     x: figure.querySelector(".name.x").textContent,
     y: figure.querySelector(".name.y").textContent,
-    words: [...svg.querySelectorAll(".tick, .name, .bar-name, .figure")].map((word) => ({ text: word.textContent, ...box(word) })),
+    words: [...svg.querySelectorAll(".tick, .name, .bar-name, .figure")].map((word) => ({
+      text: word.textContent,
+      ...box(word),
+    })),
   };
 });
 return { wide: document.documentElement.scrollWidth - window.innerWidth, charts };
