@@ -60,8 +60,12 @@ def _members(path: Path, derived: Mapping[str, bytes] | None) -> dict[str, Any] 
 
 def _ids(path: Path, members: dict[str, Any]) -> list[int]:
     model, added = members.get("model"), members.get("added_tokens") or []
-    entries = model.get("vocab", {}) if isinstance(model, dict) else {}
-    ids: list[Any] = list(entries.values()) if isinstance(entries, dict) else list(range(len(entries)))
+    entries = model.get("vocab") if isinstance(model, dict) else None
+    ids: list[Any] = []
+    if isinstance(entries, dict):
+        ids += entries.values()
+    elif isinstance(entries, list):  # of Unigram, with scores: numbered by place
+        ids += range(len(entries))
     if isinstance(added, list):
         ids += [token.get("id") for token in added if isinstance(token, dict)]
     if bad := [number for number in ids if type(number) is not int or number < 0]:

@@ -1,8 +1,8 @@
-"""What `--draft` says, and every way in which it cannot."""
+"""What `--draft` may say, what it becomes, and every reason to refuse it."""
 
 import pytest
 
-from mxconv.checkpoint.draft_spec import OF_KIND, DraftSpec, parse_draft
+from mxconv.checkpoint.draft_spec import DraftSpec, parse_draft
 from mxconv.errors import MxconvError
 
 
@@ -11,13 +11,15 @@ from mxconv.errors import MxconvError
     [
         ("checkpoint:a/b", DraftSpec("checkpoint", "a/b")),
         ("package:C:/x,num_draft_tokens=3,confidence=0.25", DraftSpec("package", "C:/x", 3, 0.25)),
+        ("layer-skip:a3-5+m7+8", DraftSpec("layer-skip", "a3-5+m7+8")),
+        ("layer-skip:1,cache=own,confidence=1", DraftSpec("layer-skip", "1", confidence=1.0, cache="own")),
+        ("streaming", DraftSpec("streaming")),
+        ("streaming:sink=0,window=1,cache=own", DraftSpec("streaming", cache="own", sink=0, window=1)),
         ("prompt-lookup", DraftSpec("prompt-lookup")),
         ("prompt-lookup:max_ngram=5", DraftSpec("prompt-lookup", max_ngram=5)),
-        ("prompt-lookup,num_draft_tokens=4", DraftSpec("prompt-lookup", num_draft_tokens=4)),
-        ("ngram:t.bin,confidence=0", DraftSpec("ngram", "t.bin", confidence=0.0)),
-        ("layer-skip:a3-5+m7+8,cache=own", DraftSpec("layer-skip", "a3-5+m7+8", cache="own")),
-        ("streaming:sink=0,window=16", DraftSpec("streaming", sink=0, window=16)),
-        ("token-recycling:num_candidates=2", DraftSpec("token-recycling", num_candidates=2)),
+        ("prompt-lookup,max_ngram=5,num_draft_tokens=64", DraftSpec("prompt-lookup", "", 64, max_ngram=5)),
+        ("ngram:some/table.safetensors,confidence=0", DraftSpec("ngram", "some/table.safetensors", confidence=0.0)),
+        ("token-recycling,num_candidates=4", DraftSpec("token-recycling", num_candidates=4)),
     ],
 )
 def test_a_specification_names_kind_subject_and_parameters(text: str, spec: DraftSpec) -> None:
@@ -25,30 +27,43 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, spec: Draf
 
 
 KINDS = (
-    "checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, streaming, prompt-lookup, ngram:TABLE, "
-    "token-recycling"
+    "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, streaming, prompt-lookup, ngram:TABLE, "
+    "token-recycling is required."
 )
+COMMON = "num_draft_tokens, confidence"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("small", f"kind 'small'; one of {KINDS} is required."),
-        ("model:x", f"kind 'model'; one of {KINDS} is required."),
-        ("", f"kind ''; one of {KINDS} is required."),
+        ("", f"kind ''; {KINDS}"),
+        ("small", f"kind 'small'; {KINDS}"),
+        ("model:x", f"kind 'model'; {KINDS}"),
+        ("Package:x", f"kind 'Package'; {KINDS}"),
+        ("small,confidence=1", f"kind 'small,confidence=1'; {KINDS}"),
         ("package:", "names no PATH_OR_ID; package:PATH_OR_ID is required."),
-        ("package,confidence=1", "names no PATH_OR_ID; package:PATH_OR_ID is required."),
+        ("package", "names no PATH_OR_ID; package:PATH_OR_ID is required."),
+        ("checkpoint,confidence=1", "names no PATH_OR_ID; checkpoint:PATH_OR_ID is required."),
+        ("ngram:,confidence=1", "names no TABLE; ngram:TABLE is required."),
         ("layer-skip", "names no LAYERS; layer-skip:LAYERS is required."),
-        ("package:x,depth=2", "parameter 'depth'; one of num_draft_tokens, confidence is required."),
-        ("package:x,kind=2", "parameter 'kind'; one of num_draft_tokens, confidence is required."),
-        ("prompt-lookup:3", "parameter '3'; one of num_draft_tokens, confidence, max_ngram is required."),
+        ("package:x,depth=2", f"parameter 'depth'; one of {COMMON} is required."),
+        ("package:x,max_ngram=2", f"parameter 'max_ngram'; one of {COMMON} is required."),
+        ("package:x,kind=2", f"parameter 'kind'; one of {COMMON} is required."),
+        ("package:x,", f"parameter ''; one of {COMMON} is required."),
+        ("prompt-lookup:5", f"parameter '5'; one of {COMMON}, max_ngram is required."),
+        ("streaming:max_ngram=5", f"parameter 'max_ngram'; one of {COMMON}, sink, window, cache is required."),
+        ("streaming:cache=mine", "cache is 'mine'; shared or own is required."),
         ("package:x,num_draft_tokens=many", "num_draft_tokens is 'many'; a number is required."),
+        ("package:x,num_draft_tokens=1.5", "num_draft_tokens is '1.5'; a number is required."),
         ("package:x,confidence=", "confidence is ''; a number is required."),
         ("package:x,num_draft_tokens=0", "num_draft_tokens is 0; 1 to 64 is required."),
         ("package:x,num_draft_tokens=65", "num_draft_tokens is 65; 1 to 64 is required."),
         ("package:x,confidence=nan", "confidence is nan; 0 to 1 is required."),
+        ("package:x,confidence=-0.1", "confidence is -0.1; 0 to 1 is required."),
+        ("prompt-lookup:max_ngram=0", "max_ngram is 0; 1 to 64 is required."),
+        ("token-recycling:num_candidates=65", "num_candidates is 65; 1 to 64 is required."),
         ("streaming:window=0", "window is 0; 1 to 2147483648 is required."),
-        ("streaming:cache=mine", "cache is 'mine'; shared or own is required."),
+        ("streaming:sink=-1", "sink is -1; 0 to 2147483648 is required."),
     ],
 )
 def test_a_specification_that_cannot_be_is_refused(text: str, message: str) -> None:
@@ -57,21 +72,34 @@ def test_a_specification_that_cannot_be_is_refused(text: str, message: str) -> N
     assert str(caught.value) == f"--draft {text}: {message}"
 
 
-def test_records_state_every_parameter_that_their_kind_has() -> None:
-    subjects = {"layer-skip": "a1"}
-    for kind, (subject, _) in OF_KIND.items():
-        record = DraftSpec(kind, subjects.get(kind, subject)).record("name")  # type: ignore[arg-type]
-        stated = {key for key in ("skipped", "sink", "window", "max_ngram", "num_candidates") if getattr(record, key)}
-        expected = {
-            "layer-skip": {"skipped"},
-            "streaming": {"sink", "window"},
-            "prompt-lookup": {"max_ngram"},
-            "token-recycling": {"num_candidates"},
-        }
-        assert stated == expected.get(kind, set())
-        assert record.kind == ("model" if kind in ("checkpoint", "package") else kind)
+def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_trusted_less() -> None:
+    same = parse_draft("checkpoint:x,num_draft_tokens=5").record("x", "f16", "drafts/1-x")
+    assert (same.kind, same.codec, same.path, same.shares) == ("model", "f16", "drafts/1-x", ["tokenizer"])
+    assert (same.num_draft_tokens, same.confidence) == (5, 0.4)
+    other = parse_draft("package:x").record("x", "package", "drafts/1-x", same_tokenizer=False)
+    assert (other.kind, other.shares, other.num_draft_tokens, other.confidence) == ("model", [], 8, 0.65)
+    assert parse_draft("package:x,confidence=0").record("x", same_tokenizer=False).confidence == 0.0
 
 
-def test_a_variant_shares_weights_and_the_cache_unless_told_otherwise() -> None:
-    assert parse_draft("layer-skip:1").record("x").shares == ["weights", "kv_cache", "tokenizer"]
-    assert parse_draft("layer-skip:1,cache=own").record("x").shares == ["weights", "tokenizer"]
+@pytest.mark.parametrize(
+    ("text", "members", "shares"),
+    [
+        ("layer-skip:a1", {"skipped": "a1"}, ["weights", "kv_cache", "tokenizer"]),
+        ("layer-skip:a1,cache=own", {"skipped": "a1"}, ["weights", "tokenizer"]),
+        ("streaming", {"sink": 4, "window": 252}, ["weights", "kv_cache", "tokenizer"]),
+        ("streaming:sink=0,window=9,cache=own", {"sink": 0, "window": 9}, ["weights", "tokenizer"]),
+        ("prompt-lookup", {"max_ngram": 3}, ["tokenizer"]),
+        ("prompt-lookup:max_ngram=7", {"max_ngram": 7}, ["tokenizer"]),
+        ("ngram:t", {}, ["tokenizer"]),
+        ("token-recycling", {"num_candidates": 8}, ["tokenizer"]),
+        ("token-recycling:num_candidates=2", {"num_candidates": 2}, ["tokenizer"]),
+    ],
+)
+def test_a_record_holds_what_its_kind_needs_and_nothing_else(
+    text: str, members: dict[str, object], shares: list[str]
+) -> None:
+    found = parse_draft(text).record("name").model_dump()
+    assert found["shares"] == shares
+    every = ("skipped", "sink", "window", "max_ngram", "num_candidates")
+    assert {key: found[key] for key in every if found[key] is not None} == members
+    assert (found["name"], found["codec"], found["files"], found["path"]) == ("name", None, [], None)

@@ -1,17 +1,12 @@
-import json
-import re
-import shutil
 from pathlib import Path
 
 import pytest
-from checkpoints import write_tiny_llama
+from checkpoints import write_tiny_llama, write_tiny_tokenizer
+from ngram_tables import write_table
 from packages import quantize
 
-from mxconv.checkpoint.ngram_file import write_ngram_table
+from mxconv.checkpoint.hashing import sha256_file
 from mxconv.errors import CheckpointError, MxconvError, PackageError
-from mxconv.model.loader import LoadedPackage
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.train.ngram import train_ngram
 from mxconv.verify import verify
 
 
@@ -40,77 +35,94 @@ def error_of(folder: Path, draft: str) -> str:
     return str(caught.value)
 
 
-def test_a_draft_with_another_tokenizer_is_recorded_as_such_and_trusted_less(tmp_path: Path) -> None:
-    folder, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "d")
-    changed = json.loads((draft / "tokenizer.json").read_text())
-    changed["model"]["vocab"]["~"] = 95
-    (draft / "tokenizer.json").write_text(json.dumps(changed))
-    level = quantize(folder, tmp_path / "other", drafts=(f"checkpoint:{draft}",)).levels[-1]
+def model_with(folder: Path, vocab_size: int, num_tokens: int | None = None) -> Path:
+    """A model whose matrices have more rows, or fewer, than it has tokens."""
+    write_tiny_llama(folder, vocab_size=vocab_size)
+    write_tiny_tokenizer(folder / "tokenizer.json", num_tokens or vocab_size)
+    return folder
+
+
+def test_a_draft_may_be_padded_to_another_size(tmp_path: Path) -> None:
+    target, draft = model_with(tmp_path / "m", 96, 90), model_with(tmp_path / "d", 112, 90)
+    for one, other in ((target, draft), (draft, target)):
+        manifest = quantize(one, one.with_name(f"{one.name}-package"), drafts=(f"checkpoint:{other}",))
+        assert manifest.levels[2].shares == ["tokenizer"]
+        assert manifest.levels[2].confidence == 0.4
+
+
+def test_a_token_without_a_row_is_refused(tmp_path: Path) -> None:
+    target, draft = model_with(tmp_path / "m", 96), model_with(tmp_path / "d", 90, 96)
+    for one, other in ((target, draft), (draft, target)):
+        assert error_of(one, f"checkpoint:{other}") == (
+            f"--draft {other}: {draft} has tokens up to 95 and vocab_size 90; a row for each token is required. "
+            "Choose another model."
+        )
+
+
+def test_a_draft_may_have_a_tokenizer_of_its_own(tmp_path: Path) -> None:
+    target, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "d", vocab_size=64)
+    level = quantize(target, tmp_path / "p", drafts=(f"checkpoint:{draft}",)).levels[2]
     assert (level.shares, level.confidence) == ([], 0.65)
-    (draft / "tokenizer.json").unlink()
-    assert error_of(folder, f"checkpoint:{draft}") == (
-        f"--draft {draft}: it has no tokenizer.json; both are required, to translate between them through text. "
-        "Copy it from the model's source."
+
+
+@pytest.mark.parametrize("without", ["m", "d"])
+def test_translating_needs_both_tokenizers(tmp_path: Path, without: str) -> None:
+    target, draft = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "d")
+    (tmp_path / without / "tokenizer.json").unlink()
+    subject = "it" if without == "d" else str(target)
+    assert error_of(target, f"checkpoint:{draft}") == (
+        f"--draft {draft}: {subject} has no tokenizer.json; both are required, to translate between them through "
+        "text. Copy it from the model's source."
     )
 
 
-def test_a_draft_may_be_padded_to_more_rows_but_every_token_needs_one(tmp_path: Path) -> None:
-    folder = write_tiny_llama(tmp_path / "m")
-    padded = write_tiny_llama(tmp_path / "d", vocab_size=128)
-    shutil.copy(folder / "tokenizer.json", padded / "tokenizer.json")
-    assert quantize(folder, tmp_path / "padded", drafts=(f"checkpoint:{padded}",)).levels[-1].shares == ["tokenizer"]
-    short = write_tiny_llama(tmp_path / "s", vocab_size=64)
-    shutil.copy(folder / "tokenizer.json", short / "tokenizer.json")
-    assert error_of(folder, f"checkpoint:{short}") == (
-        f"--draft {short}: {short} has tokens up to 95 and vocab_size 64; a row for each token is required. "
-        "Choose another model."
-    )
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """An n-gram table in the tokens of `write_tiny_llama`."""
+    write_tiny_llama(tmp_path / "like")
+    return write_table(tmp_path / "stories.safetensors", sha256_file(tmp_path / "like" / "tokenizer.json"))
 
 
-def test_look_ups_and_variants_are_levels_without_files_of_their_own(tmp_path: Path) -> None:
-    folder = write_tiny_llama(tmp_path / "m")
-    write_ngram_table(train_ngram([folder / "config.json"], folder, min_count=1), tmp_path / "words.table")
-    drafts = ("layer-skip:a0+m1", "streaming:sink=2,window=9", f"ngram:{tmp_path / 'words.table'},confidence=0.2")
-    manifest = quantize(folder, tmp_path / "p", drafts=drafts)
-    skip, stream, table = manifest.levels[2:]
-    assert (skip.name, skip.kind, skip.skipped, skip.shares) == (
-        "layer-skip", "layer-skip", "a0+m1", ["weights", "kv_cache", "tokenizer"],
-    )  # fmt: skip
-    assert (stream.kind, stream.sink, stream.window, stream.path) == ("streaming", 2, 9, None)
-    assert (table.kind, table.path, table.confidence) == ("ngram", "drafts/3-words/words.table", 0.2)
+def test_drafts_of_every_kind_become_levels(tmp_path: Path, table: Path) -> None:
+    target, small = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "small", num_hidden_layers=1)
+    specs = ("layer-skip:a1,cache=own", "streaming:sink=2,window=9", f"checkpoint:{small}", f"ngram:{table}")
+    manifest = quantize(target, tmp_path / "p", drafts=specs)
+    levels = manifest.levels[2:]
+    assert [level.name for level in levels] == ["layer-skip", "streaming", "small", "stories"]
+    assert [level.kind for level in levels] == ["layer-skip", "streaming", "model", "ngram"]
+    assert (levels[0].skipped, levels[1].sink, levels[1].window) == ("a1", 2, 9)
+    assert levels[3].path == "drafts/4-stories/stories.safetensors"
+    assert (tmp_path / "p" / levels[3].path).read_bytes() == table.read_bytes()
     assert verify(tmp_path / "p").ok
-    with LoadedPackage(tmp_path / "p") as loaded:
-        generation = Hierarchy(loaded.levels).generate([5, 6, 7], 20)
-        plain = Hierarchy(loaded.levels[:1]).generate([5, 6, 7], 20)
-        assert generation.token_ids == plain.token_ids
+    for kind in ("prompt-lookup:max_ngram=4", "token-recycling:num_candidates=3"):
+        level = quantize(target, tmp_path / kind, drafts=(kind,)).levels[2]
+        assert f"{level.kind}:{'max_ngram' if level.max_ngram else 'num_candidates'}=" in kind
+        assert (level.max_ngram or level.num_candidates) in (3, 4)
 
 
-@pytest.mark.parametrize(
-    ("drafts", "message"),
-    [
-        (
-            ("prompt-lookup", "streaming"),
-            "--draft prompt-lookup: a look-up, with streaming below it; only a model can use a draft. "
-            "Give look-ups last.",
-        ),
-        (("layer-skip:9",), "skipped layers '9': layer 9; layers of the model, 0 to 1, are required. Name layers as"),
-        (("ngram:/nowhere/table",), "/nowhere/table: no such file; a readable file is required."),
-    ],
-)
-def test_levels_that_cannot_stand_where_they_are_put_are_refused(
-    tmp_path: Path, drafts: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(MxconvError, match=re.escape(message)):
-        quantize(write_tiny_llama(tmp_path / "m"), tmp_path / "p", drafts=drafts)
+def test_a_table_in_other_tokens_is_refused(tmp_path: Path, table: Path) -> None:
+    target = write_tiny_llama(tmp_path / "m", vocab_size=90)
+    assert error_of(target, f"ngram:{table}").startswith(f"{table}: its tokens are of a tokenizer.json with SHA-256 ")
 
 
-def test_a_table_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    folder, other = write_tiny_llama(tmp_path / "m"), write_tiny_llama(tmp_path / "o", vocab_size=90)
-    write_ngram_table(train_ngram([folder / "config.json"], other, min_count=1), tmp_path / "table")
-    with pytest.raises(
-        CheckpointError, match=r"table: its tokens are of a tokenizer\.json with SHA-256 .*Run `mxconv train"
-    ):
-        quantize(folder, tmp_path / "p", drafts=(f"ngram:{tmp_path / 'table'}",))
+def test_a_table_below_a_model_is_in_the_tokens_of_that_model(tmp_path: Path, table: Path) -> None:
+    target, small = write_tiny_llama(tmp_path / "m", vocab_size=90), write_tiny_llama(tmp_path / "small")
+    manifest = quantize(target, tmp_path / "p", drafts=(f"checkpoint:{small}", f"ngram:{table}"))
+    assert [level.kind for level in manifest.levels[2:]] == ["model", "ngram"]
+
+
+def test_nothing_can_draft_for_a_look_up(tmp_path: Path) -> None:
+    target = write_tiny_llama(tmp_path / "m")
+    with pytest.raises(MxconvError) as caught:
+        quantize(target, tmp_path / "p", drafts=("token-recycling", "streaming"))
+    assert str(caught.value) == (
+        "--draft token-recycling: a look-up, with streaming below it; only a model can use a draft. Give look-ups last."
+    )
+
+
+def test_layers_that_the_target_does_not_have_cannot_be_skipped(tmp_path: Path) -> None:
+    message = "skipped layers '0+m2': layer 2; layers of the model, 0 to 1, are required."
+    assert error_of(write_tiny_llama(tmp_path / "m"), "layer-skip:0+m2").startswith(message)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
