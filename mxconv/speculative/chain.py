@@ -7,10 +7,11 @@ from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.acceptance import Acceptance
+from mxconv.speculative.adaptive_pace import AdaptivePace
 from mxconv.speculative.draft import Draft
 from mxconv.speculative.level import Level
 from mxconv.speculative.ngram import NgramDraft
-from mxconv.speculative.pace import AdaptivePace, FixedPace, Pace
+from mxconv.speculative.pace import FixedPace, Pace
 from mxconv.speculative.prompt_lookup import PromptLookup
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics

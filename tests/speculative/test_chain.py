@@ -15,10 +15,11 @@ from mxconv.errors import ModelError
 from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.speculative.acceptance import GreedyAcceptance
+from mxconv.speculative.adaptive_pace import AdaptivePace
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
-from mxconv.speculative.pace import AdaptivePace, FixedPace
+from mxconv.speculative.pace import FixedPace
 from mxconv.speculative.prompt_lookup import PromptLookup
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics

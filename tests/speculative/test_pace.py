@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from simulated_machine import SimulatedDraft, SimulatedMachine
 
-from mxconv.speculative.pace import MAX_ADAPTIVE_TOKENS, AdaptivePace, Choice, FixedPace, Outcome, paces
+from mxconv.speculative.adaptive_pace import MAX_ADAPTIVE_TOKENS, AdaptivePace, paces
+from mxconv.speculative.pace import Choice, FixedPace, Outcome
 
 SELF = SimulatedDraft(acceptance=0.8, seconds=0.3)  # a 4-bit copy
 SMALL = SimulatedDraft(acceptance=0.6, seconds=0.05, catch_up_seconds=0.01)  # another model

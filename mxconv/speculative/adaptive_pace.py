@@ -1,0 +1,137 @@
+"""A pace that maximizes expected tokens a second, and does no harm where drafts are useless.
+
+From the rounds so far it knows how often a proposed token stands, how often a draft keeps its confidence, what a
+proposed token costs and what verifying some number of tokens costs; from these it predicts the rate of every (draft,
+length), no draft included, and takes the best. Drafts that are not the best are tried again now and then, the cheaper
+the oftener.
+
+Whatever it takes it must afford. It keeps an account in rounds of plain decoding: what drafts gain or lose is booked
+there, and a round may lose no more than there is. A little is there from the start, and a small share of all rounds
+is added. So drafts that never help cost no more than these two, whatever the text.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mxconv.speculative.estimates import FEW_BEHIND, MOST_UNUSUAL, DraftEstimate, PassEstimate
+from mxconv.speculative.pace import PLAIN, Choice, FixedPace, Outcome, Pace
+
+MAX_ADAPTIVE_TOKENS = 16
+SHARE_TO_RISK = 0.025  # of all rounds
+FIRST_CREDIT, MOST_CREDIT = 1.25, 6.0
+UNKNOWN_COST = 0.5  # of a proposed token, in plain passes, until it was seen
+MOST_FIRST_COST = 2.0  # believed of a draft's first round: reading its file for the first time is no property of it
+MOST_FIRST_LOSS = 1.0  # and booked
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A choice and what is expected of it."""
+
+    choice: Choice
+    num_tokens: float  # expected
+    seconds: float
+    worst_loss: float  # seconds, if all is proposed and nothing accepted
+
+    @property
+    def rate(self) -> float:
+        return self.num_tokens / self.seconds
+
+
+class AdaptivePace:
+    """Chooses by what has paid.
+
+    Args:
+        num_drafts: between which to choose.
+        max_tokens: the most to ask for.
+    """
+
+    def __init__(self, num_drafts: int, max_tokens: int = MAX_ADAPTIVE_TOKENS) -> None:
+        self.max_tokens = max_tokens
+        self._known = [DraftEstimate() for _ in range(num_drafts)]
+        self._pass = PassEstimate()
+        self._credit = FIRST_CREDIT  # rounds of plain decoding
+
+    def choose(self, limit: int) -> Choice:
+        if not self._pass.plain.weight:  # what a plain round costs is the measure of everything else
+            return PLAIN
+        plain, _ = self._pass.line()
+        best = _Option(PLAIN, 1.0, plain, 0.0)
+        shortest = []
+        for draft, known in enumerate(self._known):
+            last = None
+            for option in self._options(draft, known, limit):
+                if option.worst_loss > self._credit * plain or (last and option.rate < last.rate):
+                    break  # rates rise with the length up to the best one, and then fall
+                if last is None:
+                    shortest.append(option)
+                last = option
+            if last and not known.seconds.weight:
+                return shortest[-1].choice
+            best = max(best, last or best, key=lambda option: option.rate)
+        for trial in shortest:
+            known = self._known[trial.choice.draft]
+            loss = known.catch_up_seconds + trial.seconds - trial.num_tokens / best.rate
+            is_best = best.choice.num_tokens > 0 and trial.choice.draft == best.choice.draft
+            if not is_best and known.idle_seconds * SHARE_TO_RISK >= loss:
+                return trial.choice
+        return best.choice
+
+    def _options(self, draft: int, known: DraftEstimate, limit: int) -> Iterator[_Option]:
+        """Every length, the shortest first."""
+        plain, further = self._pass.line()
+        each = known.seconds.value
+        if not known.seconds.weight:
+            each = (
+                UNKNOWN_COST * plain
+                if known.first_seconds is None
+                else min(known.first_seconds, MOST_FIRST_COST * plain)
+            )
+        for asked, proposed, accepted in known.expected(min(limit, self.max_tokens)):
+            seconds = max(proposed, 1.0) * each + plain + further * proposed
+            tokens = 1 + accepted
+            seconds += known.catch_up_seconds * min(tokens / limit, 1.0)  # its share, if this goes on to the end
+            worst_loss = known.catch_up_seconds + asked * (each + further)
+            yield _Option(Choice(draft, asked), tokens, seconds, worst_loss)
+
+    def learn(self, choice: Choice, outcome: Outcome) -> None:
+        num_missed = outcome.num_evaluated - 1 - outcome.num_proposed
+        if num_missed <= FEW_BEHIND:  # not a prompt
+            self._pass.add(outcome.num_evaluated, outcome.level_seconds)
+        if self._pass.plain.weight:
+            self._book(choice, outcome, num_missed <= FEW_BEHIND)
+        for draft, known in enumerate(self._known):
+            known.fade()
+            if choice.num_tokens and draft == choice.draft:
+                known.learn(choice.num_tokens, outcome)
+            else:
+                known.miss(outcome)
+
+    def _book(self, choice: Choice, outcome: Outcome, is_measured: bool) -> None:
+        plain, further = self._pass.line()
+        num_tokens = 1 + outcome.num_accepted
+        self._credit += SHARE_TO_RISK * num_tokens
+        if choice.num_tokens:
+            known = self._known[choice.draft]
+            level_seconds = plain + further * outcome.num_proposed
+            # where the level was slower than it should be, so was the machine
+            speed = level_seconds / outcome.level_seconds if is_measured else 1.0
+            draft_seconds = outcome.draft_seconds * speed
+            if known.seconds.weight:
+                usual = max(outcome.num_proposed, 1) * known.seconds.value + known.catch_up_seconds
+                draft_seconds = min(draft_seconds, MOST_UNUSUAL * usual)
+            loss = (draft_seconds + level_seconds) / plain - num_tokens
+            self._credit -= loss if known.was_asked else min(loss, MOST_FIRST_LOSS)
+        self._credit = max(min(self._credit, MOST_CREDIT), -FIRST_CREDIT)
+
+
+def paces(adaptive: bool, num_draft_tokens: Sequence[int]) -> list[Pace]:
+    """The pace of every level that has a draft, the target's first.
+
+    Args:
+        adaptive: whether levels choose for themselves, and between all cheaper levels.
+        num_draft_tokens: what each asks for otherwise.
+    """
+    if not adaptive:
+        return [FixedPace(number) for number in num_draft_tokens]
+    return [AdaptivePace(len(num_draft_tokens) - index) for index in range(len(num_draft_tokens))]
