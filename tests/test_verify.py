@@ -230,9 +230,7 @@ def test_a_certificate_that_cannot_be_written_is_our_error(tmp_path: Path, sourc
     (tmp_path / "p/mxconv.json.new").mkdir()
     with pytest.raises(PackageError) as caught:
         write_certificate(tmp_path / "p", verification)
-    assert str(caught.value) == (
-        f"{tmp_path}/p/mxconv.json.new: cannot be written (Is a directory). Check permissions."
-    )
+    assert str(caught.value) == f"{tmp_path}/p/mxconv.json.new: cannot be written (Is a directory). Check permissions."
 
 
 def test_progress_ends_at_its_total(tmp_path: Path, source: Path) -> None:

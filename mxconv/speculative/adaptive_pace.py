@@ -82,11 +82,8 @@ class AdaptivePace:
         plain, further = self._pass.line()
         each = known.seconds.value
         if not known.seconds.weight:
-            each = (
-                UNKNOWN_COST * plain
-                if known.first_seconds is None
-                else min(known.first_seconds, MOST_FIRST_COST * plain)
-            )
+            first = UNKNOWN_COST * plain if known.first_seconds is None else known.first_seconds
+            each = min(first, MOST_FIRST_COST * plain)
         for asked, proposed, accepted in known.expected(min(limit, self.max_tokens)):
             seconds = max(proposed, 1.0) * each + plain + further * proposed
             tokens = 1 + accepted

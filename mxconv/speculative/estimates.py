@@ -63,11 +63,9 @@ class PassEstimate:
 class DraftEstimate:
     """What is known of one draft."""
 
-    stands: RunningMean = field(
-        default_factory=lambda: RunningMean(0.7, 2.0, 4.0)
-    )  # a proposed token whose predecessors stood
-    starts: RunningMean = field(default_factory=lambda: RunningMean(1.0, 2.0, 4.0))  # proposals that are not empty
-    goes_on: RunningMean = field(default_factory=lambda: RunningMean(0.8, 2.0, 4.0))  # asked for more than it has said
+    stands: RunningMean = field(default_factory=lambda: _chance(0.7))  # a proposed token whose predecessors stood
+    starts: RunningMean = field(default_factory=lambda: _chance(1.0))  # proposals that are not empty
+    goes_on: RunningMean = field(default_factory=lambda: _chance(0.8))  # asked for more than it has said
     seconds: RunningMean = field(default_factory=RunningMean)  # a proposed token
     catch_up: RunningMean = field(default_factory=RunningMean)  # seconds for each token that it has missed
     num_behind: int = 0  # tokens that it has missed
@@ -119,3 +117,7 @@ class DraftEstimate:
             yield asked, proposed, accepted
             reached *= self.goes_on.value
             stood *= self.goes_on.value
+
+
+def _chance(prior: float) -> RunningMean:
+    return RunningMean(prior, weight=2.0, least=4.0)

@@ -104,6 +104,15 @@ def test_many_short_texts_cost_5_percent_at_most_though_each_prompt_has_to_be_re
     assert machine.seconds < 1.05 * (machine.num_tokens - 40)
 
 
+@pytest.mark.parametrize("case", USELESS)
+def test_short_prompts_change_no_bound(case: str) -> None:
+    machine = SimulatedMachine(USELESS[case])
+    pace = AdaptivePace(len(machine.drafts))
+    for _ in range(10):
+        machine.run(pace, 64, prompt=3)
+    assert machine.seconds < 1.05 * (machine.num_tokens - 10)
+
+
 def test_these_bounds_can_be_missed() -> None:
     machine = SimulatedMachine([replace(SELF, acceptance=0.0)])
     machine.run(FixedPace(1), 500)

@@ -13,9 +13,10 @@ from typing import Literal
 from mxconv.arrays import F32
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.acceptance import GreedyAcceptance
+from mxconv.speculative.adaptive_pace import paces
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.pace import Choice, Outcome, paces
+from mxconv.speculative.pace import Choice, Outcome
 from mxconv.speculative.statistics import LevelStatistics
 
 
