@@ -13,7 +13,8 @@ from mxconv.checkpoint.gguf.rope_factors import llama3_factors
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import CheckpointError
 from mxconv.model.config import ModelConfig
-from mxconv.model.rope import RopeParameters
+from mxconv.model.rope import frequencies
+from mxconv.model.rope_parameters import RopeParameters
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -83,8 +84,8 @@ def test_the_factors_of_llama_3_become_its_parameters(tmp_path: Path) -> None:
 def test_factors_divide_frequencies_as_our_own_rope_does() -> None:
     """The model's RoPE agrees with transformers; see tests/model/test_rope.py."""
     rope = RopeParameters(5e5, "llama3", 8.0, 1.0, 4.0, 8192)
-    divided = RopeParameters(5e5).frequencies(128) / llama3_factors(128, 5e5, 8.0, 1.0, 4.0, 8192)
-    np.testing.assert_allclose(divided, rope.frequencies(128), rtol=1e-6)
+    divided = frequencies(RopeParameters(5e5), 128) / llama3_factors(128, 5e5, 8.0, 1.0, 4.0, 8192)
+    np.testing.assert_allclose(divided, frequencies(rope, 128), rtol=1e-6)
     assert len(np.unique(llama3_factors(128, 5e5, 8.0, 1.0, 4.0, 8192))) > 3
 
 
