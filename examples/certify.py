@@ -20,7 +20,7 @@ from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.prompts import read_prompts
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.train.ngram import train_ngram
-from mxconv.verify import verify_decoding
+from mxconv.verification.decoding import verify_decoding
 
 checkpoint, same, other, prompt_file = map(Path, sys.argv[1:5])
 prompts = read_prompts(prompt_file)[: int(sys.argv[5]) if len(sys.argv) > 5 else None]
