@@ -225,7 +225,9 @@ def _print(members: dict[str, Any], json_output: bool, with_texts: bool) -> None
     seconds = sum(result["seconds"] for result in results)
     rounds = sum(result["rounds"] for result in results)
     out.print(
-        f"{num_tokens} tokens in {rounds} rounds of the target ({num_tokens / rounds:.2f} a round), {seconds:.1f} s",
+        # an interrupt may come before the first round
+        f"{num_tokens} tokens in {rounds} rounds of the target ({num_tokens / max(rounds, 1):.2f} a round), "
+        f"{seconds:.1f} s",
         highlight=False,
     )
     if "geomean_speedup" in members:

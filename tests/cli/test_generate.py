@@ -310,3 +310,18 @@ def test_ctrl_c_stops_with_what_was_generated(run: Any, process: Callable[..., A
     assert begin.startswith("Once")
     assert "rounds of the target" in rest
     assert errors == ""
+
+
+def test_an_interrupt_before_the_first_token_leaves_an_empty_result(
+    run: Any, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Hierarchy, *arguments: Any) -> Iterator[tuple[int, Any]]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(Hierarchy, "stream", interrupted)
+    outcome = run("generate", package, "--prompt", "Once", "--check", "--json")
+    assert outcome.exit_code == 130
+    (result,) = outcome.json["results"]
+    assert (result["text"], result["token_ids"], result["ending"]) == ("", [], "interrupted")
+    assert "0 tokens in 0 rounds of the target" in outcome.stderr
