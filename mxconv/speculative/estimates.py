@@ -56,7 +56,7 @@ class PassEstimate:
         plain = min(self.plain.value, self.wide.value)
         weight = self.wide.weight
         further = ((self.wide.value - plain) * weight + NARROW_SLOPE * plain) / ((self.width.value - 1) * weight + 1)
-        return plain, further
+        return plain, min(further, plain)  # they could be evaluated one by one
 
 
 @dataclass
