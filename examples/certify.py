@@ -36,7 +36,7 @@ MIXED = [
     [*own, small, table],
     [*own, stream, foreign, "prompt-lookup"],
 ]
-for codec in ("mxfp4", "bsfp"):
+for codec in ("bsfp", "mxfp4"):
     with open_checkpoint(checkpoint) as source:
         convert(source, folder / codec, QuantizeOptions(codec=codec))
     for drafts in [*ALONE, *MIXED]:
