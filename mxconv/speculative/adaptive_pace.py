@@ -3,7 +3,7 @@
 From the rounds so far it knows how often a proposed token stands, how often a draft keeps its confidence, what a
 proposed token costs and what verifying some number of tokens costs; from these it predicts the rate of every (draft,
 length), no draft included, and takes the best. Drafts that are not the best are tried again now and then, the cheaper
-the oftener.
+the oftener, and those that stay far behind another one more and more seldom.
 
 Whatever it takes it must afford. It keeps an account in rounds of plain decoding: what drafts gain or lose is booked
 there, and a round may lose no more than there is. A little is there from the start, and a small share of all rounds
@@ -18,6 +18,7 @@ from mxconv.speculative.pace import PLAIN, Choice, FixedPace, Outcome, Pace
 
 MAX_ADAPTIVE_TOKENS = 16
 SHARE_TO_RISK = 0.025  # of all rounds
+CLOSE, MOST_PATIENCE = 0.8, 8.0  # drafts clearly behind another one are tried more and more seldom, to this factor
 FIRST_CREDIT, MOST_CREDIT = 1.25, 6.0
 UNKNOWN_COST = 0.5  # of a proposed token, in plain passes, until it was seen
 MOST_FIRST_COST = 2.0  # believed of a draft's first round: reading its file for the first time is no property of it
@@ -57,25 +58,32 @@ class AdaptivePace:
             return PLAIN
         plain, _ = self._pass.line()
         best = _Option(PLAIN, 1.0, plain, 0.0)
-        shortest = []
+        of_each = []  # the best of each draft
         for draft, known in enumerate(self._known):
-            last = None
+            shortest = last = None
             for option in self._options(draft, known, limit):
                 if option.worst_loss > self._credit * plain or (last and option.rate < last.rate):
                     break  # rates rise with the length up to the best one, and then fall
-                if last is None:
-                    shortest.append(option)
-                last = option
-            if last and not known.seconds.weight:
-                return shortest[-1].choice
-            best = max(best, last or best, key=lambda option: option.rate)
-        for trial in shortest:
-            known = self._known[trial.choice.draft]
-            loss = known.catch_up_seconds + trial.seconds - trial.num_tokens / best.rate
-            is_best = best.choice.num_tokens > 0 and trial.choice.draft == best.choice.draft
-            if not is_best and known.idle_seconds * SHARE_TO_RISK >= loss:
-                return trial.choice
-        return best.choice
+                shortest, last = shortest or option, option
+            if shortest and not known.seconds.weight:
+                return shortest.choice
+            if last:
+                of_each.append(last)
+                best = max(best, last, key=lambda option: option.rate)
+        return next((option.choice for option in of_each if self._is_due(option, best)), best.choice)
+
+    def _is_due(self, trial: _Option, best: _Option) -> bool:
+        """Whether a draft that is not the best has waited long enough for what trying it costs."""
+        known = self._known[trial.choice.draft]
+        if trial is best:
+            known.patience = 1.0
+            return False
+        loss = known.catch_up_seconds + trial.seconds - trial.num_tokens / best.rate
+        if known.idle_seconds * SHARE_TO_RISK < loss * known.patience:
+            return False
+        is_clear = best.choice.num_tokens > 0 and trial.rate < CLOSE * best.rate
+        known.patience = min(2 * known.patience, MOST_PATIENCE) if is_clear else 1.0
+        return True
 
     def _options(self, draft: int, known: DraftEstimate, limit: int) -> Iterator[_Option]:
         """Every length, the shortest first."""

@@ -70,6 +70,7 @@ class DraftEstimate:
     catch_up: RunningMean = field(default_factory=RunningMean)  # seconds for each token that it has missed
     num_behind: int = 0  # tokens that it has missed
     idle_seconds: float = 0.0  # since it was asked
+    patience: float = 1.0  # how many times as long it waits to be tried again
     was_asked: bool = False
     first_seconds: float | None = None  # a proposed token of the first round
 

@@ -10,6 +10,7 @@ import pytest
 from simulated_machine import SimulatedDraft, SimulatedMachine
 
 from mxconv.speculative.adaptive_pace import MAX_ADAPTIVE_TOKENS, AdaptivePace, paces
+from mxconv.speculative.estimates import PassEstimate
 from mxconv.speculative.pace import Choice, FixedPace, Outcome
 
 SELF = SimulatedDraft(acceptance=0.8, seconds=0.3)  # a 4-bit copy
@@ -64,7 +65,7 @@ def test_it_comes_within_a_few_percent_of_the_best_fixed_choice(case: str, noise
         rate = (machine.num_tokens - learned[0]) / (machine.seconds - learned[1])
         ratios.append(rate / machine.best_rate())
     # two that are nearly as good are told apart by trials alone, which takes time
-    assert np.mean(ratios) > (0.96 if len(GOOD[case]) == 1 else 0.9), ratios
+    assert np.mean(ratios) > (0.96 if len(GOOD[case]) == 1 else 0.93), ratios
     assert min(ratios) > (0.85 if len(GOOD[case]) == 1 else 0.8), ratios
 
 
@@ -178,6 +179,14 @@ def test_an_interruption_is_not_believed() -> None:
     before = machine.seconds
     machine.run(pace, 300)
     assert 300 / (machine.seconds - before) > 0.85 * machine.best_rate()
+
+
+def test_a_wide_pass_that_was_interrupted_is_no_dearer_than_one_by_one() -> None:
+    """Else a short prompt that took long would keep drafts from ever being tried."""
+    known = PassEstimate()
+    known.add(4, 1.0)
+    known.add(1, 0.001)
+    assert known.line() == (0.001, 0.001)
 
 
 @dataclass
