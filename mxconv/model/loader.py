@@ -135,16 +135,16 @@ class LoadedPackage:
     def _load_spec(self, spec: DraftSpec, target: Weights) -> LoadedLevel:
         """A level that is no part of the package."""
         place = Path(spec.subject) if spec.kind in ("checkpoint", "package", "ngram") else None
+        codec: Literal["bf16", "f16", "package"] | None = "package" if spec.kind == "package" else None
         if spec.kind == "checkpoint" and place is not None:
-            place = self._stack.enter_context(open_checkpoint(spec.subject)).root
+            checkpoint = self._stack.enter_context(open_checkpoint(spec.subject))
+            place = checkpoint.root
+            codec = "f16" if {tensor.dtype for tensor in checkpoint.tensors.values()} == {"F16"} else "bf16"
         is_model = spec.kind in ("checkpoint", "package")
         same = place is None or not is_model or Vocabulary.of_folder(place).equals(self._vocabulary)
         taken = {level.name for level in self.levels}
         wanted = spec.kind if place is None else place.resolve().stem if spec.kind == "ngram" else place.resolve().name
         name = next(n for n in (wanted, *(f"{wanted}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
-        codec: Literal["bf16", "package"] | None = None
-        if is_model:
-            codec = "package" if spec.kind == "package" else "bf16"
         return self._load(spec.record(name, codec, same_tokenizer=same), target, place)
 
     def _variant(self, record: LevelRecord) -> Decoder:

@@ -547,6 +547,16 @@ def test_drafts_that_are_no_part_of_a_package_get_names_of_their_own(tmp_path: P
         assert loaded.levels[2].folder == small
 
 
+@pytest.mark.parametrize("is_in_package", [True, False])
+@pytest.mark.parametrize(("dtype", "codec"), [("BF16", "bf16"), ("F16", "f16")])
+def test_a_checkpoint_is_recorded_with_the_format_of_its_weights(
+    tmp_path: Path, dtype: str, codec: str, is_in_package: bool
+) -> None:
+    small = write_tiny_llama(tmp_path / "small", num_hidden_layers=1, dtype=dtype)
+    with load(tmp_path, [f"checkpoint:{small}"], is_in_package) as loaded:
+        assert loaded.levels[2].record.codec == codec
+
+
 @pytest.mark.parametrize("spec", ["checkpoint:{0}/none", "package:{0}/none", "ngram:{0}/none"])
 def test_a_draft_that_is_not_there_is_named(tmp_path: Path, spec: str) -> None:
     with pytest.raises(MxconvError, match=f"{re.escape(str(tmp_path))}/none"):
