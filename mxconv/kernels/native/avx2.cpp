@@ -11,6 +11,7 @@ namespace {
 
 constexpr int32_t kOffsetBase = 0;
 
+#include "ahead.inl"
 #include "generic.inl"
 #include "generic_tiles.inl"
 #include "avx2.inl"

@@ -79,7 +79,6 @@ void bf16_sum(const float* sums, float* out) { f16_sum(sums, out); }
 // 2^15, so they are added before widening. Larger levels go as magnitudes, with their signs moved to the activations:
 // one pair, 2 * 127 * 127, just fits.
 
-constexpr int64_t kCodesAhead = 2048;  // bytes
 constexpr int kNarrowBias = 16;
 
 inline __m256i load(const void* bytes) { return _mm256_loadu_si256(static_cast<const __m256i*>(bytes)); }
@@ -215,9 +214,7 @@ void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int
             scales[half] = is_e8m0 ? e8m0_scales(bytes + at, factor) : bf16_scales(words + at, factor);
         }
         for (int64_t block = i * blocks_a_scale; block < end; ++block) {
-            for (int line = 0; line < 4; ++line) {
-                _mm_prefetch(reinterpret_cast<const char*>(codes + block * 256 + kCodesAhead + 64 * line), _MM_HINT_T0);
-            }
+            ask_codes(codes + block * 256, 4);
             for (int half = 0; half < 2; ++half) {
                 __m256i dots[kTokens];
                 block_dots<kTokens, kDot>(tables, codes + block * 256, half, x + block * kBlock * width,
@@ -311,7 +308,7 @@ uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
     __m256i sums[8] = {};
     for (int64_t i = 0; i + 256 <= num_bytes; i += 256) {
         for (int line = 0; line < 4; ++line) {
-            _mm_prefetch(reinterpret_cast<const char*>(bytes + i + 4096 + 64 * line), _MM_HINT_T0);
+            ask_level1(bytes + i + kPage + 64 * line);
         }
         for (int k = 0; k < 8; ++k) sums[k] = _mm256_xor_si256(sums[k], load(bytes + i + 32 * k));
     }

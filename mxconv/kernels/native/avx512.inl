@@ -169,9 +169,6 @@ void f16_sum(const float* sums, float* out) {
 // two as a scale is then an addition to the exponent, and subtracting leaves d times the scale: the multipliers, which
 // the dot products need, have one thing less to do.
 
-// How far ahead codes are asked for, in bytes: the more tokens, the longer a block takes and the rarer memory is asked.
-constexpr int64_t codes_ahead(int num_tokens) { return num_tokens == 1 ? 2048 : 4096; }
-
 struct Int8Tables {
     __m512i levels;  // + 128
     __m512i nibble;
@@ -218,9 +215,7 @@ void int8_e8m0(const Matrix& matrix, int64_t row_tile, const Activations& a, int
     __m512 sums[kTokens];
     for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_setzero_ps();
     for (int64_t block = 0; block < blocks; ++block, codes += 256, scales += kTileRows, x += 8 * kTokens) {
-        for (int line = 0; line < 4; ++line) {
-            _mm_prefetch(reinterpret_cast<const char*>(codes + codes_ahead(kTokens) + 64 * line), _MM_HINT_T0);
-        }
+        ask_codes(codes, 4);
         __m512i dots[kTokens];
         block_dots<kTokens>(tables, codes, x, offsets + block * kTokens, dots);
         const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales)));
@@ -254,10 +249,7 @@ void int8_bf16(const Matrix& matrix, int64_t row_tile, const Activations& a, int
         for (int t = 0; t < kTokens; ++t) in_group[t] = _mm512_setzero_ps();
         const int64_t end = least(group + 4, blocks);
         for (int64_t block = group; block < end; ++block, codes += 256, x += 8 * kTokens) {
-            for (int line = 0; line < 4; ++line) {
-                if (kTokens > 1)
-                    _mm_prefetch(reinterpret_cast<const char*>(codes + codes_ahead(kTokens) + 64 * line), _MM_HINT_T0);
-            }
+            ask_codes(codes, 4);
             __m512i dots[kTokens];
             block_dots<kTokens>(tables, codes, x, offsets + block * kTokens, dots);
             for (int t = 0; t < kTokens; ++t) {
@@ -307,7 +299,7 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
         for (int t = 0; t < kTokens; ++t) in_block[t] = _mm512_setzero_ps();
         for (int tile = 0; tile < 4; ++tile, codes += 64, x += 8 * kTokens) {
             const __m512i packed = load(codes);
-            _mm_prefetch(reinterpret_cast<const char*>(codes + codes_ahead(kTokens)), _MM_HINT_T0);
+            ask_codes(codes, 1);
             for (int column = 0; column < 8; ++column) {  // the look-up takes the low four bits of a lane
                 const int shift = column < 4 ? 8 * column : 8 * (column - 4) + 4;
                 const __m512 weights =
@@ -344,7 +336,7 @@ uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
     __m512i sums[4] = {};
     for (int64_t i = 0; i + 256 <= num_bytes; i += 256) {
         for (int k = 0; k < 4; ++k) {
-            _mm_prefetch(reinterpret_cast<const char*>(bytes + i + 4096 + 64 * k), _MM_HINT_T0);
+            ask_level1(bytes + i + kPage + 64 * k);
             sums[k] = _mm512_xor_si512(sums[k], load(bytes + i + 64 * k));
         }
     }

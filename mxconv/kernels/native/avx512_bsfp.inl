@@ -30,7 +30,8 @@ StartTables start_tables(const Matrix& matrix, int64_t row_tile) {
 }
 
 constexpr int64_t kEscapesAhead = 384;  // bytes of each list that are asked for before they are needed
-constexpr int64_t kBsfpAhead = 12;      // tiles of each plane that are asked for before they are needed
+constexpr int64_t kTilesAhead = 12;     // of each plane that are asked for before they are needed
+constexpr int64_t kTilesFarAhead = 64;
 
 // Rebuilds tiles of one row tile, all but their escapes.
 template <bool kShared>
@@ -77,10 +78,22 @@ struct Rebuilder {
         store(to + 32, _mm512_unpackhi_epi8(low_byte, high_byte));
     }
 
+    // Ask for the planes of tiles that come later.
+    [[gnu::always_inline]] void ask(int64_t tile) const {
+        ask_page(codes + tile * 64, 64);
+        ask_page(low + tile * 128, 128);
+        ask_page(planes + tile * num_planes * 16, num_planes * 16);
+        const int64_t later = tile + kTilesFarAhead, soon = tile + kTilesAhead;
+        ask_level2(codes + later * 64);
+        ask_level2(low + later * 128);
+        ask_level2(low + later * 128 + 64);
+        ask_level1(codes + soon * 64);
+        ask_level1(low + soon * 128);
+        ask_level1(low + soon * 128 + 64);
+    }
+
     [[gnu::always_inline]] void operator()(int64_t tile, uint16_t* to) const {
-        _mm_prefetch(reinterpret_cast<const char*>(codes + (tile + kBsfpAhead) * 64), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(low + (tile + kBsfpAhead) * 128), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(low + (tile + kBsfpAhead) * 128 + 64), _MM_HINT_T0);
+        ask(tile);
         const __m512i packed = _mm512_permutexvar_epi32(row_pairs, load(codes + tile * 64));
         const __m512i first_columns = _mm512_and_si512(packed, nibble);
         const __m512i last_columns = _mm512_and_si512(_mm512_srli_epi16(packed, 4), nibble);
@@ -135,10 +148,12 @@ struct PatchList {
         escapes.positions += num_escapes;
         escapes.high += num_escapes;
         // these lists are read in bursts, which the processor does not foresee
-        _mm_prefetch(reinterpret_cast<const char*>(counts + 2 * kChunk), _MM_HINT_T0);
+        ask_level1(counts + 2 * kChunk);
+        ask_page(escapes.positions, num_escapes);
+        ask_page(escapes.high, num_escapes);
         for (int64_t line = 64; line < kEscapesAhead; line += 64) {
-            _mm_prefetch(reinterpret_cast<const char*>(escapes.positions + line), _MM_HINT_T0);
-            _mm_prefetch(reinterpret_cast<const char*>(escapes.high + line), _MM_HINT_T0);
+            ask_level1(escapes.positions + line);
+            ask_level1(escapes.high + line);
         }
     }
 

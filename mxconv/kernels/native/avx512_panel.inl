@@ -1,7 +1,8 @@
 // Products of a 16-bit matrix with few tokens, for AVX-512: the same products in the same order as over scratch, but a
 // dense matrix goes straight from memory to sums, and BSFP's next tiles are rebuilt while this one's are multiplied.
 
-constexpr int64_t kDenseAhead = 256;  // weights of each row that are asked for before they are needed
+// Weights of each row that are asked for before they are needed, into level 1 and level 2; and how many are a page.
+constexpr int64_t kDenseAhead = 256, kDenseFarAhead = 1024, kPageOfWeights = kPage / 2;
 
 struct Bf16Panel {
     using Element = uint16_t;
@@ -48,7 +49,10 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
     // The rows that come next begin as these end: ask for them in time.
     const int next = (first + kQuarters) % 4;
     const int64_t skip = kQuarterRows[next][0] + (next == 0 ? kTileRows : 0) - kQuarterRows[first][0];
-    const int64_t to_next_rows = (skip - 1) * matrix.columns;
+    const auto place = [&, to_next_rows = (skip - 1) * matrix.columns](int64_t column) {
+        return column < matrix.columns ? column : column + to_next_rows;
+    };
+    const int64_t page_ahead = least(2 * kPageOfWeights, matrix.columns);
     const int64_t whole = matrix.columns / 32 * 32;
     int64_t column = 0;
     const auto multiply = [&](__m512i tiles[kQuarters][4]) {
@@ -66,10 +70,12 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
     };
     for (; column < whole; column += 32, x += kTokens * 32) {
         __m512i tiles[kQuarters][4];
-        const int64_t ahead = column + kDenseAhead, place = ahead < matrix.columns ? ahead : ahead + to_next_rows;
+        const int64_t soon = place(column + kDenseAhead), later = place(column + kDenseFarAhead);
         for (int q = 0; q < kQuarters; ++q) {
             for (int i = 0; i < 4; ++i) {
-                _mm_prefetch(reinterpret_cast<const char*>(rows[q][i] + place), _MM_HINT_T0);
+                ask_level1(rows[q][i] + soon);
+                ask_level2(rows[q][i] + later);
+                if (column % kPageOfWeights == 0) ask_level1(rows[q][i] + place(column + page_ahead));
                 tiles[q][i] = load(rows[q][i] + column);
             }
         }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int32_t kOffsetBase = 0x4B400000;  // the bits of 1.5 * 2^23: sums are floats as they are, see avx512.inl
 
+#include "ahead.inl"
 #include "generic.inl"
 #include "avx512.inl"
 #include "avx512_bsfp.inl"
