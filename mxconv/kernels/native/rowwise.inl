@@ -20,19 +20,39 @@ inline Floats load_floats(const float* from) {
     return vector;
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// All bits set in the first `count` lanes.
+inline __m256i first_lanes(int64_t count) {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lanes);
+}
+#endif
+
 // The first `count`, zeros behind them.
 inline Floats load_floats(const float* from, int64_t count) {
+#if defined(__AVX512F__)
+    return static_cast<Floats>(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from));
+#elif defined(__AVX2__)
+    return static_cast<Floats>(_mm256_maskload_ps(from, first_lanes(count)));
+#else
     float padded[kVector] = {};
     for (int64_t i = 0; i < count; ++i) padded[i] = from[i];
     return load_floats(padded);
+#endif
 }
 
 inline void store_floats(float* to, Floats vector) { std::memcpy(to, &vector, sizeof vector); }
 
 inline void store_floats(float* to, Floats vector, int64_t count) {
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), static_cast<__m512>(vector));
+#elif defined(__AVX2__)
+    _mm256_maskstore_ps(to, first_lanes(count), static_cast<__m256>(vector));
+#else
     float padded[kVector];
     store_floats(padded, vector);
     for (int64_t i = 0; i < count; ++i) to[i] = padded[i];
+#endif
 }
 
 inline Floats all_lanes(float value) { return Floats{} + value; }
