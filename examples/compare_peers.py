@@ -1,6 +1,6 @@
 """mxconv's engine beside llama.cpp and OpenVINO on this machine, in one run: milliseconds a step, side by side.
 
-    python examples/compare_peers.py FOLDER             # FOLDER keeps 8 GB of model files for the next run
+    python examples/compare_peers.py FOLDER             # which keeps 8 GB of model files for the next run
     python examples/compare_peers.py FOLDER --rounds 1 --model examples/models/pylib-0.2m --product 256
 
 Whole model: TinyLlama's shape with random weights (or --model), 1, 4 and 8 tokens in one step behind a context of 32,
@@ -9,7 +9,9 @@ beyond four last-level caches; OpenVINO's INT4 has float16 scales per 32 and qua
 
 Every contender lives in a process of its own with two threads; in each round all take their turns, a sample of the
 machine's read bandwidth before each and a pause before that, in which the threads of the last one fall asleep. Results
-are compared before anything is timed. A ratio is that of one round; the table has medians.
+are compared before anything is timed. A ratio is that of one round; the table has medians, and tenths below and above;
+GB/s is the machine's. Run it on a machine that does nothing else: llama.cpp's threads wait spinning for each other and
+lose most where others run. The native kernels are required.
 
 The peers are no dependencies; one that is not installed is left out. `pip install openvino`. llama.cpp is as fast as it
 was compiled: `pip install --no-binary llama-cpp-python llama-cpp-python` compiles it for this machine's processor. The
@@ -21,6 +23,7 @@ import contextlib
 import json
 import multiprocessing
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -89,7 +92,13 @@ class Entry:
 
     def ask(self, num_tokens: int, repetitions: int) -> Any:
         self.pipe.send((num_tokens, repetitions))
-        return self.pipe.recv()
+        return self.answer()
+
+    def answer(self) -> Any:
+        try:
+            return self.pipe.recv()
+        except EOFError:
+            sys.exit(f"{self.name}: its process ended; what it printed says why")
 
 
 @contextlib.contextmanager
@@ -103,8 +112,8 @@ def running(plans: Sequence[Plan]) -> Iterator[list[Entry]]:
             processes.append(context.Process(target=serve, args=(theirs, kind, arguments), daemon=True))
             processes[-1].start()
             theirs.close()  # so that an end of the process ends `recv`
-            ours.recv()
             entries.append(Entry(group, name, ours))
+            entries[-1].answer()  # it is ready
         yield entries
         for entry in entries:
             entry.pipe.send(None)
@@ -203,7 +212,7 @@ def prepare(folder: Path, checkpoint: Path | None, console: Console) -> tuple[Pa
 
 def table_of(part: str, rows: Sequence[Row]) -> Table:
     table = Table(title=part)
-    for name in ("weights", "tokens", "contender", "ms", "p10", "p90", "GB/s read"):
+    for name in ("weights", "tokens", "contender", "ms", "p10", "p90", "GB/s"):
         table.add_column(name, no_wrap=True, justify="left" if name in ("weights", "contender") else "right")
     for row in rows:
         unit = " x" if row.contender == RATIO else ""
@@ -221,6 +230,8 @@ def main() -> None:
     parser.add_argument("--product", type=int, default=8192, help="rows and columns; a multiple of 32")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
+    if options.rounds < 1 or options.product < 32 or options.product % 32:
+        parser.error("--rounds of at least 1 and --product a multiple of 32 are required")
     console = Console(soft_wrap=True, highlight=False)
     engine = _native.Engine(implementations()[0], THREADS)
     machine = this_machine(THREADS)

@@ -1,5 +1,6 @@
 """The engines that `compare_peers.py` times: mxconv, llama.cpp and OpenVINO, each made in a process of its own."""
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from mxconv.model.loader import LoadedPackage
 THREADS = 2
 MODEL_WIDTHS, PRODUCT_WIDTHS = (1, 4, 8), (1, 8)  # tokens in one step
 MAX_COPIES = 16
+LLAMA_LOG_ERROR = 4  # GGML_LOG_LEVEL_ERROR
 GROUP = 32  # weights that share a scale in OpenVINO's INT4
 
 
@@ -56,11 +58,13 @@ class LlamaCppModel:
         import llama_cpp
 
         self.library, self.ids = llama_cpp, ids
-        self.log = llama_cpp.llama_log_callback(lambda *message: None)  # kept: C calls it
+        self.log = llama_cpp.llama_log_callback(print_errors)  # kept: C calls it
         llama_cpp.llama_log_set(self.log, None)
         model_parameters = llama_cpp.llama_model_default_params()
         model_parameters.n_gpu_layers, model_parameters.use_mmap = 0, True
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_parameters)
+        if self.model is None:
+            raise RuntimeError(f"{path}: llama.cpp does not load it")
         self.num_logits = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = 4 * len(ids), len(ids), len(ids)
@@ -86,6 +90,11 @@ class LlamaCppModel:
         if self.library.llama_decode(self.context, self.batch) != 0:
             raise RuntimeError("llama_decode failed")
         return self.library.llama_get_logits(self.context)  # waits until they are there
+
+
+def print_errors(level: int, text: bytes, _: Any) -> None:
+    if level == LLAMA_LOG_ERROR:
+        print(text.decode(errors="replace"), end="", file=sys.stderr)
 
 
 class MxconvProduct:
