@@ -1,6 +1,6 @@
 """mxconv's engine beside llama.cpp and OpenVINO on this machine, in one run: milliseconds a step, side by side.
 
-    python examples/compare_peers.py FOLDER             # which keeps 8 GB of model files for the next run
+    python examples/compare_peers.py FOLDER             # which keeps 5 GB of model files for the next run
     python examples/compare_peers.py FOLDER --rounds 1 --model examples/models/pylib-0.2m --product 256
 
 Whole model: TinyLlama's shape with random weights (or --model), 1, 4 and 8 tokens in one step behind a context of 32,
@@ -232,7 +232,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.rounds < 1 or options.product < 32 or options.product % 32:
         parser.error("--rounds of at least 1 and --product a multiple of 32 are required")
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, width=100)
     engine = _native.Engine(implementations()[0], THREADS)
     machine = this_machine(THREADS)
     console.print(f"{machine.cpu}, {THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}")
