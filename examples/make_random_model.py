@@ -43,8 +43,9 @@ def main(folder: str, divisor: str = "1") -> None:
             file.write(values.astype(ml_dtypes.bfloat16).tobytes())
     config |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", **OTHERS}
     Path(folder, "config.json").write_text(json.dumps(config, indent=1))
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # a token a byte; the other rows are never asked for
-    tokenizer = Tokenizer(models.BPE({text: token for token, text in enumerate(alphabet)}, []))
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]  # the other rows are never asked for
+    merges = [("t", "h")]  # llama.cpp loads no tokenizer without merges
+    tokenizer = Tokenizer(models.BPE({text: token for token, text in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(Path(folder, "tokenizer.json")))

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,17 @@ def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     assert len(lines) == 2 * 2 * 13
     for line in lines:
         assert line.endswith("num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0")
+
+
+def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    out = run(
+        EXAMPLES / "compare_peers.py", tmp_path, "--rounds", "1", "--model", DRAFT, "--product", "256", "--json"
+    )  # it ends with an error where a result differs
+    rows = json.loads(out.splitlines()[-1])["rows"]
+    peers = {"llama.cpp": "llama_cpp", "OpenVINO": "openvino"}
+    expected = {"mxconv", *(name for name, module in peers.items() if find_spec(module))}
+    timed = {(row["contender"].split()[0], row["num_tokens"]) for row in rows if row["read_bandwidth"] is not None}
+    assert {name for name, _ in timed} == expected
+    assert {width for name, width in timed if name == "mxconv"} == {1, 4, 8}
+    assert all(row["milliseconds"] > 0 for row in rows)

@@ -1,0 +1,286 @@
+"""mxconv's engine beside llama.cpp and OpenVINO on this machine, in one run: milliseconds a step, side by side.
+
+    python examples/compare_peers.py FOLDER             # which keeps 5 GB of model files for the next run
+    python examples/compare_peers.py FOLDER --rounds 1 --model examples/models/pylib-0.2m --product 256
+
+Whole model: TinyLlama's shape with random weights (or --model), 1, 4 and 8 tokens in one step behind a context of 32,
+logits of all tokens. One product: a matrix of 8192 x 8192 times 1 and 8 tokens, copies of which take turns, together
+beyond four last-level caches; OpenVINO's INT4 has float16 scales per 32 and quantizes activations to int8.
+
+Every contender lives in a process of its own with two threads; in each round all take their turns, a sample of the
+machine's read bandwidth before each and a pause before that, in which the threads of the last one fall asleep. Results
+are compared before anything is timed. A ratio is that of one round; the table has medians, and tenths below and above;
+GB/s is the machine's. Run it on a machine that does nothing else: llama.cpp's threads wait spinning for each other and
+lose most where others run. The native kernels are required.
+
+The peers are no dependencies; one that is not installed is left out. `pip install openvino`. llama.cpp is as fast as it
+was compiled: `pip install --no-binary llama-cpp-python llama-cpp-python` compiles it for this machine's processor. The
+build that `make test` makes is not optimized and does not repack 4-bit weights.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal
+
+import make_random_model
+import numpy as np
+from peer_engines import (
+    MODEL_WIDTHS,
+    PRODUCT_WIDTHS,
+    THREADS,
+    Contender,
+    LlamaCppModel,
+    MxconvModel,
+    MxconvProduct,
+    OpenVinoProduct,
+)
+from rich.console import Console
+from rich.table import Table
+
+from mxconv.bench.engine import implementations
+from mxconv.bench.forwards import BANDWIDTH_CACHES, CONTEXT
+from mxconv.bench.machine import last_level_cache_bytes, this_machine
+from mxconv.bench.rates import ReadBandwidth, seconds_of
+from mxconv.bench.samples import spread
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.convert import convert
+from mxconv.interop.gguf_export import export_gguf
+from mxconv.kernels import _native
+
+PAUSE_SECONDS = 0.05  # longer than OpenMP, TBB and the native kernels spin before they sleep
+BANDWIDTH_BYTES = 1 << 26
+MODEL_REPETITIONS, PRODUCT_REPETITIONS = 3, 20  # a turn
+MAX_DIFFERENCE = {"BF16": 0.05, "4 bits": 0.1}  # of logits between engines, relative to the largest logit
+MAX_ERROR = 0.02  # of a product, relative to the largest result: int8 activations
+LEVELS: tuple[Literal["target", "draft"], ...] = ("target", "draft")
+RATIO = "best peer / mxconv"
+
+Plan = tuple[str, str, Callable[..., Contender], tuple[Any, ...]]  # group, name, how to make it, of what
+
+
+def serve(pipe: Connection, kind: Callable[..., Contender], arguments: Sequence[Any]) -> None:
+    """A contender's process: (num_tokens, repetitions) in, seconds of each out; what `check` gives for none."""
+    contender = kind(*arguments)
+    pipe.send("ready")
+    for num_tokens, repetitions in iter(pipe.recv, None):
+        if repetitions == 0:
+            pipe.send(contender.check(num_tokens))
+        else:
+            contender.step(num_tokens)  # wakes the threads
+            pipe.send([seconds_of(lambda: contender.step(num_tokens)) for _ in range(repetitions)])  # noqa: B023
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender and how to reach it."""
+
+    group: str  # what compares with each other
+    name: str
+    pipe: Connection
+
+    def ask(self, num_tokens: int, repetitions: int) -> Any:
+        self.pipe.send((num_tokens, repetitions))
+        return self.answer()
+
+    def answer(self) -> Any:
+        try:
+            return self.pipe.recv()
+        except EOFError:
+            sys.exit(f"{self.name}: its process ended; what it printed says why")
+
+
+@contextlib.contextmanager
+def running(plans: Sequence[Plan]) -> Iterator[list[Entry]]:
+    """Each contender in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    processes, entries = [], []
+    try:
+        for group, name, kind, arguments in plans:
+            ours, theirs = context.Pipe()
+            processes.append(context.Process(target=serve, args=(theirs, kind, arguments), daemon=True))
+            processes[-1].start()
+            theirs.close()  # so that an end of the process ends `recv`
+            entries.append(Entry(group, name, ours))
+            entries[-1].answer()  # it is ready
+        yield entries
+        for entry in entries:
+            entry.pipe.send(None)
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@dataclass(frozen=True)
+class Row:
+    """Medians over the rounds, milliseconds and GB/s. In a ratio's row, a quotient in place of milliseconds."""
+
+    part: str
+    group: str
+    num_tokens: int
+    contender: str
+    milliseconds: float
+    p10: float
+    p90: float
+    read_bandwidth: float | None = None  # beside it
+
+
+def measure(
+    part: str, entries: list[Entry], widths: Sequence[int], rounds: int, repetitions: int, bandwidth: ReadBandwidth
+) -> list[Row]:
+    seconds: dict[tuple[int, Entry], list[float]] = {(width, entry): [] for width in widths for entry in entries}
+    rates: dict[tuple[int, Entry], list[float]] = {key: [] for key in seconds}
+    for number in range(rounds):
+        for width in widths:
+            for place in range(len(entries)):
+                entry = entries[(place + number) % len(entries)]  # nobody always follows the same one
+                time.sleep(PAUSE_SECONDS)
+                rates[width, entry].append(spread([bandwidth.sample(BANDWIDTH_BYTES) for _ in range(3)]).median)
+                time.sleep(PAUSE_SECONDS)
+                seconds[width, entry].append(spread(entry.ask(width, repetitions)).median)
+    rows = []
+    for group in dict.fromkeys(entry.group for entry in entries):
+        ours, *peers = (entry for entry in entries if entry.group == group)
+        for width in widths:
+            for entry in (ours, *peers):
+                times, rate = spread(seconds[width, entry]), spread(rates[width, entry]).median / 1e9
+                milliseconds = (1e3 * times.median, 1e3 * times.p10, 1e3 * times.p90)
+                rows.append(Row(part, group, width, entry.name, *milliseconds, rate))
+            if peers:
+                best = np.min([seconds[width, peer] for peer in peers], axis=0)
+                ratio = spread(best / np.array(seconds[width, ours]))
+                rows.append(Row(part, group, width, RATIO, ratio.median, ratio.p10, ratio.p90))
+    return rows
+
+
+def compare_logits(entries: list[Entry], console: Console) -> None:
+    """Of the same tokens, between the engines of each group; the widest step."""
+    for group in MAX_DIFFERENCE:
+        ours, *peers = (entry for entry in entries if entry.group == group)
+        logits = ours.ask(MODEL_WIDTHS[-1], 0)
+        for peer in peers:
+            theirs = peer.ask(MODEL_WIDTHS[-1], 0)
+            difference = np.abs(logits - theirs).max() / np.abs(logits).max()
+            same = (logits.argmax(axis=1) == theirs.argmax(axis=1)).sum()
+            console.print(
+                f"{ours.name} and {peer.name}: largest difference {difference:.5f} of the largest logit, "
+                f"{same} of {len(logits)} greedy tokens are the same"
+            )
+            assert difference <= MAX_DIFFERENCE[group], f"{peer.name}: other logits than {ours.name}"
+
+
+def check_products(entries: list[Entry], console: Console) -> None:
+    for entry in entries:
+        found = max(entry.ask(width, 0) for width in PRODUCT_WIDTHS)
+        console.print(f"{entry.name}: largest error {found:.5f} of the largest result")
+        assert found <= MAX_ERROR, f"{entry.name}: not the product"
+
+
+def prepare(folder: Path, checkpoint: Path | None, console: Console) -> tuple[Path, Path, Path]:
+    """The package and its target and 4-bit level as GGUF, made where they are not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = checkpoint or folder / "model"
+    if not model.is_dir():
+        console.print("making the model of random weights, 2.2 GB")
+        partial = folder / f"{model.name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        make_random_model.main(str(partial))
+        partial.rename(model)
+    package = folder / f"{model.name}-mxfp4"
+    if not package.is_dir():
+        with open_checkpoint(model) as source:
+            convert(source, package, QuantizeOptions())
+    files = [folder / f"{model.name}-{level}.gguf" for level in LEVELS]
+    for path, level in zip(files, LEVELS, strict=True):
+        if not path.is_file():
+            export_gguf(package, path, level=level)
+    return package, files[0], files[1]
+
+
+def table_of(part: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=part)
+    for name in ("weights", "tokens", "contender", "ms", "p10", "p90", "GB/s"):
+        table.add_column(name, no_wrap=True, justify="left" if name in ("weights", "contender") else "right")
+    for row in rows:
+        unit = " x" if row.contender == RATIO else ""
+        figures = [f"{value:.2f}{unit}" for value in (row.milliseconds, row.p10, row.p90)]
+        rate = "" if row.read_bandwidth is None else f"{row.read_bandwidth:.1f}"
+        table.add_row(row.group, str(row.num_tokens), row.contender, *figures, rate, end_section=bool(unit))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--model", type=Path, help="a BF16 checkpoint instead of random weights")
+    parser.add_argument("--product", type=int, default=8192, help="rows and columns; a multiple of 32")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    options = parser.parse_args()
+    if options.rounds < 1 or options.product < 32 or options.product % 32:
+        parser.error("--rounds of at least 1 and --product a multiple of 32 are required")
+    console = Console(soft_wrap=True, highlight=False, width=100)
+    engine = _native.Engine(implementations()[0], THREADS)
+    machine = this_machine(THREADS)
+    console.print(f"{machine.cpu}, {THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}")
+    package, target, draft = prepare(options.folder, options.model, console)
+    vocab_size = json.loads((package / "config.json").read_text())["vocab_size"]
+    ids = np.random.default_rng(0).integers(0, vocab_size, CONTEXT + MODEL_WIDTHS[-1]).tolist()
+    models: list[Plan] = [("BF16", "mxconv BF16", MxconvModel, (package, 0, ids))]
+    models += [("4 bits", "mxconv MXFP4", MxconvModel, (package, 1, ids))]
+    products: list[Plan] = [("BF16", "mxconv bf16", MxconvProduct, ("bf16", options.product))]
+    products += [("4 bits", "mxconv mxfp4-int8", MxconvProduct, ("mxfp4-int8", options.product))]
+    if has("llama_cpp", "llama-cpp-python", console):
+        models += [("BF16", "llama.cpp BF16", LlamaCppModel, (target, ids))]
+        models += [("4 bits", "llama.cpp MXFP4", LlamaCppModel, (draft, ids))]
+        say_how_llama_was_built(console)
+    if has("openvino", "openvino", console):
+        products += [("BF16", "OpenVINO BF16", OpenVinoProduct, ("bf16", options.product))]
+        products += [("4 bits", "OpenVINO INT4", OpenVinoProduct, ("int4", options.product))]
+    bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
+    rows = []
+    with running(models) as entries:
+        compare_logits(entries, console)
+        rows += measure("whole model", entries, MODEL_WIDTHS, options.rounds, MODEL_REPETITIONS, bandwidth)
+    console.print(table_of("Whole model, milliseconds a step", rows))
+    with running(products) as entries:
+        check_products(entries, console)
+        found = measure("product", entries, PRODUCT_WIDTHS, options.rounds, PRODUCT_REPETITIONS, bandwidth)
+    console.print(table_of(f"One {options.product} x {options.product} product, milliseconds", found))
+    if options.json:
+        print(json.dumps({"machine": asdict(machine), "rows": [asdict(row) for row in rows + found]}))
+
+
+def has(module: str, package: str, console: Console) -> bool:
+    if find_spec(module) is None:
+        console.print(f"{package}: not installed, left out; pip install {package}")
+        return False
+    console.print(f"{package} {version(package)}")
+    return True
+
+
+def say_how_llama_was_built(console: Console) -> None:
+    import llama_cpp
+
+    features = llama_cpp.llama_print_system_info().decode()
+    console.print(features.strip(" |"))
+    for name in ("REPACK", "LLAMAFILE"):
+        if f"{name} = 1" not in features:
+            console.print(f"llama.cpp was compiled without {name}: its times are not its best (see this file's head)")
+
+
+if __name__ == "__main__":
+    main()

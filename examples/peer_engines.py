@@ -1,0 +1,187 @@
+"""The engines that `compare_peers.py` times: mxconv, llama.cpp and OpenVINO, each made in a process of its own."""
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from mxconv.arrays import F32
+from mxconv.bench.engine import implementations
+from mxconv.bench.forwards import CONTEXT
+from mxconv.bench.kernels import CACHE_MULTIPLE
+from mxconv.bench.machine import last_level_cache_bytes
+from mxconv.bench.operands import Operand, make_operand
+from mxconv.kernels import _native
+from mxconv.model.cache import KVCache
+from mxconv.model.loader import LoadedPackage
+
+THREADS = 2
+MODEL_WIDTHS, PRODUCT_WIDTHS = (1, 4, 8), (1, 8)  # tokens in one step
+MAX_COPIES = 16
+LLAMA_LOG_ERROR = 4  # GGML_LOG_LEVEL_ERROR
+GROUP = 32  # weights that share a scale in OpenVINO's INT4
+
+
+class Contender(Protocol):
+    def step(self, num_tokens: int) -> object:
+        """What is timed."""
+
+    def check(self, num_tokens: int) -> Any:
+        """Of a model the logits, (num_tokens, vocab_size); of a product the largest relative error of any copy."""
+
+
+class MxconvModel:
+    """A level of a package: the tokens behind `CONTEXT` others, which stay in its cache."""
+
+    def __init__(self, package: Path, level: int, ids: list[int]) -> None:
+        self.loaded = LoadedPackage(package, num_threads=THREADS)
+        decoder = self.loaded.levels[level].decoder
+        assert decoder is not None  # only a look-up has none
+        self.decoder, self.ids, self.cache = decoder, ids, KVCache(decoder.config, len(ids))
+        self.decoder.forward(ids[:CONTEXT], self.cache, last_only=True)
+
+    def step(self, num_tokens: int) -> F32:
+        logits = self.decoder.forward(self.ids[CONTEXT : CONTEXT + num_tokens], self.cache)
+        self.cache.truncate(CONTEXT)
+        return logits
+
+    check = step
+
+
+class LlamaCppModel:
+    """A GGUF file in the same place; its flash attention, cache type and repacking are llama.cpp's own defaults."""
+
+    def __init__(self, path: Path, ids: list[int]) -> None:
+        import llama_cpp
+
+        self.library, self.ids = llama_cpp, ids
+        self.log = llama_cpp.llama_log_callback(print_errors)  # kept: C calls it
+        llama_cpp.llama_log_set(self.log, None)
+        model_parameters = llama_cpp.llama_model_default_params()
+        model_parameters.n_gpu_layers, model_parameters.use_mmap = 0, True
+        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_parameters)
+        if self.model is None:
+            raise RuntimeError(f"{path}: llama.cpp does not load it")
+        self.num_logits = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        parameters = llama_cpp.llama_context_default_params()
+        parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = 4 * len(ids), len(ids), len(ids)
+        parameters.n_threads = parameters.n_threads_batch = THREADS
+        self.context = llama_cpp.llama_init_from_model(self.model, parameters)
+        self.memory = llama_cpp.llama_get_memory(self.context)
+        self.batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
+        self._decode(0, CONTEXT)
+
+    def step(self, num_tokens: int) -> Any:
+        logits = self._decode(CONTEXT, num_tokens)
+        self.library.llama_memory_seq_rm(self.memory, 0, CONTEXT, -1)
+        return logits
+
+    def check(self, num_tokens: int) -> F32:
+        return np.ctypeslib.as_array(self.step(num_tokens), (num_tokens, self.num_logits)).copy()
+
+    def _decode(self, position: int, num_tokens: int) -> Any:
+        self.batch.n_tokens = num_tokens
+        for index in range(num_tokens):
+            self.batch.token[index], self.batch.pos[index] = self.ids[position + index], position + index
+            self.batch.n_seq_id[index], self.batch.seq_id[index][0], self.batch.logits[index] = 1, 0, True
+        if self.library.llama_decode(self.context, self.batch) != 0:
+            raise RuntimeError("llama_decode failed")
+        return self.library.llama_get_logits(self.context)  # waits until they are there
+
+
+def print_errors(level: int, text: bytes, _: Any) -> None:
+    if level == LLAMA_LOG_ERROR:
+        print(text.decode(errors="replace"), end="", file=sys.stderr)
+
+
+class MxconvProduct:
+    """Square matrix times tokens, by one of mxconv's kernels."""
+
+    def __init__(self, kernel: str, num_rows: int) -> None:
+        operand = make_operand(kernel, (num_rows, num_rows))
+        self.slab, self.engine = operand.slab, _native.Engine(implementations()[0], THREADS)
+        self.matrices = [operand.copy() for _ in range(num_copies(operand.num_bytes))]
+        self.count, self.outputs = 0, {width: np.empty((width, num_rows), np.float32) for width in PRODUCT_WIDTHS}
+
+    def step(self, num_tokens: int) -> F32:
+        self.count += 1
+        matrix, out = self.matrices[self.count % len(self.matrices)], self.outputs[num_tokens]
+        matrix.multiply(self.engine, activations(num_tokens, out.shape[1]), out)
+        return out
+
+    def check(self, num_tokens: int) -> float:
+        return max(error(self.step(num_tokens), self.slab) for _ in self.matrices)
+
+
+class OpenVinoProduct:
+    """The same product of `bf16` or `int4` weights; a compiled model a copy."""
+
+    def __init__(self, kernel: str, num_rows: int) -> None:
+        import openvino
+
+        self.library, operand = openvino, make_operand("bf16", (num_rows, num_rows))
+        self.slab, self.count = operand.slab, 0
+        weights = self._int4(num_rows) if kernel == "int4" else self._bf16(operand)
+        settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, "NUM_STREAMS": 1}
+        if kernel == "int4":
+            settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP
+        else:
+            settings["INFERENCE_PRECISION_HINT"] = "bf16"
+        self.requests = []
+        for _ in range(num_copies(operand.num_bytes // (4 if kernel == "int4" else 1))):
+            x = openvino.opset13.parameter([-1, num_rows], np.float32)
+            product = openvino.opset13.matmul(x, openvino.opset13.convert(weights(), "f32"), False, True)
+            compiled = openvino.Core().compile_model(openvino.Model([product], [x]), "CPU", settings)
+            self.requests.append(compiled.create_infer_request())
+
+    def step(self, num_tokens: int) -> F32:
+        self.count += 1
+        request = self.requests[self.count % len(self.requests)]
+        request.infer([activations(num_tokens, self.slab.shape[1])], share_inputs=True)
+        result: F32 = request.get_output_tensor().data
+        return result
+
+    def check(self, num_tokens: int) -> float:
+        return max(error(self.step(num_tokens), self.slab) for _ in self.requests)
+
+    def _constant(self, stored: Any, shape: tuple[int, ...], kind: str) -> Any:
+        """With memory of its own."""
+        tensor = self.library.Tensor(np.ascontiguousarray(stored), shape, getattr(self.library.Type, kind))
+        return self.library.op.Constant(tensor, False)
+
+    def _bf16(self, operand: Operand) -> Callable[[], Any]:
+        return lambda: self._constant(operand.arrays["patterns"], operand.shape, "bf16")
+
+    def _int4(self, num_rows: int) -> Callable[[], Any]:
+        """Codes from -7 to 7 times a float16 scale per group; the slab becomes what they mean."""
+        ops, rows = self.library.opset13, np.arange(num_rows) % len(self.slab)
+        groups = self.slab.reshape(len(self.slab), -1, GROUP)
+        scales = (np.abs(groups).max(axis=2, keepdims=True) / 7).astype(np.float16)
+        codes = np.clip(np.rint(groups / scales), -7, 7).astype(np.int8)
+        self.slab = (codes * scales.astype(np.float32)).reshape(self.slab.shape)
+        packed = (codes[..., ::2] & 15 | codes[..., 1::2] << 4).astype(np.uint8)[rows]
+
+        def weights() -> Any:
+            values = ops.convert(self._constant(packed, (num_rows, *codes.shape[1:]), "i4"), "f16")
+            return ops.reshape(ops.multiply(values, ops.constant(scales[rows])), [num_rows, num_rows], False)
+
+        return weights
+
+
+@cache
+def activations(num_tokens: int, num_columns: int) -> F32:
+    return np.random.default_rng(num_tokens).standard_normal((num_tokens, num_columns)).astype(np.float32)
+
+
+def error(out: F32, slab: F32) -> float:
+    """Of a product with weights of which row r is row r modulo slab rows: relative to the largest result."""
+    exact = activations(len(out), slab.shape[1]).astype(np.float64) @ slab.T.astype(np.float64)
+    exact = exact[:, np.arange(out.shape[1]) % len(slab)]
+    return float(np.abs(out - exact).max() / np.abs(exact).max())
+
+
+def num_copies(num_bytes: int) -> int:
+    return min(max(-(-CACHE_MULTIPLE * last_level_cache_bytes() // num_bytes), 4), MAX_COPIES)
