@@ -1,5 +1,6 @@
 """Conversions beside copies: arithmetic, clean-up, and encoders that are compared before they are timed."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +63,10 @@ def test_the_encoders_pass_and_one_that_differs_in_a_byte_is_refused(codec: str)
     patterns = np.random.default_rng(0).integers(0x3C00, 0x3E00, (32, 256)).astype(np.uint16)
     check_encoder(codec, encode, reference, patterns)
 
-    def wrong(patterns: np.ndarray) -> list[np.ndarray]:
-        arrays = encode(patterns)
-        arrays[0][0, 0, 0] ^= 1
-        return arrays
+    def wrong(patterns: np.ndarray) -> Iterator[np.ndarray]:
+        first, *others = encode(patterns)
+        first[0, 0, 0] ^= 1
+        yield from (first, *others)
 
     with pytest.raises(MxconvError, match=f"encoder {codec}: other bytes than the NumPy codec's"):
         check_encoder(codec, wrong, reference, patterns)
