@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mxconv.bench.kernels import KernelResult
 from mxconv.bench.machine import Machine
 from mxconv.bench.samples import spread
-from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION, check_suffix
+from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION, check_suffix, label_log_axis
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -101,7 +101,7 @@ def _draw_roofline(
     axes.set_xlim(low, high)
     axes.set_ylim(*y_limits)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        label_log_axis(axis)
     widths = ", ".join(str(width) for width in sorted({r.num_tokens for r in own}))
     axes.set_xlabel(f"multiply-adds a byte of weights (points: {widths} tokens)")
     axes.set_ylabel("giga multiply-adds a second")

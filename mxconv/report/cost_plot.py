@@ -14,7 +14,7 @@ from mxconv.cost.roofline import pass_points
 from mxconv.cost.surfaces import Surface, draft_surface, throughput_curves, throughput_surface, two_draft_surface
 from mxconv.cost.throughput import LLAMA_3_70B, SPIRE_DRAFTS, SPIRE_TARGET, Body
 from mxconv.errors import MxconvError
-from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION, check_suffix
+from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION, check_suffix, label_log_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -193,7 +193,7 @@ def _draw_roofline(figure: "Figure", question: Question) -> None:
     axes.set_yscale("log")
     axes.set_xlim(low, high)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        label_log_axis(axis)
     axes.set_xlabel(f"multiply-adds a byte (points: {', '.join(map(str, ROOFLINE_TOKENS))} tokens)")
     axes.set_ylabel("giga multiply-adds a second, attainable")
     axes.grid(alpha=0.25)

@@ -11,6 +11,7 @@ from mxconv.report.text import group_name, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 SUFFIXES = (".png", ".svg")
 # the Okabe-Ito colours, told apart by people with any colour vision; markers tell them apart without colour
@@ -30,6 +31,12 @@ SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "mxconv",  # the same bytes for the same figures
     "text.parse_math": False,  # a tensor's name is no formula
 }
+
+
+def label_log_axis(axis: "Axis") -> None:
+    """Plain numbers at powers of ten and at two and five times them; by itself matplotlib writes formulas between."""
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
 
 
 def check_suffix(path: Path) -> None:

@@ -44,6 +44,17 @@ def test_the_picture_names_every_kernel_the_machine_and_the_shape(
         assert f"{expected}" in text
 
 
+def test_an_axis_of_less_than_a_power_of_ten_has_plain_numbers(results: list[KernelResult], tmp_path: Path) -> None:
+    import matplotlib
+
+    path = tmp_path / "picture.svg"
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        write_roofline([r for r in results if r.num_tokens == 16], MACHINE, path)
+    text = path.read_text()
+    assert "mathdefault" not in text
+    assert ">50<" in text or ">200<" in text
+
+
 @pytest.mark.parametrize("write", WRITERS)
 def test_the_same_figures_give_the_same_bytes(write: Writer, results: list[KernelResult], tmp_path: Path) -> None:
     paths = [tmp_path / "a.svg", tmp_path / "b.svg"]

@@ -59,6 +59,11 @@ def read_vocabulary(folder: Path, num_rows: int) -> Vocabulary:
         )
     merges = [_merge(merge) for merge in model["merges"]]
     kind, pre_tokenizer = _kind(members, path)
+    if kind == "gpt2" and not merges:
+        raise ModelError(
+            f"{path}: a BPE tokenizer without merges; llama.cpp loads no vocabulary without one. Export with --to "
+            "safetensors."
+        )
     tokens, types = _tokens(members, num_rows, path)
     adds_bos, adds_eos, bos_id, eos_id = _added_by_template(tokenizer)
     eos_ids = _eos_ids(folder, tokenizer, eos_id)

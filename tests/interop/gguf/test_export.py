@@ -328,6 +328,10 @@ def _other_pattern(members: dict[str, Any]) -> None:
     members["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": "x+"}
 
 
+def _no_merges(members: dict[str, Any]) -> None:
+    members["model"]["merges"] = []
+
+
 def _too_many(members: dict[str, Any]) -> None:
     members["added_tokens"].append(members["added_tokens"][0] | {"id": 320, "content": "<more>"})
     members["model"]["vocab"] |= {f"pad{token_id}": token_id for token_id in range(303, 320)}
@@ -342,6 +346,7 @@ TOKENIZERS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "unigram": (_unigram, "a Unigram tokenizer; GGUF files of these architectures hold BPE."),
     "neither": (_word_level, "a BPE tokenizer that neither works on bytes (ByteLevel) nor writes spaces as ▁"),
     "pattern": (_other_pattern, "one whose name in llama.cpp mxconv knows is required."),
+    "no merges": (_no_merges, "a BPE tokenizer without merges; llama.cpp loads no vocabulary without one."),
     "too many": (_too_many, "token '<more>' has id 320; the embedding has 320 rows, and llama.cpp requires as many"),
     "two": (_two_around, "it puts 2 special tokens around a text; GGUF has at most one before and one behind it."),
 }
