@@ -70,20 +70,21 @@ class AdaptivePace:
             if last:
                 of_each.append(last)
                 best = max(best, last, key=lambda option: option.rate)
-        return next((option.choice for option in of_each if self._is_due(option, best)), best.choice)
+        for trial in of_each:
+            known = self._known[trial.choice.draft]
+            if trial is best:
+                known.patience = 1.0
+            elif self._is_due(trial, best):
+                is_clear = best.choice.num_tokens > 0 and trial.rate < CLOSE * best.rate
+                known.patience = min(2 * known.patience, MOST_PATIENCE) if is_clear else 1.0
+                return trial.choice
+        return best.choice
 
     def _is_due(self, trial: _Option, best: _Option) -> bool:
         """Whether a draft that is not the best has waited long enough for what trying it costs."""
         known = self._known[trial.choice.draft]
-        if trial is best:
-            known.patience = 1.0
-            return False
         loss = known.catch_up_seconds + trial.seconds - trial.num_tokens / best.rate
-        if known.idle_seconds * SHARE_TO_RISK < loss * known.patience:
-            return False
-        is_clear = best.choice.num_tokens > 0 and trial.rate < CLOSE * best.rate
-        known.patience = min(2 * known.patience, MOST_PATIENCE) if is_clear else 1.0
-        return True
+        return known.idle_seconds * SHARE_TO_RISK >= loss * known.patience
 
     def _options(self, draft: int, known: DraftEstimate, limit: int) -> Iterator[_Option]:
         """Every length, the shortest first."""
