@@ -16,6 +16,8 @@ class SimulatedDraft:
     keeps_on: float = 1.0  # chance to propose a further token
     starts: float = 1.0  # chance to propose any
     catch_up_seconds: float = 0.0  # for each token that it has missed
+    doubt: float | None = None  # it tells each token's probability p; the token then stands with chance p ** doubt
+    confidence: float = 0.4  # and where nobody tells it a floor, it stops behind the first below this
 
     def expected_rate(self, num_tokens: int, slope: float) -> float:
         """Tokens a second, in the long run, of always asking for `num_tokens`."""
@@ -65,14 +67,20 @@ class SimulatedMachine:
 
     def round(self, pace: Pace, choice: Choice) -> None:
         proposed, accepted, draft_seconds = 0, 0, 0.0
+        probabilities: list[float] = []
         if choice.num_tokens:
             draft = self.drafts[choice.draft]
-            if self._random.random() < draft.starts:
+            if draft.doubt is not None:
+                probabilities = self._probabilities(draft, choice)
+                proposed = len(probabilities)
+                while accepted < proposed and self._random.random() < probabilities[accepted] ** draft.doubt:
+                    accepted += 1
+            elif self._random.random() < draft.starts:
                 proposed = 1
                 while proposed < choice.num_tokens and self._random.random() < draft.keeps_on:
                     proposed += 1
-            while accepted < proposed and self._random.random() < draft.acceptance:
-                accepted += 1
+                while accepted < proposed and self._random.random() < draft.acceptance:
+                    accepted += 1
             missed = self._missed[choice.draft]
             draft_seconds = self.draft_seconds(choice.draft, max(proposed, 1))
             draft_seconds += draft.catch_up_seconds * max(missed - 1, 0)
@@ -83,8 +91,19 @@ class SimulatedMachine:
         self.choices.append(choice)
         self.seconds += draft_seconds + level_seconds
         self.num_tokens += 1 + accepted
-        outcome = Outcome(proposed, accepted, 1 + proposed, self._told(draft_seconds), self._told(level_seconds))
-        pace.learn(choice, outcome)
+        told = self._told(draft_seconds), self._told(level_seconds)
+        pace.learn(choice, Outcome(proposed, accepted, 1 + proposed, *told, probabilities))
+
+    def _probabilities(self, draft: SimulatedDraft, choice: Choice) -> list[float]:
+        """Of the tokens that the draft proposes before it stops: an even spread of them."""
+        told: list[float] = []
+        together = 1.0
+        while len(told) < choice.num_tokens:
+            told.append(float(self._random.random()))
+            together *= told[-1]
+            if told[-1] < draft.confidence if choice.floor is None else together < choice.floor:
+                break
+        return told
 
     def draft_seconds(self, draft: int, num_tokens: int) -> float:
         return self.drafts[draft].seconds * num_tokens

@@ -5,20 +5,27 @@ proposed token costs and what verifying some number of tokens costs; from these 
 length), no draft included, and takes the best. Drafts that are not the best are tried again now and then, the cheaper
 the oftener, and those that stay far behind another one more and more seldom.
 
+Within a proposal it is the draft that knows best when to stop: a further token pays while the chance that all so far
+and it will stand is worth its price. How its probabilities turn into that chance is learned too, and so a draft is
+told how improbable its proposal may become, which takes the place of a confidence threshold.
+
 Whatever it takes it must afford. It keeps an account in rounds of plain decoding: what drafts gain or lose is booked
 there, and a round may lose no more than there is. A little is there from the start, and a small share of all rounds
 is added. So drafts that never help cost no more than these two, whatever the text.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from mxconv.speculative.estimates import FEW_BEHIND, MOST_UNUSUAL, DraftEstimate, PassEstimate
 from mxconv.speculative.pace import PLAIN, Choice, FixedPace, Outcome, Pace
 
 MAX_ADAPTIVE_TOKENS = 16
 SHARE_TO_RISK = 0.025  # of all rounds
-CLOSE, MOST_PATIENCE = 0.8, 8.0  # drafts clearly behind another one are tried more and more seldom, to this factor
+ENOUGH = 0.98  # of the highest rate, for a longer proposal that the draft may cut short
+CLOSE, MOST_PATIENCE = 0.9, 8.0  # drafts clearly behind another one are tried more and more seldom, to this factor
+DOUBTFUL = 1.2  # behind a token that a draft doubts the next one is less likely to stand than others are
 FIRST_CREDIT, MOST_CREDIT = 1.25, 6.0
 UNKNOWN_COST = 0.5  # of a proposed token, in plain passes, until it was seen
 MOST_FIRST_COST = 2.0  # believed of a draft's first round: reading its file for the first time is no property of it
@@ -45,10 +52,12 @@ class AdaptivePace:
     Args:
         num_drafts: between which to choose.
         max_tokens: the most to ask for.
+        sets_floors: whether to tell drafts how improbable a proposal may become, instead of their own thresholds.
     """
 
-    def __init__(self, num_drafts: int, max_tokens: int = MAX_ADAPTIVE_TOKENS) -> None:
+    def __init__(self, num_drafts: int, max_tokens: int = MAX_ADAPTIVE_TOKENS, sets_floors: bool = True) -> None:
         self.max_tokens = max_tokens
+        self._sets_floors = sets_floors
         self._known = [DraftEstimate() for _ in range(num_drafts)]
         self._pass = PassEstimate()
         self._credit = FIRST_CREDIT  # rounds of plain decoding
@@ -58,18 +67,16 @@ class AdaptivePace:
             return PLAIN
         plain, _ = self._pass.line()
         best = _Option(PLAIN, 1.0, plain, 0.0)
-        of_each = []  # the best of each draft
+        of_each = []  # the best option of each draft
         for draft, known in enumerate(self._known):
-            shortest = last = None
-            for option in self._options(draft, known, limit):
-                if option.worst_loss > self._credit * plain or (last and option.rate < last.rate):
-                    break  # rates rise with the length up to the best one, and then fall
-                shortest, last = shortest or option, option
-            if shortest and not known.seconds.weight:
-                return shortest.choice
-            if last:
-                of_each.append(last)
-                best = max(best, last, key=lambda option: option.rate)
+            options = self._affordable(draft, known, limit)
+            if not options:
+                continue
+            if not known.seconds.weight:
+                return options[0].choice
+            own = _best(options, ENOUGH if known.heeds_floors else 1.0)
+            of_each.append(own)
+            best = max(best, own, key=_rate)
         for trial in of_each:
             known = self._known[trial.choice.draft]
             if trial is best:
@@ -77,14 +84,26 @@ class AdaptivePace:
             elif self._is_due(trial, best):
                 is_clear = best.choice.num_tokens > 0 and trial.rate < CLOSE * best.rate
                 known.patience = min(2 * known.patience, MOST_PATIENCE) if is_clear else 1.0
-                return trial.choice
-        return best.choice
+                return self._with_floor(trial.choice, best)
+        return self._with_floor(best.choice, best)
+
+    def _with_floor(self, choice: Choice, best: _Option) -> Choice:
+        """The choice, to end where a further token is not worth its price at the rate of the best option."""
+        if not self._sets_floors or not choice.num_tokens:
+            return choice
+        known = self._known[choice.draft]
+        _, further = self._pass.line()
+        return replace(choice, floor=known.floor(DOUBTFUL * (known.seconds.value + further) * best.rate))
 
     def _is_due(self, trial: _Option, best: _Option) -> bool:
         """Whether a draft that is not the best has waited long enough for what trying it costs."""
         known = self._known[trial.choice.draft]
         loss = known.catch_up_seconds + trial.seconds - trial.num_tokens / best.rate
         return known.idle_seconds * SHARE_TO_RISK >= loss * known.patience
+
+    def _affordable(self, draft: int, known: DraftEstimate, limit: int) -> list[_Option]:
+        most = self._credit * self._pass.line()[0]
+        return list(takewhile(lambda option: option.worst_loss <= most, self._options(draft, known, limit)))
 
     def _options(self, draft: int, known: DraftEstimate, limit: int) -> Iterator[_Option]:
         """Every length, the shortest first."""
@@ -131,13 +150,30 @@ class AdaptivePace:
         self._credit = max(min(self._credit, MOST_CREDIT), -FIRST_CREDIT)
 
 
-def paces(adaptive: bool, num_draft_tokens: Sequence[int]) -> list[Pace]:
+def paces(adaptive: bool, num_draft_tokens: Sequence[int], sets_floors: bool = True) -> list[Pace]:
     """The pace of every level that has a draft, the target's first.
 
     Args:
         adaptive: whether levels choose for themselves, and between all cheaper levels.
         num_draft_tokens: what each asks for otherwise.
+        sets_floors: whether adaptive levels choose confidence thresholds too.
     """
     if not adaptive:
         return [FixedPace(number) for number in num_draft_tokens]
-    return [AdaptivePace(len(num_draft_tokens) - index) for index in range(len(num_draft_tokens))]
+    count = len(num_draft_tokens)
+    return [AdaptivePace(count - index, sets_floors=sets_floors) for index in range(count)]
+
+
+def _best(options: Sequence[_Option], enough: float) -> _Option:
+    """The longest whose rate is `enough` of the highest; rates rise with the length up to that one, and then fall."""
+    highest = last = options[0]
+    for option in options[1:]:
+        highest = max(highest, option, key=_rate)
+        if option.rate < enough * highest.rate:
+            break
+        last = option
+    return last
+
+
+def _rate(option: _Option) -> float:
+    return option.rate

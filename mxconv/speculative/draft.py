@@ -16,10 +16,13 @@ class Proposal:
         tokens: the guess, in order.
         distributions: where the tokens were drawn at random, (vocab_size,) float64 each: what token i was drawn from.
             Empty where they were not; a verifier then takes each for certain, whatever produced it.
+        probabilities: the highest of the distribution that chose each token. Empty where the draft is no model of the
+            same tokens.
     """
 
     tokens: list[int]
     distributions: list[F64] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
 
 
 class Draft(Protocol):
@@ -28,10 +31,16 @@ class Draft(Protocol):
     @property
     def statistics(self) -> LevelStatistics: ...
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """At most `num_tokens` tokens that may follow; fewer, or none, where confidence is low.
 
         Whatever caches the draft touched are left fit for a continuation of `context` that differs.
+
+        Args:
+            context: all tokens so far, at least one.
+            num_tokens: the most to propose.
+            floor: a model stops behind the token with which the product of its probabilities falls below this; None
+                leaves it at the draft's own confidence threshold, token by token. Other drafts need not heed it.
         """
         ...
 

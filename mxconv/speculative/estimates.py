@@ -1,13 +1,16 @@
 """Running estimates of what rounds cost and bring: the knowledge behind an adaptive pace."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import log
 
 from mxconv.speculative.pace import Outcome
 
-MEMORY = 0.95  # what is left in a round of the weight of all that was known before
+MEMORY = 0.99  # what is left in a round of the weight of all that was known before
 NARROW_SLOPE = 0.04  # of a plain pass for each further token, until wider ones were seen
 MOST_UNUSUAL = 3.0  # times as long as usual; what takes longer was interrupted by somebody else
+FEWEST_CHANCES, MOST_CHANCES = 4.0, 32.0  # samples that stay of a chance near 0 or 1, and of an even one
+LEAST_PROBABILITY, LEAST_DOUBT = 1e-4, 0.1
 FEW_BEHIND = 8  # tokens that a model can have missed and still go on as fast as ever
 
 
@@ -29,6 +32,15 @@ class RunningMean:
 
     def add_seconds(self, seconds: float) -> None:
         self.add(min(seconds, MOST_UNUSUAL * self.value) if self.weight else seconds)
+
+
+@dataclass
+class Chance(RunningMean):
+    """The running mean of what happens or not: of what is rare or certain few samples say as much as many of the rest."""
+
+    def fade(self) -> None:
+        self.least = max(FEWEST_CHANCES, MOST_CHANCES * 4 * self.value * (1 - self.value))
+        super().fade()
 
 
 @dataclass
@@ -66,16 +78,18 @@ class DraftEstimate:
     stands: RunningMean = field(default_factory=lambda: _chance(0.7))  # a proposed token whose predecessors stood
     starts: RunningMean = field(default_factory=lambda: _chance(1.0))  # proposals that are not empty
     goes_on: RunningMean = field(default_factory=lambda: _chance(0.8))  # asked for more than it has said
+    doubt: RunningMean = field(default_factory=lambda: RunningMean(0.5, weight=4.0, least=16.0))  # rejections a nat
     seconds: RunningMean = field(default_factory=RunningMean)  # a proposed token
     catch_up: RunningMean = field(default_factory=RunningMean)  # seconds for each token that it has missed
     num_behind: int = 0  # tokens that it has missed
     idle_seconds: float = 0.0  # since it was asked
     patience: float = 1.0  # how many times as long it waits to be tried again
     was_asked: bool = False
+    heeds_floors: bool = False  # it tells its probabilities, so it ends proposals in time by itself
     first_seconds: float | None = None  # a proposed token of the first round
 
     def fade(self) -> None:
-        for mean in (self.stands, self.starts, self.goes_on, self.seconds, self.catch_up):
+        for mean in (self.stands, self.starts, self.goes_on, self.doubt, self.seconds, self.catch_up):
             mean.fade()
 
     def learn(self, asked: int, outcome: Outcome) -> None:
@@ -85,6 +99,7 @@ class DraftEstimate:
         if proposed:
             self.stands.add(accepted, min(accepted + 1, proposed))
             self.goes_on.add(proposed - 1, min(proposed, asked - 1))
+            self._learn_doubt(accepted, outcome.probabilities)
         each = outcome.draft_seconds / max(proposed, 1)
         if self.num_behind <= FEW_BEHIND or (self.was_asked and not self.seconds.weight):
             self.seconds.add_seconds(each)
@@ -101,6 +116,19 @@ class DraftEstimate:
         is_prompt = outcome.num_evaluated > 1 + outcome.num_proposed + FEW_BEHIND
         self.num_behind = outcome.num_evaluated + (0 if is_prompt else self.num_behind)
         self.idle_seconds += outcome.draft_seconds + outcome.level_seconds
+
+    def _learn_doubt(self, accepted: int, probabilities: Sequence[float]) -> None:
+        """Of tokens of probability p a share of p ** doubt stands: as if rejections came at that rate in -ln p of time."""
+        self.heeds_floors |= bool(probabilities)
+        waits = [-log(max(p, LEAST_PROBABILITY)) if p < 1 else 0.0 for p in probabilities[: accepted + 1]]
+        is_rejected = len(waits) > accepted
+        exposure = sum(waits) - (waits[-1] / 2 if is_rejected else 0.0)  # it came somewhere within the last one
+        if exposure > 0:
+            self.doubt.add(float(is_rejected), exposure)
+
+    def floor(self, price: float) -> float:
+        """The product of probabilities below which the chance that a further token stands is less than `price`."""
+        return float(min(price / max(self.stands.value, price), 1.0) ** (1 / max(self.doubt.value, LEAST_DOUBT)))
 
     @property
     def catch_up_seconds(self) -> float:
@@ -120,5 +148,5 @@ class DraftEstimate:
             stood *= self.goes_on.value
 
 
-def _chance(prior: float) -> RunningMean:
-    return RunningMean(prior, weight=2.0, least=4.0)
+def _chance(prior: float) -> Chance:
+    return Chance(prior, weight=2.0)

@@ -50,7 +50,7 @@ class Hierarchy:
         levels: the target first.
         num_draft_tokens: for each level below the target; None takes the manifest's, "auto" lets every level choose
             in each round how many tokens of which cheaper level pay.
-        confidence: for each level below the target; None takes the manifest's.
+        confidence: for each level below the target; None takes the manifest's, or leaves models to "auto" as well.
 
     Raises:
         ModelError: no levels, or not one number a draft.
@@ -74,7 +74,8 @@ class Hierarchy:
         given = None if num_draft_tokens == "auto" else num_draft_tokens
         self.num_draft_tokens = _one_each("--num-draft-tokens", given, defaults)
         self.confidence = _one_each("--confidence", confidence, thresholds)
-        self._chain = Chain(self.levels, paces(self.adaptive, self.num_draft_tokens), self.confidence)
+        self.paces = paces(self.adaptive, self.num_draft_tokens, sets_floors=confidence is None)
+        self._chain = Chain(self.levels, self.paces, self.confidence)
 
     def generate(
         self,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from math import prod
 
 import numpy as np
 
@@ -73,36 +74,40 @@ class Level:
             if choice.num_tokens:
                 self.drafts[choice.draft].statistics.count(choice.num_tokens, num_proposed, num_accepted)
             seconds = proposed - begin, time.perf_counter() - proposed
-            self.pace.learn(choice, Outcome(num_proposed, num_accepted, num_evaluated, *seconds))
+            self.pace.learn(
+                choice, Outcome(num_proposed, num_accepted, num_evaluated, *seconds, proposal.probabilities)
+            )
         return step
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
-        """Rounds until there are `num_tokens`, or one was chosen without confidence."""
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""
         base = len(self.session.tokens)
         room = self.decoder.config.max_position_embeddings - len(context)
         tokens: list[int] = []
         distributions: list[F64] = []
+        probabilities: list[float] = []
         confident = max(context) < self.decoder.config.vocab_size
         while confident and len(tokens) < min(num_tokens, room + 1):
             step = self.step([*context, *tokens], num_tokens - len(tokens))
             for index, (token, logits) in enumerate(zip(step.tokens, step.logits, strict=True)):
                 tokens.append(token)
                 distributions += step.distributions[index : index + 1]
-                confident = top_probability(logits) >= self.confidence
+                probabilities.append(top_probability(logits))
+                confident = probabilities[-1] >= self.confidence if floor is None else prod(probabilities) >= floor
                 if not confident:
                     break
         if self.shares_session:  # behind `base` lie the draft's keys and values, not the target's
             self.session.rewind(base)
-        return Proposal(tokens, distributions)
+        return Proposal(tokens, distributions, probabilities)
 
     def observe(self, tokens: Sequence[int], logits: F32) -> None:
         """A model knows what it knows."""
 
     def _proposal(self, context: Sequence[int], choice: Choice) -> Proposal:
         """What the chosen draft proposes, before the first token that this level's vocabulary does not have."""
-        proposal = self.drafts[choice.draft].propose(context, choice.num_tokens)
+        proposal = self.drafts[choice.draft].propose(context, choice.num_tokens, choice.floor)
         tokens = list(takewhile(lambda token: 0 <= token < self.vocab_size, proposal.tokens[: choice.num_tokens]))
-        return Proposal(tokens, proposal.distributions[: len(tokens)])
+        return Proposal(tokens, proposal.distributions[: len(tokens)], proposal.probabilities[: len(tokens)])
 
     def _verify(self, context: Sequence[int], proposal: Proposal) -> tuple[Step, int]:
         """Evaluate the context's last token and the proposed ones; the first disagreement ends the round.

@@ -22,7 +22,7 @@ class NgramDraft:
         self.table = table
         self.confidence = confidence
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Up to `num_tokens` tokens."""
         tokens: list[int] = []
         with self.statistics.forward():

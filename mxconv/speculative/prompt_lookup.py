@@ -46,7 +46,7 @@ class PromptLookup:
         self._ends: dict[tuple[int, ...], int] = {}  # n-gram -> index of what follows its latest place
         self._replaced: list[list[int | None]] = []  # [end - 1]: what stood in `_ends` before the n-grams ending there
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Up to `num_tokens` tokens: all of them, or none where no n-gram of the context's end is found before."""
         with self.statistics.forward():
             self._follow(context)

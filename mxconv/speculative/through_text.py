@@ -52,7 +52,7 @@ class ThroughText:
         longest = None if max_positions is None else max(max_positions - MAX_DRAFT_TOKENS, max_positions // 2)
         self._reencoding = Reencoding(draft_tokenizer, longest)
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """At most `num_tokens` tokens; none where the draft has nothing to say or no tokens can say it."""
         begin = time.perf_counter()
         self._context.align(context)

@@ -45,7 +45,7 @@ class TokenRecycling:
         self.candidates: I32 = np.zeros((vocab_size, num_candidates), np.int32)  # best first
         self.probabilities: F32 = np.zeros((vocab_size, num_candidates), np.float32)  # 0: never seen
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Up to `num_tokens` tokens; none behind a token that nothing was seen after."""
         tokens: list[int] = []
         with self.statistics.forward():

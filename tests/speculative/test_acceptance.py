@@ -200,8 +200,8 @@ class Overheard:
     def statistics(self) -> LevelStatistics:
         return self.inner.statistics
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
-        proposal = self.inner.propose(context, num_tokens)
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        proposal = self.inner.propose(context, num_tokens, floor)
         np.add.at(self.counts, ([context[-1], *proposal.tokens[:-1]], proposal.tokens), 1)
         return proposal
 
@@ -216,7 +216,7 @@ class Certain:
         self.statistics = LevelStatistics("certain")
         self.vocab_size = vocab_size
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         return Proposal([(context[-1] + i) % self.vocab_size for i in range(1, num_tokens + 1)])
 
     def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:

@@ -246,7 +246,7 @@ class Fake:
     statistics: LevelStatistics = field(default_factory=lambda: LevelStatistics("fake"))
     asked: list[tuple[list[int], int]] = field(default_factory=list)
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         self.asked.append((list(context), num_tokens))
         return Proposal(self.tokens_behind(list(context), num_tokens))
 
@@ -339,9 +339,9 @@ class Watched:
     def statistics(self) -> LevelStatistics:
         return self.inner.statistics
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         before = list(self.session.tokens), cache_bytes(self.session.cache)
-        proposal = self.inner.propose(context, num_tokens)
+        proposal = self.inner.propose(context, num_tokens, floor)
         assert (list(self.session.tokens), cache_bytes(self.session.cache)) == before
         return proposal
 
@@ -442,8 +442,8 @@ def keep_rejected_keys(session: Session, length: int) -> None:
 class LeavesDraftKeys(Level):
     """And: a draft leaves its keys in the cache that it shares."""
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
-        return Level.propose(replace(self, shares_session=False), context, num_tokens)
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        return Level.propose(replace(self, shares_session=False), context, num_tokens, floor)
 
 
 def test_a_level_that_accepts_one_token_too_many_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

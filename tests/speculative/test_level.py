@@ -30,7 +30,7 @@ class Says:
     asked: list[int] = field(default_factory=list)
     seen: list[tuple[list[int], np.ndarray]] = field(default_factory=list)
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         self.asked.append(num_tokens)
         return Proposal(list(self.tokens))
 
@@ -143,12 +143,28 @@ def test_proposals_without_a_threshold_are_as_many_as_were_asked_for() -> None:
     assert drafting.statistics.num_proposed == 0  # the level above counts them
 
 
-def test_proposals_stop_behind_the_first_token_that_is_not_certain_enough() -> None:
+def true_probabilities() -> list[float]:
     probabilities = []
     for row, token in zip(TRUTH.logits, TRUTH.token_ids, strict=True):
         logits = np.frombuffer(row, np.float32)
         exponentials = np.exp(logits.astype(np.float64) - logits.max())
-        probabilities.append(exponentials[token] / exponentials.sum())
+        probabilities.append(float(exponentials[token] / exponentials.sum()))
+    return probabilities
+
+
+def test_proposals_tell_the_probability_of_each_token() -> None:
+    np.testing.assert_allclose(level().propose(CONTEXT, 8).probabilities, true_probabilities()[:8], rtol=1e-5)
+
+
+def test_proposals_stop_behind_the_token_that_makes_them_too_improbable_together() -> None:
+    together = np.cumprod(true_probabilities()[:8])
+    for floor in (*(p * factor for p in together for factor in (0.999, 1.001)), 0.0, 1.0):
+        expected = next((index + 1 for index, p in enumerate(together) if p < floor), 8)
+        assert level(confidence=0.99).propose(CONTEXT, 8, floor).tokens == TRUTH.token_ids[:expected]
+
+
+def test_proposals_stop_behind_the_first_token_that_is_not_certain_enough() -> None:
+    probabilities = true_probabilities()
     for threshold in (*(p + delta for p in probabilities for delta in (-1e-6, 1e-6)), 0.0, 1.0):
         below = [index for index, p in enumerate(probabilities[:8]) if p < threshold]
         expected = below[0] + 1 if below else 8

@@ -11,7 +11,7 @@ from simulated_machine import SimulatedDraft, SimulatedMachine
 
 from mxconv.speculative.adaptive_pace import MAX_ADAPTIVE_TOKENS, AdaptivePace, paces
 from mxconv.speculative.estimates import PassEstimate
-from mxconv.speculative.pace import Choice, FixedPace, Outcome
+from mxconv.speculative.pace import Choice, FixedPace, Outcome, Pace
 
 SELF = SimulatedDraft(acceptance=0.8, seconds=0.3)  # a 4-bit copy
 SMALL = SimulatedDraft(acceptance=0.6, seconds=0.05, catch_up_seconds=0.01)  # another model
@@ -67,6 +67,34 @@ def test_it_comes_within_a_few_percent_of_the_best_fixed_choice(case: str, noise
     # two that are nearly as good are told apart by trials alone, which takes time
     assert np.mean(ratios) > (0.96 if len(GOOD[case]) == 1 else 0.93), ratios
     assert min(ratios) > (0.85 if len(GOOD[case]) == 1 else 0.8), ratios
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.15])
+@pytest.mark.parametrize("doubt", [0.15, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("seconds", [0.02, 0.25])
+def test_a_draft_that_tells_its_doubts_is_stopped_in_time(doubt: float, seconds: float, noise: float) -> None:
+    """As fast as with the best of many thresholds; some of these are much worse."""
+
+    def rate(pace: Pace, confidence: float = 0.0) -> float:
+        machine = SimulatedMachine([SimulatedDraft(0.0, seconds, doubt=doubt, confidence=confidence)], 0.06, noise)
+        machine.run(pace, 500)
+        learned = machine.num_tokens, machine.seconds
+        machine.run(pace, 6000)
+        return (machine.num_tokens - learned[0]) / (machine.seconds - learned[1])
+
+    fixed = [rate(FixedPace(number), 0.1 * tenth) for number in (4, 16) for tenth in range(10)]
+    assert rate(AdaptivePace(1)) > 0.97 * max(1.0, *fixed)
+    assert min(fixed) < 0.9 * max(fixed)
+
+
+@pytest.mark.parametrize("sets_floors", [True, False])
+def test_thresholds_that_were_given_stay(sets_floors: bool) -> None:
+    machine = SimulatedMachine([SimulatedDraft(0.0, 0.2, doubt=0.3)])
+    for pace in paces(True, [8], sets_floors):
+        machine.run(pace, 200)
+    floors = [choice.floor for choice in machine.choices if choice.num_tokens > 1]
+    assert floors
+    assert all((floor is not None) == sets_floors for floor in floors)
 
 
 @pytest.mark.parametrize("case", GOOD)
@@ -144,7 +172,7 @@ def test_drafts_that_turn_useless_are_given_up_and_come_back_when_they_are_good_
         machine.run(pace, 1500)
         found_again.append(1500 / (machine.seconds - before) / machine.best_rate())
     assert np.mean(lost) < 0.05 * 500
-    assert np.mean(found_again) > 0.85
+    assert np.mean(found_again) > (0.85 if len(good) == 1 else 0.8)  # which of several is better takes trials
 
 
 @pytest.mark.parametrize("speeds", [(1.0, 0.4, 1.0), (1.0, 3.0, 1.0), (1.0, 0.7, 0.5, 1.5)])

@@ -28,7 +28,7 @@ class Says:
     asked: list[tuple[list[int], int]] = field(default_factory=list)
     seconds: float = 0.0  # as it was when it last spoke
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         self.asked.append((list(context), num_tokens))
         with self.statistics.forward():
             pass
@@ -46,7 +46,7 @@ class GoesOn(Says):
     text: str = ""
     tokenizer: Tokenizer | None = None
 
-    def propose(self, context: Sequence[int], num_tokens: int) -> Proposal:
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         assert self.tokenizer is not None
         known = self.tokenizer.decode(list(context))
         self.tokens = []
@@ -55,7 +55,7 @@ class GoesOn(Says):
             if self.tokenizer.decode([*context, *tokens]) == self.text:
                 self.tokens = tokens
                 break
-        return super().propose(context, num_tokens)
+        return super().propose(context, num_tokens, floor)
 
 
 def found(kind: str) -> Tokenizer:

@@ -13,7 +13,6 @@ from typing import Literal
 from mxconv.arrays import F32
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.acceptance import GreedyAcceptance
-from mxconv.speculative.adaptive_pace import paces
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.pace import Choice, Outcome
@@ -40,7 +39,7 @@ class DraftLevels:
     ) -> None:
         self._levels = [levels[0], *map(_with_a_cache_of_its_own, levels[1:])]
         settled = Hierarchy(self._levels, num_draft_tokens, confidence)
-        self._chain = Chain(self._levels, paces(settled.adaptive, settled.num_draft_tokens), settled.confidence)
+        self._chain = Chain(self._levels, settled.paces, settled.confidence)
 
     def begin(self) -> "DraftChain":
         """Drafts with fresh caches, for one text."""
@@ -55,6 +54,7 @@ class DraftChain:
         self._target = chain.link(statistics, GreedyAcceptance())
         self.statistics = statistics[1:]
         self._choice, self._begin, self._end = Choice(0, 0), 0.0, 0.0
+        self._probabilities: list[float] = []
 
     def propose(self, context: Sequence[int], max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens that may follow; fewer, or none, where confidence is low."""
@@ -62,10 +62,12 @@ class DraftChain:
         self._begin = time.perf_counter()
         self._choice = target.pace.choose(max_tokens) if max_tokens > 0 else Choice(0, 0)
         tokens: list[int] = []
+        self._probabilities = []
         if self._choice.num_tokens:
-            proposal = target.drafts[self._choice.draft].propose(context, self._choice.num_tokens)
+            proposal = target.drafts[self._choice.draft].propose(context, self._choice.num_tokens, self._choice.floor)
             wanted = proposal.tokens[: self._choice.num_tokens]
             tokens = list(takewhile(lambda token: 0 <= token < target.vocab_size, wanted))
+            self._probabilities = proposal.probabilities[: len(tokens)]
         self._end = time.perf_counter()
         return tokens
 
@@ -81,7 +83,8 @@ class DraftChain:
         if choice.num_tokens:
             target.drafts[choice.draft].statistics.count(choice.num_tokens, num_proposed, num_accepted)
             seconds = self._end - self._begin, time.perf_counter() - self._end
-            target.pace.learn(choice, Outcome(num_proposed, num_accepted, len(evaluated), *seconds))
+            outcome = Outcome(num_proposed, num_accepted, len(evaluated), *seconds, self._probabilities)
+            target.pace.learn(choice, outcome)
         for draft in target.drafts:
             draft.observe(evaluated, logits[:, : target.vocab_size])
 
