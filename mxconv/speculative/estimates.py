@@ -36,7 +36,7 @@ class RunningMean:
 
 @dataclass
 class Chance(RunningMean):
-    """The running mean of what happens or not: of what is rare or certain few samples say as much as many of the rest."""
+    """The running mean of what happens or not; few samples tell as much of what is rare or certain."""
 
     def fade(self) -> None:
         self.least = max(FEWEST_CHANCES, MOST_CHANCES * 4 * self.value * (1 - self.value))
@@ -118,7 +118,7 @@ class DraftEstimate:
         self.idle_seconds += outcome.draft_seconds + outcome.level_seconds
 
     def _learn_doubt(self, accepted: int, probabilities: Sequence[float]) -> None:
-        """Of tokens of probability p a share of p ** doubt stands: as if rejections came at that rate in -ln p of time."""
+        """Of tokens of probability p, p ** doubt stand: as if rejections came at that rate in a time of -ln p."""
         self.heeds_floors |= bool(probabilities)
         waits = [-log(max(p, LEAST_PROBABILITY)) if p < 1 else 0.0 for p in probabilities[: accepted + 1]]
         is_rejected = len(waits) > accepted
