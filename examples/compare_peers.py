@@ -1,11 +1,13 @@
 """mxconv's engine beside llama.cpp and OpenVINO on this machine, in one run: milliseconds a step, side by side.
 
-    python examples/compare_peers.py FOLDER             # which keeps 5 GB of model files for the next run
+    python examples/compare_peers.py FOLDER             # which keeps up to 8 GB of model files for the next run
     python examples/compare_peers.py FOLDER --rounds 1 --model examples/models/pylib-0.2m --product 256
 
 Whole model: TinyLlama's shape with random weights (or --model), 1, 4 and 8 tokens in one step behind a context of 32,
 logits of all tokens. One product: a matrix of 8192 x 8192 times 1 and 8 tokens, copies of which take turns, together
-beyond four last-level caches; OpenVINO's INT4 has float16 scales per 32 and quantizes activations to int8.
+beyond four last-level caches. OpenVINO's INT4 has float16 scales per 32 and quantizes activations to int8. Conversion:
+the BF16 model to MXFP4 with everything that mxconv checks and hashes, and to Q4_0 by what llama-quantize calls; both
+read files that are in the page cache, and no time is taken for writing back.
 
 Every contender lives in a process of its own with two threads; in each round all take their turns, a sample of the
 machine's read bandwidth before each and a pause before that, in which the threads of the last one fall asleep. Results
@@ -13,9 +15,10 @@ are compared before anything is timed. A ratio is that of one round; the table h
 GB/s is the machine's. Run it on a machine that does nothing else: llama.cpp's threads wait spinning for each other and
 lose most where others run. The native kernels are required.
 
-The peers are no dependencies; one that is not installed is left out. `pip install openvino`. llama.cpp is as fast as it
-was compiled: `pip install --no-binary llama-cpp-python llama-cpp-python` compiles it for this machine's processor. The
-build that `make test` makes is not optimized and does not repack 4-bit weights.
+The peers are no dependencies; one that is not installed is left out. `pip install openvino` for products, `pip install
+optimum-intel nncf` (with torch's CPU build) for whole models too. llama.cpp is as fast as it was compiled: `pip install
+--no-cache-dir --no-binary llama-cpp-python llama-cpp-python` compiles it for this machine's processor. What `make test`
+builds, which pip keeps, is not optimized and does not repack 4-bit weights.
 """
 
 import argparse
@@ -23,6 +26,7 @@ import contextlib
 import json
 import multiprocessing
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +47,7 @@ from peer_engines import (
     LlamaCppModel,
     MxconvModel,
     MxconvProduct,
+    OpenVinoModel,
     OpenVinoProduct,
 )
 from rich.console import Console
@@ -61,11 +66,24 @@ from mxconv.kernels import _native
 
 PAUSE_SECONDS = 0.05  # longer than OpenMP, TBB and the native kernels spin before they sleep
 BANDWIDTH_BYTES = 1 << 26
+MAX_CONVERSIONS = 5
 MODEL_REPETITIONS, PRODUCT_REPETITIONS = 3, 20  # a turn
 MAX_DIFFERENCE = {"BF16": 0.05, "4 bits": 0.1}  # of logits between engines, relative to the largest logit
+MIN_LIKENESS = 0.5  # cosine of all logits with exact ones; 4 bits of random weights give 0.6, another model 0.0
 MAX_ERROR = 0.02  # of a product, relative to the largest result: int8 activations
 LEVELS: tuple[Literal["target", "draft"], ...] = ("target", "draft")
 RATIO = "best peer / mxconv"
+OPENVINO_WEIGHTS = (
+    ("--weight-format", "fp16"),  # of which it makes BF16 when it compiles the model
+    ("--weight-format", "int4", "--sym", "--group-size", "32", "--ratio", "1.0", "--all-layers"),
+)
+LLAMA_QUANTIZE = """
+import sys, llama_cpp
+parameters = llama_cpp.llama_model_quantize_default_params()
+parameters.ftype, parameters.nthread = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0, int(sys.argv[3])
+parameters.pure = True
+sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), parameters))
+"""
 
 Plan = tuple[str, str, Callable[..., Contender], tuple[Any, ...]]  # group, name, how to make it, of what
 
@@ -77,9 +95,17 @@ def serve(pipe: Connection, kind: Callable[..., Contender], arguments: Sequence[
     for num_tokens, repetitions in iter(pipe.recv, None):
         if repetitions == 0:
             pipe.send(contender.check(num_tokens))
+            contender.rewind()
         else:
             contender.step(num_tokens)  # wakes the threads
-            pipe.send([seconds_of(lambda: contender.step(num_tokens)) for _ in range(repetitions)])  # noqa: B023
+            contender.rewind()
+            pipe.send([timed(contender, num_tokens) for _ in range(repetitions)])
+
+
+def timed(contender: Contender, num_tokens: int) -> float:
+    seconds = seconds_of(lambda: contender.step(num_tokens))
+    contender.rewind()
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -167,11 +193,19 @@ def measure(
 
 
 def compare_logits(entries: list[Entry], console: Console) -> None:
-    """Of the same tokens, between the engines of each group; the widest step."""
+    """Of the same tokens, between the engines of each group; the widest step. INT4 weights are others than MXFP4's."""
+    exact = entries[0].ask(MODEL_WIDTHS[-1], 0)
+    for entry in entries[1:]:
+        logits = entry.ask(MODEL_WIDTHS[-1], 0)
+        likeness = (logits * exact).sum() / np.sqrt((logits**2).sum() * (exact**2).sum())
+        console.print(f"{entry.name}: cosine {likeness:.4f} with the logits of {entries[0].name}")
+        assert likeness >= MIN_LIKENESS, f"{entry.name}: not the logits of this model"
     for group in MAX_DIFFERENCE:
         ours, *peers = (entry for entry in entries if entry.group == group)
         logits = ours.ask(MODEL_WIDTHS[-1], 0)
         for peer in peers:
+            if peer.name.endswith("INT4"):
+                continue
             theirs = peer.ask(MODEL_WIDTHS[-1], 0)
             difference = np.abs(logits - theirs).max() / np.abs(logits).max()
             same = (logits.argmax(axis=1) == theirs.argmax(axis=1)).sum()
@@ -189,8 +223,8 @@ def check_products(entries: list[Entry], console: Console) -> None:
         assert found <= MAX_ERROR, f"{entry.name}: not the product"
 
 
-def prepare(folder: Path, checkpoint: Path | None, console: Console) -> tuple[Path, Path, Path]:
-    """The package and its target and 4-bit level as GGUF, made where they are not there."""
+def prepare(folder: Path, checkpoint: Path | None, console: Console) -> tuple[Path, Path, Path, Path]:
+    """The checkpoint, its package, and target and 4-bit level as GGUF, made where they are not there."""
     folder.mkdir(parents=True, exist_ok=True)
     model = checkpoint or folder / "model"
     if not model.is_dir():
@@ -207,7 +241,50 @@ def prepare(folder: Path, checkpoint: Path | None, console: Console) -> tuple[Pa
     for path, level in zip(files, LEVELS, strict=True):
         if not path.is_file():
             export_gguf(package, path, level=level)
-    return package, files[0], files[1]
+    return model, package, files[0], files[1]
+
+
+def export_openvino(model: Path, folder: Path, console: Console) -> dict[str, Path]:
+    """The same model for OpenVINO, of 16-bit and of 4-bit weights, made where they are not there."""
+    found = {"bf16": folder / f"{model.name}-openvino-bf16", "int4": folder / f"{model.name}-openvino-int4"}
+    for path in found.values():
+        if not path.is_dir():
+            console.print(f"exporting {path.name}")
+            partial = path.with_name(f"{path.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            command = [sys.executable, "-m", "optimum.commands.optimum_cli", "export", "openvino", "-m", str(model)]
+            command += ["--task", "text-generation-with-past", *OPENVINO_WEIGHTS[path == found["int4"]], str(partial)]
+            subprocess.run(command, check=True, capture_output=True)
+            partial.rename(path)
+    return found
+
+
+def measure_conversion(model: Path, gguf: Path, folder: Path, rounds: int) -> list[Row]:
+    """Both converters in turns, each in a process of its own with two threads."""
+    num_bytes = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    ours, theirs = folder / "converted", folder / "converted.gguf"
+    commands = {
+        "mxconv quantize, MXFP4": ["-m", "mxconv.cli.main", "quantize", model, "-o", ours, "--threads", THREADS],
+        "llama.cpp, Q4_0": ["-c", LLAMA_QUANTIZE, gguf, theirs, THREADS],
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        shutil.rmtree(ours, ignore_errors=True)
+        theirs.unlink(missing_ok=True)
+        for name, command in commands.items():
+            arguments = [sys.executable, *map(str, command)]
+            seconds[name].append(seconds_of(lambda: subprocess.run(arguments, check=True, capture_output=True)))  # noqa: B023
+    sizes = [sum(path.stat().st_size for path in ours.rglob("*.safetensors")), theirs.stat().st_size]
+    assert min(sizes) > 0, "nothing was converted"
+    shutil.rmtree(ours)
+    theirs.unlink()
+    rows = []
+    for name, times in seconds.items():
+        found = spread(times)
+        rows.append(Row("conversion", f"{num_bytes / found.median / 1e9:.2f} GB/s", 0, name,
+                        *(1e3 * value for value in (found.median, found.p10, found.p90))))  # fmt: skip
+    ratio = spread(np.array(seconds["llama.cpp, Q4_0"]) / np.array(seconds["mxconv quantize, MXFP4"]))
+    return [*rows, Row("conversion", "", 0, RATIO, ratio.median, ratio.p10, ratio.p90)]
 
 
 def table_of(part: str, rows: Sequence[Row]) -> Table:
@@ -236,7 +313,7 @@ def main() -> None:
     engine = _native.Engine(implementations()[0], THREADS)
     machine = this_machine(THREADS)
     console.print(f"{machine.cpu}, {THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}")
-    package, target, draft = prepare(options.folder, options.model, console)
+    model, package, target, draft = prepare(options.folder, options.model, console)
     vocab_size = json.loads((package / "config.json").read_text())["vocab_size"]
     ids = np.random.default_rng(0).integers(0, vocab_size, CONTEXT + MODEL_WIDTHS[-1]).tolist()
     models: list[Plan] = [("BF16", "mxconv BF16", MxconvModel, (package, 0, ids))]
@@ -247,6 +324,10 @@ def main() -> None:
         models += [("BF16", "llama.cpp BF16", LlamaCppModel, (target, ids))]
         models += [("4 bits", "llama.cpp MXFP4", LlamaCppModel, (draft, ids))]
         say_how_llama_was_built(console)
+    if has("optimum.intel", "optimum-intel", console):
+        exported = export_openvino(model, options.folder, console)
+        models += [("BF16", "OpenVINO BF16", OpenVinoModel, (exported["bf16"], ids))]
+        models += [("4 bits", "OpenVINO INT4", OpenVinoModel, (exported["int4"], ids))]
     if has("openvino", "openvino", console):
         products += [("BF16", "OpenVINO BF16", OpenVinoProduct, ("bf16", options.product))]
         products += [("4 bits", "OpenVINO INT4", OpenVinoProduct, ("int4", options.product))]
@@ -260,12 +341,16 @@ def main() -> None:
         check_products(entries, console)
         found = measure("product", entries, PRODUCT_WIDTHS, options.rounds, PRODUCT_REPETITIONS, bandwidth)
     console.print(table_of(f"One {options.product} x {options.product} product, milliseconds", found))
+    if find_spec("llama_cpp"):
+        converted = measure_conversion(model, target, options.folder, min(options.rounds, MAX_CONVERSIONS))
+        console.print(table_of("Conversion, milliseconds", converted))
+        found += converted
     if options.json:
         print(json.dumps({"machine": asdict(machine), "rows": [asdict(row) for row in rows + found]}))
 
 
 def has(module: str, package: str, console: Console) -> bool:
-    if find_spec(module) is None:
+    if find_spec(module.split(".")[0]) is None or find_spec(module) is None:
         console.print(f"{package}: not installed, left out; pip install {package}")
         return False
     console.print(f"{package} {version(package)}")

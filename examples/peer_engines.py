@@ -29,6 +29,9 @@ class Contender(Protocol):
     def step(self, num_tokens: int) -> object:
         """What is timed."""
 
+    def rewind(self) -> None:
+        """Behind every step, and not timed: forget its tokens."""
+
     def check(self, num_tokens: int) -> Any:
         """Of a model the logits, (num_tokens, vocab_size); of a product the largest relative error of any copy."""
 
@@ -44,9 +47,10 @@ class MxconvModel:
         self.decoder.forward(ids[:CONTEXT], self.cache, last_only=True)
 
     def step(self, num_tokens: int) -> F32:
-        logits = self.decoder.forward(self.ids[CONTEXT : CONTEXT + num_tokens], self.cache)
+        return self.decoder.forward(self.ids[CONTEXT : CONTEXT + num_tokens], self.cache)
+
+    def rewind(self) -> None:
         self.cache.truncate(CONTEXT)
-        return logits
 
     check = step
 
@@ -75,9 +79,10 @@ class LlamaCppModel:
         self._decode(0, CONTEXT)
 
     def step(self, num_tokens: int) -> Any:
-        logits = self._decode(CONTEXT, num_tokens)
+        return self._decode(CONTEXT, num_tokens)
+
+    def rewind(self) -> None:
         self.library.llama_memory_seq_rm(self.memory, 0, CONTEXT, -1)
-        return logits
 
     def check(self, num_tokens: int) -> F32:
         return np.ctypeslib.as_array(self.step(num_tokens), (num_tokens, self.num_logits)).copy()
@@ -97,6 +102,46 @@ def print_errors(level: int, text: bytes, _: Any) -> None:
         print(text.decode(errors="replace"), end="", file=sys.stderr)
 
 
+class OpenVinoModel:
+    """What optimum-intel exported, in the same place."""
+
+    def __init__(self, folder: Path, ids: list[int]) -> None:
+        import openvino
+
+        settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, "NUM_STREAMS": 1}
+        if folder.name.endswith("int4"):
+            settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP
+        else:
+            settings["INFERENCE_PRECISION_HINT"] = "bf16"
+        compiled = openvino.Core().compile_model(folder / "openvino_model.xml", "CPU", settings)
+        self.request, self.ids = compiled.create_infer_request(), ids
+        self._infer(0, CONTEXT)
+        self.states = [(state, state.state.data.copy()) for state in self.request.query_state()]
+        self.tensor = openvino.Tensor
+
+    def step(self, num_tokens: int) -> F32:
+        return self._infer(CONTEXT, num_tokens)
+
+    def rewind(self) -> None:
+        for state, stored in self.states:
+            state.state = self.tensor(stored)
+
+    def check(self, num_tokens: int) -> F32:
+        return self.step(num_tokens).copy()
+
+    def _infer(self, position: int, num_tokens: int) -> F32:
+        end = position + num_tokens
+        inputs = {
+            "input_ids": np.array([self.ids[position:end]], np.int64),
+            "attention_mask": np.ones((1, end), np.int64),
+            "position_ids": np.arange(position, end, dtype=np.int64)[None],
+            "beam_idx": np.zeros(1, np.int32),
+        }
+        self.request.infer(inputs, share_inputs=True)
+        logits: F32 = self.request.get_tensor("logits").data[0]
+        return logits
+
+
 class MxconvProduct:
     """Square matrix times tokens, by one of mxconv's kernels."""
 
@@ -111,6 +156,9 @@ class MxconvProduct:
         matrix, out = self.matrices[self.count % len(self.matrices)], self.outputs[num_tokens]
         matrix.multiply(self.engine, activations(num_tokens, out.shape[1]), out)
         return out
+
+    def rewind(self) -> None:
+        """It keeps nothing."""
 
     def check(self, num_tokens: int) -> float:
         return max(error(self.step(num_tokens), self.slab) for _ in self.matrices)
@@ -143,6 +191,9 @@ class OpenVinoProduct:
         request.infer([activations(num_tokens, self.slab.shape[1])], share_inputs=True)
         result: F32 = request.get_output_tensor().data
         return result
+
+    def rewind(self) -> None:
+        """It keeps nothing."""
 
     def check(self, num_tokens: int) -> float:
         return max(error(self.step(num_tokens), self.slab) for _ in self.requests)

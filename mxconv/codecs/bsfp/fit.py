@@ -88,7 +88,7 @@ class _Sample:
     """
 
     float_format: FloatFormat
-    counts: I64  # (phases, bins)
+    cumulative: F64  # (phases, bins + 1) weights in the bins before each, and all
     first: int  # pattern of bin 0
     cuts: F64  # (n,) ascending magnitudes
     positions: I64  # (phases, n) bin of each cut
@@ -128,24 +128,18 @@ class _Sample:
         scales = 2.0 ** (np.arange(num_phases) / SHIFTS_PER_OCTAVE)
         positions = np.stack([np.searchsorted(values, cuts * scale) for scale in scales])
         total = counts.sum()
-        cumulative = _cumulative(counts.astype(np.float64))
+        cumulative = _cumulative(counts.astype(np.float64))  # whole numbers below 2^53: exact
         below = _at(cumulative, positions).sum(axis=0)
         keep = _spread(np.flatnonzero(_worth_a_cut(below, total)))
         cuts, positions, below = cuts[keep], positions[:, keep], below[keep]
         normalized = values / scales[:, None]
-        sums = np.stack(
-            [
-                np.append(_at(_cumulative(energy * normalized**power), positions).sum(axis=0),
-                          (energy * normalized**power).sum())
-                for power in range(3)
-            ]
-        )  # fmt: skip
-        return cls(float_format, counts, first, cuts, positions, np.append(below, total), sums)
+        moments = (energy * normalized**power for power in range(3))
+        sums = np.stack([np.append(_at(_cumulative(m), positions).sum(axis=0), m.sum()) for m in moments])
+        return cls(float_format, cumulative, first, cuts, positions, np.append(below, total), sums)
 
     def cells(self, residual_bits: int) -> Cells:
         """The costs of segments of this width."""
-        cumulative = _cumulative(self.counts.astype(np.float64))
-        reach: F64 = _at(cumulative, self.positions + (1 << residual_bits)).sum(axis=0)
+        reach: F64 = _at(self.cumulative, self.positions + (1 << residual_bits)).sum(axis=0)
         return Cells(self.below, self.energy, reach)
 
 
@@ -274,9 +268,9 @@ def _integer_levels(centroids: F64, mass: F64) -> I64:
 def _num_covered(sample: _Sample, table: SegmentTable) -> int:
     """How many weights of the histogram lie in a segment of the table: exact."""
     total = 0
-    for counts, starts in zip(sample.counts, table.starts, strict=True):
+    for sums, starts in zip(sample.cumulative, table.starts, strict=True):
+        last = len(sums) - 1
         bins = np.array(starts, np.int64) - sample.first
-        ends = np.minimum(np.append(bins[1:], len(counts)), bins + table.num_patterns)
-        sums = np.concatenate([[0], np.cumsum(counts)])
-        total += int((sums[np.clip(ends, 0, len(counts))] - sums[bins]).sum())
+        ends = np.minimum(np.append(bins[1:], last), bins + table.num_patterns)
+        total += int((sums[np.clip(ends, 0, last)] - sums[bins]).sum())
     return total
