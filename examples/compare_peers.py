@@ -6,8 +6,8 @@
 Whole model: TinyLlama's shape with random weights (or --model), 1, 4 and 8 tokens in one step behind a context of 32,
 logits of all tokens. One product: a matrix of 8192 x 8192 times 1 and 8 tokens, copies of which take turns, together
 beyond four last-level caches. OpenVINO's INT4 has float16 scales per 32 and quantizes activations to int8. Conversion:
-the BF16 model to MXFP4 with everything that mxconv checks and hashes, and to Q4_0 by what llama-quantize calls; both
-read files that are in the page cache, and no time is taken for writing back.
+the BF16 model to MXFP4 with everything that mxconv checks, hashes and flushes, and by what llama-quantize calls; both
+read files that are in the page cache.
 
 Every contender lives in a process of its own with two threads; in each round all take their turns, a sample of the
 machine's read bandwidth before each and a pause before that, in which the threads of the last one fall asleep. Results
@@ -80,8 +80,10 @@ OPENVINO_WEIGHTS = (
 LLAMA_QUANTIZE = """
 import sys, llama_cpp
 parameters = llama_cpp.llama_model_quantize_default_params()
-parameters.ftype, parameters.nthread = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0, int(sys.argv[3])
-parameters.pure = True
+parameters.ftype, parameters.nthread = llama_cpp.LLAMA_FTYPE_MOSTLY_MXFP4_MOE, int(sys.argv[3])
+overrides = (llama_cpp.llama_model_tensor_override * 2)()  # of a model without experts nothing else becomes MXFP4
+overrides[0].pattern, overrides[0].type = b"weight", llama_cpp.GGML_TYPE_MXFP4
+parameters.tt_overrides = overrides
 sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), parameters))
 """
 
@@ -264,8 +266,8 @@ def measure_conversion(model: Path, gguf: Path, folder: Path, rounds: int) -> li
     num_bytes = sum(path.stat().st_size for path in model.glob("*.safetensors"))
     ours, theirs = folder / "converted", folder / "converted.gguf"
     commands = {
-        "mxconv quantize, MXFP4": ["-m", "mxconv.cli.main", "quantize", model, "-o", ours, "--threads", THREADS],
-        "llama.cpp, Q4_0": ["-c", LLAMA_QUANTIZE, gguf, theirs, THREADS],
+        "mxconv, MXFP4": ["-m", "mxconv.cli.main", "quantize", model, "-o", ours, "--threads", THREADS],
+        "llama.cpp, MXFP4": ["-c", LLAMA_QUANTIZE, gguf, theirs, THREADS],
     }
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(rounds):
@@ -283,7 +285,7 @@ def measure_conversion(model: Path, gguf: Path, folder: Path, rounds: int) -> li
         found = spread(times)
         rows.append(Row("conversion", f"{num_bytes / found.median / 1e9:.2f} GB/s", 0, name,
                         *(1e3 * value for value in (found.median, found.p10, found.p90))))  # fmt: skip
-    ratio = spread(np.array(seconds["llama.cpp, Q4_0"]) / np.array(seconds["mxconv quantize, MXFP4"]))
+    ratio = spread(np.array(seconds["llama.cpp, MXFP4"]) / np.array(seconds["mxconv, MXFP4"]))
     return [*rows, Row("conversion", "", 0, RATIO, ratio.median, ratio.p10, ratio.p90)]
 
 
