@@ -76,10 +76,11 @@ def _bsfp(patterns: U16) -> Iterator[NDArray[Any]]:
     counts = PatternHistogram(BF16)
     for part in _slices(patterns):
         encoders.add_to_histogram(counts, part)
-    table = encoders.fit_table(counts).table
+    table, first = encoders.fit_table(counts).table, 0
     for part in _slices(patterns):
-        shifts = encoders.row_shifts_of(part, BF16) if table.has_row_shifts else None
+        shifts = counts.row_shifts[first : first + len(part)] if table.has_row_shifts else None
         yield from _arrays(encoders.encode_bsfp(part, table, shifts))
+        first += len(part)
 
 
 def _reference_bsfp(patterns: U16) -> Iterator[NDArray[Any]]:

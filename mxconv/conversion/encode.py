@@ -92,16 +92,16 @@ def encoded_slices(
     Raises:
         NonFiniteError: MXFP4 of a weight that is not finite.
     """
-    plan, num_escapes, is_first = survey.plan, 0, True
+    plan, num_escapes, num_rows, is_first = survey.plan, 0, 0, True
     for original, encoded in _slices(survey):
         parts: dict[str, NDArray[np.generic]] = {}
         if plan.codec == "mxfp4":
             parts = _mxfp4_parts(survey, encoded, scale_rule)
         elif plan.codec == "bsfp":
-            packed = _bsfp_piece(survey, encoded)
+            packed = _bsfp_piece(survey, num_rows, encoded)
             offsets = num_escapes + escape_offsets(packed)
             parts = _bsfp_parts(packed) | {"escape_offsets": offsets if is_first else offsets[1:]}
-            num_escapes, is_first = int(offsets[-1]), False
+            num_escapes, num_rows, is_first = int(offsets[-1]), num_rows + len(encoded), False
         yield np.ascontiguousarray(original), {f"{plan.name}.{part}": piece for part, piece in parts.items()}
 
 
@@ -120,11 +120,14 @@ def _mxfp4_parts(survey: Survey, patterns: U16, scale_rule: ScaleRule) -> dict[s
     return {"codes": codes, "scales": scales}
 
 
-def _bsfp_piece(survey: Survey, patterns: U16) -> PackedBsfp:
-    """Some rows as BSFP."""
-    table = survey.table
+def _bsfp_piece(survey: Survey, first: int, patterns: U16) -> PackedBsfp:
+    """Some rows, of which this is the first, as BSFP."""
+    table, shifts = survey.table, None
     assert isinstance(table, SegmentTable)
-    shifts = row_shifts_of(patterns, table.float_format) if table.has_row_shifts else None
+    if table.has_row_shifts and survey.row_shifts is not None:
+        shifts = survey.row_shifts[first : first + len(patterns)]
+    elif table.has_row_shifts:
+        shifts = row_shifts_of(patterns, table.float_format)
     return encode_bsfp(patterns, table, shifts)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mxconv.arrays import I8
 from mxconv.codecs.bsfp.histogram import NUM_PATTERNS, PatternHistogram
 from mxconv.codecs.bsfp.planes import encode_planes
 from mxconv.codecs.bsfp.rescale import rescale_factor
@@ -29,6 +30,7 @@ class Survey:
     table: SegmentTable | None = None  # of BSFP
     num_escapes: int = 0
     rescale_factor: float = 1.0
+    row_shifts: I8 | None = None  # (rows,) where the table has some and they are known already
 
     def rows(self) -> PatternRows:
         assert self.plan.float_format is not None
@@ -71,7 +73,8 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
         table = paper_table(histogram.float_format)
         return replace(survey, table=table, num_escapes=num_escapes(histogram, table))
     fitted = fit_table(histogram, options.residual_bits)
-    return replace(survey, table=fitted.table, num_escapes=fitted.num_escapes)
+    shifts = histogram.row_shifts if fitted.table.has_row_shifts else None
+    return replace(survey, table=fitted.table, row_shifts=shifts, num_escapes=fitted.num_escapes)
 
 
 def num_escapes(histogram: PatternHistogram, table: SegmentTable) -> int:

@@ -44,6 +44,7 @@ def test_slices_add_up_to_the_whole(kind: FloatFormat) -> None:
     assert (parts.counts == whole.counts).all()
     assert (parts.shifted_counts == whole.shifted_counts).all()
     assert (parts.shifted_energy == whole.shifted_energy).all()
+    assert parts.row_shifts.tolist() == whole.row_shifts.tolist() == row_shifts_of(patterns, kind).tolist()
     assert (parts.num_rows, parts.num_columns, parts.num_weights) == (50, 40, 2000)
     assert parts.shifted_counts.sum() == 2000
 

@@ -78,6 +78,7 @@ class PatternHistogram:
     num_rows: int = 0
     num_columns: int = 0
     _slots: dict[int, int] = field(init=False, default_factory=dict)  # row shift to its row of `_by_shift`
+    _shifts: list[I8] = field(init=False, default_factory=list)  # of the rows so far
     _by_shift: I64 = field(init=False)  # (at least the number of slots, 32768) by pattern
 
     def __post_init__(self) -> None:
@@ -107,6 +108,7 @@ class PatternHistogram:
         """
         self.num_rows += len(shifts)
         self.num_columns = num_columns
+        self._shifts.append(shifts)
         different, indices = np.unique(shifts, return_inverse=True)
         slots = np.array([self._slots.setdefault(int(s), len(self._slots)) for s in different], np.int64)
         if len(self._slots) > len(self._by_shift):
@@ -114,6 +116,11 @@ class PatternHistogram:
             larger[: len(self._by_shift)] = self._by_shift
             self._by_shift = larger
         return slots[indices], self._by_shift[: len(self._slots)]
+
+    @property
+    def row_shifts(self) -> I8:
+        """(num_rows,) of the rows that were counted, in order."""
+        return np.concatenate([np.zeros(0, np.int8), *self._shifts])
 
     @property
     def counts(self) -> I64:
