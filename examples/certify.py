@@ -2,12 +2,14 @@
 
     python examples/certify.py CHECKPOINT SAME_TOKENIZER OTHER_TOKENIZER PROMPTS.jsonl [NUM_PROMPTS]
 
-CHECKPOINT is converted to both codecs; the other two are small models that draft for it.
+CHECKPOINT is converted to both codecs; the other two are small models that draft for it. The last hierarchy chooses its
+lengths and levels by measured times, so that no two runs of it draft alike.
 """
 
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.ngram_file import write_ngram_table
@@ -36,14 +38,16 @@ MIXED = [
     [*own, small, table],
     [*own, stream, foreign, "prompt-lookup"],
 ]
+HIERARCHIES: list[tuple[list[str], Literal["auto"] | None]] = [(drafts, None) for drafts in (*ALONE, *MIXED)]
+HIERARCHIES += [([*own, small, table], "auto")]
 for codec in ("bsfp", "mxfp4"):
     with open_checkpoint(checkpoint) as source:
         convert(source, folder / codec, QuantizeOptions(codec=codec))
-    for drafts in [*ALONE, *MIXED]:
+    for drafts, lengths in HIERARCHIES:
         specs = [parse_draft(text) for text in drafts if text != "own"]
         levels = None if "own" in drafts else ["target"]
         with LoadedPackage(folder / codec, levels, drafts=specs) as loaded:
             for selection in (GREEDY, Selection(Sampling(temperature=0.8, top_p=0.95), seed=1)):
-                record = verify_decoding(loaded, Hierarchy(loaded.levels), prompts, 64, selection)
-                mode = "greedy" if selection is GREEDY else "coupled"
+                record = verify_decoding(loaded, Hierarchy(loaded.levels, lengths), prompts, 64, selection)
+                mode = f"{lengths or ''} {'greedy' if selection is GREEDY else 'coupled'}".strip()
                 print(f"{codec} {mode}", " <- ".join(level.name for level in loaded.levels), record, flush=True)

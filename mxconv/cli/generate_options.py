@@ -17,7 +17,8 @@ NUM_DRAFT_TOKENS = Annotated[
     typer.Option(help="Draft tokens a round: one number, or one a draft level: 8,4. auto: what pays, measured."),
 ]
 CONFIDENCE = Annotated[
-    str | None, typer.Option(help="Stop drafting below this probability: one number, or one a draft level.")
+    str | None,
+    typer.Option(help="Stop drafting below this probability: one number, or one a draft level. Without it auto chooses."),
 ]
 KERNEL = Annotated[
     str | None, typer.Option(help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.")
