@@ -18,7 +18,9 @@ NUM_DRAFT_TOKENS = Annotated[
 ]
 CONFIDENCE = Annotated[
     str | None,
-    typer.Option(help="Stop drafting below this probability: one number, or one a draft level. Without it auto chooses."),
+    typer.Option(
+        help="Stop drafting below this probability: one number, or one a draft level. Without it auto chooses."
+    ),
 ]
 KERNEL = Annotated[
     str | None, typer.Option(help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.")
