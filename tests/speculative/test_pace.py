@@ -34,6 +34,7 @@ USELESS = {
     "a small model": [replace(SMALL, acceptance=0.0)],
     "one that has to read a prompt first": [SimulatedDraft(0.0, 0.1, catch_up_seconds=0.03)],
     "a look-up": [replace(LOOK_UP, acceptance=0.0, starts=1.0)],
+    "one that tells how sure it is, and is wrong": [SimulatedDraft(0.0, 0.3, doubt=30.0)],
     "one as slow as the level": [SimulatedDraft(0.0, 1.0)],
     "one twice as slow": [SimulatedDraft(0.0, 2.0)],
     "three": [replace(draft, acceptance=0.0) for draft in (SELF, SMALL, LOOK_UP)],
