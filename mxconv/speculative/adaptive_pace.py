@@ -24,7 +24,7 @@ from mxconv.speculative.pace import PLAIN, Choice, FixedPace, Outcome, Pace
 MAX_ADAPTIVE_TOKENS = 16
 SHARE_TO_RISK = 0.025  # of all rounds
 ENOUGH = 0.98  # of the highest rate, for a longer proposal that the draft may cut short
-CLOSE, MOST_PATIENCE = 0.9, 8.0  # drafts clearly behind another one are tried more and more seldom, to this factor
+CLOSE, MOST_PATIENCE = 0.8, 8.0  # drafts clearly behind another one are tried more and more seldom, to this factor
 DOUBTFUL = 1.2  # behind a token that a draft doubts the next one is less likely to stand than others are
 FIRST_CREDIT, MOST_CREDIT = 1.25, 6.0
 UNKNOWN_COST = 0.5  # of a proposed token, in plain passes, until it was seen

@@ -6,10 +6,10 @@ from math import log
 
 from mxconv.speculative.pace import Outcome
 
-MEMORY = 0.99  # what is left in a round of the weight of all that was known before
+MEMORY = 0.98  # what is left in a round of the weight of all that was known before
 NARROW_SLOPE = 0.04  # of a plain pass for each further token, until wider ones were seen
 MOST_UNUSUAL = 3.0  # times as long as usual; what takes longer was interrupted by somebody else
-FEWEST_CHANCES, MOST_CHANCES = 4.0, 32.0  # samples that stay of a chance near 0 or 1, and of an even one
+FEWEST_CHANCES, MOST_CHANCES = 4.0, 16.0  # samples that stay of a chance near 0 or 1, and of an even one
 LEAST_PROBABILITY, LEAST_DOUBT = 1e-4, 0.1
 FEW_BEHIND = 8  # tokens that a model can have missed and still go on as fast as ever
 
