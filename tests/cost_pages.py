@@ -9,7 +9,7 @@ from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import Hardware, open_hardware, parse_hardware
 from mxconv.cost.levels import Workload, strategies_of, with_acceptance
 from mxconv.cost.package_levels import package_levels, package_strategies
-from mxconv.cost.published import GPT_OSS_20B, LLAMA_3_1_8B
+from mxconv.cost.published.architectures import GPT_OSS_20B, LLAMA_3_1_8B
 from mxconv.cost.report import Question
 from mxconv.cost.trace import read_trace
 from mxconv.model.fields import Fields

@@ -4,7 +4,7 @@ kernels.py     one weight matrix times a few tokens, against read bandwidth and 
 decoding.py    whole decodes of a package, strategy by strategy
 strategies.py  greedy, each draft alone, all of them, and what chooses for itself
 decode_result.py  what the decodes of a strategy come to
-prediction.py  the speed-up that ML-SpecQD Eq. (1) foretells from them
+prediction.py  the speed-up that Leviathan's and ML-SpecQD's equations foretell from them
 sweep.py       draft length against confidence threshold
 decode_plot.py acceptance by prompt and by place, and the map of a sweep
 forwards.py    one forward pass of each level

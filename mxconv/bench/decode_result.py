@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 
-from mxconv.bench.prediction import predicted_speedup, timings_of
+from mxconv.bench.prediction import ml_specqd_speedup, predicted_speedup, timings_of
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import Strategy
 from mxconv.speculative.hierarchy import Generation
@@ -34,13 +34,15 @@ class DecodeResult:
     acceptance_by_prompt: list[list[float | None]]  # [draft level][prompt]
     acceptance_by_position: list[list[float]]  # [draft level][place in the proposal]
     decode_speedup: float | None  # over greedy, behind the prompts; None where texts have one token
-    predicted_speedup: float | None  # bench/prediction.py
+    predicted_speedup: float | None  # by Leviathan's equation: bench/prediction.py
     ideal_speedup: float | None
     measured_over_predicted: float | None  # decode_speedup over predicted_speedup
     num_bytes: int  # of weights that all forward passes read
     read_bandwidth: float  # beside it, GB/s
     fraction_of_bandwidth: float  # weights read a second over read bandwidth, median over prompts
     identical_to_greedy: bool
+    ml_specqd_speedup: float | None = None  # bench/prediction.py
+    measured_over_ml_specqd: float | None = None  # decode_speedup over it
 
 
 def summarize(
@@ -73,6 +75,7 @@ def summarize(
     target = plain_seconds.get(timings[0].name, 0.0)
     is_fixed = not strategy.hierarchy.adaptive  # one that chooses its drafts is no chain for the equation
     predicted = predicted_speedup(timings, target) if is_fixed else None
+    printed = ml_specqd_speedup(timings, {timings[0].name: target, **plain_seconds}) if is_fixed else None
     mine, theirs = decode_rate(generations), decode_rate([run.generation for run in greedy])
     decode_speedup = mine / theirs if mine and theirs else None
     return DecodeResult(
@@ -97,6 +100,8 @@ def summarize(
         identical_to_greedy=all(
             mine.generation.token_ids == other.generation.token_ids for mine, other in zip(runs, greedy, strict=True)
         ),
+        ml_specqd_speedup=printed,
+        measured_over_ml_specqd=decode_speedup / printed if decode_speedup and printed else None,
     )
 
 

@@ -1,20 +1,23 @@
-"""What theory makes of a measured run: ML-SpecQD Eq. (1), applied again to every draft that has a draft of its own.
+"""What theory makes of a measured run, by two equations, each applied again to every draft that has its own draft.
 
-    tokens a round      E = mean over rounds of (1 - a^(n+1)) / (1 - a)
-    seconds a token     T = (N T' + V) / E          of a level with a draft; without one, as measured
-    speed-up            S = P / T                   of the target
+    Leviathan (arXiv 2211.17192)    E = mean over rounds of (1 - a^(n+1)) / (1 - a)     tokens a round
+                                    T = (N T' + V) / E                                  seconds a token
+    ML-SpecQD (2503.13565, Eq. (1)) T = (N T' + P) / (G + 1)                            that is, (1 + N/S) / (G + 1)
+    speed-up                        P / T of the target
 
     a    share of the draft's tokens that were accepted, among those whose predecessors in the round were
+    G    tokens that were accepted in a round, on average
     n    tokens that the draft proposed in a round of the level above, 0 where it had none; N is their mean
-    T'   seconds a token of the draft: T of that level
+    T'   seconds a token of the draft: T of that level, as measured where it has no draft
     V    seconds of the level's pass over what was proposed
-    P    seconds of the target's pass in plain decoding
+    P    seconds of the level's pass over one token, of the target in plain decoding
 
 V and P are means over the run, in which no pass counts for more than three medians: it was interrupted.
 
-A draft that always proposes as many tokens as it is asked for makes this the printed equation. One that stops where
-its confidence falls, or a look-up that finds nothing, proposes fewer: what it did propose counts, round by round. The
-ideal speed-up takes P for V, and likewise further down, as if to verify many tokens took no longer than one.
+A draft that always proposes as many tokens as it is asked for makes the first the printed equation. One that stops
+where its confidence falls, or a look-up that finds nothing, proposes fewer: what it did propose counts, round by round.
+The ideal speed-up takes P for V in it, and likewise further down, as if to verify many tokens took no longer than one.
+ML-SpecQD's takes the tokens as they came, so it leaves out what verification costs beyond one plain pass, and no more.
 
 What no pass contains is left out: the prompt, what drafts with a cache of their own must catch up on, and the time
 between passes. So the measured speed-up, compared with this one, says what the machinery costs.
@@ -40,6 +43,7 @@ class LevelTiming:
         num_passes: of these.
         lengths: how many of its proposals had so many tokens; empty ones are not listed.
         acceptance: a, 0 where nothing was judged.
+        num_accepted: of its tokens, by the level above.
     """
 
     name: str
@@ -47,6 +51,7 @@ class LevelTiming:
     num_passes: int
     lengths: Mapping[int, int]
     acceptance: float
+    num_accepted: int = 0
 
     @property
     def num_proposed(self) -> int:
@@ -68,6 +73,7 @@ def timings_of(traces: Sequence[Trace]) -> list[LevelTiming]:
                 num_passes=sum(entry.num_forwards for entry in entries),
                 lengths=_lengths([trace.statistics[index].proposed_by_position for trace in traces]),
                 acceptance=num_accepted / num_judged if num_judged else 0.0,
+                num_accepted=num_accepted,
             )
         )
     return timings
@@ -76,7 +82,7 @@ def timings_of(traces: Sequence[Trace]) -> list[LevelTiming]:
 def predicted_speedup(
     timings: Sequence[LevelTiming], plain_seconds: float, ideal: Mapping[str, float] | None = None
 ) -> float | None:
-    """S of the equation above.
+    """By Leviathan's equation.
 
     Args:
         timings: of the run.
@@ -86,11 +92,41 @@ def predicted_speedup(
     Returns:
         None where there is no draft, or one that proposed nothing, or nothing was decoded behind the prompts.
     """
-    if len(timings) < 2 or not plain_seconds or not all(t.num_passes for t in timings):
-        return None
-    if not all(timing.num_proposed for timing in timings[1:]):
+    if not plain_seconds or not _is_complete(timings):
         return None
     return plain_seconds / _seconds_a_token(timings, ideal or {})
+
+
+def ml_specqd_speedup(timings: Sequence[LevelTiming], plain_seconds: Mapping[str, float]) -> float | None:
+    """By ML-SpecQD's Eq. (1).
+
+    Args:
+        timings: of the run.
+        plain_seconds: P of each level that has a draft, by its name; one that is missing takes V.
+
+    Returns:
+        None as `predicted_speedup`.
+    """
+    top = timings[0].name
+    if not plain_seconds.get(top) or not _is_complete(timings):
+        return None
+    return plain_seconds[top] / _round_seconds_a_token(timings, plain_seconds)
+
+
+def _is_complete(timings: Sequence[LevelTiming]) -> bool:
+    """Whether there is a draft, every level made passes and every draft proposed something."""
+    drafts = timings[1:]
+    return bool(drafts) and all(t.num_passes for t in timings) and all(t.num_proposed for t in drafts)
+
+
+def _round_seconds_a_token(timings: Sequence[LevelTiming], plain_seconds: Mapping[str, float]) -> float:
+    """T of the first level, by ML-SpecQD."""
+    top, *drafts = timings
+    if not drafts:
+        return _seconds_a_token(timings, {})
+    drafting = drafts[0].num_proposed * _round_seconds_a_token(drafts, plain_seconds)
+    verifying = top.num_passes * plain_seconds.get(top.name, top.pass_seconds)
+    return (drafting + verifying) / (drafts[0].num_accepted + top.num_passes)
 
 
 def _seconds_a_token(timings: Sequence[LevelTiming], ideal: Mapping[str, float]) -> float:

@@ -33,6 +33,7 @@ class KvDtype(StrEnum):
 class Figure(StrEnum):
     draft = "draft"
     two_drafts = "two-drafts"
+    ml_specqd = "ml-specqd"
     throughput_curves = "throughput-curves"
     throughput_maps = "throughput-maps"
     throughput_maps_70b = "throughput-maps-70b"

@@ -25,6 +25,7 @@ class Choice:
     acceptance_sources: list[str]
     num_draft_tokens: list[float]
     confidence: float | None  # of the outermost draft; None where nothing is drafted
+    num_drafted: float  # a round by the outermost draft, on average: fewer than its length under a threshold
     seconds_per_token: float
     tokens_per_second: float
     speedup: float
@@ -91,6 +92,7 @@ def _best(
         acceptance_sources=[level.acceptance_source for level in drafts],
         num_draft_tokens=list(plan.lengths),
         confidence=plan.threshold,
+        num_drafted=plan.num_drafted,
         seconds_per_token=plan.seconds,
         tokens_per_second=workload.batch / plan.seconds,
         speedup=plain_seconds / plan.seconds,

@@ -3,6 +3,7 @@
     name = "h100-sxm"
     description = "NVIDIA H100 SXM5, 80 GB"
     read_bandwidth_gigabytes_per_second = 3350.0
+    last_level_cache_bytes = 50_000_000  # may be left out
     [peak_giga_multiply_adds_per_second]
     bf16 = 494700.0
     [sources]
@@ -28,10 +29,12 @@ THIS_MACHINE = "this-machine"
 BANDWIDTH = "read_bandwidth_gigabytes_per_second"
 PEAKS = "peak_giga_multiply_adds_per_second"
 FRACTIONS = "kernel_fraction_of_roofline"
+CACHE = "last_level_cache_bytes"
 FORMS = ("fp32", "fp16", "bf16", "fp8", "int8")
 WIDER = {"int8": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "fp32"}  # what computes a form that is not listed
 MAX_TOML_BYTES = 1_000_000
-MOST = {BANDWIDTH: 1e6, PEAKS: 1e9}  # a petabyte a second, 10^18 multiply-adds a second: beyond, the unit is wrong
+# a petabyte a second, 10^18 multiply-adds a second, 100 GB: beyond, the unit is wrong
+MOST = {BANDWIDTH: 1e6, PEAKS: 1e9, CACHE: 1e11}
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Hardware:
     """A machine as the models see it. Rates are in 10^9 a second.
 
     `fractions` are measured shares of the roofline by kernel and number of tokens; without them a kernel is taken to
-    reach it. `accelerator` describes SPEQ's machine where that is what the file is about.
+    reach it. `accelerator` describes SPEQ's machine where that is what the file is about. `last_level_cache_bytes`
+    tells which targets a processor's cache holds; no model takes its speed into account.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Hardware:
     sources: dict[str, str]
     fractions: dict[str, dict[int, float]] = field(default_factory=dict)
     accelerator: dict[str, float] = field(default_factory=dict)
+    last_level_cache_bytes: int | None = None  # None: not described
 
     def peak(self, form: str) -> float:
         """Giga multiply-adds a second in a form, or in the next wider one that the machine lists."""
@@ -135,7 +140,7 @@ def parse_hardware(text: str, label: str) -> Hardware:
         members: dict[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise MxconvError(f"{label}: no valid TOML ({error}); a hardware description is required. Mend it.") from error
-    known = ("name", "description", BANDWIDTH, PEAKS, FRACTIONS, "accelerator", "sources")
+    known = ("name", "description", BANDWIDTH, PEAKS, FRACTIONS, CACHE, "accelerator", "sources")
     for key in members:
         if key not in known:
             raise MxconvError(f"{label}: key {key!r} is unknown; {_nearest(key, known)}. {UNITS}")
@@ -147,7 +152,9 @@ def parse_hardware(text: str, label: str) -> Hardware:
         raise MxconvError(f"{label}: no peak; at least one of {', '.join(FORMS)} under [{PEAKS}] is required. {UNITS}")
     sources = _table(members, "sources", label)
     accelerator = _table(members, "accelerator", label)
-    for key in (BANDWIDTH, *(f"{PEAKS}.{form}" for form in peaks), *accelerator):
+    cache = members.get(CACHE)
+    caches = () if cache is None else (CACHE,)
+    for key in (BANDWIDTH, *(f"{PEAKS}.{form}" for form in peaks), *caches, *accelerator):
         source = sources.get(key, sources.get(key.partition(".")[0]))
         if not isinstance(source, str) or not source:
             raise MxconvError(f"{label}: no source of {key}; every number needs one. Add it, a text, under [sources].")
@@ -159,10 +166,11 @@ def parse_hardware(text: str, label: str) -> Hardware:
         sources=sources,
         fractions={kernel: _fractions(value, kernel, label) for kernel, value in members.get(FRACTIONS, {}).items()},
         accelerator={key: _number(value, f"accelerator.{key}", label) for key, value in accelerator.items()},
+        last_level_cache_bytes=None if cache is None else round(_rate(cache, CACHE, label)),
     )
 
 
-UNITS = "Keys carry their unit: rates are in 10^9 a second."
+UNITS = "Keys carry their unit: rates are in 10^9 a second, sizes in bytes."
 
 
 def _nearest(key: str, known: tuple[str, ...]) -> str:

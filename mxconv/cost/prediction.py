@@ -2,14 +2,17 @@
 
 The prediction takes from the trace how many passes each level made over how many tokens, and their seconds from the
 models: so it errs where a pass does not take as long as its bytes and multiply-adds say. A second one takes the seconds
-from the trace and the passes from Eq. (1), applied recursively: so it errs by what that equation leaves out.
+from the trace and the passes from Leviathan's equation, applied recursively: so it errs by what that leaves out.
+
+A roofline knows the speed of memory. A target that fits the processor's last-level cache is read from there, at a speed
+that nobody described, so its error does not count in the mean.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxconv.cost.hardware import Hardware
-from mxconv.cost.levels import CostLevel, Workload, pass_seconds
+from mxconv.cost.levels import CostLevel, Workload, level_count, pass_seconds
 from mxconv.cost.speedup import LevelCost, hierarchy_seconds
 from mxconv.cost.trace import Trace
 from mxconv.errors import MxconvError
@@ -17,7 +20,10 @@ from mxconv.errors import MxconvError
 
 @dataclass(frozen=True)
 class Prediction:
-    """One strategy. Errors are predicted over measured, less one; seconds are of one forward pass."""
+    """One strategy. Errors are predicted over measured, less one; seconds are of one forward pass.
+
+    `num_bytes` is what a pass of the target reads, keys and values included; it fits the cache if that is no larger.
+    """
 
     strategy: str
     levels: list[str]
@@ -31,6 +37,9 @@ class Prediction:
     equation_error: float
     measured_pass_seconds: list[float]
     predicted_pass_seconds: list[float]
+    num_bytes: float
+    last_level_cache_bytes: int | None  # of the hardware; None where its description has none
+    fits_cache: bool  # False where the cache is not known
 
 
 def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: Trace, workload: Workload) -> Prediction:
@@ -63,6 +72,8 @@ def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: Trace, workl
     ]
     equation = 1 / hierarchy_seconds(from_trace)
     measured = trace.tokens_per_second
+    num_bytes = level_count(known[trace.levels[0].name], workload, widths[0]).num_bytes
+    cache = hardware.last_level_cache_bytes
     return Prediction(
         strategy=trace.name,
         levels=[found.name for found in trace.levels],
@@ -76,9 +87,13 @@ def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: Trace, workl
         equation_error=equation / measured - 1,
         measured_pass_seconds=[found.seconds_per_forward for found in trace.levels],
         predicted_pass_seconds=predicted,
+        num_bytes=num_bytes,
+        last_level_cache_bytes=cache,
+        fits_cache=cache is not None and num_bytes <= cache,
     )
 
 
-def mean_error(predictions: Sequence[Prediction]) -> float:
-    """The mean of the errors' magnitudes."""
-    return sum(abs(prediction.error) for prediction in predictions) / len(predictions)
+def mean_error(predictions: Sequence[Prediction]) -> float | None:
+    """The mean of the errors' magnitudes, of targets that do not fit the cache; None where all do."""
+    errors = [abs(prediction.error) for prediction in predictions if not prediction.fits_cache]
+    return sum(errors) / len(errors) if errors else None

@@ -125,8 +125,8 @@ def _speedup(question: Question) -> dict[str, Any]:
     return {
         "inputs": {"hardware": hardware.name, **asdict(workload)},
         "outputs": outputs,
-        "source": "Leviathan et al. (arXiv 2211.17192), Theorem 3.8; ML-SpecQD (arXiv 2503.13565), Eq. (1), "
-        "recursively; SPEQ (arXiv 2510.18525), Eqs. (1)-(2)",
+        "source": "Leviathan et al. (arXiv 2211.17192), Theorem 3.8, in SPEQ (arXiv 2510.18525) Eqs. (1)-(2); "
+        "recursively, as ML-SpecQD (arXiv 2503.13565) section III-C applies its own Eq. (1)",
     }
 
 

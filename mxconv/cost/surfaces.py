@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mxconv.cost.speedup import LevelCost, hierarchy_speedup, speedup
+from mxconv.cost.speedup import LevelCost, TokensPerRound, accepted_tokens, expected_tokens, hierarchy_speedup
 from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, Body, throughput_multiplier
 
 ACCEPTANCES = [step / 50 for step in range(51)]
@@ -22,20 +22,44 @@ class Surface:
     values: list[list[float]]
 
 
-def draft_surface(draft_cost: float, verify_cost: float = 1.0) -> Surface:
+@dataclass(frozen=True)
+class Equation:
+    """One of the two, by what it calls acceptance."""
+
+    name: str
+    acceptance: str  # of a draft
+    tokens_per_round: TokensPerRound
+
+
+ML_SPECQD = Equation("ML-SpecQD Eq. (1)", "share of {}'s tokens accepted", accepted_tokens)
+LEVIATHAN = Equation("Leviathan et al., Theorem 3.8", "probability that a token of {} is accepted", expected_tokens)
+
+
+def draft_surface(draft_cost: float, verify_cost: float = 1.0, equation: Equation = ML_SPECQD) -> Surface:
     """One draft: speed-up over its acceptance and length.
 
     Source:
-        The view of ML-SpecQD (arXiv 2503.13565), Fig. 2: Eq. (1) over acceptance.
+        ML-SpecQD (arXiv 2503.13565), Fig. 2.
     """
-    values = [[speedup(a, length, draft_cost, verify_cost) for length in LENGTHS] for a in ACCEPTANCES]
-    title = f"target <- draft at {draft_cost:.3f} of a target pass"
+
+    def at(acceptance: float, length: int) -> float:
+        top = LevelCost(1.0, verify_seconds=verify_cost)
+        return hierarchy_speedup([top, LevelCost(draft_cost, acceptance, length)], equation.tokens_per_round)
+
+    values = [[at(acceptance, length) for length in LENGTHS] for acceptance in ACCEPTANCES]
     return Surface(
-        title, "acceptance of the draft", "draft tokens a round", ACCEPTANCES, [*map(float, LENGTHS)], values
+        f"target <- draft at {draft_cost:.3f} of a target pass",
+        equation.acceptance.format("the draft"),
+        "draft tokens a round",
+        ACCEPTANCES,
+        [*map(float, LENGTHS)],
+        values,
     )
 
 
-def two_draft_surface(costs: tuple[float, float], lengths: tuple[float, float] = (8.0, 4.0)) -> Surface:
+def two_draft_surface(
+    costs: tuple[float, float], lengths: tuple[float, float] = (8.0, 4.0), equation: Equation = ML_SPECQD
+) -> Surface:
     """Two drafts: speed-up over both acceptances, by the recursion.
 
     Args:
@@ -43,17 +67,21 @@ def two_draft_surface(costs: tuple[float, float], lengths: tuple[float, float] =
         lengths: draft tokens of the outer and of the inner draft.
 
     Source:
-        The view of ML-SpecQD (arXiv 2503.13565), Fig. 3: Eq. (1) applied to the draft itself.
+        ML-SpecQD (arXiv 2503.13565), Fig. 3.
     """
 
     def at(outer: float, inner: float) -> float:
         drafts = LevelCost(costs[0], outer, lengths[0]), LevelCost(costs[1], inner, lengths[1])
-        return hierarchy_speedup([LevelCost(1.0), *drafts])
+        return hierarchy_speedup([LevelCost(1.0), *drafts], equation.tokens_per_round)
 
     values = [[at(outer, inner) for inner in ACCEPTANCES] for outer in ACCEPTANCES]
-    title = f"target <- draft ({costs[0]:.3f}, {lengths[0]:g} tokens) <- draft ({costs[1]:.3f}, {lengths[1]:g} tokens)"
     return Surface(
-        title, "acceptance of the outer draft", "acceptance of the inner draft", ACCEPTANCES, ACCEPTANCES, values
+        f"target <- draft ({costs[0]:.3f}, {lengths[0]:g} tokens) <- draft ({costs[1]:.3f}, {lengths[1]:g} tokens)",
+        equation.acceptance.format("the outer draft"),
+        equation.acceptance.format("the inner draft"),
+        ACCEPTANCES,
+        ACCEPTANCES,
+        values,
     )
 
 

@@ -39,7 +39,7 @@ class LevelTrace:
     num_accepted: int
     seconds: float
     num_draft_tokens: float  # proposed per pass of the level above
-    acceptance: float  # the probability that gives as many accepted tokens a pass, by Eq. (1)
+    acceptance: float  # the probability that gives as many accepted tokens a pass, by Leviathan
     acceptance_by_position: list[float]  # of the first draft: place in the round, while at least ten rounds are as long
 
     @property
@@ -111,7 +111,7 @@ def summarize(lines: Sequence[TraceLine], name: str) -> Trace:
 
 
 def acceptance_of(num_accepted: float, num_draft_tokens: float) -> float:
-    """The acceptance at which Eq. (1) yields so many accepted tokens a round; inverse of `expected_tokens`."""
+    """The probability that yields so many accepted tokens a round: the inverse of `expected_tokens`."""
     if num_draft_tokens == 0:
         return 0.0
     low, high = 0.0, 1.0

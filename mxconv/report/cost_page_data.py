@@ -43,11 +43,21 @@ def page_data(question: Question, report: dict[str, Any]) -> dict[str, Any]:
             for name, found in question.strategies.items()
         ],
         "drafts": _drafts(question),
-        "lengths": question.lengths(max(1, *(len(found) - 1 for found in question.strategies.values()))),
+        "lengths": _lengths(question, report),
         "throughput": None if question.architecture.num_experts else _throughput(question),
         "roofline_tokens": ROOFLINE_TOKENS,
         "traces": _traces(report),
     }
+
+
+def _lengths(question: Question, report: dict[str, Any]) -> list[float]:
+    """Where the sliders of draft tokens stand: as given, else at what the advice would draft, a depth each."""
+    lengths = question.lengths(max(1, *(len(found) - 1 for found in question.strategies.values())))
+    advised = next((row for row in report["advice"]["choices"] if row["num_draft_tokens"]), None)
+    if question.num_draft_tokens is not None or advised is None:
+        return lengths
+    own = [float(max(round(advised["num_drafted"]), 1)), *advised["num_draft_tokens"][1:]]
+    return own + lengths[len(own) :]
 
 
 def _hardware(hardware: Hardware) -> dict[str, Any]:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from mxconv.cost.levels import level_count, pass_seconds
 from mxconv.cost.report import Question, intensity_of
 from mxconv.cost.roofline import pass_points
-from mxconv.cost.surfaces import Surface, draft_surface, throughput_curves, throughput_surface, two_draft_surface
+from mxconv.cost.surfaces import (
+    ML_SPECQD,
+    Surface,
+    draft_surface,
+    throughput_curves,
+    throughput_surface,
+    two_draft_surface,
+)
 from mxconv.cost.throughput import LLAMA_3_70B, SPIRE_DRAFTS, SPIRE_TARGET, Body
 from mxconv.errors import MxconvError
 from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION, check_suffix, label_log_axis
@@ -25,14 +32,18 @@ STYLES = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (VERMILION, "D"), (PURPLE, "
 SMALL_CONTEXTS = [2**power for power in range(4, 15)]
 LARGE_CONTEXTS = [2**power for power in range(10, 21)]
 ROOFLINE_TOKENS = (1, 2, 4, 8, 16)
+LINES = (1.5, 2, 2.5, 3, 4, 6, 8, 12, 16)  # speed-ups that surfaces name
+ML_SPECQD_SPEEDS = (4, 20, 100)
+ML_SPECQD_STAR = (0.825, 0.425)  # shares of the outer and of the inner draft: the middle of 80-85% and 40-45%
 
 
 def write_figure(name: str, question: Question, path: Path) -> None:
     """Draw one figure; an existing file is overwritten.
 
     Args:
-        name: draft, two-drafts, throughput-curves, throughput-maps, throughput-maps-70b or roofline.
-        question: its hardware and strategies are what is drawn; SPIRe's figures take the hardware alone.
+        name: draft, two-drafts, ml-specqd, throughput-curves, throughput-maps, throughput-maps-70b or roofline.
+        question: its hardware and strategies are what is drawn; SPIRe's figures take the hardware alone, ML-SpecQD's
+            nothing of it.
 
     Raises:
         MxconvError: another suffix than .png or .svg, or no strategy with as many drafts.
@@ -46,6 +57,7 @@ def write_figure(name: str, question: Question, path: Path) -> None:
     makers: dict[str, Callable[[Figure, Question], None]] = {
         "draft": _draw_drafts,
         "two-drafts": _draw_two_drafts,
+        "ml-specqd": lambda figure, _: _draw_ml_specqd(figure),
         "throughput-curves": _draw_curves,
         "throughput-maps": lambda figure, q: _draw_maps(figure, q, SPIRE_TARGET, SMALL_CONTEXTS, "67 M parameters"),
         "throughput-maps-70b": lambda figure, q: _draw_maps(figure, q, LLAMA_3_70B, LARGE_CONTEXTS, "Llama 3 70B"),
@@ -62,13 +74,22 @@ def write_figure(name: str, question: Question, path: Path) -> None:
 def _draw_drafts(figure: "Figure", question: Question) -> None:
     """Speed-up over acceptance and length, a panel a single draft."""
     panels = _surfaces(question, 2)
-    _draw_surfaces(figure, panels, f"Speed-up by a draft, {question.hardware.name}")
+    _draw_surfaces(figure, panels, f"Speed-up by a draft, {ML_SPECQD.name}, {question.hardware.name}")
 
 
 def _draw_two_drafts(figure: "Figure", question: Question) -> None:
     """Speed-up over both acceptances, a panel a pair of drafts."""
     panels = _surfaces(question, 3)
-    _draw_surfaces(figure, panels, f"Speed-up by two drafts, {question.hardware.name}")
+    _draw_surfaces(figure, panels, f"Speed-up by two drafts, {ML_SPECQD.name}, {question.hardware.name}")
+
+
+def _draw_ml_specqd(figure: "Figure") -> None:
+    """ML-SpecQD's Figs. 2 and 3 at its own speeds, the star where Fig. 3 has it."""
+    panels = [(f"Fig. 2: a draft {speed} times as fast", draft_surface(1 / speed)) for speed in ML_SPECQD_SPEEDS]
+    four_bit, _, small = ML_SPECQD_SPEEDS
+    panels.append(("Fig. 3: 4 bits, then a small model", two_draft_surface((1 / four_bit, 1 / small), (4, 4))))
+    _draw_surfaces(figure, panels, "ML-SpecQD Eq. (1)")
+    figure.axes[len(panels) - 1].plot(*reversed(ML_SPECQD_STAR), marker="*", ms=13, color="black", mec="white")
 
 
 def _surfaces(question: Question, num_levels: int) -> list[tuple[str, Surface]]:
@@ -97,19 +118,32 @@ def _draw_surfaces(figure: "Figure", panels: list[tuple[str, Surface]], title: s
         colours = panel.contourf(
             surface.columns, surface.rows, surface.values, levels=_steps(top), cmap="RdBu", norm=_around_one(top)
         )
-        lines = panel.contour(surface.columns, surface.rows, surface.values, levels=[1.0], colors="black", linewidths=1)
-        panel.clabel(lines, fmt="as fast", fontsize=8)
+        for levels, width, form in (([1.0], 1.2, "as fast"), (LINES, 0.5, "%g")):
+            lines = panel.contour(
+                surface.columns, surface.rows, surface.values, levels=levels, colors="black", linewidths=width
+            )
+            panel.clabel(lines, fmt=form, fontsize=8)
         panel.set_title(f"{name}\n{surface.title}", fontsize=8)
         panel.set_xlabel(surface.column_name)
         panel.set_ylabel(surface.row_name)
-    ticks = [0, 0.25, 0.5, 0.75, *(1 + half / 2 for half in range(int(2 * (top - 1)) + 1))]
-    figure.colorbar(colours, ax=axes, label="speed-up over plain decoding", ticks=ticks)
+    bar = figure.colorbar(colours, ax=axes, label="speed-up over plain decoding")
+    ticks = [0, 0.25, 0.5, 0.75, *_apart(top)]
+    bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     figure.suptitle(title, fontsize=11, fontweight="bold")
 
 
 def _steps(top: float) -> list[float]:
     """Twelve below one and as many above: the colours turn where speculation begins to pay."""
     return [step / 12 for step in range(12)] + [1 + step / 12 * (max(top, 1.2) - 1) for step in range(13)]
+
+
+def _apart(top: float) -> list[float]:
+    """One, and those of the named speed-ups that have room for a label each."""
+    found = [1.0]
+    for line in LINES:
+        if line <= top and line - found[-1] >= (top - 1) / 9:
+            found.append(line)
+    return found
 
 
 def _around_one(top: float) -> Any:

@@ -21,6 +21,11 @@ def magnitude(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.4g}"
 
 
+def rate(value: float) -> str:
+    """Something a second, to four figures, never in powers of ten."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def percent(fraction: float) -> str:
     """Never "0%" for something, nor "100%" for less than all."""
     if fraction in (0, 1):

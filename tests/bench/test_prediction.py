@@ -1,10 +1,12 @@
-"""Eq. (1) on runs whose numbers are round, and on runs made of independent coin tosses."""
+"""Both equations on runs whose numbers are round, and on runs made of independent coin tosses."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mxconv.bench.prediction import LevelTiming, predicted_speedup, timings_of
-from mxconv.cost.speedup import LevelCost, hierarchy_speedup
+from mxconv.bench.prediction import LevelTiming, ml_specqd_speedup, predicted_speedup, timings_of
+from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, round_speedup
 from mxconv.speculative.statistics import LevelStatistics, Trace, TraceEntry
 
 
@@ -51,6 +53,17 @@ def test_an_acceptance_of_one_keeps_every_token() -> None:
 )
 def test_without_drafts_or_proposals_there_is_no_prediction(timings: list[LevelTiming]) -> None:
     assert predicted_speedup(timings, 1.0) is None
+    assert ml_specqd_speedup(timings, {"target": 1.0}) is None
+
+
+def test_ml_specqds_equation_is_the_printed_one_and_again_for_a_draft_of_a_draft() -> None:
+    target, draft = timing("target", 1.2, 10, {}, 0), timing("mxfp4", 0.3, 20, {4: 10}, 0.9)
+    draft, small = replace(draft, num_accepted=28), replace(timing("small", 0.05, 60, {3: 20}, 0.6), num_accepted=24)
+    alone = ml_specqd_speedup([target, replace(draft, pass_seconds=0.25, num_passes=40)], {"target": 1.0})
+    assert alone == pytest.approx(round_speedup(28 / 40, 4, 1 / 0.25))
+    costs = [LevelCost(1.0), LevelCost(0.25, 28 / 40, 4), LevelCost(0.05, 24 / 60, 3)]
+    found = ml_specqd_speedup([target, draft, small], {"target": 1.0, "mxfp4": 0.25})
+    assert found == pytest.approx(hierarchy_speedup(costs, accepted_tokens))
 
 
 def test_timings_leave_the_prompts_rounds_out_and_cut_interruptions_short() -> None:
@@ -71,7 +84,7 @@ def test_timings_leave_the_prompts_rounds_out_and_cut_interruptions_short() -> N
     found = timings_of([Trace([target, draft], entries, 4)])
     assert found == [
         LevelTiming("target", (1.0 + 1.25 + 3 * 1.25) / 3, 3, {}, 0.0),
-        LevelTiming("mxfp4", 0.25, 8, {1: 0, 2: 2, 3: 0, 4: 1}, 5 / 7),
+        LevelTiming("mxfp4", 0.25, 8, {1: 0, 2: 2, 3: 0, 4: 1}, 5 / 7, 5),
     ]
 
 

@@ -21,6 +21,7 @@ KERNEL_KEYS = {
 DECODE_KEYS = {
     "strategy", "tokens_per_second", "speedup", "acceptance_rates", "fraction_of_bandwidth", "tokens_per_round",
     "acceptance_by_position", "acceptance_by_prompt", "predicted_speedup", "ideal_speedup", "measured_over_predicted",
+    "ml_specqd_speedup", "measured_over_ml_specqd",
 }  # fmt: skip
 FORWARD_KEYS = {
     "level", "num_tokens", "seconds", "gigabytes_per_second", "read_bandwidth", "fraction_of_bandwidth",

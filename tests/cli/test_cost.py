@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mxconv.cost.published import GPT_OSS_20B, LLAMA_3_1_8B
+from mxconv.cost.published.architectures import GPT_OSS_20B, LLAMA_3_1_8B
 
 QUESTION = ("--hardware", "speq-28nm", "--acceptance", 0.974, "--num-draft-tokens", 5.31)
 
@@ -188,6 +188,8 @@ def test_bench_machine_writes_the_description_that_cost_reads(run: Any, config: 
         (name, form) for name in names for form in ("fp32", "bf16", "int8")
     }
     assert outcome.json["read_bandwidth"] > 0
+    cache = outcome.json["last_level_cache_bytes"]
+    assert cache is None or cache >= 1 << 16
     assert len(outcome.json["results"]) == 12
     assert (user_folder / "this-machine.toml").is_file()
     found = run("cost", "--config", config, "--json")
@@ -195,4 +197,5 @@ def test_bench_machine_writes_the_description_that_cost_reads(run: Any, config: 
     assert found.json["hardware"]["name"] == "this-machine"
     assert found.json["hardware"]["read_bandwidth"] == pytest.approx(outcome.json["read_bandwidth"], abs=0.01)
     assert set(found.json["hardware"]["fractions"]["bsfp-draft"]) == {"1", "2"}
+    assert found.json["hardware"]["last_level_cache_bytes"] == cache
     assert "nothing is overwritten" in run(*arguments).stderr

@@ -9,7 +9,7 @@ from mxconv.cost.accelerator.machine import Machine
 from mxconv.cost.accelerator.passes import run_pass, tokens_at_once
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import open_hardware
-from mxconv.cost.published import LLAMA_3_1_8B
+from mxconv.cost.published.architectures import LLAMA_3_1_8B
 from mxconv.errors import MxconvError
 from mxconv.model.fields import Fields
 

@@ -10,7 +10,7 @@ from mxconv.cost.counts import count_pass
 from mxconv.cost.early_exit import expected_round
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import FOUR_BIT, Workload, pass_seconds, strategies_of, with_acceptance
-from mxconv.cost.published import LLAMA_3_1_8B
+from mxconv.cost.published.architectures import LLAMA_3_1_8B
 from mxconv.cost.roofline import pass_points, point
 from mxconv.cost.speedup import speedup
 from mxconv.model.fields import Fields

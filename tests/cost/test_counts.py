@@ -12,7 +12,7 @@ from mxconv.cost.counts import (
     kv_bytes,
     multiplied_weights,
 )
-from mxconv.cost.published import LLAMA_3_1_8B, MIXTRAL_8X7B
+from mxconv.cost.published.architectures import LLAMA_3_1_8B, MIXTRAL_8X7B
 from mxconv.errors import ModelError, MxconvError
 from mxconv.model.fields import Fields
 

@@ -11,6 +11,7 @@ GOOD = """
 name = "mine"
 description = "A machine"
 read_bandwidth_gigabytes_per_second = 50.0
+last_level_cache_bytes = 33554432
 [peak_giga_multiply_adds_per_second]
 fp32 = 100.0
 int8 = 400
@@ -19,6 +20,7 @@ bf16 = { 1 = 0.9, 5 = 0.7 }
 [sources]
 read_bandwidth_gigabytes_per_second = "measured"
 peak_giga_multiply_adds_per_second = "measured"
+last_level_cache_bytes = "listed"
 """
 NAMES = (
     "speq-28nm", "core-ultra-9-285k", "h100-sxm", "h200-sxm", "tpu-v5e", "a100-80g", "rtx-4090", "apple-m3-max",
@@ -66,6 +68,12 @@ def test_shares_of_the_roofline_are_interpolated() -> None:
     assert found.fraction("int8", 1) == 1.0
 
 
+def test_a_cache_may_be_described_or_not() -> None:
+    assert parse_hardware(GOOD, "mine.toml").last_level_cache_bytes == 32 << 20
+    without = "\n".join(line for line in GOOD.splitlines() if "cache" not in line)
+    assert parse_hardware(without, "mine.toml").last_level_cache_bytes is None
+
+
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
@@ -76,6 +84,11 @@ def test_shares_of_the_roofline_are_interpolated() -> None:
         ("= 50.0", "= inf", r"is inf; a number above 0"),
         ("= 50.0", '= "50 GB/s"', r"is '50 GB/s'; a number above 0"),
         ("read_bandwidth_gigabytes_per_second = 50.0", "", r"per_second is missing; a number above 0"),
+        ("cache_bytes = 3", "cache_megabytes = 3", r"cache_megabytes' is unknown; last_level_cache_bytes is required"),
+        ("= 33554432", "= 33554432e6", r"last_level_cache_bytes is 3\.35544e\+13; at most 1e\+11 is required"),
+        ("= 33554432", "= 0", r"last_level_cache_bytes is 0; a number above 0 is required"),
+        ("= 33554432", '= "32M"', r"last_level_cache_bytes is '32M'; a number above 0 is required"),
+        ('last_level_cache_bytes = "listed"', "", r"no source of last_level_cache_bytes; every number needs one"),
         ("int8 = 400", "int4 = 400", r"peak_giga_multiply_adds_per_second\.int4 is unknown; one of fp32, "),
         ("fp32 = 100.0\nint8 = 400", "", r"no peak; at least one of fp32, "),
         ("fp32 = 100.0", "fp32 = 1e12", r"peak_giga_multiply_adds_per_second\.fp32 is 1e\+12; at most 1e\+09"),

@@ -11,7 +11,7 @@ from mxconv.checkpoint.draft_spec import DraftSpec
 from mxconv.checkpoint.package import Package
 from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import Hardware
-from mxconv.cost.levels import CostLevel, Workload, pass_seconds
+from mxconv.cost.levels import CostLevel, Workload, level_count, pass_seconds
 from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.trace import TraceLine, summarize
@@ -84,6 +84,26 @@ def test_a_slower_machine_is_predicted_too_fast_by_as_much(levels: list[CostLeve
     assert mean_error([slow, exact]) == pytest.approx(0.125)
     half = replace(MACHINE, fractions={"bsfp-full": {1: 0.5}, "bsfp-draft": {1: 0.5}, "attention": {1: 0.5}})
     assert predict(half, levels, summarize(lines(levels, 2.0), "run"), HERE).error == pytest.approx(0)
+
+
+def test_a_target_that_the_cache_holds_is_told_apart(levels: list[CostLevel]) -> None:
+    trace = summarize(lines(levels), "run")
+    read = level_count(levels[0], HERE, 4).num_bytes
+    assert levels[0].num_bytes is not None and read > levels[0].num_bytes  # keys and values too
+    assert read == int(read)
+    for cache, fits in ((None, False), (int(read) - 1, False), (int(read), True)):
+        found = predict(replace(MACHINE, last_level_cache_bytes=cache), levels, trace, HERE)
+        assert (found.num_bytes, found.last_level_cache_bytes, found.fits_cache) == (read, cache, fits)
+
+
+def test_the_mean_error_counts_targets_that_come_from_memory(levels: list[CostLevel]) -> None:
+    trace = summarize(lines(levels, 1.25), "run")
+    memory = predict(MACHINE, levels, trace, HERE)
+    cached = predict(replace(MACHINE, last_level_cache_bytes=1 << 30), levels, trace, HERE)
+    assert cached.error == memory.error == pytest.approx(0.25)
+    other = replace(cached, error=7.0)
+    assert mean_error([memory, other]) == pytest.approx(0.25)
+    assert mean_error([cached, other]) is None
 
 
 def test_a_trace_of_another_package_is_an_error(levels: list[CostLevel]) -> None:

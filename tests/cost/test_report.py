@@ -7,10 +7,10 @@ import pytest
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import hardware_names, open_hardware
 from mxconv.cost.levels import Workload, pass_seconds, seconds_per_token, strategies_of
-from mxconv.cost.published import LLAMA_3_1_8B, QWEN3_30B_A3B
+from mxconv.cost.published.architectures import LLAMA_3_1_8B, QWEN3_30B_A3B
 from mxconv.cost.report import MODELS, Question, cost_report
-from mxconv.cost.speedup import LevelCost, hierarchy_speedup, speedup
-from mxconv.cost.surfaces import draft_surface, throughput_surface, two_draft_surface
+from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, round_speedup, speedup
+from mxconv.cost.surfaces import LEVIATHAN, draft_surface, throughput_surface, two_draft_surface
 from mxconv.cost.throughput import SPIRE_DRAFTS, SPIRE_TARGET, throughput_multiplier
 from mxconv.model.fields import Fields
 
@@ -44,10 +44,13 @@ def test_the_speed_up_of_a_hierarchy_is_its_seconds_over_plain_decoding() -> Non
 
 def test_surfaces_hold_the_equations_at_every_point() -> None:
     one = draft_surface(0.3, 1.1)
-    assert one.values[45][6] == speedup(0.9, 7, 0.3, 1.1)
+    assert one.values[45][6] == pytest.approx(round_speedup(0.9, 7, 1 / 0.3, 1.1))
+    assert draft_surface(0.3, 1.1, LEVIATHAN).values[45][6] == pytest.approx(speedup(0.9, 7, 0.3, 1.1))
     assert (one.rows[45], one.columns[6]) == (0.9, 7)
-    two = two_draft_surface((0.3, 0.05), (8, 4))
     levels = [LevelCost(1.0), LevelCost(0.3, 0.9, 8), LevelCost(0.05, 0.6, 4)]
+    two = two_draft_surface((0.3, 0.05), (8, 4))
+    assert two.values[45][30] == pytest.approx(hierarchy_speedup(levels, accepted_tokens))
+    two = two_draft_surface((0.3, 0.05), (8, 4), LEVIATHAN)
     assert two.values[45][30] == pytest.approx(hierarchy_speedup(levels))
     contexts = [256, 512]
     batched = throughput_surface(SPIRE_TARGET, "SPIRe", contexts, 600)

@@ -6,10 +6,13 @@ import pytest
 from mxconv.cost.early_exit import expected_round
 from mxconv.cost.speedup import (
     LevelCost,
+    accepted_share,
+    accepted_tokens,
     break_even_acceptance,
     expected_tokens,
     hierarchy_seconds,
     hierarchy_speedup,
+    round_speedup,
     speedup,
 )
 from mxconv.errors import MxconvError
@@ -30,8 +33,39 @@ def test_certain_acceptance_yields_all_and_none_yields_one() -> None:
 
 
 def test_speq_entry_with_its_one_ratio() -> None:
-    """The issue's check of Table III: Td/Tar = 0.357. The table's own entry is not at hand, the mean of all is 2.07."""
-    assert speedup(0.974, 5.31, 0.357) == pytest.approx(2.034, abs=0.001)
+    """SPEQ Tables II and III, Llama 3.1 8B on GSM8K, at the ratio that all fifteen entries share."""
+    assert speedup(0.967, 5.31, 0.357) == pytest.approx(2.00, abs=0.005)
+
+
+def test_ml_specqds_equation_has_both_printed_forms() -> None:
+    accepted, drafted, speed = 3, 4, 4.0
+    share = accepted / drafted
+    assert round_speedup(share, drafted, speed) == pytest.approx((accepted + 1) / (1 + drafted / speed))
+    assert round_speedup(share, drafted, speed) == pytest.approx((share + 1 / drafted) / (1 / drafted + 1 / speed))
+
+
+def test_the_two_equations_agree_at_the_share_that_a_probability_gives_and_at_no_other() -> None:
+    share = accepted_share(0.8, 6)
+    assert share < 0.8
+    assert round_speedup(share, 6, 4.0) == pytest.approx(speedup(0.8, 6, 0.25))
+    assert round_speedup(0.8, 6, 4.0) > 1.2 * speedup(0.8, 6, 0.25)
+    assert accepted_share(1.0, 6) == 1 and accepted_share(0.5, 0) == 0
+
+
+def ml_specqd(shares: list[float], lengths: list[float], speeds: list[float]) -> float:
+    levels = [LevelCost(1 / speed, *own) for speed, *own in zip(speeds, shares, lengths, strict=True)]
+    return hierarchy_speedup([LevelCost(1.0), *levels], accepted_tokens)
+
+
+def test_ml_specqds_second_draft_makes_the_first_one_faster_and_nothing_else() -> None:
+    inner = 4.0 * round_speedup(0.42, 4, 100 / 4)
+    assert ml_specqd([0.82, 0.42], [4, 4], [4, 100]) == pytest.approx(round_speedup(0.82, 4, inner))
+    assert ml_specqd([0.82], [4], [4]) == pytest.approx(round_speedup(0.82, 4, 4))
+
+
+def test_ml_specqds_star_lies_where_its_text_says() -> None:
+    """Fig. 3: 80-85% and 40-45% give 3 to 3.5, with 4 draft tokens as in the text's example."""
+    assert ml_specqd([0.825, 0.425], [4, 4], [4, 100]) == pytest.approx(3.0, abs=0.02)
 
 
 def test_a_hierarchy_of_one_draft_is_the_equation() -> None:
@@ -84,6 +118,13 @@ def test_acceptance_outside_its_range_is_an_error(value: float) -> None:
         expected_tokens(value, 4)
     with pytest.raises(MxconvError, match=r"^confidence threshold: "):
         expected_round(0.5, 4, value)
+
+
+def test_shares_and_speeds_out_of_range_are_errors() -> None:
+    with pytest.raises(MxconvError, match=r"^accepted share: 1.2; a probability from 0 to 1 is required"):
+        round_speedup(1.2, 4, 4)
+    with pytest.raises(MxconvError, match=r"^draft speed: 0; a number above 0 is required"):
+        round_speedup(0.5, 4, 0)
 
 
 def test_lengths_outside_their_range_are_errors() -> None:

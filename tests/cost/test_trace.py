@@ -1,4 +1,4 @@
-"""Traces: sums by level, the acceptance that Eq. (1) needs, and files that are none."""
+"""Traces: sums by level, the acceptance that the equation needs, and files that are none."""
 
 import json
 from pathlib import Path

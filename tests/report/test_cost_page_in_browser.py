@@ -11,15 +11,17 @@ from browser import Browse, browser
 from cost_pages import config_question, mixture_question, package_question
 
 from mxconv.checkpoint.manifest import read_manifest
-from mxconv.cost.levels import level_count, seconds_per_token, with_acceptance
-from mxconv.cost.report import Question, cost_report
+from mxconv.cost.levels import costs, level_count, seconds_per_token, with_acceptance
+from mxconv.cost.report import DEFAULT_NUM_DRAFT_TOKENS, Question, cost_report
 from mxconv.cost.roofline import pass_points
+from mxconv.cost.speedup import TokensPerRound, accepted_tokens, expected_tokens, hierarchy_seconds
 from mxconv.report.cost_page import render_cost_page
 from mxconv.report.cost_page_data import ROOFLINE_TOKENS, page_data
 from mxconv.report.inspection import Inspection
 
 COLUMNS = ("tokens_per_second", "over_plain", "speedup", "break_even", "tokens_per_round", "draft_cost", "verify_cost")
 
+EQUATIONS = (accepted_tokens, expected_tokens)
 SURFACES = ("bsfp <- bsfp draft", "bf16 <- mxfp4 <- small model")
 PROBES = Path(__file__).parent / "probes"
 MOVE = (PROBES / "move.js").read_text()
@@ -40,7 +42,7 @@ class Setting:
     batch: int
     context: int
 
-    def moves(self, data: dict[str, Any]) -> dict[str, float]:
+    def moves(self, data: dict[str, Any]) -> dict[str, float | str]:
         return (
             {f"acceptance-{index}": value for index, value in enumerate(self.acceptances)}
             | {f"length-{index}": value for index, value in enumerate(self.lengths)}
@@ -83,19 +85,21 @@ def test_sliders_give_the_numbers_of_the_python_models(
 ) -> None:
     report = cost_report(question)
     data = page_data(question, report)
-    moves: list[dict[str, float]] = [{}, *(setting.moves(data) for setting in settings)]
+    moves: list[dict[str, float | str]] = [{}, *(setting.moves(data) for setting in settings)]
     names = list(question.strategies)
     for index, move in enumerate(moves):
         move["surface-hierarchy"] = names.index(SURFACES[index % 2])
+        move["surface-equation"] = ("ml-specqd", "leviathan")[index // 2 % 2]
     seen = browse(render_cost_page(question, report), MOVE.replace("MOVES", json.dumps(moves)))
     assert seen.console == []
     assert len(seen.found) == len(moves)
-    asked = [question, *(setting.asked(question, data) for setting in settings)]
+    asked = [replace(question, num_draft_tokens=data["lengths"])]
+    asked += [setting.asked(question, data) for setting in settings]
     for index, (found, own) in enumerate(zip(seen.found, asked, strict=True)):
         assert found["answers"] == answers(own)
         assert found["multipliers"] == (multipliers(own) if data["throughput"] else {})
         assert found["roofline"] == roofline(own)
-        check_surface(found["surface"], own, SURFACES[index % 2])
+        check_surface(found["surface"], own, SURFACES[index % 2], EQUATIONS[index // 2 % 2])
         check_map(found["map"], own)
     assert len({found["words"] for found in seen.found}) > 1
 
@@ -137,7 +141,7 @@ def roofline(question: Question) -> list[Any]:
     return found
 
 
-def check_surface(cells: list[dict[str, float]], question: Question, name: str) -> None:
+def check_surface(cells: list[dict[str, float]], question: Question, name: str, equation: TokensPerRound) -> None:
     """Some cells of a hierarchy's speed-up: over acceptance and length, or of two drafts over both acceptances."""
     levels, plain = question.strategies[name], next(iter(question.strategies.values()))
     base = seconds_per_token(question.hardware, plain, [], question.workload)
@@ -149,7 +153,8 @@ def check_surface(cells: list[dict[str, float]], question: Question, name: str) 
             lengths = [cell["x"]]
         else:
             by_name[levels[2].name] = cell["x"]
-        seconds = seconds_per_token(question.hardware, with_acceptance(levels, by_name, ""), lengths, question.workload)
+        passes = costs(question.hardware, with_acceptance(levels, by_name, ""), lengths, question.workload)
+        seconds = hierarchy_seconds(passes, equation)
         assert cell["value"] == pytest.approx(base / seconds, rel=1e-9)
 
 
@@ -211,3 +216,16 @@ def test_an_error_in_a_page_would_be_seen(browse: Browse) -> None:
     question = config_question()
     page = render_cost_page(question, cost_report(question)).replace("function update()", "function renamed()")
     assert any("update is not defined" in line for line in browse(page, "return 1").console)
+
+
+def test_the_sliders_start_at_the_advice_and_the_page_does_not_contradict_it(browse: Browse) -> None:
+    question = config_question()
+    report = cost_report(question)
+    assert report["advice"]["speculate"]
+    seen = browse(render_cost_page(question, report), MOVE.replace("MOVES", '[{"batch": 0}]'))
+    assert report["advice"]["choices"][0]["strategy"] in seen.found[0]["words"]
+    assert "no draft pays" not in seen.found[0]["words"]
+    first, second = page_data(question, report)["lengths"]
+    assert first == round(report["advice"]["choices"][0]["num_drafted"]) != second == DEFAULT_NUM_DRAFT_TOKENS
+    given = replace(question, num_draft_tokens=[5.0])
+    assert page_data(given, cost_report(given))["lengths"] == [5.0, 5.0]

@@ -8,7 +8,7 @@ import pytest
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import strategies_of
-from mxconv.cost.published import LLAMA_3_1_8B
+from mxconv.cost.published.architectures import LLAMA_3_1_8B
 from mxconv.cost.report import Question
 from mxconv.errors import MxconvError
 from mxconv.model.fields import Fields
@@ -17,8 +17,9 @@ from mxconv.report.cost_plot import write_figure
 LLAMA = Architecture.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
 QUESTION = Question(LLAMA, strategies_of(LLAMA), open_hardware("h100-sxm"))
 FIGURES = {
-    "draft": ("acceptance of the draft", "draft tokens a round", "bf16 &lt;- mxfp4", "h100-sxm"),
-    "two-drafts": ("acceptance of the outer draft", "acceptance of the inner draft", "bsfp &lt;- bsfp draft"),
+    "draft": ("share of the draft's tokens accepted", "draft tokens a round", "bf16 &lt;- mxfp4", "h100-sxm"),
+    "two-drafts": ("share of the outer draft's tokens", "share of the inner draft's tokens", "bsfp &lt;- bsfp draft"),
+    "ml-specqd": ("Fig. 2: a draft 4 times as fast", "100 times", "Fig. 3: 4 bits", "ML-SpecQD Eq. (1)"),
     "throughput-curves": ("SPIRe", "MagicDec", "vanilla", "context (positions)"),
     "throughput-maps": ("SPIRe", "67 M parameters", "batch (sequences)", ">2.78<", ">2.05<"),
     "throughput-maps-70b": ("Llama 3 70B", "64K", ">2.82<", ">2.14<"),

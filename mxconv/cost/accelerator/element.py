@@ -20,6 +20,9 @@ BIAS = 15
 MANTISSA_BITS = 10
 HALF_BITS = 5
 DRAFT_LANES = 3
+ACTIVATION_BITS = 16
+# that a PE takes in a cycle: a whole weight less its unused exponent bit, or sign and 4 exponent bits of three
+INPUT_BITS = {"full": ACTIVATION_BITS + 1 + 4 + MANTISSA_BITS, "quantize": ACTIVATION_BITS + DRAFT_LANES * (1 + 4)}
 
 
 def full_dot(activations: U16, wq: U8, wr: U16) -> tuple[int, int]:

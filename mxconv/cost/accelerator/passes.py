@@ -4,9 +4,10 @@
     seconds = max(cycles / clock, DRAM bytes / bandwidth)
     energy  = DRAM bits + weights and KV through the SRAM buffers + multiply-adds of every token
 
-Assumed, since the paper's text was not at hand: a tile a token, weights broadcast to all tiles; attention in FP16 at
-one multiply-add an element and cycle in both modes; the KV cache in FP16, read once a pass; compute and DRAM overlap;
-leakage, norms and softmax left out.
+As SPEQ has it (arXiv 2510.18525, section IV): 8 tiles of 128 elements, one weight an element and cycle in full mode and
+three in quantize mode, three buffers of 512 KB, 500 MHz. Assumed, since it does not say: a tile a token, weights
+broadcast to all tiles; attention in FP16 at one multiply-add an element and cycle in both modes; the KV cache in FP16,
+read once a pass; compute and DRAM overlap; leakage and the special function unit (norms, softmax) left out.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,12 @@
 const LENGTHS = Array.from({ length: 16 }, (_, index) => index + 1);
 const ACCEPTANCES = Array.from({ length: 51 }, (_, index) => index / 50);
 
+// what each equation calls acceptance, and what a probability comes to in it
+const EQUATIONS = {
+  "ml-specqd": { tokens: acceptedTokens, axis: (name) => `share of tokens of ${name} accepted`, of: acceptedShare },
+  leviathan: { tokens: expectedTokens, axis: (name) => `acceptance of ${name}`, of: (acceptance) => acceptance },
+};
+
 function drawAnswers(chart, answers) {
   const high = Math.max(...answers.map((a) => a.tokensPerSecond)) * 1.05;
   chart.begin({ name: "tokens a second", low: 0, high }, { name: "hierarchy", bands: answers, isHidden: true });
@@ -34,9 +40,13 @@ function drawLengths(chart, settings) {
 
 function drawSurface(chart, settings) {
   const strategy = data.strategies[control("surface-hierarchy").value];
+  const equation = EQUATIONS[control("surface-equation").value];
   const [first, second] = strategy.levels.slice(1).map((index) => data.levels[index].name);
-  const at = (acceptances, lengths) =>
-    answer(strategy, { ...settings, acceptances: { ...settings.acceptances, ...acceptances }, lengths }).overPlain;
+  const plainSeconds = costsOf(plain, settings)[0].seconds;
+  const at = (acceptances, lengths) => {
+    const own = { ...settings, acceptances: { ...settings.acceptances, ...acceptances }, lengths };
+    return plainSeconds / hierarchySeconds(costsOf(strategy, own), equation.tokens);
+  };
   const columns = second === undefined ? LENGTHS : ACCEPTANCES;
   const cells = [];
   for (const y of ACCEPTANCES)
@@ -52,13 +62,14 @@ function drawSurface(chart, settings) {
   const column =
     second === undefined
       ? { name: "draft tokens a round, of the first draft", bands: columns }
-      : { name: `acceptance of ${second}`, bands: columns, ticks };
-  const row = { name: `acceptance of ${first}`, bands: ACCEPTANCES, ticks };
+      : { name: equation.axis(second), bands: columns, ticks };
+  const row = { name: equation.axis(first), bands: ACCEPTANCES, ticks };
   chart.begin(column, row);
   chart.map(cells, column, row, Math.max(...cells.map(({ value }) => value)));
   const nearest = (values, value) => values.reduce((a, b) => (Math.abs(b - value) < Math.abs(a - value) ? b : a));
-  const here = second === undefined ? settings.lengths[0] : settings.acceptances[second];
-  chart.frame(nearest(columns, here), nearest(ACCEPTANCES, settings.acceptances[first]), column, row);
+  const place = (name, depth) => equation.of(settings.acceptances[name], settings.lengths[depth]);
+  const here = second === undefined ? settings.lengths[0] : place(second, 1);
+  chart.frame(nearest(columns, here), nearest(ACCEPTANCES, place(first, 0)), column, row);
 }
 
 // half to even, as Python rounds
@@ -202,7 +213,7 @@ function drawTracePositions(chart) {
 }
 
 function drawPredictions(chart) {
-  const names = ["measured", "predicted by the models", "Eq. (1) of its passes"];
+  const names = ["measured", "predicted by the models", "Leviathan's equation on its passes"];
   const groups = data.traces.map(({ name, measured, predicted, equation }) => ({
     name,
     values: [measured, predicted, equation].map((value, index) => ({

@@ -8,12 +8,21 @@ function expectedTokens(acceptance, length) {
   return acceptance === 1 ? length + 1 : (1 - acceptance ** (length + 1)) / (1 - acceptance);
 }
 
+// of ML-SpecQD's Eq. (1), where acceptance is the share of the drafted tokens that are accepted
+function acceptedTokens(share, length) {
+  return share * length + 1;
+}
+
+function acceptedShare(acceptance, length) {
+  return length === 0 ? 0 : (expectedTokens(acceptance, length) - 1) / length;
+}
+
 // passes: the target first, each with seconds, verifySeconds, acceptance and length
-function hierarchySeconds(passes) {
+function hierarchySeconds(passes, tokensPerRound = expectedTokens) {
   const [top, draft] = passes;
   if (draft === undefined) return top.seconds;
-  const drafting = draft.length * hierarchySeconds(passes.slice(1));
-  return (drafting + top.verifySeconds) / expectedTokens(draft.acceptance, draft.length);
+  const drafting = draft.length * hierarchySeconds(passes.slice(1), tokensPerRound);
+  return (drafting + top.verifySeconds) / tokensPerRound(draft.acceptance, draft.length);
 }
 
 function breakEven(length, draftCost, verifyCost) {

@@ -1,0 +1,138 @@
+"""The MLP speculators (arXiv 2404.19124): milliseconds a token by batch and candidates, on one A100."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from mxconv.arrays import F64
+from mxconv.cost.architecture import Architecture
+from mxconv.cost.candidates import CandidateStep
+from mxconv.cost.hardware import open_hardware
+from mxconv.cost.published.architectures import CODELLAMA_13B, LLAMA_2_7B
+from mxconv.cost.published.row import Row, Section
+from mxconv.model.fields import Fields
+
+BATCHES = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Table:
+    """As printed: `milliseconds[context][b][k]` a token, and tau, the tokens a step, `tokens[context][k]`.
+
+    `speculator_weights` is the report's 800 million for a 7B model, 1.1 billion for a 13B one, both with three heads; a
+    speculator of seven is taken to have 7/3 of it.
+    """
+
+    name: str
+    config: dict[str, object]
+    num_heads: int
+    speculator_weights: float
+    candidates: Sequence[int]
+    milliseconds: dict[int, Sequence[Sequence[float]]]
+    tokens: dict[int, Sequence[float]]
+
+
+TABLES = (
+    Table(
+        "Table 1, Llama2-7B",
+        LLAMA_2_7B,
+        3,
+        0.8e9,
+        (0, 1, 2, 4, 8, 16, 32),
+        {
+            64: (
+                (10.54, 6.23, 5.76, 5.50, 5.55, 6.00, 7.21),
+                (10.66, 6.32, 6.01, 5.91, 6.32, 7.62, 11.15),
+                (10.78, 6.78, 6.67, 6.95, 8.73, 11.90, 18.31),
+            ),
+            2048: (
+                (12.87, 9.11, 8.89, 8.91, 9.68, 11.51, 14.78),
+                (14.98, 10.78, 10.94, 11.56, 13.24, 16.83, 24.96),
+                (19.62, 14.24, 15.63, 16.78, 20.97, 29.05, 44.88),
+            ),
+        },
+        {64: (1.00, 2.21, 2.44, 2.67, 2.84, 2.96, 3.03), 2048: (1.00, 2.01, 2.21, 2.42, 2.61, 2.74, 2.83)},
+    ),
+    Table(
+        "Table 2, Codellama-13B-instruct",
+        CODELLAMA_13B,
+        7,
+        1.1e9 * 7 / 3,
+        (0, 1, 2, 4, 8, 16),
+        {
+            64: (
+                (18.88, 6.3, 5.99, 5.67, 5.76, 6.96),
+                (19.34, 9.01, 5.51, 5.64, 7.22, 8.71),
+                (19.60, 5.55, 5.94, 7.86, 10.08, 13.99),
+            ),
+            512: (
+                (20.12, 6.46, 6.44, 10.55, 6.60, 7.98),
+                (21.14, 6.25, 6.19, 6.90, 9.03, 10.93),
+                (22.82, 6.71, 7.55, 10.16, 13.43, 17.91),
+            ),
+        },
+        {64: (1.00, 5.02, 5.31, 5.56, 5.76, 5.86), 512: (1.00, 5.49, 5.73, 5.92, 6.10, 6.21)},
+    ),
+)
+
+
+def sections() -> Iterator[Section]:
+    for table in TABLES:
+        step = step_of(table)
+        rows = list(_cells(table, step))
+        errors, constants = fitted(table, step)
+        note = (
+            f"Milliseconds a token by batch b and candidates k. Ours: a pass over b k {step.num_heads + 1} rows "
+            "(`cost/candidates.py`), from the k = 0 cells, the tokens a step and the A100's data sheet; "
+            f"{step.share:.2f} of its bandwidth is what one sequence attains, and is taken for its arithmetic too. "
+            "Low at small k: the report's steps take milliseconds more than their rows and its speculator's bytes. "
+            f"A fit to all cells (step over plain = {constants[0]:.1f} ms + {1e3 * constants[1]:.0f} us a row + "
+            f"{1e3 * constants[2]:.0f} us a row and 1,000 positions) has a median error of {median(errors):.1%}, worst "
+            f"{max(errors):.1%}; it tests nothing."
+        )
+        yield Section(f"MLP speculators: {table.name}", rows, note)
+
+
+def step_of(table: Table) -> CandidateStep:
+    target = Architecture.from_fields(Fields(table.config, table.name))
+    plain = table.milliseconds[min(table.milliseconds)][0][0] / 1e3
+    return CandidateStep(target, open_hardware("a100-80g"), table.num_heads, table.speculator_weights, plain)
+
+
+def _cells(table: Table, step: CandidateStep) -> Iterator[Row]:
+    for context, tokens, batch, row in _rows(table):
+        for k, tau, published in zip(table.candidates, tokens, row, strict=True):
+            what = f"prompt {context:,}, b = {batch}, k = {k}, {step.num_rows(batch, k)} rows, tau = {tau:.2f}"
+            if k:
+                ours = 1e3 * step.seconds(batch, k, context, row[0] / 1e3) / tau
+                yield Row(what, published, ours)
+            else:
+                yield Row(what, published, None, kind="copied")
+
+
+def fitted(table: Table, step: CandidateStep) -> tuple[list[float], F64]:
+    """Least squares of the relative error of step - plain = c0 + rows (c1 + c2 context / 1000).
+
+    Returns:
+        Magnitudes of the relative errors of all steps, and the three constants in milliseconds.
+    """
+    terms, over_plain, whole = [], [], []
+    for context, tokens, batch, row in _rows(table):
+        for k, tau, published in zip(table.candidates[1:], tokens[1:], row[1:], strict=True):
+            rows = step.num_rows(batch, k)
+            terms.append((1.0, rows, rows * context / 1000))
+            over_plain.append(published * tau - row[0])
+            whole.append(published * tau)
+    weights = 1 / np.array(whole)
+    constants = np.linalg.lstsq(np.array(terms) * weights[:, None], np.array(over_plain) * weights, rcond=None)[0]
+    errors = (np.array(terms) @ constants - np.array(over_plain)) * weights
+    return [abs(float(error)) for error in errors], constants.astype(np.float64)
+
+
+def _rows(table: Table) -> Iterator[tuple[int, Sequence[float], int, Sequence[float]]]:
+    """Context, tokens a step, batch and milliseconds of each printed row."""
+    for context, rows in table.milliseconds.items():
+        for batch, row in zip(BATCHES, rows, strict=True):
+            yield context, table.tokens[context], batch, row
