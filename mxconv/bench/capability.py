@@ -1,17 +1,19 @@
 """What this machine can do, as a hardware description for `mxconv cost`: bandwidth, peaks, kernels' shares of them.
 
 Bandwidth and peaks are medians of samples that take turns. A kernel's share of the roofline is measured against the
-rates beside it, so it holds when the machine's own rates move.
+rates beside it, so it holds when the machine's own rates move. The last-level cache is not measured: its size is what
+Linux lists.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mxconv.bench.kernels import KernelResult
-from mxconv.bench.machine import Machine, last_level_cache_bytes
+from mxconv.bench.machine import CACHES, Machine, last_level_cache_bytes
 from mxconv.bench.rates import PeakArithmetic, ReadBandwidth
 from mxconv.bench.samples import Spread, spread
-from mxconv.cost.hardware import BANDWIDTH, FRACTIONS, PEAKS, THIS_MACHINE
+from mxconv.cost.hardware import BANDWIDTH, CACHE, FRACTIONS, PEAKS, THIS_MACHINE
 from mxconv.kernels import _native
 
 FORMS = {"float": "fp32", "bf16": "bf16", "int8": "int8"}  # of the engine, of a hardware description
@@ -36,6 +38,7 @@ class Capability:
 
     read_bandwidth: Spread
     peaks: list[Peak]
+    last_level_cache_bytes: int | None = None  # as Linux lists it; None where it lists none
 
 
 def measure_capability(implementations: Sequence[str], num_threads: int, num_samples: int) -> Capability:
@@ -53,7 +56,12 @@ def measure_capability(implementations: Sequence[str], num_threads: int, num_sam
     for (name, form), samples in found.items():
         own = spread(samples)
         rows.append(Peak(name, FORMS[form], own.median, own.p10, own.p90))
-    return Capability(spread(read), rows)
+    return Capability(spread(read), rows, listed_cache_bytes())
+
+
+def listed_cache_bytes(caches: Path = CACHES) -> int | None:
+    """The last-level cache that Linux lists for the first processor; None where it lists none: no size is made up."""
+    return last_level_cache_bytes(caches) if any(caches.glob("index*/size")) else None
 
 
 def to_toml(capability: Capability, machine: Machine, results: Iterable[KernelResult] = ()) -> str:
@@ -61,10 +69,12 @@ def to_toml(capability: Capability, machine: Machine, results: Iterable[KernelRe
     best = capability.peaks[0].implementation
     threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
     source = f"measured by `mxconv bench machine`: {threads}, {best}, {machine.compiler}"
+    cache = capability.last_level_cache_bytes
     lines = [
         f'name = "{THIS_MACHINE}"',
         f"description = {_quoted(f'{machine.cpu}, {threads}, {best}')}",
         f"{BANDWIDTH} = {capability.read_bandwidth.median:.2f}",
+        *([] if cache is None else [f"{CACHE} = {cache}"]),
         "",
         f"[{PEAKS}]",
         *(f"{p.form} = {p.giga_multiply_adds_per_second:.1f}" for p in capability.peaks if p.implementation == best),
@@ -72,6 +82,7 @@ def to_toml(capability: Capability, machine: Machine, results: Iterable[KernelRe
         "[sources]",
         f"{BANDWIDTH} = {_quoted(source)}",
         f"{PEAKS} = {_quoted(source)}",
+        *([] if cache is None else [f"{CACHE} = {_quoted('as Linux lists it for the first processor')}"]),
     ]
     by_kernel: dict[str, list[KernelResult]] = {}
     for result in results:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from mxconv.report.text import NOTHING, number, printable
+from mxconv.report.text import NOTHING, number, printable, rate
 
 Members = dict[str, Any]
 SHOWN_TOKENS = (1, 8)  # of the roofline's; all are in --json
@@ -170,7 +170,7 @@ def _advice(advice: Members) -> TextTable:
                 _list(choice["acceptance"], 3),
                 _list(choice["num_draft_tokens"], 2),
                 number(choice["confidence"], 1),
-                f"{choice['tokens_per_second']:.4g}",
+                rate(choice["tokens_per_second"]),
                 f"{choice['speedup']:.2f}",
                 number(choice["break_even_acceptance"], 2),
             ]
@@ -182,7 +182,7 @@ def _advice(advice: Members) -> TextTable:
 
 
 def _predictions(predictions: Members) -> TextTable:
-    rates = ("measured tokens/s", "predicted", "error", "Eq. (1) of its passes", "error")
+    rates = ("measured tokens/s", "predicted", "error", "Leviathan's equation", "error")
     passes = ("pass ms, measured", "predicted")
     table = TextTable("Predicted and measured", ("trace", "levels", "acceptance", "draft tokens", *rates, *passes))
     for row in predictions["strategies"]:
@@ -201,8 +201,39 @@ def _predictions(predictions: Members) -> TextTable:
                 _list([1e3 * seconds for seconds in row["predicted_pass_seconds"]], 2),
             ]
         )
-    table.lines.append(f"Mean error {predictions['mean_error']:.1%}")
+    table.lines.extend(_prediction_lines(predictions["strategies"], predictions["mean_error"]))
     return table
+
+
+def _prediction_lines(rows: list[Members], mean_error: float | None) -> Iterator[str]:
+    """The mean error, and what it counts: not the traces whose target fits a cache."""
+    cache = rows[0]["last_level_cache_bytes"]
+    fitting = [row for row in rows if row["fits_cache"]]
+    counted = _traces(len(rows) - len(fitting))
+    fit, are = ("fits", "is") if len(fitting) == 1 else ("fit", "are")
+    if cache is None:
+        yield (
+            f"Mean error {mean_error:.1%} over {counted}; the machine's description has no last_level_cache_bytes, so "
+            "what fits a cache counts too"
+        )
+    elif not fitting:
+        yield f"Mean error {mean_error:.1%} over {counted}"
+    elif mean_error is None:
+        yield f"No mean error: {len(rows)} of {_traces(len(rows))} {fit} the cache of {_megabytes(cache)}"
+    else:
+        held = f"{len(fitting)} {fit} the cache of {_megabytes(cache)} and {are} left out"
+        yield f"Mean error {mean_error:.1%} over {counted}; {held}"
+    if fitting:
+        read = ", ".join(f"{printable(row['strategy'])} {_megabytes(row['num_bytes'])}" for row in fitting)
+        yield f"A pass of the target reads from that cache, whose speed the roofline does not know: {read}"
+
+
+def _traces(count: int) -> str:
+    return f"{count} trace{'' if count == 1 else 's'}"
+
+
+def _megabytes(num_bytes: float) -> str:
+    return f"{num_bytes / 1e6:.3g} MB"
 
 
 def _list(values: list[float], digits: int) -> str:
