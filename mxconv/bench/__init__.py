@@ -5,8 +5,9 @@ decoding.py    whole decodes of a package, strategy by strategy
 strategies.py  greedy, each draft alone, all of them, and what chooses for itself
 decode_result.py  what the decodes of a strategy come to
 prediction.py  the speed-up that Leviathan's and ML-SpecQD's equations foretell from them
-sweep.py       draft length against confidence threshold
-decode_plot.py acceptance by prompt and by place, and the map of a sweep
+sweep.py       draft length against confidence threshold, and what the early-exit model predicts
+sweep_plot.py  both as heat maps
+decode_plot.py acceptance by prompt and by position, as pictures
 forwards.py    one forward pass of each level
 conversion.py  a conversion against a copy of the same bytes
 encoders.py    the encoders alone

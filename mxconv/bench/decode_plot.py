@@ -1,6 +1,6 @@
-"""Decodes as pictures: acceptance prompt by prompt and place by place, and the map of a sweep. PNG.
+"""Decodes as pictures: acceptance prompt by prompt and place by place. PNG.
 
-Source: the views are those of ML-SpecQD (arXiv 2503.13565), Figs. 5 and 6, and of SPEQ (arXiv 2510.18525), Fig. 9.
+Source: the views are those of ML-SpecQD (arXiv 2503.13565), Figs. 5 and 6.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from mxconv.bench.decode_result import DecodeResult
 from mxconv.bench.machine import Machine
-from mxconv.bench.sweep import Sweep
 from mxconv.report.plot import BLUE, GREEN, ORANGE, SETTINGS, VERMILION
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, "#CC79A7", "#56B4E9")
 MARKERS = "os^DvP"
 PANEL_INCHES = (5.2, 3.4)
-DARK = 0.6  # of a colour map: beyond it text is white
 
 
 def write_acceptance_by_prompt(results: Sequence[DecodeResult], machine: Machine, path: Path) -> None:
@@ -69,34 +67,6 @@ def write_acceptance_by_position(results: Sequence[DecodeResult], machine: Machi
         axes.set_ylabel("accepted / proposed there")
 
     _write_panels(drafted, draw, f"Acceptance by position: {_run(drafted[0])}", machine, path)
-
-
-def write_sweep(sweep: Sweep, machine: Machine, path: Path) -> None:
-    """Two maps, length up and threshold across: speed-up and acceptance."""
-    panels: list[tuple[str, list[list[Any]], str]] = [
-        ("speed-up over plain decoding", sweep.speedup, "{:.2f}"),
-        ("acceptance", sweep.acceptance_rate, "{:.2f}"),
-    ]
-
-    def draw(axes: "Axes", panel: tuple[str, list[list[Any]], str]) -> None:
-        title, table, form = panel
-        values = [[float("nan") if value is None else value for value in row] for row in table]
-        known = [value for row in table for value in row if value is not None] or [0.0]
-        low, middle = min(known), min(known) + DARK * (max(known) - min(known))
-        axes.imshow(values, origin="lower", aspect="auto", cmap="Blues", vmin=low, vmax=max(known))
-        for y, row in enumerate(table):
-            for x, value in enumerate(row):
-                if value is not None:
-                    colour = "white" if value > middle else "black"
-                    axes.text(x, y, form.format(value), ha="center", va="center", color=colour, fontsize=8)
-        axes.set_title(title)
-        axes.set_xticks(range(len(sweep.confidence)), [f"{threshold:g}" for threshold in sweep.confidence])
-        axes.set_yticks(range(len(sweep.num_draft_tokens)), [str(number) for number in sweep.num_draft_tokens])
-        axes.set_xlabel("confidence threshold")
-        axes.set_ylabel("draft tokens a round, at most")
-        axes.tick_params(length=0)
-
-    _write(panels, draw, f"{sweep.level}: length and threshold", machine, path)
 
 
 def _by_level(results: Sequence[DecodeResult]) -> dict[str, tuple[str, str]]:

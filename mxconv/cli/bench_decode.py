@@ -31,7 +31,8 @@ def decode(
         bool, typer.Option("--ablation", help="Also the 4-bit draft with float32 instead of int8 activations.")
     ] = False,
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Also the target's next level at many lengths and thresholds.")
+        bool,
+        typer.Option("--sweep", help="Also the target's next level at many lengths and thresholds, and as predicted."),
     ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="A folder for pictures: acceptance by prompt and place, the map of --sweep.")
@@ -47,7 +48,7 @@ def decode(
 
     Also with lengths and levels that are chosen while it decodes.
 
-    Beside each speed-up stands what ML-SpecQD Eq. (1) predicts from the acceptance and the passes measured.
+    Beside each speed-up stands its share of what two equations make of the acceptance and the passes measured.
     """
     from mxconv.bench.engine import implementations
 
@@ -98,13 +99,17 @@ def decode(
         members: dict[str, Any] = {"machine": asdict(machine), "implementation": name}
         members["results"] = [asdict(result) for result in results]
         members["forwards"] = [asdict(result) for result in forwards]
-        members["sweep"] = None if swept is None else asdict(swept)
+        members["sweep"] = None if swept is None else _sweep_members(swept)
         print_json(members)
     if different := [result.strategy for result in results if not result.identical_to_greedy]:
         raise ModelError(
             f"{package}: tokens of {', '.join(different)} differ from those of greedy decoding; none may. "
             "Please report this as a defect."
         )
+
+
+def _sweep_members(swept: "Sweep") -> dict[str, Any]:
+    return {**asdict(swept), "mean_error": swept.mean_error, "worst_error": swept.worst_error}
 
 
 def _check_folder(folder: Path, sweep: bool, force: bool) -> None:
@@ -121,7 +126,8 @@ def _check_folder(folder: Path, sweep: bool, force: bool) -> None:
 
 
 def _draw(folder: Path, results: "list[DecodeResult]", swept: "Sweep | None", machine: "Machine") -> None:
-    from mxconv.bench.decode_plot import write_acceptance_by_position, write_acceptance_by_prompt, write_sweep
+    from mxconv.bench.decode_plot import write_acceptance_by_position, write_acceptance_by_prompt
+    from mxconv.bench.sweep_plot import write_sweep
     from mxconv.report.output_file import write_output
 
     if len(results) > 1:

@@ -61,8 +61,8 @@ def _print_strategies(out: "Console", results: "list[DecodeResult]") -> None:
         "tokens/s",
         "speed-up",
         "behind prompt",
-        "predicted",
-        "of predicted",
+        "of Leviathan's",
+        "of ML-SpecQD's",
         "tokens a round",
         "acceptance",
         "of bandwidth",
@@ -75,8 +75,8 @@ def _print_strategies(out: "Console", results: "list[DecodeResult]") -> None:
             f"{r.tokens_per_second:.1f}",
             f"{r.speedup:.2f}",
             _number(r.decode_speedup, 2),
-            _number(r.predicted_speedup, 2),
             _number(r.measured_over_predicted, 3),
+            _number(r.measured_over_ml_specqd, 3),
             f"{r.tokens_per_round:.2f}",
             ", ".join(_number(rate, 3) for rate in r.acceptance_rates),
             f"{r.fraction_of_bandwidth:.3f}",
@@ -89,13 +89,42 @@ def _print_sweep(out: "Console", swept: "Sweep") -> None:
     from rich.table import Table
 
     table = Table(
-        f"{swept.level}: speed-up (acceptance)",
+        f"{swept.level}: speed-up behind the prompts (acceptance)",
         *(f"confidence {threshold:g}" for threshold in swept.confidence),
     )
-    for length, speedups, rates in zip(swept.num_draft_tokens, swept.speedup, swept.acceptance_rate, strict=True):
-        cells = (f"{speedup:.2f} ({_number(rate, 2)})" for speedup, rate in zip(speedups, rates, strict=True))
-        table.add_row(f"{length} draft token{'' if length == 1 else 's'}", *cells)
+    rows = zip(swept.num_draft_tokens, swept.decode_speedup, swept.acceptance_rate, strict=True)
+    for length, speedups, rates in rows:
+        cells = (f"{_number(speedup, 2)} ({_number(rate, 2)})" for speedup, rate in zip(speedups, rates, strict=True))
+        table.add_row(_tokens(length), *cells)
     out.print(table)
+    for line in _prediction(swept):
+        out.print(line, highlight=False)
+
+
+def _prediction(swept: "Sweep") -> list[str]:
+    """The footer: what the early-exit model predicts, from what, and how far off it is."""
+    from mxconv.bench.sweep import highest
+
+    best, foretold = highest(swept.decode_speedup), highest(swept.predicted_speedup)
+    if best is None or foretold is None or swept.acceptance is None or swept.costs is None:
+        return []
+
+    def at(cell: tuple[int, int]) -> str:
+        return f"{_tokens(swept.num_draft_tokens[cell[0]])}, confidence {swept.confidence[cell[1]]:g}"
+
+    (y, x), costs = foretold, swept.costs
+    measured, predicted = swept.decode_speedup[best[0]][best[1]], swept.predicted_speedup[y][x]
+    return [
+        f"predicted from acceptance {swept.acceptance:.3f} and, in plain passes, {costs.draft_token:.3f} for a draft "
+        f"token, {costs.verification:.3f} + {costs.verified_token:.3f} n for verification of n",
+        f"error over all cells: mean {swept.mean_error:.1%}, worst {swept.worst_error:+.1%}",
+        f"fastest: {measured:.2f} at {at(best)}; predicted to be: {predicted:.2f} at {at(foretold)}, where "
+        f"{_number(swept.decode_speedup[y][x], 2)} was measured",
+    ]
+
+
+def _tokens(length: int) -> str:
+    return f"{length} draft token{'' if length == 1 else 's'}"
 
 
 def _number(value: float | None, digits: int) -> str:

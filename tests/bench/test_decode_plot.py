@@ -11,10 +11,9 @@ pytest.importorskip("mxconv.kernels._native", reason="the extension is not built
 import matplotlib
 from matplotlib.figure import Figure
 
-from mxconv.bench.decode_plot import write_acceptance_by_position, write_acceptance_by_prompt, write_sweep
+from mxconv.bench.decode_plot import write_acceptance_by_position, write_acceptance_by_prompt
 from mxconv.bench.decode_result import DecodeResult
 from mxconv.bench.machine import Machine
-from mxconv.bench.sweep import Sweep
 
 MACHINE = Machine("A processor", 2, "GCC 12", None)
 
@@ -75,11 +74,3 @@ def test_prompts_stand_in_the_order_of_the_first_drafts_acceptance(figures: list
     points = [[tuple(map(float, point)) for point in axes.collections[0].get_offsets()] for axes in (first, second)]
     assert points[0] == [(1, 1.0), (2, 0.75), (3, 0.5)]
     assert points[1] == [(1, 0.9), (3, 0.4)]
-
-
-def test_a_sweep_has_two_maps_with_a_number_in_each_cell(figures: list[Figure], tmp_path: Path) -> None:
-    sweep = Sweep("mxfp4", [1, 4], [0.0, 0.5], [[1.1, 1.2], [1.3, 1.44]], [[0.8, 0.9], [0.7, None]], [[1.0] * 2] * 2)
-    write_sweep(sweep, MACHINE, tmp_path / "picture.png")
-    found = texts(figures[0])
-    assert {"1.10", "1.20", "1.30", "1.44", "0.80", "0.90", "0.70", "confidence threshold"} <= found
-    assert "nan" not in found
