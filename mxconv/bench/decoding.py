@@ -5,7 +5,7 @@ strategy, its tokens must be those of greedy decoding.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mxconv.bench.decode_result import DecodeResult, Run, summarize
 from mxconv.bench.machine import last_level_cache_bytes
@@ -40,6 +40,7 @@ def bench_decoding(
     max_new_tokens: int,
     progress: Progress = silent,
     fp32_draft: LoadedLevel | None = None,
+    tree: int | Literal["auto", "chain"] = "auto",
 ) -> list[DecodeResult]:
     """Decode every prompt with every strategy. The caller decides what a text that differs is worth.
 
@@ -50,11 +51,12 @@ def bench_decoding(
         max_new_tokens: a prompt.
         progress: told about every decode.
         fp32_draft: its 4-bit level by float32 arithmetic, to stand beside the one by int8.
+        tree: of look-ups, as `Hierarchy` takes it.
 
     Raises:
         MxconvError: a prompt has no tokens.
     """
-    strategies = strategies_of(loaded.levels, fp32_draft)
+    strategies = strategies_of(loaded.levels, fp32_draft, tree)
     ids = prompt_ids(loaded.tokenizer, prompts)
     bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
     runs: dict[str, list[Run]] = {strategy.name: [] for strategy in strategies}

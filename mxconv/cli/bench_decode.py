@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.bench_options import JSON, THREADS, widths_of
-from mxconv.cli.generate_options import DRAFT, LEVELS, level_names
+from mxconv.cli.generate_options import DRAFT, LEVELS, TREE, level_names, tree_size
 from mxconv.cli.output import print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def decode(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")] = 64,
     levels: LEVELS = None,
     draft: DRAFT = None,
+    tree: TREE = "auto",
     ablation: Annotated[
         bool, typer.Option("--ablation", help="Also the 4-bit draft with float32 instead of int8 activations.")
     ] = False,
@@ -90,7 +91,7 @@ def decode(
             fp32 = stack.enter_context(other).levels[1]
         progress = stack.enter_context(progress_bars("runs"))
         forwards = bench_forwards(loaded, engine, widths, samples, progress)
-        results = bench_decoding(loaded, engine, texts, max_new_tokens, progress, fp32)
+        results = bench_decoding(loaded, engine, texts, max_new_tokens, progress, fp32, tree_size(tree))
         swept = sweep_draft(loaded, texts, max_new_tokens, progress) if sweep else None
     print_tables(machine, name, forwards, results, swept, json_output)
     if plot is not None:

@@ -18,9 +18,11 @@ from mxconv.cli.generate_options import (
     THREADS,
     TOP_K,
     TOP_P,
+    TREE,
     draft_lengths,
     level_names,
     thresholds,
+    tree_size,
 )
 from mxconv.cli.output import console, print_json, progress_bars
 
@@ -40,6 +42,7 @@ def generate(
     draft: DRAFT = None,
     num_draft_tokens: NUM_DRAFT_TOKENS = None,
     confidence: CONFIDENCE = None,
+    tree: TREE = "auto",
     temperature: TEMPERATURE = 0.0,
     top_k: TOP_K = 0,
     top_p: TOP_P = 1.0,
@@ -70,6 +73,7 @@ def generate(
         "max_new_tokens": max_new_tokens,
         "num_draft_tokens": draft_lengths(num_draft_tokens),
         "confidence": thresholds(confidence),
+        "tree": tree_size(tree),
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
@@ -143,6 +147,7 @@ def _result(text: str, answer: "Answer") -> dict[str, Any]:
                 "name": level.name,
                 "num_forwards": level.num_forwards,
                 "num_proposed": level.num_proposed,
+                "num_nodes": level.num_nodes,
                 "num_accepted": level.num_accepted,
                 "acceptance_rate": level.acceptance_rate,
                 "acceptance_by_position": level.acceptance_by_position,

@@ -1,8 +1,10 @@
 """Options that `generate` and `verify` have in common: which levels take part, and how tokens are chosen."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
+
+MOST_NODES = 63  # of a tree: with the context's last token, the rows of a pass
 
 DRAFT = Annotated[
     list[str] | None,
@@ -21,6 +23,10 @@ CONFIDENCE = Annotated[
     typer.Option(
         help="Stop drafting below this probability: one number, or one a draft level. Without it auto chooses."
     ),
+]
+TREE = Annotated[
+    str,
+    typer.Option(help="Trees of look-ups: auto (what pays; chains where lengths are given), chain, or the most nodes."),
 ]
 KERNEL = Annotated[
     str | None, typer.Option(help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.")
@@ -42,6 +48,15 @@ ACCEPT = Annotated[
 def draft_lengths(text: str | None) -> "list[int] | Literal['auto'] | None":
     """`--num-draft-tokens`: auto, or numbers."""
     return "auto" if text == "auto" else _numbers("--num-draft-tokens", text, int)
+
+
+def tree_size(text: str) -> "int | Literal['auto', 'chain']":
+    """`--tree`: auto, chain, or a number of nodes."""
+    if text in ("auto", "chain"):
+        return cast("Literal['auto', 'chain']", text)
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_NODES:
+        raise typer.BadParameter(f"--tree: {text!r}; auto, chain or a number from 1 to {MOST_NODES} is required.")
+    return int(text)
 
 
 def thresholds(text: str | None) -> list[float] | None:

@@ -16,9 +16,11 @@ from mxconv.cli.generate_options import (
     THREADS,
     TOP_K,
     TOP_P,
+    TREE,
     draft_lengths,
     level_names,
     thresholds,
+    tree_size,
 )
 from mxconv.cli.output import console, print_json, progress_bars
 
@@ -42,6 +44,7 @@ def verify(
     draft: DRAFT = None,
     num_draft_tokens: NUM_DRAFT_TOKENS = None,
     confidence: CONFIDENCE = None,
+    tree: TREE = "auto",
     temperature: TEMPERATURE = 0.0,
     top_k: TOP_K = 0,
     top_p: TOP_P = 1.0,
@@ -91,7 +94,9 @@ def verify(
             # all levels, whatever tuning chose: the certificate is of the package
             chosen = level_names(levels) or [level.name for level in verification.manifest.levels]
             with LoadedPackage(folder, chosen, kernel, threads, specs) as loaded:
-                hierarchy = Hierarchy(loaded.levels, draft_lengths(num_draft_tokens), thresholds(confidence))
+                hierarchy = Hierarchy(
+                    loaded.levels, draft_lengths(num_draft_tokens), thresholds(confidence), tree_size(tree)
+                )
                 selection = Selection(sampling, seed=seed)
                 record = verify_decoding(loaded, hierarchy, prompts, max_new_tokens, selection, progress)
         verification = replace(verification, decode=record)

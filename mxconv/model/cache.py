@@ -1,5 +1,8 @@
 """The keys and values of the positions that a decoder has seen."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 
 from mxconv.arrays import F32
@@ -66,14 +69,35 @@ class KVCache:
         self._keys[layer, :, self.length : stop] = keys.transpose(1, 0, 2)
         self._values[layer, :, self.length : stop] = values.transpose(1, 0, 2)
 
-    def read(self, layer: int, start: int, stop: int) -> tuple[F32, F32]:
-        """Keys and values of positions start..stop, views of (num_key_value_heads, stop - start, head_dim)."""
-        return self._keys[layer, :, start:stop], self._values[layer, :, start:stop]
+    def read(self, layer: int, places: Sequence[int]) -> tuple[F32, F32]:
+        """Keys and values at some places, (num_key_value_heads, len(places), head_dim) each; views of a range."""
+        index = slice(places.start, places.stop) if isinstance(places, range) else list(places)
+        return self._keys[layer][:, index], self._values[layer][:, index]
 
     def advance(self, num_tokens: int) -> None:
         """Declare the positions that all layers have written valid."""
         assert self.length + num_tokens <= self.capacity
         self.length += num_tokens
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Of what lies behind `start`, keep some rows, moved together, and forget the rest.
+
+        Args:
+            start: positions that stay as they are.
+            rows: ascending, counted from `start`: a path of the tree that was evaluated there.
+
+        Raises:
+            ModelError: a row that there is not, or rows that do not ascend.
+        """
+        stop = start + len(rows)
+        if any(row >= later for row, later in pairwise([-1, *rows, self.length - start])):
+            raise ModelError(
+                f"KV cache: rows {list(rows)} of {self.length - start}; ascending ones that are there are required."
+            )
+        if list(rows) != list(range(len(rows))):
+            for array in self.arrays:
+                array[:, :, start:stop] = array[:, :, [start + row for row in rows]]
+        self.length = stop
 
     def truncate(self, length: int) -> None:
         """Forget the positions from `length` on.

@@ -22,6 +22,7 @@ from mxconv.model.layer import Layer
 from mxconv.model.rope import RotaryEmbedding
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
+from mxconv.model.tree import Tree
 from mxconv.model.weights import CheckedWeights, Weights
 
 
@@ -47,27 +48,34 @@ class Decoder:
         self.head = tensors.matrix("lm_head.weight", config.vocab_size, config.hidden_size)
         self.rotary = RotaryEmbedding(config.rope, config.head_dim)
 
-    def forward(self, token_ids: Sequence[int], cache: KVCache, last_only: bool = False) -> F32:
-        """Evaluate tokens at the positions behind `cache.length`, and advance the cache by them.
+    def forward(
+        self, token_ids: Sequence[int], cache: KVCache, last_only: bool = False, tree: Tree | None = None
+    ) -> F32:
+        """Evaluate tokens behind those in the cache, and advance it by them.
+
+        The logits of a row are those of its path alone, bit for bit. The cache then holds all rows in their order;
+        behind a tree that is no chain, `cache.keep` the rows of one path before anything else is evaluated.
 
         Args:
             token_ids: at least one.
             cache: the keys and values of the tokens before; unchanged when an error is raised.
             last_only: compute the logits of the last token alone, as for a prompt.
+            tree: where each token hangs; None makes them a chain.
 
         Returns:
             (num_tokens, vocab_size) float32, or (1, vocab_size) with `last_only`.
 
         Raises:
-            ModelError: no tokens, a token outside the vocabulary, more positions than the model has, or a cache
-                made for another model.
+            ModelError: no tokens, a token outside the vocabulary, more positions than the model has, a cache made for
+                another model, or a tree of another number of rows.
         """
-        ids = self._checked(token_ids, cache)
+        tree = tree or Tree.chain(len(token_ids) or 1)
+        ids = self._checked(token_ids, cache, tree)
         cache.reserve(len(ids))
-        rotations = self.rotary.rotations(cache.length, len(ids))
+        rotations = self.rotary.rotations([cache.length + depth for depth in tree.depths])
         # weights may hold infinities and NaNs that somebody chose to keep: let them flow as IEEE says
         with np.errstate(over="ignore", invalid="ignore"):
-            logits = self._evaluate(self.embedding.rows(ids), cache, rotations, 1 if last_only else len(ids))
+            logits = self._evaluate(self.embedding.rows(ids), cache, rotations, tree, 1 if last_only else len(ids))
         cache.advance(len(ids))
         return logits
 
@@ -102,19 +110,22 @@ class Decoder:
         ]
         return made
 
-    def _evaluate(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], num_logits: int) -> F32:
+    def _evaluate(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], tree: Tree, num_logits: int) -> F32:
         """Logits of the last `num_logits` tokens.
 
         Args:
             x: (num_tokens, hidden_size) their embeddings; may be overwritten.
             cache: with room for the tokens; their keys and values are written behind its length.
             rotations: cosines and sines of their positions, each (num_tokens, 1, head_dim / 2).
+            tree: where they hang.
         """
         for layer in self.layers:
-            x = layer(x, cache, rotations)
+            x = layer(x, cache, rotations, tree)
         return self.head.multiply(rms_norm(x[-num_logits:], self.norm, self.config.rms_norm_eps))
 
-    def _checked(self, token_ids: Sequence[int], cache: KVCache) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    def _checked(
+        self, token_ids: Sequence[int], cache: KVCache, tree: Tree
+    ) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
         ids = np.array(token_ids, dtype=np.intp)
         if len(ids) == 0:
             raise ModelError(f"{self.name}: 0 tokens to evaluate; at least one is required. Give a prompt.")
@@ -124,9 +135,14 @@ class Decoder:
                 f"{self.name}: token id {outside[0]}; ids from 0 to {self.config.vocab_size - 1} are required. "
                 "Use the tokenizer that belongs to the model."
             )
-        if cache.length + len(ids) > self.config.max_position_embeddings:
+        if len(tree.parents) != len(ids):
             raise ModelError(
-                f"{self.name}: {cache.length + len(ids)} positions; the model has "
+                f"{self.name}: a tree of {len(tree.parents)} rows; {len(ids)}, a token each, are required."
+            )
+        num_positions = cache.length + 1 + max(tree.depths)
+        if num_positions > self.config.max_position_embeddings:
+            raise ModelError(
+                f"{self.name}: {num_positions} positions; the model has "
                 f"{self.config.max_position_embeddings} (max_position_embeddings). "
                 "Shorten the prompt or generate fewer tokens."
             )

@@ -1,5 +1,6 @@
 """One transformer layer: attention and MLP, each behind a norm and added to its input."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.rope import rotate
 from mxconv.model.sink_window import SinkWindow
+from mxconv.model.tree import Tree
 from mxconv.model.weights import CheckedWeights
 
 
@@ -90,26 +92,27 @@ class Layer:
             down=projection("mlp.down_proj", hidden, inner, config.mlp_bias),
         )
 
-    def __call__(self, x: F32, cache: KVCache, rotations: tuple[F32, F32]) -> F32:
+    def __call__(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], tree: Tree) -> F32:
         """Evaluate the positions behind `cache.length`, writing their keys and values there.
 
         Args:
             x: (num_tokens, hidden_size) float32.
             cache: with room for them.
             rotations: cosines and sines of their positions, each (num_tokens, 1, head_dim / 2).
+            tree: where they hang.
 
         Returns:
             (num_tokens, hidden_size) float32.
         """
         eps = self.config.rms_norm_eps
         if not self.skips_attention:
-            x = x + self.output(self._attention(rms_norm(x, self.input_norm, eps), cache, rotations))
+            x = x + self.output(self._attention(rms_norm(x, self.input_norm, eps), cache, rotations, tree))
         if not self.skips_mlp:
             h = rms_norm(x, self.mlp_norm, eps)
             x = x + self.down(silu(self.gate(h)) * self.up(h))
         return x
 
-    def _attention(self, h: F32, cache: KVCache, rotations: tuple[F32, F32]) -> F32:
+    def _attention(self, h: F32, cache: KVCache, rotations: tuple[F32, F32], tree: Tree) -> F32:
         num_tokens, head_dim = len(h), self.config.head_dim
         queries = self.query(h).reshape(num_tokens, -1, head_dim)
         keys = self.key(h).reshape(num_tokens, -1, head_dim)
@@ -123,18 +126,17 @@ class Layer:
 
         mixed = np.empty_like(queries)
         for token in range(num_tokens):
-            stop = cache.length + token + 1  # a position sees itself
-            mixed[token] = attend(queries[token], *self._visible(cache, stop))
+            mixed[token] = attend(queries[token], *cache.read(self.index, self._seen_by(token, cache.length, tree)))
         return mixed.reshape(num_tokens, -1)
 
-    def _visible(self, cache: KVCache, stop: int) -> tuple[F32, F32]:
-        """The keys and values that the position before `stop` attends to."""
-        own_window = self.config.windows[self.index]
+    def _seen_by(self, row: int, length: int, tree: Tree) -> Sequence[int]:
+        """The places in the cache that a row attends to: what it may see of its path, itself included."""
+        path: Sequence[int] = range(length + row + 1)
+        if not tree.is_chain:
+            path = [*range(length), *(length + above for above in tree.path(row))]
+        stop, own_window = len(path), self.config.windows[self.index]
         if self.sink_window is None:
-            return cache.read(self.index, max(0, stop - (own_window or stop)), stop)
+            return path[max(0, stop - (own_window or stop)) :]
         sinks, others = self.sink_window.visible(stop, own_window)
-        near = cache.read(self.index, others.start, others.stop)
-        if not sinks:
-            return near
-        far = cache.read(self.index, sinks.start, sinks.stop)
-        return np.concatenate([far[0], near[0]], axis=1), np.concatenate([far[1], near[1]], axis=1)
+        near = path[others.start : others.stop]
+        return [*path[sinks.start : sinks.stop], *near] if sinks else near

@@ -14,6 +14,7 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.layer import Layer
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
+from mxconv.model.tree import Tree
 from mxconv.model.weights import Weights
 
 
@@ -84,9 +85,10 @@ class NativeDecoder(Decoder):
             down_bias=_optional(layer.down.bias),
         )
 
-    def _evaluate(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], num_logits: int) -> F32:
+    def _evaluate(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], tree: Tree, num_logits: int) -> F32:
         logits = np.empty((num_logits, self.config.vocab_size), np.float32)
-        self.handle.forward(x, *_flat(rotations), *cache.arrays, cache.length, logits)
+        masks = (None, 0) if tree.is_chain else (tree.masks, cache.length)
+        self.handle.forward(x, *_flat(rotations), *cache.arrays, cache.length, logits, *masks)
         return logits
 
 

@@ -1,6 +1,7 @@
 """Rotary position embedding: pairs of a head's values rotate by angles that grow with the position."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,19 +41,19 @@ class RotaryEmbedding:
     def frequencies(self) -> F32:
         return frequencies(self.parameters, self.head_dim)
 
-    def rotations(self, start: int, num_tokens: int) -> tuple[F32, F32]:
-        """Cosines and sines for positions start, start + 1, ...; each computed from its position alone.
+    def rotations(self, positions: Sequence[int]) -> tuple[F32, F32]:
+        """Cosines and sines for positions; each computed from its position alone.
 
         Returns:
-            Two (num_tokens, 1, head_dim / 2) float32 arrays.
+            Two (len(positions), 1, head_dim / 2) float32 arrays.
         """
-        cosines = np.empty((num_tokens, 1, self.head_dim // 2), np.float32)
+        cosines = np.empty((len(positions), 1, self.head_dim // 2), np.float32)
         sines = np.empty_like(cosines)
-        for token in range(num_tokens):
+        for row, position in enumerate(positions):
             # models are trained with the angle rounded to float32; only its cosine is taken more exactly
-            angles = (self.frequencies * np.float32(start + token)).astype(np.float64)
-            cosines[token, 0] = np.cos(angles)
-            sines[token, 0] = np.sin(angles)
+            angles = (self.frequencies * np.float32(position)).astype(np.float64)
+            cosines[row, 0] = np.cos(angles)
+            sines[row, 0] = np.sin(angles)
         return cosines, sines
 
 

@@ -7,10 +7,16 @@
     rejection   Leviathan et al.: accept with probability min(1, p/q), else draw from what is left of p. The output
                 has the target's distribution, but other tokens with other drafts
 
+A proposal may be a tree: the walk goes on into the child that stands, and ends where none does. Under the first two the
+level's token at a node is what it would be without any tree. Under rejection the siblings are judged in their order,
+each against what those before it left of p and q.
+
 Source:
-    Greedy and coupled: design §5.3 (Gumbel-max). Rejection: arXiv 2211.17192, Theorem 3.5; arXiv 2302.01318.
+    Greedy and coupled: design §5.3 (Gumbel-max). Rejection: arXiv 2211.17192, Theorem 3.5; arXiv 2302.01318. Siblings:
+    recursive rejection sampling of Recursive Speculative Decoding (candidates without replacement).
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,10 +36,12 @@ class Verdict:
         tokens: at least one.
         distributions: what each was drawn from, (vocab_size,) float64; empty under rules that draw nothing at random
             or make the draw again wherever it is needed.
+        path: the nodes of the proposal that stand, one less than the tokens.
     """
 
     tokens: list[int]
     distributions: list[F64] = field(default_factory=list)
+    path: list[int] = field(default_factory=list)
 
 
 class Acceptance(Protocol):
@@ -43,7 +51,7 @@ class Acceptance(Protocol):
         """Judge a proposal.
 
         Args:
-            logits: (len(proposal.tokens) + 1, vocab_size) float32; row i follows i proposed tokens.
+            logits: (len(proposal.tokens) + 1, vocab_size) float32; the first row follows the context, row i + 1 node i.
             proposal: the draft's guess.
             position: of the first proposed token in the sequence, the prompt counted.
         """
@@ -54,7 +62,8 @@ class GreedyAcceptance:
     """The lowest id among the most likely tokens."""
 
     def judge(self, logits: F32, proposal: Proposal, position: int) -> Verdict:
-        return Verdict(_while_equal([int(token) for token in greedy(logits)], proposal.tokens))
+        choices = greedy(logits)
+        return _walk(proposal, lambda node, _: int(choices[node + 1]))
 
 
 class CoupledAcceptance:
@@ -70,12 +79,7 @@ class CoupledAcceptance:
         self.seed = seed
 
     def judge(self, logits: F32, proposal: Proposal, position: int) -> Verdict:
-        tokens = []
-        for index, row in enumerate(logits):
-            tokens.append(self.draw(row, position + index))
-            if index < len(proposal.tokens) and tokens[-1] != proposal.tokens[index]:
-                break
-        return Verdict(tokens)
+        return _walk(proposal, lambda node, depth: self.draw(logits[node + 1], position + depth))
 
     def draw(self, logits: F32, position: int) -> int:
         """The token of one position: argmax of log-probability plus noise, (vocab_size,) float32 in."""
@@ -103,23 +107,35 @@ class RejectionAcceptance:
     def judge(self, logits: F32, proposal: Proposal, position: int) -> Verdict:
         tokens: list[int] = []
         distributions: list[F64] = []
-        for index, row in enumerate(logits):
-            ours = distribution(row, self.sampling)
+        path: list[int] = []
+        node: int | None = -1
+        while node is not None:
+            ours = distribution(logits[node + 1], self.sampling)
             distributions.append(ours)
-            if index == len(proposal.tokens):
-                tokens.append(self._draw(ours))
-                break
-            token = proposal.tokens[index]
-            theirs = proposal.distributions[index] if proposal.distributions else _certain(token, len(ours))
-            if self.random.random() * theirs[token] < ours[token]:
-                tokens.append(token)
-                continue
-            left = ours.copy()
-            both = min(len(ours), len(theirs))
-            left[:both] = np.maximum(ours[:both] - theirs[:both], 0)
-            tokens.append(self._draw(left if left.any() else ours))  # nothing is left where rounding made p equal q
-            break
-        return Verdict(tokens, distributions)
+            node, left = self._first_that_stands(ours, proposal, proposal.children(node))
+            if node is None:
+                tokens.append(self._draw(left))
+            else:
+                tokens.append(proposal.tokens[node])
+                path.append(node)
+        return Verdict(tokens, distributions, path)
+
+    def _first_that_stands(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
+        """The sibling that is accepted, or None; and what is then left of our distribution to draw from."""
+        left = ours
+        used: list[int] = []
+        for node in siblings:
+            token = proposal.tokens[node]
+            theirs = _without(proposal.distributions[node], used) if proposal.distributions else None
+            theirs = _certain(token, len(ours)) if theirs is None else theirs
+            if self.random.random() * theirs[token] * left.sum() < left[token]:
+                return node, left
+            both = min(len(left), len(theirs))
+            rest = left / left.sum()
+            rest[:both] = np.maximum(rest[:both] - theirs[:both], 0)
+            left = rest if rest.any() else left  # nothing is left where rounding made p equal q
+            used.append(token)
+        return None, left
 
     def _draw(self, weights: F64) -> int:
         cumulative = weights.cumsum()
@@ -133,9 +149,28 @@ def _certain(token: int, vocab_size: int) -> F64:
     return shares
 
 
-def _while_equal(choices: list[int], proposed: list[int]) -> list[int]:
-    """The choices up to and with the first that is not what was proposed."""
-    for index, token in enumerate(proposed):
-        if token != choices[index]:
-            return choices[: index + 1]
-    return choices
+def _without(theirs: F64, used: Sequence[int]) -> F64:
+    """A distribution of which some tokens have been drawn: the others, summing to one again."""
+    if not used:
+        return theirs
+    rest = theirs.copy()
+    rest[list(used)] = 0
+    total = rest.sum()
+    return rest / total if total else rest
+
+
+def _walk(proposal: Proposal, choose: Callable[[int, int], int]) -> Verdict:
+    """Follow a level's own choices down the proposal, as far as it has them.
+
+    Args:
+        choose: the level's token behind a node (-1: the context) at a depth (0: the first proposed place).
+    """
+    tokens: list[int] = []
+    path: list[int] = []
+    node: int | None = -1
+    while node is not None:
+        tokens.append(choose(node, len(tokens)))
+        node = next((child for child in proposal.children(node) if proposal.tokens[child] == tokens[-1]), None)
+        if node is not None:
+            path.append(node)
+    return Verdict(tokens, path=path)

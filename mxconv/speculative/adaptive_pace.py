@@ -9,19 +9,25 @@ Within a proposal it is the draft that knows best when to stop: a further token 
 and it will stand is worth its price. How its probabilities turn into that chance is learned too, and so a draft is
 told how improbable its proposal may become, which takes the place of a confidence threshold.
 
+A draft that grows trees is known twice, by its chains and by its trees. The rule is one: a node is added while the
+chance that its path stands is worth the price of a row.
+
 Whatever it takes it must afford. It keeps an account in rounds of plain decoding: what drafts gain or lose is booked
 there, and a round may lose no more than there is. A little is there from the start, and a small share of all rounds
 is added. So drafts that never help cost no more than these two, whatever the text.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from mxconv.speculative.estimates import FEW_BEHIND, MOST_UNUSUAL, DraftEstimate, PassEstimate
 from mxconv.speculative.pace import PLAIN, Choice, FixedPace, Outcome, Pace
+from mxconv.speculative.row_prices import RowPrices
+from mxconv.speculative.tree_estimate import FIRST_NODES, TreeEstimate
 
 MAX_ADAPTIVE_TOKENS = 16
+MAX_ADAPTIVE_NODES = 48
 SHARE_TO_RISK = 0.025  # of all rounds
 ENOUGH = 0.98  # of the highest rate, for a longer proposal that the draft may cut short
 CLOSE, MOST_PATIENCE = 0.8, 8.0  # drafts clearly behind another one are tried more and more seldom, to this factor
@@ -36,6 +42,7 @@ MOST_FIRST_LOSS = 1.0  # and booked
 class _Option:
     """A choice and what is expected of it."""
 
+    known: DraftEstimate
     choice: Choice
     num_tokens: float  # expected
     seconds: float
@@ -53,22 +60,34 @@ class AdaptivePace:
         num_drafts: between which to choose.
         max_tokens: the most to ask for.
         sets_floors: whether to tell drafts how improbable a proposal may become, instead of their own thresholds.
+        growers: the drafts that grow trees.
+        most_nodes: of a tree.
     """
 
-    def __init__(self, num_drafts: int, max_tokens: int = MAX_ADAPTIVE_TOKENS, sets_floors: bool = True) -> None:
+    def __init__(
+        self,
+        num_drafts: int,
+        max_tokens: int = MAX_ADAPTIVE_TOKENS,
+        sets_floors: bool = True,
+        growers: Collection[int] = (),
+        most_nodes: int = MAX_ADAPTIVE_NODES,
+    ) -> None:
         self.max_tokens = max_tokens
+        self.most_nodes = most_nodes
         self._sets_floors = sets_floors
-        self._known = [DraftEstimate() for _ in range(num_drafts)]
-        self._pass = PassEstimate()
+        self._known: list[tuple[int, DraftEstimate]] = [(draft, DraftEstimate()) for draft in range(num_drafts)]
+        self._known += [(draft, TreeEstimate()) for draft in sorted(growers)]
+        self._pass = PassEstimate()  # of chains
+        self._prices = RowPrices()
         self._credit = FIRST_CREDIT  # rounds of plain decoding
 
     def choose(self, limit: int) -> Choice:
         if not self._pass.plain.weight:  # what a plain round costs is the measure of everything else
             return PLAIN
         plain, _ = self._pass.line()
-        best = _Option(PLAIN, 1.0, plain, 0.0)
+        best = _Option(DraftEstimate(), PLAIN, 1.0, plain, 0.0)
         of_each = []  # the best option of each draft
-        for draft, known in enumerate(self._known):
+        for draft, known in self._known:
             options = self._affordable(draft, known, limit)
             if not options:
                 continue
@@ -78,26 +97,31 @@ class AdaptivePace:
             of_each.append(own)
             best = max(best, own, key=_rate)
         for trial in of_each:
-            known = self._known[trial.choice.draft]
+            known = trial.known
             if trial is best:
                 known.patience = 1.0
             elif self._is_due(trial, best):
                 is_clear = best.choice.num_tokens > 0 and trial.rate < CLOSE * best.rate
                 known.patience = min(2 * known.patience, MOST_PATIENCE) if is_clear else 1.0
-                return self._with_floor(trial.choice, best)
-        return self._with_floor(best.choice, best)
+                return self._with_floor(trial, best)
+        return self._with_floor(best, best)
 
-    def _with_floor(self, choice: Choice, best: _Option) -> Choice:
+    def _with_floor(self, option: _Option, best: _Option) -> Choice:
         """The choice, to end where a further token is not worth its price at the rate of the best option."""
+        known, choice = option.known, option.choice
+        if isinstance(known, TreeEstimate):
+            rows = [self._prices.seconds(1 + nodes) for nodes in range(len(choice.floors) + 1)]
+            each = known.seconds.value if known.was_asked else 0.0
+            prices = [(wider - narrower + each) * best.rate for narrower, wider in pairwise(rows)]
+            return replace(choice, floors=known.floors(prices))
         if not self._sets_floors or not choice.num_tokens:
             return choice
-        known = self._known[choice.draft]
         _, further = self._pass.line()
         return replace(choice, floor=known.floor(DOUBTFUL * (known.seconds.value + further) * best.rate))
 
     def _is_due(self, trial: _Option, best: _Option) -> bool:
         """Whether a draft that is not the best has waited long enough for what trying it costs."""
-        known = self._known[trial.choice.draft]
+        known = trial.known
         loss = known.catch_up_seconds + trial.seconds - trial.num_tokens / best.rate
         return known.idle_seconds * SHARE_TO_RISK >= loss * known.patience
 
@@ -106,8 +130,11 @@ class AdaptivePace:
         return list(takewhile(lambda option: option.worst_loss <= most, self._options(draft, known, limit)))
 
     def _options(self, draft: int, known: DraftEstimate, limit: int) -> Iterator[_Option]:
-        """Every length, the shortest first."""
+        """Every length, the shortest first; or the one tree."""
         plain, further = self._pass.line()
+        if isinstance(known, TreeEstimate):
+            yield from self._tree(draft, known, limit)
+            return
         each = known.seconds.value
         if not known.seconds.weight:
             first = UNKNOWN_COST * plain if known.first_seconds is None else known.first_seconds
@@ -117,28 +144,56 @@ class AdaptivePace:
             tokens = 1 + accepted
             seconds += known.catch_up_seconds * min(tokens / limit, 1.0)  # its share, if this goes on to the end
             worst_loss = known.catch_up_seconds + asked * (each + further)
-            yield _Option(Choice(draft, asked), tokens, seconds, worst_loss)
+            yield _Option(known, Choice(draft, asked), tokens, seconds, worst_loss)
+
+    def _tree(self, draft: int, known: TreeEstimate, limit: int) -> Iterator[_Option]:
+        """The tree that prices and what there is to lose allow, expected to be what trees were so far."""
+        plain, each = self._prices.seconds(1), known.seconds.value if known.was_asked else 0.0
+        losses = [self._prices.seconds(1 + nodes) - plain + nodes * each for nodes in range(1, self.most_nodes + 1)]
+        most = sum(loss <= self._credit * plain for loss in losses)
+        most = most if known.was_asked else min(most, FIRST_NODES)
+        if most < 1 or limit < 1:
+            return
+        nodes = max(min(round(known.nodes.value), most), 1)
+        choice = Choice(draft, min(limit, self.max_tokens), floors=[0.0] * most)
+        accepted = min(known.accepted.value, limit)
+        yield _Option(known, choice, 1 + accepted, plain + losses[nodes - 1], losses[nodes - 1])
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         num_missed = outcome.num_evaluated - 1 - outcome.num_proposed
         if num_missed <= FEW_BEHIND:  # not a prompt
-            self._pass.add(outcome.num_evaluated, outcome.level_seconds)
+            self._prices.add(outcome.num_evaluated, outcome.level_seconds)
+            if not choice.floors:
+                self._pass.add(outcome.num_evaluated, outcome.level_seconds)
         if self._pass.plain.weight:
             self._book(choice, outcome, num_missed <= FEW_BEHIND)
-        for draft, known in enumerate(self._known):
+        for draft, known in self._known:
             known.fade()
-            if choice.num_tokens and draft == choice.draft:
+            if choice.num_tokens and known is self._asked(choice):
                 known.learn(choice.num_tokens, outcome)
             else:
                 known.miss(outcome)
+                if choice.num_tokens and draft == choice.draft:  # asked for the other thing, it missed nothing
+                    known.num_behind = 0
+
+    def _asked(self, choice: Choice) -> DraftEstimate:
+        """What is known of the draft as it was asked."""
+        is_tree = len(choice.floors) > 0
+        return next(
+            known
+            for draft, known in self._known
+            if draft == choice.draft and isinstance(known, TreeEstimate) == is_tree
+        )
 
     def _book(self, choice: Choice, outcome: Outcome, is_measured: bool) -> None:
         plain, further = self._pass.line()
         num_tokens = 1 + outcome.num_accepted
         self._credit += SHARE_TO_RISK * num_tokens
         if choice.num_tokens:
-            known = self._known[choice.draft]
+            known = self._asked(choice)
             level_seconds = plain + further * outcome.num_proposed
+            if choice.floors:
+                level_seconds = self._prices.seconds(1 + outcome.num_proposed)
             # where the level was slower than it should be, so was the machine
             speed = level_seconds / outcome.level_seconds if is_measured else 1.0
             draft_seconds = outcome.draft_seconds * speed
@@ -150,18 +205,35 @@ class AdaptivePace:
         self._credit = max(min(self._credit, MOST_CREDIT), -FIRST_CREDIT)
 
 
-def paces(adaptive: bool, num_draft_tokens: Sequence[int], sets_floors: bool = True) -> list[Pace]:
+def paces(
+    adaptive: bool,
+    num_draft_tokens: Sequence[int],
+    sets_floors: bool = True,
+    growers: Collection[int] = (),
+    num_nodes: int | None = None,
+) -> list[Pace]:
     """The pace of every level that has a draft, the target's first.
 
     Args:
         adaptive: whether levels choose for themselves, and between all cheaper levels.
         num_draft_tokens: what each asks for otherwise.
         sets_floors: whether adaptive levels choose confidence thresholds too.
+        growers: the drafts that grow trees, the one below the target being 0.
+        num_nodes: the most of a tree; 0 is none. None leaves it to prices, and fixed lengths to chains.
     """
     if not adaptive:
-        return [FixedPace(number) for number in num_draft_tokens]
+        return [FixedPace(number, num_nodes or 0) for number in num_draft_tokens]
     count = len(num_draft_tokens)
-    return [AdaptivePace(count - index, sets_floors=sets_floors) for index in range(count)]
+    most = MAX_ADAPTIVE_NODES if num_nodes is None else num_nodes
+    return [
+        AdaptivePace(
+            count - index,
+            sets_floors=sets_floors,
+            growers=[draft - index for draft in growers if draft >= index] if most else (),
+            most_nodes=most,
+        )
+        for index in range(count)
+    ]
 
 
 def _best(options: Sequence[_Option], enough: float) -> _Option:

@@ -18,6 +18,8 @@ from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.through_text import ThroughText
 from mxconv.speculative.token_recycling import TokenRecycling
 
+TREE_KINDS = frozenset({"token-recycling", "prompt-lookup", "ngram"})  # of drafts that grow trees
+
 
 class Chain:
     """The levels of a hierarchy, and what of them outlives a run.

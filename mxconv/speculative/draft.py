@@ -2,27 +2,72 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mxconv.arrays import F32, F64
+from mxconv.model.tree import Tree
 from mxconv.speculative.statistics import LevelStatistics
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Tokens that may follow a context.
+    """Tokens that may follow a context: one behind another, or a tree.
 
     Args:
-        tokens: the guess, in order.
+        tokens: the guess, in order; of a tree, its nodes, parents before children.
         distributions: where the tokens were drawn at random, (vocab_size,) float64 each: what token i was drawn from.
             Empty where they were not; a verifier then takes each for certain, whatever produced it.
-        probabilities: the highest of the distribution that chose each token. Empty where the draft is no model of the
-            same tokens.
+        probabilities: the highest of the distribution that chose each token; of a tree, each node's own. Empty where
+            the draft is no model of the same tokens.
+        parents: of a tree: each node's parent among the nodes, or -1 where it follows the context; None is a chain.
+            Siblings carry different tokens, the likelier first.
     """
 
     tokens: list[int]
     distributions: list[F64] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
+    parents: Sequence[int] | None = None
+
+    @property
+    def depth(self) -> int:
+        """Tokens of the longest path."""
+        return len(self.tokens) if self.parents is None else self.rows(1).deepest
+
+    def rows(self, num_before: int) -> Tree:
+        """The rows of a pass over `num_before` tokens of the context, at least one, and the proposal behind them."""
+        parents = range(-1, len(self.tokens) - 1) if self.parents is None else self.parents
+        return Tree([*range(-1, num_before - 1), *(num_before + parent for parent in parents)])
+
+    @property
+    def chances(self) -> list[float]:
+        """What pace learns from: each token's probability, or of a tree that of each node's path."""
+        if self.parents is None:
+            return self.probabilities
+        chances: list[float] = []
+        for probability, parent in zip(self.probabilities, self.parents, strict=True):
+            chances.append(probability * (1.0 if parent < 0 else chances[parent]))
+        return chances
+
+    def with_tokens_below(self, vocab_size: int) -> "Proposal":
+        """A tree without the nodes whose token or ancestor a vocabulary lacks."""
+        assert self.parents is not None
+        places: dict[int, int] = {-1: -1}
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            if 0 <= token < vocab_size and parent in places:
+                places[node] = len(places) - 1
+        nodes = list(places)[1:]
+        return Proposal(
+            [self.tokens[node] for node in nodes],
+            [self.distributions[node] for node in nodes] if self.distributions else [],
+            [self.probabilities[node] for node in nodes] if self.probabilities else [],
+            [places[self.parents[node]] for node in nodes],
+        )
+
+    def children(self, node: int) -> list[int]:
+        """The nodes behind a node, or behind the context where it is -1."""
+        if self.parents is None:
+            return [node + 1] if node + 1 < len(self.tokens) else []
+        return [child for child, parent in enumerate(self.parents) if parent == node]
 
 
 class Draft(Protocol):
@@ -48,5 +93,24 @@ class Draft(Protocol):
         """See what the level above evaluated: `logits[i]` (num_tokens, vocab_size) follow `tokens[i]`.
 
         Called after every verification, rejected tokens included. Most drafts have no use for it.
+        """
+        ...
+
+
+@runtime_checkable
+class TreeDraft(Draft, Protocol):
+    """A draft that can say several things at once."""
+
+    def grow(self, context: Sequence[int], most_depth: int, floors: Sequence[float]) -> Proposal:
+        """The likeliest tree below a context.
+
+        Args:
+            context: all tokens so far, at least one.
+            most_depth: the most tokens of a path.
+            floors: the first node's path is at least as probable as the first of these, and so on; ascending. There
+                are at most as many nodes.
+
+        Returns:
+            A proposal with parents and, for each node, its own probability.
         """
         ...

@@ -13,11 +13,14 @@ import numpy as np
 
 from mxconv.arrays import F32, F64
 from mxconv.model.decoder import Decoder
+from mxconv.model.tree import MOST_ROWS
 from mxconv.speculative.acceptance import Acceptance
-from mxconv.speculative.draft import Draft, Proposal
+from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.pace import Choice, Outcome, Pace
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
+
+MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,12 @@ class Level:
         proposed = time.perf_counter()
         step, num_evaluated = self._verify(context, proposal)
         if self.drafts:
-            num_proposed, num_accepted = len(proposal.tokens), len(step.tokens) - 1
+            num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
             if choice.num_tokens:
-                self.drafts[choice.draft].statistics.count(choice.num_tokens, num_proposed, num_accepted)
+                statistics = self.drafts[choice.draft].statistics
+                statistics.count(choice.num_tokens, proposal.depth, num_accepted, num_nodes)
             seconds = proposed - begin, time.perf_counter() - proposed
-            self.pace.learn(
-                choice, Outcome(num_proposed, num_accepted, num_evaluated, *seconds, proposal.probabilities)
-            )
+            self.pace.learn(choice, Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances))
         return step
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
@@ -105,7 +107,11 @@ class Level:
 
     def _proposal(self, context: Sequence[int], choice: Choice) -> Proposal:
         """What the chosen draft proposes, before the first token that this level's vocabulary does not have."""
-        proposal = self.drafts[choice.draft].propose(context, choice.num_tokens, choice.floor)
+        draft = self.drafts[choice.draft]
+        if choice.floors and isinstance(draft, TreeDraft):
+            proposal = draft.grow(context, choice.num_tokens, choice.floors[:MOST_NODES])
+            return proposal.with_tokens_below(self.vocab_size)
+        proposal = draft.propose(context, choice.num_tokens, choice.floor)
         tokens = list(takewhile(lambda token: 0 <= token < self.vocab_size, proposal.tokens[: choice.num_tokens]))
         return Proposal(tokens, proposal.distributions[: len(tokens)], proposal.probabilities[: len(tokens)])
 
@@ -116,15 +122,24 @@ class Level:
             The step, and how many tokens the forward pass took in.
         """
         missing = self.session.align(context)
-        fed = [*missing, *proposal.tokens]
         with self.statistics.forward():
-            logits = self.session.feed(self.decoder, fed, len(proposal.tokens) + 1)[:, : self.vocab_size]
+            logits = self._evaluate(missing, proposal)[:, : self.vocab_size]
             verdict = self.acceptance.judge(logits, proposal, len(context))
-        num_tokens = len(verdict.tokens)
-        self.session.rewind(len(context) + num_tokens - 1)
+        self.session.keep(len(context), verdict.path)
         for draft in self.drafts:
             draft.observe([context[-1], *proposal.tokens], logits)
-        return Step(verdict.tokens, logits[:num_tokens], verdict.distributions), len(fed)
+        rows = [0, *(node + 1 for node in verdict.path)]
+        return Step(verdict.tokens, logits[rows], verdict.distributions), len(missing) + len(proposal.tokens)
+
+    def _evaluate(self, missing: Sequence[int], proposal: Proposal) -> F32:
+        """The logits behind the context and behind every proposed token, of one pass over them all."""
+        num_rows = len(proposal.tokens) + 1
+        if proposal.parents is None:
+            return self.session.feed(self.decoder, [*missing, *proposal.tokens], num_rows)
+        if num_before := max(len(missing) + len(proposal.tokens) - MOST_ROWS, 0):  # a tree has no more rows
+            self.session.feed(self.decoder, missing[:num_before], 1)
+        missing = missing[num_before:]
+        return self.session.feed(self.decoder, [*missing, *proposal.tokens], num_rows, proposal.rows(len(missing)))
 
 
 def top_probability(logits: F32) -> float:

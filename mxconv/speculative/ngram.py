@@ -1,15 +1,16 @@
 """A draft that is a table: the most frequent next token of what `mxconv train ngram` counted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mxconv.arrays import F32
 from mxconv.checkpoint.ngram_table import NgramTable
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.tree_growth import grow_best_first
 
 
 class NgramDraft:
-    """A chain of best next tokens, each looked up behind the one before.
+    """Best next tokens, each looked up behind the one before: a chain, or a tree with those of shorter contexts.
 
     Args:
         statistics: what it did.
@@ -34,6 +35,21 @@ class NgramDraft:
                 tokens.append(token)
                 last = [*last[-1:], token]
         return Proposal(tokens)
+
+    def grow(self, context: Sequence[int], most_depth: int, floors: Sequence[float]) -> Proposal:
+        """A tree of what the table says behind two tokens, behind one, and behind none."""
+        with self.statistics.forward():
+            return grow_best_first(tuple(context[-2:]), self._continuations, most_depth, floors)
+
+    def _continuations(self, last: tuple[int, ...]) -> Iterator[tuple[int, float, tuple[int, ...]]]:
+        """Different tokens; a shorter context's has the share that the longer ones' leave."""
+        left, said = 1.0, set()
+        for length in range(len(last), -1, -1):
+            token, probability = self.table.best(last[len(last) - length :])
+            if token not in said:
+                yield token, left * probability, (*last[-1:], token)
+                left *= 1 - probability
+                said.add(token)
 
     def observe(self, tokens: Sequence[int], logits: F32) -> None:
         """The table is fixed."""

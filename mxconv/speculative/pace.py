@@ -9,12 +9,14 @@ from typing import Protocol
 class Choice:
     """Ask `num_tokens` of the level's draft number `draft`; 0 tokens: decode plainly.
 
-    `floor` is what `Draft.propose` takes: how improbable a proposal may become before the draft stops.
+    `floor` is what `Draft.propose` takes: how improbable a proposal may become before the draft stops. With `floors` it
+    is asked for a tree, as deep as `num_tokens`, by `TreeDraft.grow`.
     """
 
     draft: int
     num_tokens: int
     floor: float | None = None
+    floors: Sequence[float] = ()
 
 
 PLAIN = Choice(0, 0)
@@ -25,12 +27,13 @@ class Outcome:
     """What became of a choice.
 
     Args:
-        num_proposed: by the draft, at most as many as it was asked for.
+        num_proposed: by the draft, at most as many as it was asked for; of a tree, all nodes.
         num_accepted: of these.
         num_evaluated: tokens that the level's forward pass took in.
         draft_seconds: until the draft had proposed.
         level_seconds: of the level's own pass and judgement.
-        probabilities: of the proposed tokens in the draft's opinion, as `Proposal` has them.
+        probabilities: of the proposed tokens in the draft's opinion, as `Proposal` has them; of a tree, those of each
+            node's whole path.
     """
 
     num_proposed: int
@@ -51,12 +54,13 @@ class Pace(Protocol):
 
 @dataclass(frozen=True)
 class FixedPace:
-    """Always the same number, of the next level."""
+    """Always the same number, of the next level; with `num_nodes`, a tree of so many if that level grows trees."""
 
     num_tokens: int
+    num_nodes: int = 0
 
     def choose(self, limit: int) -> Choice:
-        return Choice(0, min(self.num_tokens, limit))
+        return Choice(0, min(self.num_tokens, limit), floors=(0.0,) * self.num_nodes)
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         pass

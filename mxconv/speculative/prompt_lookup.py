@@ -3,13 +3,18 @@
 It costs microseconds and is right where text repeats itself: code being edited, a document being quoted, lists.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 
 from mxconv.arrays import F32
 from mxconv.errors import ModelError
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.tree_growth import grow_best_first
+
+Places = tuple[tuple[int, int], ...]  # in the text, and how many tokens before agree
+# that a token stands behind an n-gram of 1, 2, ... tokens; the pace learns by how much this is wrong
+TRUST = (0.3, 0.5, 0.7, 0.8, 0.85, 0.9)
 
 
 class PromptLookup:
@@ -52,6 +57,32 @@ class PromptLookup:
             self._follow(context)
             tokens = self._continuation(num_tokens)
         return Proposal(tokens)
+
+    def grow(self, context: Sequence[int], most_depth: int, floors: Sequence[float]) -> Proposal:
+        """A tree of what followed the end's n-grams of every length, the longer ones' continuations first.
+
+        A node's probability follows from the length of the n-gram that it stands behind, its own path counted.
+        """
+        with self.statistics.forward():
+            self._follow(context)
+            return grow_best_first(self._places(), self._continuations, most_depth, floors)
+
+    def _places(self) -> tuple[tuple[int, int], ...]:
+        """Where the text went on after the end's n-grams, and the length of each."""
+        found = ((self._ends.get(tuple(self._tokens[-n:])), n) for n in self._lengths(len(self._tokens)))
+        return tuple((begin, n) for begin, n in found if begin is not None)
+
+    def _continuations(self, places: Places) -> Iterator[tuple[int, float, Places]]:
+        """The tokens at some places, each with those of the places where it stands, moved on by one."""
+        by_token: dict[int, list[tuple[int, int]]] = {}
+        for place, length in places:
+            if place < len(self._tokens):
+                by_token.setdefault(self._tokens[place], []).append((place, length))
+        left = 1.0
+        for token, own in by_token.items():
+            chance = TRUST[min(own[0][1], len(TRUST)) - 1]
+            yield token, left * chance, tuple((place + 1, length + 1) for place, length in own)
+            left *= 1 - chance
 
     def observe(self, tokens: Sequence[int], logits: F32) -> None:
         """The context says it all."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
+from mxconv.model.tree import Tree
 
 
 class Session:
@@ -31,15 +32,26 @@ class Session:
         self.rewind(length)
         return list(context[length:])
 
-    def feed(self, decoder: Decoder, tokens: Sequence[int], num_logits: int) -> F32:
+    def feed(self, decoder: Decoder, tokens: Sequence[int], num_logits: int, tree: Tree | None = None) -> F32:
         """Evaluate tokens behind those in the cache.
+
+        Args:
+            decoder: the model.
+            tokens: the rows of the pass.
+            num_logits: of how many of the last.
+            tree: where they hang; None makes them a chain. Behind a tree, `keep` a path before anything else.
 
         Returns:
             (num_logits, vocab_size): the logits of the last tokens.
         """
-        logits = decoder.forward(tokens, self.cache, last_only=num_logits == 1)
+        logits = decoder.forward(tokens, self.cache, num_logits == 1, tree)
         self.tokens += tokens
         return logits[-num_logits:]
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Of the rows behind the first `start` tokens, keep those of one path and forget the others."""
+        self.cache.keep(start, rows)
+        self.tokens[start:] = [self.tokens[start + row] for row in rows]
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""

@@ -15,6 +15,7 @@ class LevelStatistics:
     num_proposed: int = 0
     num_accepted: int = 0
     num_asked: int = 0  # tokens that the level above asked for
+    num_nodes: int = 0  # proposed, all branches of trees counted; `num_proposed` counts their longest paths
     seconds: float = 0.0  # in this level's own forward passes
     proposed_by_position: list[int] = field(default_factory=list)  # [i]: proposals with a token at place i
     accepted_by_position: list[int] = field(default_factory=list)  # [i]: those of which it was accepted
@@ -31,8 +32,16 @@ class LevelStatistics:
         accepted = self.accepted_by_position + [0] * len(self.proposed_by_position)
         return [mine / of for mine, of in zip(accepted, self.proposed_by_position, strict=False)]
 
-    def count(self, num_asked: int, num_proposed: int, num_accepted: int) -> None:
-        """One proposal of this level and what became of it; called by the level above."""
+    def count(self, num_asked: int, num_proposed: int, num_accepted: int, num_nodes: int | None = None) -> None:
+        """One proposal of this level and what became of it; called by the level above.
+
+        Args:
+            num_asked: tokens that it was asked for.
+            num_proposed: tokens of its proposal; of a tree, of the longest path.
+            num_accepted: of these.
+            num_nodes: of a tree; None where it is a chain.
+        """
+        self.num_nodes += num_proposed if num_nodes is None else num_nodes
         self.num_asked += num_asked
         self.num_proposed += num_proposed
         self.num_accepted += num_accepted

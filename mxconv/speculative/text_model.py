@@ -37,6 +37,7 @@ class Options(TypedDict, total=False):
         drafts: names of the package's levels that draft, outermost first; all. Empty decodes plainly.
         num_draft_tokens: one number for all drafts or one each, or "auto"; what the manifest says.
         confidence: likewise; a draft stops when it is less sure.
+        tree: the most nodes of a look-up's tree, "chain" for none, "auto" for what pays where lengths are "auto".
         temperature: 0, the most likely token always.
         top_k: 0, off.
         top_p: 1, off.
@@ -49,6 +50,7 @@ class Options(TypedDict, total=False):
     drafts: Sequence[str] | None
     num_draft_tokens: Sequence[int] | Literal["auto"] | None
     confidence: Sequence[float] | None
+    tree: int | Literal["auto", "chain"]
     temperature: float
     top_k: int
     top_p: float
@@ -152,9 +154,10 @@ class TextModel:
         """The levels that take part, linked; the same object for the same levels, so that it keeps what it learns."""
         names = options.get("drafts")
         lengths, confidence = options.get("num_draft_tokens"), options.get("confidence")
-        key = repr((names, lengths, confidence))
+        tree = options.get("tree", "auto")
+        key = repr((names, lengths, confidence, tree))
         if key not in self._hierarchies:
-            self._hierarchies[key] = Hierarchy(self._levels(names), lengths, confidence)
+            self._hierarchies[key] = Hierarchy(self._levels(names), lengths, confidence, tree)
         return self._hierarchies[key]
 
     def _levels(self, drafts: Sequence[str] | None) -> list[LoadedLevel]:

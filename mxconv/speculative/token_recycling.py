@@ -1,6 +1,6 @@
 """A draft made of leftovers: the candidates that the level above last had for the place after each token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -8,6 +8,7 @@ from mxconv.arrays import F32, I32
 from mxconv.errors import ModelError
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.tree_growth import grow_best_first
 
 BLOCK = 64  # logits of which only the greatest is looked at first
 
@@ -15,8 +16,8 @@ BLOCK = 64  # logits of which only the greatest is looked at first
 class TokenRecycling:
     """An adjacency matrix of tokens, refilled with every verification and kept from one prompt to the next.
 
-    Row t holds the best candidates for what follows token t, from the last logits that followed it; a proposal is the
-    chain of best ones. The paper drafts a tree from all candidates; verification here takes one chain.
+    Row t holds the best candidates for what follows token t, from the last logits that followed it. A proposal is the
+    chain of best ones, or a tree of all. The paper's tree has a fixed shape; here the likeliest nodes are its nodes.
 
     Args:
         statistics: what it did.
@@ -57,6 +58,18 @@ class TokenRecycling:
                 last = int(self.candidates[last, 0])
                 tokens.append(last)
         return Proposal(tokens)
+
+    def grow(self, context: Sequence[int], most_depth: int, floors: Sequence[float]) -> Proposal:
+        """The likeliest tree of candidates behind the last token."""
+        with self.statistics.forward():
+            return grow_best_first(context[-1], self._continuations, most_depth, floors)
+
+    def _continuations(self, last: int) -> Iterator[tuple[int, float, int]]:
+        if 0 <= last < len(self.candidates):
+            for token, probability in zip(
+                self.candidates[last].tolist(), self.probabilities[last].tolist(), strict=True
+            ):
+                yield token, probability, token
 
     def observe(self, tokens: Sequence[int], logits: F32) -> None:
         """Replace the rows of these tokens; of a token that stands there twice, the later logits count."""

@@ -141,7 +141,9 @@ def test_decode_compares_activations_sweeps_and_draws(
     outcome = run(*arguments, "--json")
     assert outcome.exit_code == 0, outcome.stderr
     names = [row["strategy"] for row in outcome.json["results"]]
-    assert names == ["greedy", "mxfp4", "mxfp4 (fp32)", "prompt-lookup", "hierarchy", "auto"]
+    assert names == [
+        *("greedy", "mxfp4", "mxfp4 (fp32)", "prompt-lookup", "prompt-lookup (trees)", "hierarchy", "auto")
+    ]
     sweep = outcome.json["sweep"]
     assert (sweep["level"], sweep["num_draft_tokens"], sweep["confidence"]) == ("mxfp4", [1, 4], [0.0, 0.9])
     assert "confidence 0.9" in outcome.stderr

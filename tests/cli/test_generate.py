@@ -18,6 +18,7 @@ LEVEL_KEYS = {
     "name",
     "num_forwards",
     "num_proposed",
+    "num_nodes",
     "num_accepted",
     "acceptance_rate",
     "acceptance_by_position",
@@ -123,6 +124,18 @@ def test_draft_lengths_and_thresholds_reach_the_levels(run: Any, package: Path) 
             assert result["levels"][1]["num_proposed"] < result["rounds"]
 
 
+def test_trees_of_look_ups_change_nothing_but_the_nodes(run: Any, package: Path) -> None:
+    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 40, "--levels", "target", "--json"]
+    expected = run(*arguments).json["results"][0]["token_ids"]
+    for tree in ("chain", "12", "auto"):
+        outcome = run(*arguments, "--draft", "token-recycling,confidence=0", "--tree", tree, "--check")
+        assert outcome.exit_code == 0
+        (result,) = outcome.json["results"]
+        assert result["token_ids"] == expected and result["identical_to_target"]
+        nodes, proposed = result["levels"][1]["num_nodes"], result["levels"][1]["num_proposed"]
+        assert nodes > proposed if tree == "12" else nodes == proposed  # lengths are given: auto is chains
+
+
 REFUSED_USAGE = {
     "neither prompt nor prompts": ([], "give either --prompt or --prompts"),
     "both": (["--prompt", "a", "--prompts", "b"], "give either --prompt or --prompts"),
@@ -133,6 +146,11 @@ REFUSED_USAGE = {
     "too many tokens": (
         ["--prompt", "a", "--num-draft-tokens", "4,65"],
         "--num-draft-tokens: '4,65'; numbers from 1 to 64 are required.",
+    ),
+    "a tree of words": (["--prompt", "a", "--tree", "oak"], "--tree: 'oak'; auto, chain or a number from 1 to 63 is"),
+    "a tree that is too large": (
+        ["--prompt", "a", "--tree", "64"],
+        "--tree: '64'; auto, chain or a number from 1 to 63",
     ),
     "a threshold above 1": (["--prompt", "a", "--confidence", "1.5"], "--confidence: '1.5'; numbers from 0 to 1 are"),
     "no number": (["--prompt", "a", "--confidence", "nan"], "--confidence: 'nan'; numbers from 0 to 1 are required."),

@@ -4,18 +4,22 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from native_models import DRAFTS, TARGETS, native_copy, with_format
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from mxconv.codecs.float16 import BF16, FP16, FloatFormat
+from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.engine import choose_engine
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.matrices import Matrices
 from mxconv.model.weights import Weights
 
 torch.set_num_threads(1)  # tiny models: threads cost more than they bring
@@ -173,3 +177,17 @@ def shared_oracle(shared_folder: Path) -> Oracle:
     dtype = json.loads(config_path.read_text())["torch_dtype"]
     weights = weights_of(torch_model, {"bfloat16": BF16, "float16": FP16}[dtype])
     return Oracle(Decoder(ModelConfig.from_file(config_path), weights, shared_folder.name), weights, torch_model)
+
+
+@pytest.fixture(scope="session")
+def native(tiny_oracle: Callable[[str], Any]) -> Callable[..., Decoder]:
+    """Makes (once) a tiny model of an architecture in a format, on an implementation and a number of threads."""
+
+    @cache
+    def make(architecture: str, float_format: str, form: str, implementation: str, num_threads: int) -> Decoder:
+        oracle = tiny_oracle(architecture)
+        weights = with_format(oracle.weights, FORMATS[float_format])
+        matrices = Matrices(choose_engine(implementation, num_threads))
+        return native_copy(oracle.decoder.config, weights, matrices, (TARGETS | DRAFTS)[form])
+
+    return make

@@ -34,7 +34,7 @@ def test_what_is_written_is_read_back_while_the_cache_grows() -> None:
     written = np.concatenate([append(cache, num_tokens) for num_tokens in (1, 1, 3, 20, 1)], axis=1)
     assert (cache.length, cache.capacity) == (26, 32)
     for layer in range(2):
-        keys, values = cache.read(layer, 2, 26)
+        keys, values = cache.read(layer, range(2, 26))
         assert (keys == written[layer, 2:26].transpose(1, 0, 2)).all()
         assert (values == -keys).all()
 
@@ -45,7 +45,7 @@ def test_tokens_behind_the_truncated_length_are_overwritten() -> None:
     append(cache, 4)
     cache.truncate(5)
     new = append(cache, 2)
-    keys, _ = cache.read(0, 0, cache.length)
+    keys, _ = cache.read(0, range(cache.length))
     assert (keys == np.concatenate([kept[0], new[0]]).transpose(1, 0, 2)).all()
 
 

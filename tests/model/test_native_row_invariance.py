@@ -2,17 +2,16 @@
 
 import random
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_models import DRAFTS, TARGETS, convert, dense, native_copy, values_of, with_format
+from native_models import DRAFTS, TARGETS, convert, dense, values_of, with_format
 from row_invariance import WIDTHS, assert_invariant, assert_same_bits, logits_after_rollback, logits_in_steps
 
-from mxconv.codecs.float16 import FORMATS, FP16
+from mxconv.codecs.float16 import FP16
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.cache import KVCache
@@ -26,20 +25,6 @@ IMPLEMENTATIONS = native_names()
 THREADS = (1, 2, 3)
 
 pytestmark = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
-
-
-@pytest.fixture(scope="session")
-def native(tiny_oracle: Callable[[str], Any]) -> Callable[..., Decoder]:
-    """Makes (once) a tiny model of an architecture in a format, on an implementation and a number of threads."""
-
-    @cache
-    def make(architecture: str, float_format: str, form: str, implementation: str, num_threads: int) -> Decoder:
-        oracle = tiny_oracle(architecture)
-        weights = with_format(oracle.weights, FORMATS[float_format])
-        matrices = Matrices(choose_engine(implementation, num_threads))
-        return native_copy(oracle.decoder.config, weights, matrices, (TARGETS | DRAFTS)[form])
-
-    return make
 
 
 def text(seed: int = 3, length: int = NUM_TOKENS) -> list[int]:
@@ -128,7 +113,7 @@ def tree_logits(decoder: Any, prompt: list[int], tree: list[int], parents: list[
     branches = [branch_of(parents, node) for node in range(len(tree))]
     parts = []
     for nodes in (range(num_first), range(num_first, len(tree))):
-        angles = [decoder.rotary.rotations(len(prompt) + len(branches[node]) - 1, 1) for node in nodes]
+        angles = [decoder.rotary.rotations([len(prompt) + len(branches[node]) - 1]) for node in nodes]
         cosines, sines = (np.concatenate([angle[i][:, 0] for angle in angles]) for i in (0, 1))
         masks = np.array([sum(1 << n for n in branches[node]) for node in nodes], np.uint64)
         x = decoder.embedding.rows(np.array([tree[node] for node in nodes]))

@@ -31,6 +31,7 @@ from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
 from mxconv.model.distribution import Sampling, distribution
 from mxconv.model.loader import LoadedLevel
+from mxconv.model.tree import Tree
 from mxconv.speculative.acceptance import CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Draft, Proposal
@@ -61,7 +62,7 @@ def test_greedy_tokens_stand_up_to_the_first_that_is_not_the_most_likely(case: t
     best = [row.tolist().index(row.max()) for row in logits]
     num_right = next((i for i, token in enumerate(proposed) if token != best[i]), len(proposed))
     verdict = GreedyAcceptance().judge(logits, Proposal(proposed), 5)
-    assert verdict == Verdict(best[: num_right + 1])
+    assert verdict == Verdict(best[: num_right + 1], path=list(range(num_right)))
 
 
 # coupled
@@ -75,7 +76,7 @@ def test_coupled_tokens_are_draws_whose_noise_is_that_of_their_position(
     drawn = [gumbel_max(distribution(row, sampling), seed, position + i) for i, row in enumerate(logits)]
     num_right = next((i for i, token in enumerate(proposed) if token != drawn[i]), len(proposed))
     verdict = CoupledAcceptance(sampling, seed).judge(logits, Proposal(proposed), position)
-    assert verdict == Verdict(drawn[: num_right + 1])
+    assert verdict == Verdict(drawn[: num_right + 1], path=list(range(num_right)))
 
 
 @given(st.integers(0, MAX_SEED), st.integers(0, 1000), st.integers(1, 500))
@@ -175,7 +176,9 @@ class Markov:
     def config(self) -> Any:
         return tiny_config(64, num_layers=1, vocab_size=len(self.table))
 
-    def forward(self, tokens: Sequence[int], cache: KVCache, last_only: bool = False) -> np.ndarray:
+    def forward(
+        self, tokens: Sequence[int], cache: KVCache, last_only: bool = False, tree: Tree | None = None
+    ) -> np.ndarray:
         cache.reserve(len(tokens))
         cache.advance(len(tokens))
         return self.table[list(tokens[-1:] if last_only else tokens)]
@@ -340,7 +343,8 @@ class AcceptsAll(RejectionAcceptance):
     def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
         verdict = super().judge(logits, Proposal([]), position)
         *_, last = [distribution(row, self.sampling) for row in logits]
-        return Verdict([*proposal.tokens, self._draw(last)], [*proposal.distributions, verdict.distributions[0]])
+        path = list(range(len(proposal.tokens)))
+        return Verdict([*proposal.tokens, self._draw(last)], [*proposal.distributions, verdict.distributions[0]], path)
 
 
 class DrawsAnewWithoutSubtracting(RejectionAcceptance):
@@ -362,9 +366,9 @@ class SwapsTheRatio(RejectionAcceptance):
         for token, ours, theirs in zip(proposal.tokens, shares, proposal.distributions, strict=False):
             if self.random.random() * ours[token] >= theirs[token]:
                 left = np.maximum(ours - theirs, 0)
-                return Verdict([*tokens, self._draw(left)], shares[: len(tokens) + 1])
+                return Verdict([*tokens, self._draw(left)], shares[: len(tokens) + 1], list(range(len(tokens))))
             tokens.append(token)
-        return Verdict([*tokens, self._draw(shares[-1])], shares)
+        return Verdict([*tokens, self._draw(shares[-1])], shares, list(range(len(tokens))))
 
 
 class DoesNotSayWhatItDrewFrom(RejectionAcceptance):
@@ -372,7 +376,8 @@ class DoesNotSayWhatItDrewFrom(RejectionAcceptance):
 
     def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
         verdict = super().judge(logits, proposal, position)
-        return Verdict(verdict.tokens, [*proposal.distributions, *verdict.distributions][: len(verdict.tokens)])
+        passed_on = [*proposal.distributions, *verdict.distributions][: len(verdict.tokens)]
+        return Verdict(verdict.tokens, passed_on, verdict.path)
 
 
 @pytest.mark.parametrize("rule", [AcceptsAll, DrawsAnewWithoutSubtracting, SwapsTheRatio, DoesNotSayWhatItDrewFrom])

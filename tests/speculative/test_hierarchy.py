@@ -351,7 +351,7 @@ class Watched:
 
 def cache_bytes(cache: KVCache) -> list[bytes]:
     """Every valid key and value."""
-    return [part.tobytes() for layer in range(cache.num_layers) for part in cache.read(layer, 0, cache.length)]
+    return [part.tobytes() for layer in range(cache.num_layers) for part in cache.read(layer, range(cache.length))]
 
 
 def fresh_cache_bytes(decoder: Decoder, tokens: list[int]) -> list[bytes]:
@@ -434,9 +434,9 @@ class AcceptsOneTooMany(Level):
         return step, num_evaluated
 
 
-def keep_rejected_keys(session: Session, length: int) -> None:
+def keep_rejected_keys(session: Session, start: int, rows: Sequence[int]) -> None:
     """Another: only the names of the rejected tokens are taken back, their keys and values stay."""
-    del session.tokens[length:]
+    del session.tokens[start + len(rows) :]
 
 
 class LeavesDraftKeys(Level):
@@ -453,7 +453,8 @@ def test_a_level_that_accepts_one_token_too_many_is_found_out(monkeypatch: pytes
 
 
 def test_a_session_that_keeps_rejected_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "rewind", keep_rejected_keys)
+    monkeypatch.setattr(Session, "keep", keep_rejected_keys)
+    monkeypatch.setattr(Session, "rewind", lambda session, length: keep_rejected_keys(session, length, []))
     with pytest.raises(AssertionError):
         assert_lossless(Hierarchy([target_level(), noisy_copy(noise=10)], [4], [0.0]), PROMPT, 8)
 

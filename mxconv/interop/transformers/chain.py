@@ -38,7 +38,7 @@ class DraftLevels:
         confidence: Sequence[float] | None = None,
     ) -> None:
         self._levels = [levels[0], *map(_with_a_cache_of_its_own, levels[1:])]
-        settled = Hierarchy(self._levels, num_draft_tokens, confidence)
+        settled = Hierarchy(self._levels, num_draft_tokens, confidence, "chain")  # torch evaluates no trees
         self._chain = Chain(self._levels, settled.paces, settled.confidence)
 
     def begin(self) -> "DraftChain":

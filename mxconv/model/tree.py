@@ -1,0 +1,80 @@
+"""Rows of a pass that continue one text in several ways: a tree of tokens below the end of what the cache holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from mxconv.arrays import U64
+from mxconv.errors import ModelError
+
+MOST_ROWS = 64  # of a tree: a row's path is a word of 64 bits to the native pass
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Where each row of a pass hangs.
+
+    Args:
+        parents: of each row, an earlier row, or -1 for the end of what the cache holds.
+
+    Raises:
+        ModelError: no rows, more than 64 that are no chain, or a parent that is not an earlier row.
+    """
+
+    parents: Sequence[int]
+
+    def __post_init__(self) -> None:
+        for row, parent in enumerate(self.parents):
+            if not -1 <= parent < row:
+                raise ModelError(
+                    f"tree: the parent of row {row} is {parent}; an earlier row, or -1, is required. "
+                    "Put parents before their children."
+                )
+        if not self.parents:
+            raise ModelError("tree: 0 rows; at least one is required.")
+        if len(self.parents) > MOST_ROWS and not self.is_chain:
+            raise ModelError(f"tree: {len(self.parents)} rows; at most {MOST_ROWS} are evaluated in a pass. Cut it.")
+
+    @classmethod
+    def chain(cls, num_rows: int) -> "Tree":
+        """Every row behind the one before."""
+        return cls(range(-1, num_rows - 1))
+
+    @cached_property
+    def is_chain(self) -> bool:
+        return all(parent == row - 1 for row, parent in enumerate(self.parents))
+
+    @cached_property
+    def depths(self) -> list[int]:
+        """Of each row: how many rows of the tree stand before it on its path."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return depths
+
+    @property
+    def deepest(self) -> int:
+        return max(self.depths)
+
+    def path(self, row: int) -> list[int]:
+        """The rows from the top down to this one, itself included."""
+        rows = []
+        while row >= 0:
+            rows.append(row)
+            row = self.parents[row]
+        return rows[::-1]
+
+    @cached_property
+    def masks(self) -> U64:
+        """(num_rows,) uint64: bit b of a row's mask says that row b is on its path."""
+        masks: list[int] = []
+        for row, parent in enumerate(self.parents):
+            masks.append(1 << row | (masks[parent] if parent >= 0 else 0))
+        return np.array(masks, np.uint64)
+
+    def is_path(self, rows: Sequence[int]) -> bool:
+        """Whether the rows lead from the top down, each below the one before."""
+        return all(self.parents[row] == parent for parent, row in pairwise([-1, *rows]))

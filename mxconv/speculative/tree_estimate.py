@@ -1,0 +1,49 @@
+"""What is known of a draft that is asked for trees: how many nodes a price leaves, and how many tokens they bring."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from mxconv.speculative.estimates import DraftEstimate, RunningMean
+from mxconv.speculative.pace import Outcome
+
+FIRST_NODES = 8  # of the first tree
+FIRST_TRUST, TRUST_WEIGHT = 0.8, 4.0  # accepted over expected by the draft's own probabilities, until it was seen
+LEAST_TRUST, MOST_TRUST = 0.05, 2.0
+
+
+@dataclass
+class TreeEstimate(DraftEstimate):
+    """A tree's nodes are those whose chance is worth their price, so its size follows from the price and the text.
+
+    `seconds` is of a node. A node's chance is the product of the draft's probabilities along its path, times a trust
+    that is learned: accepted tokens over the sum of all nodes' products.
+    """
+
+    nodes: RunningMean = field(default_factory=lambda: RunningMean(float(FIRST_NODES), weight=1.0))
+    accepted: RunningMean = field(default_factory=lambda: RunningMean(1.0, weight=1.0))
+    brought: RunningMean = field(default_factory=lambda: RunningMean(FIRST_TRUST, TRUST_WEIGHT))
+    promised: RunningMean = field(default_factory=lambda: RunningMean(1.0, TRUST_WEIGHT))
+
+    def fade(self) -> None:
+        super().fade()
+        for mean in (self.nodes, self.accepted, self.brought, self.promised):
+            mean.fade()
+
+    def learn(self, asked: int, outcome: Outcome) -> None:
+        """A round in which it was asked for a tree."""
+        self.nodes.add(outcome.num_proposed)
+        self.accepted.add(outcome.num_accepted)
+        self.brought.add(outcome.num_accepted)
+        self.promised.add(sum(outcome.probabilities))
+        self.seconds.add_seconds(outcome.draft_seconds / max(outcome.num_proposed, 1))
+        self.was_asked, self.num_behind, self.idle_seconds = True, 0, 0.0
+
+    @property
+    def trust(self) -> float:
+        ratio = self.brought.value / self.promised.value if self.promised.value else FIRST_TRUST
+        return min(max(ratio, LEAST_TRUST), MOST_TRUST)
+
+    def floors(self, prices: Sequence[float]) -> list[float]:
+        """The products of probabilities below which a node's chance is less than its price."""
+        return [price / self.trust for price in accumulate(prices, max)]

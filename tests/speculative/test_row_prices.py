@@ -1,0 +1,36 @@
+"""Prices of rows: lines between what was seen, never falling, and a slope for what was not."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mxconv.speculative.estimates import NARROW_SLOPE
+from mxconv.speculative.row_prices import RowPrices
+
+
+def test_widths_between_those_seen_lie_on_lines_and_wider_ones_follow_the_steepest() -> None:
+    prices = RowPrices()
+    for width, seconds in ((1, 1.0), (4, 1.3), (8, 2.1)):
+        prices.add(width, seconds)
+    assert [prices.seconds(width) for width in (1, 2, 4, 6, 8)] == pytest.approx([1.0, 1.1, 1.3, 1.7, 2.1])
+    assert prices.seconds(16) == pytest.approx(2.1 + 8 * 0.2)
+
+
+def test_before_anything_wide_was_seen_a_row_has_the_usual_price() -> None:
+    prices = RowPrices()
+    assert prices.seconds(3) == 0.0
+    prices.add(1, 2.0)
+    assert prices.seconds(11) == pytest.approx(2.0 + 10 * NARROW_SLOPE * 2.0)
+    prices.add(65, 900.0)  # a prompt
+    assert prices.seconds(64) < 10
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 10)), min_size=1, max_size=30))
+def test_more_rows_never_cost_less(passes: list[tuple[int, float]]) -> None:
+    prices = RowPrices()
+    for width, seconds in passes:
+        prices.add(width, seconds)
+    found = [prices.seconds(width) for width in range(1, 65)]
+    assert all(later >= earlier - 1e-9 for earlier, later in pairwise(found))

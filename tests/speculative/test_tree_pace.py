@@ -1,0 +1,102 @@
+"""The adaptive pace on a simulated machine with a draft that grows trees: as large as they pay, and none where not."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mxconv.speculative.adaptive_pace import AdaptivePace
+from mxconv.speculative.pace import Choice, Outcome
+
+NODE_SECONDS = 0.0005
+Price = Callable[[int], float]  # of a pass over so many rows, a plain one being 1
+
+
+def cheap(rows: int) -> float:
+    return 1 + 0.005 * (rows - 1)
+
+
+def dear(rows: int) -> float:
+    return 1 + 0.4 * (rows - 1)
+
+
+def cheap_up_to_eight(rows: int) -> float:
+    return 1 + 0.005 * (rows - 1) + 0.3 * max(rows - 8, 0)
+
+
+def run(
+    pace: AdaptivePace, price: Price, right: float, honest: bool = True, num_tokens: int = 1500
+) -> tuple[float, float]:
+    """Decode; each node's two continuations stand with chances `right` and half of what is left.
+
+    Returns:
+        Tokens a second, and nodes a round, of the later half.
+    """
+    random = np.random.default_rng(4)
+    told = right if honest else 0.99
+    seconds, tokens, nodes, rounds = 0.0, 0, 0, 0
+    pace.learn(Choice(0, 0), Outcome(0, 0, 20, 0.0, 4.0))
+    while tokens < num_tokens:
+        choice = pace.choose(num_tokens - tokens) if num_tokens > tokens + 1 else Choice(0, 0)
+        proposed, accepted, chances = 0, 0, []
+        if choice.floors:
+            chances = grown(told, len(choice.floors), choice.floors, choice.num_tokens)
+            proposed = len(chances)
+            accepted = sum(random.random() < right + (1 - right) / 2 for _ in range(depth_of(proposed)))
+        elif choice.num_tokens:
+            proposed = choice.num_tokens
+            while accepted < proposed and random.random() < right:
+                accepted += 1
+        took = price(1 + proposed)
+        pace.learn(choice, Outcome(proposed, accepted, 1 + proposed, NODE_SECONDS * proposed, took, chances))
+        if tokens > num_tokens / 2:
+            seconds += took + NODE_SECONDS * proposed
+            nodes, rounds = nodes + proposed, rounds + 1
+        tokens += 1 + accepted
+    return num_tokens / 2 / seconds, nodes / rounds
+
+
+def depth_of(num_nodes: int) -> int:
+    """Of a whole binary tree of so many nodes."""
+    return int(np.log2(num_nodes + 1)) if num_nodes else 0
+
+
+def grown(told: float, most: int, floors: object, most_depth: int) -> list[float]:
+    chances: list[float] = []
+    level = [1.0]
+    for _ in range(min(most_depth, 5)):
+        level = [chance * part for chance in level for part in (told, (1 - told) / 2)]
+        chances += level
+    assert isinstance(floors, list)
+    kept = sorted(chances, reverse=True)[:most]
+    return [chance for chance, floor in zip(kept, floors, strict=False) if chance >= floor]
+
+
+def test_trees_are_large_where_rows_are_cheap_and_stop_where_they_become_dear() -> None:
+    large = run(AdaptivePace(1, growers=[0]), cheap, 0.6)
+    knee = run(AdaptivePace(1, growers=[0]), cheap_up_to_eight, 0.6)
+    small = run(AdaptivePace(1, growers=[0]), dear, 0.6)
+    assert large[1] > knee[1] > small[1]
+    assert large[1] > 9 and 2 < knee[1] < 9 and small[1] < 2
+
+
+@pytest.mark.parametrize("price", [cheap, dear, cheap_up_to_eight])
+@pytest.mark.parametrize("honest", [True, False])
+def test_useless_trees_cost_no_more_than_a_few_percent(price: Price, honest: bool) -> None:
+    rate, _ = run(AdaptivePace(1, growers=[0]), price, 0.0 if honest else 0.001, honest)
+    assert rate > 0.95
+
+
+def test_a_pace_without_growers_asks_for_no_tree() -> None:
+    pace = AdaptivePace(1)
+    pace.learn(Choice(0, 0), Outcome(0, 0, 1, 0.0, 1.0))
+    for _ in range(50):
+        choice = pace.choose(100)
+        assert not choice.floors
+        pace.learn(choice, Outcome(choice.num_tokens, 0, 1 + choice.num_tokens, 0.001, 1.1))
+
+
+def test_a_tree_has_no_more_nodes_than_it_is_allowed() -> None:
+    pace = AdaptivePace(1, growers=[0], most_nodes=5)
+    _, nodes = run(pace, cheap, 0.6)
+    assert 1 < nodes <= 5
