@@ -2,8 +2,9 @@
 
     python examples/certify.py CHECKPOINT SAME_TOKENIZER OTHER_TOKENIZER PROMPTS.jsonl [NUM_PROMPTS]
 
-CHECKPOINT is converted to both codecs; the other two are small models that draft for it. The last hierarchy chooses its
-lengths and levels by measured times, so that no two runs of it draft alike.
+CHECKPOINT is converted to both codecs; the other two are small models that draft for it. Look-ups are there as chains
+and as trees of 16 nodes. The last two hierarchies choose lengths, levels and trees by measured times, so that no two
+runs of them draft alike.
 """
 
 import sys
@@ -38,16 +39,19 @@ MIXED = [
     [*own, small, table],
     [*own, stream, foreign, "prompt-lookup"],
 ]
-HIERARCHIES: list[tuple[list[str], Literal["auto"] | None]] = [(drafts, None) for drafts in (*ALONE, *MIXED)]
-HIERARCHIES += [([*own, small, table], "auto")]
+TREES = [["prompt-lookup"], [table], ["token-recycling"], [*own, small, "token-recycling"]]
+AUTO = [[*own, small, table], [*own, "token-recycling"]]
+Lengths, Trees = Literal["auto"] | None, int | Literal["auto", "chain"]
+HIERARCHIES: list[tuple[list[str], Lengths, Trees]] = [(drafts, None, "chain") for drafts in (*ALONE, *MIXED)]
+HIERARCHIES += [(drafts, None, 16) for drafts in TREES] + [(drafts, "auto", "auto") for drafts in AUTO]
 for codec in ("bsfp", "mxfp4"):
     with open_checkpoint(checkpoint) as source:
         convert(source, folder / codec, QuantizeOptions(codec=codec))
-    for drafts, lengths in HIERARCHIES:
+    for drafts, lengths, tree in HIERARCHIES:
         specs = [parse_draft(text) for text in drafts if text != "own"]
         levels = None if "own" in drafts else ["target"]
         with LoadedPackage(folder / codec, levels, drafts=specs) as loaded:
             for selection in (GREEDY, Selection(Sampling(temperature=0.8, top_p=0.95), seed=1)):
-                record = verify_decoding(loaded, Hierarchy(loaded.levels, lengths), prompts, 64, selection)
-                mode = f"{lengths or ''} {'greedy' if selection is GREEDY else 'coupled'}".strip()
+                record = verify_decoding(loaded, Hierarchy(loaded.levels, lengths, tree=tree), prompts, 64, selection)
+                mode = f"{'greedy' if selection is GREEDY else 'coupled'}, {lengths or 'fixed lengths'}, {tree}"
                 print(f"{codec} {mode}", " <- ".join(level.name for level in loaded.levels), record, flush=True)

@@ -90,7 +90,7 @@ def test_the_random_model_has_tinyllamas_shape_and_decodes(tmp_path: Path) -> No
 
 def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     lines = run(EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1").splitlines()
-    assert len(lines) == 2 * 2 * 14
+    assert len(lines) == 2 * 2 * 19
     for line in lines:
         assert line.endswith("num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0")
 

@@ -51,13 +51,17 @@ def page_data(question: Question, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lengths(question: Question, report: dict[str, Any]) -> list[float]:
-    """Where the sliders of draft tokens stand: as given, else at what the advice would draft, a depth each."""
+    """Where the sliders of draft tokens stand: as given, else at what the best advice of that depth would draft."""
     lengths = question.lengths(max(1, *(len(found) - 1 for found in question.strategies.values())))
-    advised = next((row for row in report["advice"]["choices"] if row["num_draft_tokens"]), None)
-    if question.num_draft_tokens is not None or advised is None:
+    if question.num_draft_tokens is not None:
         return lengths
-    own = [float(max(round(advised["num_drafted"]), 1)), *advised["num_draft_tokens"][1:]]
-    return own + lengths[len(own) :]
+    choices = report["advice"]["choices"]  # the fastest first
+    for depth in range(len(lengths)):
+        advised = next((row for row in choices if len(row["num_draft_tokens"]) > depth), None)
+        if advised is not None:
+            drafted = advised["num_draft_tokens"][depth] if depth else advised["num_drafted"]
+            lengths[depth] = float(max(round(drafted), 1))
+    return lengths
 
 
 def _hardware(hardware: Hardware) -> dict[str, Any]:
