@@ -10,6 +10,7 @@ from mxconv.conversion.survey import Survey
 from mxconv.errors import CheckpointError
 
 MAX_ALIGNMENT = 64
+RESERVED = "__metadata__"
 HEADER_BYTES = 192  # of a header without entries, padding included
 ENTRY_BYTES = 112  # of an entry: punctuation, the longest dtype, offsets below 10^20
 
@@ -61,9 +62,9 @@ def plan_layout(
         format_name: what the shards' metadata call their `format`; others' libraries ask for "pt".
 
     Raises:
-        CheckpointError: two arrays would have the same name.
+        CheckpointError: two arrays would have the same name, or one the name that safetensors keeps for itself.
     """
-    _check_unique([array.name for tensors in groups.values() for parts in tensors.values() for array in parts])
+    _check_names([array.name for tensors in groups.values() for parts in tensors.values() for array in parts])
     shards: list[Shard] = []
     arrays: dict[str, tuple[StoredArray, ...]] = {}
     indexes: dict[str, bytes] = {}
@@ -82,7 +83,12 @@ def plan_layout(
     return Layout(tuple(shards), arrays, indexes)
 
 
-def _check_unique(names: list[str]) -> None:
+def _check_names(names: list[str]) -> None:
+    if RESERVED in names:
+        raise CheckpointError(
+            f"tensor {RESERVED}: safetensors keeps this name for a file's metadata; another name is required. "
+            "Rename the tensor in the checkpoint."
+        )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise CheckpointError(

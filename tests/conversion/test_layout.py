@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packages import quantize
 
 from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
-from mxconv.conversion.layout import plan_layout
+from mxconv.conversion.layout import RESERVED, plan_layout
 from mxconv.errors import CheckpointError
 
 
@@ -68,6 +68,13 @@ def test_two_arrays_of_one_name_are_refused() -> None:
     )
 
 
+def test_the_name_of_a_files_metadata_is_no_tensors() -> None:
+    with pytest.raises(
+        CheckpointError, match=r"^tensor __metadata__: safetensors keeps this name .* Rename"
+    ):
+        plan_layout({"model": {"__metadata__": kept("__metadata__", 4)}}, 100)
+
+
 @pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 def test_a_checkpoint_with_a_tensor_of_the_name_of_an_array_is_refused(tmp_path: Path, codec: str) -> None:
     weights = np.ones((16, 32), ml_dtypes.bfloat16)
@@ -77,7 +84,10 @@ def test_a_checkpoint_with_a_tensor_of_the_name_of_an_array_is_refused(tmp_path:
     assert not (tmp_path / "p.partial").exists()
 
 
-@given(st.lists(st.tuples(st.text(min_size=1), st.integers(0, 3000)), unique_by=lambda part: part[0]))
+NAMES = st.text(min_size=1).filter(lambda name: name != RESERVED)
+
+
+@given(st.lists(st.tuples(NAMES, st.integers(0, 3000)), unique_by=lambda part: part[0]))
 def test_no_shard_of_several_tensors_is_longer_than_the_limit(parts: list[tuple[str, int]]) -> None:
     for shard in plan_layout({"model": {name: kept(name, size) for name, size in parts}}, 4000).shards:
         assert shard.num_bytes <= 4000 or len(shard.offsets) == 1
