@@ -69,9 +69,7 @@ def test_two_arrays_of_one_name_are_refused() -> None:
 
 
 def test_the_name_of_a_files_metadata_is_no_tensors() -> None:
-    with pytest.raises(
-        CheckpointError, match=r"^tensor __metadata__: safetensors keeps this name .* Rename"
-    ):
+    with pytest.raises(CheckpointError, match=r"^tensor __metadata__: safetensors keeps this name .* Rename"):
         plan_layout({"model": {"__metadata__": kept("__metadata__", 4)}}, 100)
 
 
