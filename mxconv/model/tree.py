@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -74,7 +73,3 @@ class Tree:
         for row, parent in enumerate(self.parents):
             masks.append(1 << row | (masks[parent] if parent >= 0 else 0))
         return np.array(masks, np.uint64)
-
-    def is_path(self, rows: Sequence[int]) -> bool:
-        """Whether the rows lead from the top down, each below the one before."""
-        return all(self.parents[row] == parent for parent, row in pairwise([-1, *rows]))

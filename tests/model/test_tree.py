@@ -74,8 +74,6 @@ def test_depths_paths_and_masks_say_the_same() -> None:
     assert tree.path(5) == [0, 2, 4, 5]
     for row in range(6):
         assert int(tree.masks[row]) == sum(1 << above for above in tree.path(row))
-        assert tree.is_path(tree.path(row))
-    assert not tree.is_path([0, 4])
     assert Tree.chain(3).is_chain and not tree.is_chain
 
 

@@ -1,11 +1,12 @@
 """A published number, and ours beside it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import mean, median
 from typing import Literal
 
 Kind = Literal["derived", "fitted", "copied"]
+COLUMNS = ("number", "published", "ours", "error", "kind")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class Section:
     title: str
     rows: Sequence[Row]
     note: str = ""
-    columns: Sequence[str] = field(default=("number", "published", "ours", "error", "kind"))
 
     @property
     def errors(self) -> list[float]:
@@ -60,6 +60,6 @@ class Section:
                 f"mean error {mean(self.errors):.1%}, median {median(self.errors):.1%}, worst {max(self.errors):.1%}"
             )
             lines += [f"{len(self.errors)} derived rows: {found}.", ""]
-        lines += [f"| {' | '.join(self.columns)} |", "|---" * len(self.columns) + "|"]
+        lines += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
         lines += [f"| {' | '.join(row.cells())} |" for row in self.rows]
         return "\n".join(lines) + "\n"
