@@ -72,7 +72,8 @@ class Decoder:
         tree = tree or Tree.chain(len(token_ids) or 1)
         ids = self._checked(token_ids, cache, tree)
         cache.reserve(len(ids))
-        rotations = self.rotary.rotations([cache.length + depth for depth in tree.depths])
+        start = cache.length - tree.num_cached
+        rotations = self.rotary.rotations([start + depth for depth in tree.depths[tree.num_cached :]])
         # weights may hold infinities and NaNs that somebody chose to keep: let them flow as IEEE says
         with np.errstate(over="ignore", invalid="ignore"):
             logits = self._evaluate(self.embedding.rows(ids), cache, rotations, tree, 1 if last_only else len(ids))
@@ -135,11 +136,14 @@ class Decoder:
                 f"{self.name}: token id {outside[0]}; ids from 0 to {self.config.vocab_size - 1} are required. "
                 "Use the tokenizer that belongs to the model."
             )
-        if len(tree.parents) != len(ids):
+        if tree.num_rows != len(ids):
+            raise ModelError(f"{self.name}: a tree of {tree.num_rows} rows; {len(ids)}, a token each, are required.")
+        if tree.num_cached > cache.length:
             raise ModelError(
-                f"{self.name}: a tree of {len(tree.parents)} rows; {len(ids)}, a token each, are required."
+                f"{self.name}: a tree of which {tree.num_cached} rows are evaluated; the {cache.length} that the cache "
+                "holds at most are required."
             )
-        num_positions = cache.length + 1 + max(tree.depths)
+        num_positions = cache.length - tree.num_cached + 1 + tree.deepest
         if num_positions > self.config.max_position_embeddings:
             raise ModelError(
                 f"{self.name}: {num_positions} positions; the model has "

@@ -87,7 +87,7 @@ class NativeDecoder(Decoder):
 
     def _evaluate(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], tree: Tree, num_logits: int) -> F32:
         logits = np.empty((num_logits, self.config.vocab_size), np.float32)
-        masks = (None, 0) if tree.is_chain else (tree.masks, cache.length)
+        masks = (None, 0) if tree.is_chain else (tree.masks[tree.num_cached :], cache.length - tree.num_cached)
         self.handle.forward(x, *_flat(rotations), *cache.arrays, cache.length, logits, *masks)
         return logits
 
