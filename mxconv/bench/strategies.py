@@ -2,7 +2,7 @@
 
 greedy              the target alone
 NAME                the target with one draft: the 4-bit copy, a small model, a look-up
-NAME (trees)        a look-up that proposes trees: as large as pays, or of a given number of nodes
+NAME (trees)        the same by trees: as large as pays, or of a given number of nodes
 NAME (fp32)         the same 4-bit draft multiplying float32 activations, for ML-SpecQD Table III
 hierarchy           all levels, where there is more than one draft
 auto                all levels, each choosing round by round what to ask of which
@@ -14,7 +14,7 @@ from typing import Literal
 
 from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedLevel
-from mxconv.speculative.chain import TREE_KINDS
+from mxconv.speculative.chain import growers
 from mxconv.speculative.hierarchy import Hierarchy
 
 GREEDY = "greedy"
@@ -40,14 +40,14 @@ def strategies_of(
     Args:
         levels: the target first.
         fp32_draft: the 4-bit level of the same name once more, by float32 arithmetic; it stands beside its sibling.
-        tree: as `Hierarchy` takes it; look-ups alone are there by chains in any case.
+        tree: as `Hierarchy` takes it; each draft alone is there by chains in any case.
     """
     target, *drafts = levels
     tree_lengths: Literal["auto"] | None = "auto" if tree == "auto" else None
     strategies = [Strategy(GREEDY, Hierarchy([target]))]
     for draft in drafts:
         strategies.append(Strategy(draft.name, Hierarchy([target, draft])))
-        if tree != "chain" and draft.record.kind in TREE_KINDS:
+        if tree != "chain" and growers([target, draft], 0):
             strategies.append(Strategy(f"{draft.name} (trees)", Hierarchy([target, draft], tree_lengths, tree=tree)))
         if fp32_draft is not None and draft.name == fp32_draft.name:
             same_tokens = replace(fp32_draft, tokenizer=draft.tokenizer)  # of one package, loaded twice

@@ -22,10 +22,12 @@ from typing import Protocol
 
 import numpy as np
 
-from mxconv.arrays import F32, F64
+from mxconv.arrays import F32, F64, I64
 from mxconv.model.distribution import Sampling, distribution
 from mxconv.model.sampling import greedy
 from mxconv.speculative.draft import Proposal
+from mxconv.speculative.guesses import SHARPNESS, Guesses
+from mxconv.speculative.top_tokens import top_tokens
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,20 @@ class Acceptance(Protocol):
         """
         ...
 
+    def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
+        """What a draft with these logits says at one position: several tokens, as siblings of a tree.
+
+        How many there are is decided before any of them is drawn.
+
+        Args:
+            logits: (vocab_size,) float32.
+            position: in the sequence, the prompt counted.
+            least: a token is less likely than this to be chosen and is left out.
+            most: tokens.
+            first: a token that the draft has chosen there already by this rule, and that is the first.
+        """
+        ...
+
 
 class GreedyAcceptance:
     """The lowest id among the most likely tokens."""
@@ -64,6 +80,10 @@ class GreedyAcceptance:
     def judge(self, logits: F32, proposal: Proposal, position: int) -> Verdict:
         choices = greedy(logits)
         return _walk(proposal, lambda node, _: int(choices[node + 1]))
+
+    def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
+        tokens, chances = top_tokens(logits[None] * np.float32(SHARPNESS), min(most, len(logits)))
+        return _at_least(least, tokens[0].tolist(), chances[0].tolist())
 
 
 class CoupledAcceptance:
@@ -83,13 +103,27 @@ class CoupledAcceptance:
 
     def draw(self, logits: F32, position: int) -> int:
         """The token of one position: argmax of log-probability plus noise, (vocab_size,) float32 in."""
+        support, scores = self._scores(logits, position)
+        return int(support[np.argmax(scores)])
+
+    def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
+        """In the order of the scores, which is that of draws without replacement."""
+        support, scores = self._scores(logits, position)
+        best = np.argpartition(-scores, min(most, len(scores) - 1))[:most]
+        best = best[np.argsort(-scores[best], kind="stable")]
+        with np.errstate(under="ignore"):
+            weights = np.exp((scores - scores[best[0]]) * SHARPNESS)
+        return _at_least(least, support[best].tolist(), (weights[best] / weights.sum()).tolist())
+
+    def _scores(self, logits: F32, position: int) -> tuple[I64, F64]:
+        """The tokens that may be drawn, ascending, and their log-probabilities plus noise."""
         shares = distribution(logits, self.sampling)
         (support,) = shares.nonzero()
         # a token's noise is that of its id in one stream, so models with padded vocabularies hear the same
         key = np.array([self.seed, position], np.uint64)
         noise = np.random.Generator(np.random.Philox(key=key)).random(support[-1] + 1)[support]
         with np.errstate(divide="ignore"):  # a noise of 0, once in 2^53, is minus infinity: never chosen
-            return int(support[np.argmax(np.log(shares[support]) - np.log(-np.log(noise)))])
+            return support, np.log(shares[support]) - np.log(-np.log(noise))
 
 
 class RejectionAcceptance:
@@ -120,6 +154,24 @@ class RejectionAcceptance:
                 path.append(node)
         return Verdict(tokens, distributions, path)
 
+    def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
+        """Draws without replacement, as many as the distribution has tokens that are likely enough.
+
+        A draw's chance is taken to be the share of the token that has its rank.
+        """
+        shares = distribution(logits, self.sampling)
+        ranked = -np.partition(-shares, min(most, len(shares) - 1))
+        chances = np.sort(ranked[:most])[::-1]
+        chances = chances[(chances > 0) & (chances >= least)]
+        if not len(chances):
+            return Guesses([], [], shares)
+        left = shares if first is None else _without(shares, [first])
+        tokens = [] if first is None else [first]
+        while len(tokens) < len(chances) and left.any():
+            tokens.append(self._draw(left))
+            left = _without(shares, tokens)
+        return Guesses(tokens, chances[: len(tokens)].tolist(), shares)
+
     def _first_that_stands(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
         """The sibling that is accepted, or None; and what is then left of our distribution to draw from."""
         left = ours
@@ -141,6 +193,12 @@ class RejectionAcceptance:
         cumulative = weights.cumsum()
         token = int(cumulative.searchsorted(self.random.random() * cumulative[-1], side="right"))
         return min(token, int(weights.nonzero()[0][-1]))  # the product may round up to the last sum
+
+
+def _at_least(least: float, tokens: list[int], chances: list[float]) -> Guesses:
+    """Those of the tokens, likeliest first, that are likely enough."""
+    count = sum(chance > 0 and chance >= least for chance in chances)  # of a NaN neither holds
+    return Guesses(tokens[:count], chances[:count])
 
 
 def _certain(token: int, vocab_size: int) -> F64:

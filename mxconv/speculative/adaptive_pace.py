@@ -10,14 +10,15 @@ and it will stand is worth its price. How its probabilities turn into that chanc
 told how improbable its proposal may become, which takes the place of a confidence threshold.
 
 A draft that grows trees is known twice, by its chains and by its trees. The rule is one: a node is added while the
-chance that its path stands is worth the price of a row.
+chance that its path stands is worth the price of a row, and a model goes a depth further while the chances of all its
+nodes there are worth a pass.
 
 Whatever it takes it must afford. It keeps an account in rounds of plain decoding: what drafts gain or lose is booked
 there, and a round may lose no more than there is. A little is there from the start, and a small share of all rounds
 is added. So drafts that never help cost no more than these two, whatever the text.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 
@@ -26,6 +27,7 @@ from mxconv.speculative.pace import PLAIN, Choice, FixedPace, Outcome, Pace
 from mxconv.speculative.row_prices import RowPrices
 from mxconv.speculative.tree_estimate import FIRST_NODES, TreeEstimate
 
+NO_GROWERS: Mapping[int, bool] = {}
 MAX_ADAPTIVE_TOKENS = 16
 MAX_ADAPTIVE_NODES = 48
 SHARE_TO_RISK = 0.025  # of all rounds
@@ -60,7 +62,7 @@ class AdaptivePace:
         num_drafts: between which to choose.
         max_tokens: the most to ask for.
         sets_floors: whether to tell drafts how improbable a proposal may become, instead of their own thresholds.
-        growers: the drafts that grow trees.
+        growers: the drafts that grow trees, and whether each is a model.
         most_nodes: of a tree.
     """
 
@@ -69,14 +71,14 @@ class AdaptivePace:
         num_drafts: int,
         max_tokens: int = MAX_ADAPTIVE_TOKENS,
         sets_floors: bool = True,
-        growers: Collection[int] = (),
+        growers: Mapping[int, bool] = NO_GROWERS,
         most_nodes: int = MAX_ADAPTIVE_NODES,
     ) -> None:
         self.max_tokens = max_tokens
         self.most_nodes = most_nodes
         self._sets_floors = sets_floors
         self._known: list[tuple[int, DraftEstimate]] = [(draft, DraftEstimate()) for draft in range(num_drafts)]
-        self._known += [(draft, TreeEstimate()) for draft in sorted(growers)]
+        self._known += [(draft, TreeEstimate(by_depth=is_model)) for draft, is_model in sorted(growers.items())]
         self._pass = PassEstimate()  # of chains
         self._prices = RowPrices()
         self._credit = FIRST_CREDIT  # rounds of plain decoding
@@ -111,9 +113,11 @@ class AdaptivePace:
         known, choice = option.known, option.choice
         if isinstance(known, TreeEstimate):
             rows = [self._prices.seconds(1 + nodes) for nodes in range(len(choice.floors) + 1)]
-            each = known.seconds.value if known.was_asked else 0.0
-            prices = [(wider - narrower + each) * best.rate for narrower, wider in pairwise(rows)]
-            return replace(choice, floors=known.floors(prices))
+            each = self._each(choice.draft, known)
+            node = 0.0 if known.by_depth else each
+            prices = [(wider - narrower + node) * best.rate for narrower, wider in pairwise(rows)]
+            floor = DOUBTFUL * each * best.rate / known.trust if known.by_depth and self._sets_floors else None
+            return replace(choice, floors=known.floors(prices), floor=floor)
         if not self._sets_floors or not choice.num_tokens:
             return choice
         _, further = self._pass.line()
@@ -148,16 +152,29 @@ class AdaptivePace:
 
     def _tree(self, draft: int, known: TreeEstimate, limit: int) -> Iterator[_Option]:
         """The tree that prices and what there is to lose allow, expected to be what trees were so far."""
-        plain, each = self._prices.seconds(1), known.seconds.value if known.was_asked else 0.0
-        losses = [self._prices.seconds(1 + nodes) - plain + nodes * each for nodes in range(1, self.most_nodes + 1)]
-        most = sum(loss <= self._credit * plain for loss in losses)
-        most = most if known.was_asked else min(most, FIRST_NODES)
-        if most < 1 or limit < 1:
+        plain, each = self._prices.seconds(1), self._each(draft, known)
+        most = self._credit * plain
+        depth = min(limit, self.max_tokens)
+        if known.by_depth and each:
+            depth = min(depth, int((most - known.catch_up_seconds) / each))
+        rows = [self._prices.seconds(1 + nodes) - plain for nodes in range(1, self.most_nodes + 1)]
+        drafting = known.catch_up_seconds + min(known.depth.value, depth) * each if known.by_depth else 0.0
+        losses = [row + drafting + (0.0 if known.by_depth else nodes * each) for nodes, row in enumerate(rows, 1)]
+        num_nodes = sum(loss <= most for loss in losses)
+        num_nodes = num_nodes if known.was_asked else min(num_nodes, FIRST_NODES)
+        if num_nodes < 1 or depth < 1:
             return
-        nodes = max(min(round(known.nodes.value), most), 1)
-        choice = Choice(draft, min(limit, self.max_tokens), floors=[0.0] * most)
+        loss = losses[max(min(round(known.nodes.value), num_nodes), 1) - 1]
         accepted = min(known.accepted.value, limit)
-        yield _Option(known, choice, 1 + accepted, plain + losses[nodes - 1], losses[nodes - 1])
+        yield _Option(known, Choice(draft, depth, floors=[0.0] * num_nodes), 1 + accepted, plain + loss, loss)
+
+    def _each(self, draft: int, known: TreeEstimate) -> float:
+        """Seconds of a node, or of a model's depth: until its trees were seen, of a token of its chains."""
+        if known.was_asked:
+            return known.seconds.value
+        if not known.by_depth:
+            return 0.0
+        return next(chain.seconds.value for number, chain in self._known if number == draft)
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         num_missed = outcome.num_evaluated - 1 - outcome.num_proposed
@@ -198,7 +215,8 @@ class AdaptivePace:
             speed = level_seconds / outcome.level_seconds if is_measured else 1.0
             draft_seconds = outcome.draft_seconds * speed
             if known.seconds.weight:
-                usual = max(outcome.num_proposed, 1) * known.seconds.value + known.catch_up_seconds
+                units = known.units(outcome)
+                usual = units * known.seconds.value + known.catch_up_seconds
                 draft_seconds = min(draft_seconds, MOST_UNUSUAL * usual)
             loss = (draft_seconds + level_seconds) / plain - num_tokens
             self._credit -= loss if known.was_asked else min(loss, MOST_FIRST_LOSS)
@@ -209,7 +227,7 @@ def paces(
     adaptive: bool,
     num_draft_tokens: Sequence[int],
     sets_floors: bool = True,
-    growers: Collection[int] = (),
+    growers: Sequence[Mapping[int, bool]] = (),
     num_nodes: int | None = None,
 ) -> list[Pace]:
     """The pace of every level that has a draft, the target's first.
@@ -218,7 +236,8 @@ def paces(
         adaptive: whether levels choose for themselves, and between all cheaper levels.
         num_draft_tokens: what each asks for otherwise.
         sets_floors: whether adaptive levels choose confidence thresholds too.
-        growers: the drafts that grow trees, the one below the target being 0.
+        growers: of each of these levels, the drafts that grow trees for it, the next one being 0, and whether each is
+            a model.
         num_nodes: the most of a tree; 0 is none. None leaves it to prices, and fixed lengths to chains.
     """
     if not adaptive:
@@ -229,7 +248,7 @@ def paces(
         AdaptivePace(
             count - index,
             sets_floors=sets_floors,
-            growers=[draft - index for draft in growers if draft >= index] if most else (),
+            growers=growers[index] if growers and most else NO_GROWERS,
             most_nodes=most,
         )
         for index in range(count)

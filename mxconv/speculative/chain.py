@@ -18,7 +18,19 @@ from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.through_text import ThroughText
 from mxconv.speculative.token_recycling import TokenRecycling
 
-TREE_KINDS = frozenset({"token-recycling", "prompt-lookup", "ngram"})  # of drafts that grow trees
+
+def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
+    """The drafts that grow trees for a level, the next one being 0, and whether each is a model."""
+    return {
+        number: draft.decoder is not None
+        for number, draft in enumerate(levels[consumer + 1 :])
+        if _speak_alike(levels[consumer], draft)
+    }
+
+
+def _speak_alike(level: LoadedLevel, draft: LoadedLevel) -> bool:
+    """Whether the tokens of both are the same; otherwise proposals go through text, which has no branches."""
+    return level.tokenizer is None or draft.tokenizer is None or level.tokenizer is draft.tokenizer
 
 
 class Chain:
@@ -104,7 +116,7 @@ class Chain:
     def _heard_by(self, consumer: int, index: int, draft: Draft) -> Draft:
         """A draft as a level with perhaps another tokenizer asks it."""
         ours, theirs = self._levels[consumer].tokenizer, self._levels[index].tokenizer
-        if ours is theirs or ours is None or theirs is None:
+        if ours is None or theirs is None or _speak_alike(self._levels[consumer], self._levels[index]):
             return draft
         return ThroughText(draft, ours, theirs, draft.statistics, self._speaker(index).max_position_embeddings)
 

@@ -101,7 +101,9 @@ class Draft(Protocol):
 class TreeDraft(Draft, Protocol):
     """A draft that can say several things at once."""
 
-    def grow(self, context: Sequence[int], most_depth: int, floors: Sequence[float]) -> Proposal:
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
         """The likeliest tree below a context.
 
         Args:
@@ -109,6 +111,8 @@ class TreeDraft(Draft, Protocol):
             most_depth: the most tokens of a path.
             floors: the first node's path is at least as probable as the first of these, and so on; ascending. There
                 are at most as many nodes.
+            floor: a model makes no further pass for nodes whose chances to stand sum up to less than this; None leaves
+                it at the draft's own confidence threshold. Other drafts need not heed it.
 
         Returns:
             A proposal with parents and, for each node, its own probability.

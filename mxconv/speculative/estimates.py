@@ -100,16 +100,23 @@ class DraftEstimate:
             self.stands.add(accepted, min(accepted + 1, proposed))
             self.goes_on.add(proposed - 1, min(proposed, asked - 1))
             self._learn_doubt(accepted, outcome.probabilities)
-        each = outcome.draft_seconds / max(proposed, 1)
+        self._learn_seconds(outcome.draft_seconds, self.units(outcome))
+        self.was_asked, self.num_behind, self.idle_seconds = True, 0, 0.0
+
+    def units(self, outcome: Outcome) -> int:
+        """Of what `seconds` is: proposed tokens, one at least."""
+        return max(outcome.num_proposed, 1)
+
+    def _learn_seconds(self, draft_seconds: float, num_units: int) -> None:
+        each = draft_seconds / num_units
         if self.num_behind <= FEW_BEHIND or (self.was_asked and not self.seconds.weight):
             self.seconds.add_seconds(each)
         elif not self.was_asked:  # it read the prompt, and perhaps its file for the first time
             self.first_seconds = each
         else:
-            extra = max(each - self.seconds.value, 0.0) * max(proposed, 1)
+            extra = max(each - self.seconds.value, 0.0) * num_units
             self.catch_up.add(extra / self.num_behind)
             self.seconds.add_seconds(min(each, self.seconds.value))
-        self.was_asked, self.num_behind, self.idle_seconds = True, 0, 0.0
 
     def miss(self, outcome: Outcome) -> None:
         """A round in which it was not."""

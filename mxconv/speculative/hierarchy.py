@@ -17,7 +17,7 @@ from mxconv.checkpoint.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_T
 from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.adaptive_pace import paces
-from mxconv.speculative.chain import TREE_KINDS, Chain
+from mxconv.speculative.chain import Chain, growers
 from mxconv.speculative.level import Step
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics, Trace
@@ -51,8 +51,8 @@ class Hierarchy:
         num_draft_tokens: for each level below the target; None takes the manifest's, "auto" lets every level choose
             in each round how many tokens of which cheaper level pay.
         confidence: for each level below the target; None takes the manifest's, or leaves models to "auto" as well.
-        tree: drafts that can say several things at once propose trees of at most so many nodes; "chain" is none of
-            them, "auto" leaves their size to "auto" and is "chain" with lengths that are given.
+        tree: drafts propose trees of at most so many nodes; "chain" is none of them, "auto" leaves their size to
+            "auto" and is "chain" with lengths that are given.
 
     Raises:
         ModelError: no levels, or not one number a draft.
@@ -78,8 +78,8 @@ class Hierarchy:
         self.num_draft_tokens = _one_each("--num-draft-tokens", given, defaults)
         self.confidence = _one_each("--confidence", confidence, thresholds)
         num_nodes = {"auto": None, "chain": 0}[tree] if isinstance(tree, str) else tree
-        growers = [index for index, level in enumerate(drafts) if level.record.kind in TREE_KINDS]
-        self.paces = paces(self.adaptive, self.num_draft_tokens, confidence is None, growers, num_nodes)
+        of_each = [growers(self.levels, index) for index in range(len(drafts))]
+        self.paces = paces(self.adaptive, self.num_draft_tokens, confidence is None, of_each, num_nodes)
         self._chain = Chain(self.levels, self.paces, self.confidence)
 
     def generate(

@@ -4,7 +4,7 @@ Recursion does the rest. `step` is one speculative round; `propose` repeats it u
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
@@ -13,9 +13,10 @@ import numpy as np
 
 from mxconv.arrays import F32, F64
 from mxconv.model.decoder import Decoder
-from mxconv.model.tree import MOST_ROWS
+from mxconv.model.tree import MOST_ROWS, Tree
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
+from mxconv.speculative.model_tree import grow_by_passes, with_runners_up
 from mxconv.speculative.pace import Choice, Outcome, Pace
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
@@ -78,29 +79,74 @@ class Level:
                 statistics = self.drafts[choice.draft].statistics
                 statistics.count(choice.num_tokens, proposal.depth, num_accepted, num_nodes)
             seconds = proposed - begin, time.perf_counter() - proposed
-            self.pace.learn(choice, Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances))
+            outcome = Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances, proposal.depth)
+            self.pace.learn(choice, outcome)
         return step
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""
         base = len(self.session.tokens)
-        room = self.decoder.config.max_position_embeddings - len(context)
         tokens: list[int] = []
         distributions: list[F64] = []
         probabilities: list[float] = []
-        confident = max(context) < self.decoder.config.vocab_size
-        while confident and len(tokens) < min(num_tokens, room + 1):
+        for token, logits, drawn_from in self._own_tokens(context, num_tokens):
+            tokens.append(token)
+            distributions += drawn_from
+            probabilities.append(top_probability(logits))
+            if not (probabilities[-1] >= self.confidence if floor is None else prod(probabilities) >= floor):
+                break
+        self._leave(base)
+        return Proposal(tokens, distributions, probabilities)
+
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
+        """A pass a depth over all that may go on; with a draft of its own, what it says with its runners-up."""
+        base = len(self.session.tokens)
+
+        def goes_on(chance: float, own_chance: float) -> bool:
+            return own_chance >= self.confidence if floor is None else chance >= floor
+
+        most_depth = min(most_depth, self._most_tokens(context))
+        if not floors or most_depth < 1:
+            proposal = Proposal([], parents=[])
+        elif self.drafts:
+            said = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
+            proposal = with_runners_up(said, len(context), self.acceptance, floors, goes_on)
+        else:
+            first = self._pass(self.session.align(context))[0]
+            proposal, kept = grow_by_passes(
+                first, len(context), self._pass, self.acceptance, most_depth, floors, goes_on
+            )
+            self.session.keep(len(context), kept)
+        self._leave(base)
+        return proposal
+
+    def _own_tokens(self, context: Sequence[int], num_tokens: int) -> Iterator[tuple[int, F32, list[F64]]]:
+        """What this level says behind a context, round by round, with its logits and what it was drawn from."""
+        tokens: list[int] = []
+        while len(tokens) < min(num_tokens, self._most_tokens(context)):
             step = self.step([*context, *tokens], num_tokens - len(tokens))
             for index, (token, logits) in enumerate(zip(step.tokens, step.logits, strict=True)):
                 tokens.append(token)
-                distributions += step.distributions[index : index + 1]
-                probabilities.append(top_probability(logits))
-                confident = probabilities[-1] >= self.confidence if floor is None else prod(probabilities) >= floor
-                if not confident:
-                    break
-        if self.shares_session:  # behind `base` lie the draft's keys and values, not the target's
+                yield token, logits, step.distributions[index : index + 1]
+
+    def _most_tokens(self, context: Sequence[int]) -> int:
+        """That this level can say behind a context; none where the context has a token that it does not know."""
+        if max(context) >= self.decoder.config.vocab_size:
+            return 0
+        return max(self.decoder.config.max_position_embeddings - len(context) + 1, 0)
+
+    def _pass(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
+        """Logits of a tree's new rows, or without one of the last token alone."""
+        with self.statistics.forward():
+            num_logits = len(tokens) if tree is not None else 1
+            return self.session.feed(self.decoder, tokens, num_logits, tree)[:, : self.vocab_size]
+
+    def _leave(self, base: int) -> None:
+        """Behind `base` lie this draft's keys and values, not the target's, in a cache that they share."""
+        if self.shares_session:
             self.session.rewind(base)
-        return Proposal(tokens, distributions, probabilities)
 
     def observe(self, tokens: Sequence[int], logits: F32) -> None:
         """A model knows what it knows."""
@@ -109,7 +155,7 @@ class Level:
         """What the chosen draft proposes, before the first token that this level's vocabulary does not have."""
         draft = self.drafts[choice.draft]
         if choice.floors and isinstance(draft, TreeDraft):
-            proposal = draft.grow(context, choice.num_tokens, choice.floors[:MOST_NODES])
+            proposal = draft.grow(context, choice.num_tokens, choice.floors[:MOST_NODES], choice.floor)
             return proposal.with_tokens_below(self.vocab_size)
         proposal = draft.propose(context, choice.num_tokens, choice.floor)
         tokens = list(takewhile(lambda token: 0 <= token < self.vocab_size, proposal.tokens[: choice.num_tokens]))

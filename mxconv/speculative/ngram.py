@@ -36,7 +36,9 @@ class NgramDraft:
                 last = [*last[-1:], token]
         return Proposal(tokens)
 
-    def grow(self, context: Sequence[int], most_depth: int, floors: Sequence[float]) -> Proposal:
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
         """A tree of what the table says behind two tokens, behind one, and behind none."""
         with self.statistics.forward():
             return grow_best_first(tuple(context[-2:]), self._continuations, most_depth, floors)

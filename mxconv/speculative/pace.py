@@ -10,7 +10,7 @@ class Choice:
     """Ask `num_tokens` of the level's draft number `draft`; 0 tokens: decode plainly.
 
     `floor` is what `Draft.propose` takes: how improbable a proposal may become before the draft stops. With `floors` it
-    is asked for a tree, as deep as `num_tokens`, by `TreeDraft.grow`.
+    is asked for a tree, as deep as `num_tokens`, by `TreeDraft.grow`, which takes both.
     """
 
     draft: int
@@ -34,6 +34,7 @@ class Outcome:
         level_seconds: of the level's own pass and judgement.
         probabilities: of the proposed tokens in the draft's opinion, as `Proposal` has them; of a tree, those of each
             node's whole path.
+        depth: tokens of the longest path that was proposed.
     """
 
     num_proposed: int
@@ -42,6 +43,7 @@ class Outcome:
     draft_seconds: float
     level_seconds: float
     probabilities: Sequence[float] = ()
+    depth: int = 0
 
 
 class Pace(Protocol):

@@ -58,7 +58,9 @@ class PromptLookup:
             tokens = self._continuation(num_tokens)
         return Proposal(tokens)
 
-    def grow(self, context: Sequence[int], most_depth: int, floors: Sequence[float]) -> Proposal:
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
         """A tree of what followed the end's n-grams of every length, the longer ones' continuations first.
 
         A node's probability follows from the length of the n-gram that it stands behind, its own path counted.

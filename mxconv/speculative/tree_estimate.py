@@ -8,6 +8,7 @@ from mxconv.speculative.estimates import DraftEstimate, RunningMean
 from mxconv.speculative.pace import Outcome
 
 FIRST_NODES = 8  # of the first tree
+FIRST_DEPTH = 4.0
 FIRST_TRUST, TRUST_WEIGHT = 0.8, 4.0  # accepted over expected by the draft's own probabilities, until it was seen
 LEAST_TRUST, MOST_TRUST = 0.05, 2.0
 
@@ -16,28 +17,38 @@ LEAST_TRUST, MOST_TRUST = 0.05, 2.0
 class TreeEstimate(DraftEstimate):
     """A tree's nodes are those whose chance is worth their price, so its size follows from the price and the text.
 
-    `seconds` is of a node. A node's chance is the product of the draft's probabilities along its path, times a trust
-    that is learned: accepted tokens over the sum of all nodes' products.
+    A node's chance is the product of the draft's probabilities along its path, times a trust that is learned: accepted
+    tokens over the sum of all nodes' products. `seconds` is of a node, or of a depth where the draft is a model.
+
+    Args:
+        by_depth: whether the draft is a model, which evaluates all of a depth in a pass.
     """
 
+    by_depth: bool = False
     nodes: RunningMean = field(default_factory=lambda: RunningMean(float(FIRST_NODES), weight=1.0))
+    depth: RunningMean = field(default_factory=lambda: RunningMean(FIRST_DEPTH, weight=1.0))
     accepted: RunningMean = field(default_factory=lambda: RunningMean(1.0, weight=1.0))
     brought: RunningMean = field(default_factory=lambda: RunningMean(FIRST_TRUST, TRUST_WEIGHT))
     promised: RunningMean = field(default_factory=lambda: RunningMean(1.0, TRUST_WEIGHT))
 
     def fade(self) -> None:
         super().fade()
-        for mean in (self.nodes, self.accepted, self.brought, self.promised):
+        for mean in (self.nodes, self.depth, self.accepted, self.brought, self.promised):
             mean.fade()
 
     def learn(self, asked: int, outcome: Outcome) -> None:
         """A round in which it was asked for a tree."""
         self.nodes.add(outcome.num_proposed)
+        self.depth.add(outcome.depth)
         self.accepted.add(outcome.num_accepted)
         self.brought.add(outcome.num_accepted)
         self.promised.add(sum(outcome.probabilities))
-        self.seconds.add_seconds(outcome.draft_seconds / max(outcome.num_proposed, 1))
+        self._learn_seconds(outcome.draft_seconds, self.units(outcome))
         self.was_asked, self.num_behind, self.idle_seconds = True, 0, 0.0
+
+    def units(self, outcome: Outcome) -> int:
+        """Of what `seconds` is: nodes, or depths."""
+        return max(outcome.depth if self.by_depth else outcome.num_proposed, 1)
 
     @property
     def trust(self) -> float:

@@ -6,7 +6,6 @@ so that what passes once always passes. Rules that are wrong on purpose fail the
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from chi_square import FALSE_ALARM, chi_square_tail, tail_of_counts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from markov_levels import markov, tables
 from tiny_levels import (
     VOCAB_SIZE,
     assert_lossless,
@@ -21,17 +21,13 @@ from tiny_levels import (
     decoder_of,
     gumbel_max,
     noisy_copy,
-    record,
     self_draft,
     target_level,
-    tiny_config,
 )
 
 from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
 from mxconv.model.distribution import Sampling, distribution
-from mxconv.model.loader import LoadedLevel
-from mxconv.model.tree import Tree
 from mxconv.speculative.acceptance import CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Draft, Proposal
@@ -162,33 +158,6 @@ def test_drafts_that_share_the_noise_agree_more_often_than_independent_draws() -
 
 
 @dataclass
-class Markov:
-    """A model whose next token depends on the last one alone: distributions that can be written down.
-
-    Args:
-        table: (vocab_size, vocab_size) logits behind each token.
-    """
-
-    table: np.ndarray
-    name: str = "markov"
-
-    @property
-    def config(self) -> Any:
-        return tiny_config(64, num_layers=1, vocab_size=len(self.table))
-
-    def forward(
-        self, tokens: Sequence[int], cache: KVCache, last_only: bool = False, tree: Tree | None = None
-    ) -> np.ndarray:
-        cache.reserve(len(tokens))
-        cache.advance(len(tokens))
-        return self.table[list(tokens[-1:] if last_only else tokens)]
-
-
-def markov(name: str, table: np.ndarray) -> LoadedLevel:
-    return LoadedLevel(record(name), Markov(table))  # type: ignore[arg-type]
-
-
-@dataclass
 class Overheard:
     """Passes proposals on and counts what followed which token."""
 
@@ -241,18 +210,6 @@ class Tails:
 
 NUM_TEXTS = 1500
 VOCABULARY = 5  # tokens that all levels have
-
-
-def tables(sizes: Sequence[int] = (5, 5, 5), spread: float = 1.0) -> list[np.ndarray]:
-    """Logits of a target and of drafts that resemble it, the less the further down; each with its own padding."""
-    rng = np.random.default_rng(7)
-    largest = max(sizes)
-    common = rng.standard_normal((largest, largest)) * spread
-    made = []
-    for number, size in enumerate(sizes):
-        table = common + rng.standard_normal((largest, largest)) * 0.7 * number
-        made.append(table[:size, :size].astype(np.float32))
-    return made
 
 
 def tails(

@@ -9,7 +9,8 @@ from hypothesis.extra.numpy import arrays
 from mxconv.errors import ModelError
 from mxconv.speculative.draft import Draft
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.token_recycling import BLOCK, TokenRecycling
+from mxconv.speculative.token_recycling import TokenRecycling
+from mxconv.speculative.top_tokens import BLOCK
 
 
 def recycling(vocab_size: int, num_candidates: int = 3, confidence: float = 0.0) -> TokenRecycling:

@@ -73,9 +73,9 @@ def grown(told: float, most: int, floors: object, most_depth: int) -> list[float
 
 
 def test_trees_are_large_where_rows_are_cheap_and_stop_where_they_become_dear() -> None:
-    large = run(AdaptivePace(1, growers=[0]), cheap, 0.6)
-    knee = run(AdaptivePace(1, growers=[0]), cheap_up_to_eight, 0.6)
-    small = run(AdaptivePace(1, growers=[0]), dear, 0.6)
+    large = run(AdaptivePace(1, growers={0: False}), cheap, 0.6)
+    knee = run(AdaptivePace(1, growers={0: False}), cheap_up_to_eight, 0.6)
+    small = run(AdaptivePace(1, growers={0: False}), dear, 0.6)
     assert large[1] > knee[1] > small[1]
     assert large[1] > 9 and 2 < knee[1] < 9 and small[1] < 2
 
@@ -83,7 +83,7 @@ def test_trees_are_large_where_rows_are_cheap_and_stop_where_they_become_dear() 
 @pytest.mark.parametrize("price", [cheap, dear, cheap_up_to_eight])
 @pytest.mark.parametrize("honest", [True, False])
 def test_useless_trees_cost_no_more_than_a_few_percent(price: Price, honest: bool) -> None:
-    rate, _ = run(AdaptivePace(1, growers=[0]), price, 0.0 if honest else 0.001, honest)
+    rate, _ = run(AdaptivePace(1, growers={0: False}), price, 0.0 if honest else 0.001, honest)
     assert rate > 0.95
 
 
@@ -97,6 +97,6 @@ def test_a_pace_without_growers_asks_for_no_tree() -> None:
 
 
 def test_a_tree_has_no_more_nodes_than_it_is_allowed() -> None:
-    pace = AdaptivePace(1, growers=[0], most_nodes=5)
+    pace = AdaptivePace(1, growers={0: False}, most_nodes=5)
     _, nodes = run(pace, cheap, 0.6)
     assert 1 < nodes <= 5

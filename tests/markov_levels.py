@@ -1,0 +1,51 @@
+"""Levels whose next token depends on the last one alone, so that what they draw can be written down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tiny_levels import record, tiny_config
+
+from mxconv.model.cache import KVCache
+from mxconv.model.loader import LoadedLevel
+from mxconv.model.tree import Tree
+
+
+@dataclass
+class Markov:
+    """A model whose next token depends on the last one alone: distributions that can be written down.
+
+    Args:
+        table: (vocab_size, vocab_size) logits behind each token.
+    """
+
+    table: np.ndarray
+    name: str = "markov"
+
+    @property
+    def config(self) -> Any:
+        return tiny_config(64, num_layers=1, vocab_size=len(self.table))
+
+    def forward(
+        self, tokens: Sequence[int], cache: KVCache, last_only: bool = False, tree: Tree | None = None
+    ) -> np.ndarray:
+        cache.reserve(len(tokens))
+        cache.advance(len(tokens))
+        return self.table[list(tokens[-1:] if last_only else tokens)]
+
+
+def markov(name: str, table: np.ndarray) -> LoadedLevel:
+    return LoadedLevel(record(name), Markov(table))  # type: ignore[arg-type]
+
+
+def tables(sizes: Sequence[int] = (5, 5, 5), spread: float = 1.0) -> list[np.ndarray]:
+    """Logits of a target and of drafts that resemble it, the less the further down; each with its own padding."""
+    rng = np.random.default_rng(7)
+    largest = max(sizes)
+    common = rng.standard_normal((largest, largest)) * spread
+    made = []
+    for number, size in enumerate(sizes):
+        table = common + rng.standard_normal((largest, largest)) * 0.7 * number
+        made.append(table[:size, :size].astype(np.float32))
+    return made
