@@ -43,7 +43,7 @@ class DraftSpec:
 
     kind: SpecKind
     subject: str = ""
-    num_draft_tokens: int = DEFAULT_NUM_DRAFT_TOKENS
+    num_draft_tokens: int | None = None
     confidence: float | None = None
     cache: Literal["shared", "own"] = "shared"
     max_ngram: int | None = None
@@ -79,7 +79,7 @@ class DraftSpec:
             files=[],
             path=path,
             shares=shares,
-            num_draft_tokens=self.num_draft_tokens,
+            num_draft_tokens=self.num_draft_tokens or DEFAULT_NUM_DRAFT_TOKENS,
             confidence=default if self.confidence is None else self.confidence,
             skipped=self.subject if kind == "layer-skip" else None,
             max_ngram=(self.max_ngram or 3) if kind == "prompt-lookup" else None,

@@ -16,7 +16,7 @@ LEVELS = Annotated[
 ]
 NUM_DRAFT_TOKENS = Annotated[
     str | None,
-    typer.Option(help="Draft tokens a round: one number, or one a draft level: 8,4. auto: what pays, measured."),
+    typer.Option(help="Draft tokens a round: one number, or one a draft level: 8,4; auto: what pays, measured."),
 ]
 CONFIDENCE = Annotated[
     str | None,
@@ -26,7 +26,7 @@ CONFIDENCE = Annotated[
 ]
 TREE = Annotated[
     str,
-    typer.Option(help="Trees of look-ups: auto (what pays; chains where lengths are given), chain, or the most nodes."),
+    typer.Option(help="Trees of drafts: auto (what pays; chains where lengths are given), chain, or the most nodes."),
 ]
 KERNEL = Annotated[
     str | None, typer.Option(help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.")

@@ -90,6 +90,8 @@ class LoadedPackage:
             self._target_vocabulary = Vocabulary.of_folder(path)
             self._vocabulary = self._target_vocabulary  # of the last level that was loaded
             chosen = _choose(self.package, levels)
+            is_tuned = levels is None and not drafts and self.package.manifest.tuned is not None
+            self.lengths_are_given = is_tuned or any(spec.num_draft_tokens for spec in drafts)
             target = self._target_weights()
             self.levels: list[LoadedLevel] = []
             for record in chosen:

@@ -29,6 +29,8 @@ from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import SHARPNESS, Guesses
 from mxconv.speculative.top_tokens import top_tokens
 
+LEAST_SIBLING = 0.1  # share of a token for which a further one is drawn
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -157,12 +159,13 @@ class RejectionAcceptance:
     def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
         """Draws without replacement, as many as the distribution has tokens that are likely enough.
 
-        A draw's chance is taken to be the share of the token that has its rank.
+        A draw's chance is taken to be the share of the token that has its rank. Since nothing that was drawn may be
+        left out later, a second one must be likely by itself.
         """
         shares = distribution(logits, self.sampling)
         ranked = -np.partition(-shares, min(most, len(shares) - 1))
         chances = np.sort(ranked[:most])[::-1]
-        chances = chances[(chances > 0) & (chances >= least)]
+        chances = chances[(chances > 0) & (chances >= least) & (chances >= min(LEAST_SIBLING, chances[0]))]
         if not len(chances):
             return Guesses([], [], shares)
         left = shares if first is None else _without(shares, [first])

@@ -41,8 +41,11 @@ class GrowingTree:
         floor = self.floors[min(len(self.tokens), len(self.floors) - 1)] if self.is_drawn else self.floors[0]
         return floor / max(self.chance(node), 1e-300)
 
-    def most_children(self) -> int:
-        left = len(self.floors) - len(self.tokens) if self.is_drawn else len(self.floors)
+    def most_children(self, num_depths_left: int = 0) -> int:
+        """Of a node; of what is drawn, a node is left for every depth to come."""
+        left = len(self.floors)
+        if self.is_drawn:
+            left = max(left - len(self.tokens) - num_depths_left, min(left - len(self.tokens), 1))
         return min(left, MOST_SIBLINGS)
 
     def add(self, parent: int, guesses: Guesses) -> list[int]:

@@ -50,7 +50,7 @@ def grow_by_passes(
     for depth in range(most_depth):
         added: list[int] = []
         for node, row in zip(frontier, logits, strict=True):
-            if most := tree.most_children():
+            if most := tree.most_children(most_depth - depth - 1):
                 guesses = acceptance.guesses(row, position + depth, tree.least_chance(node), most)
                 added += tree.add(node, guesses)
         able = tree.may_have_children(added)[: min(MOST_IN_FRONTIER, MOST_ROWS - len(parents))]

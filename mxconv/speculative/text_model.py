@@ -35,7 +35,8 @@ class Options(TypedDict, total=False):
     Args:
         max_new_tokens: at least one; 64.
         drafts: names of the package's levels that draft, outermost first; all. Empty decodes plainly.
-        num_draft_tokens: one number for all drafts or one each, or "auto"; what the manifest says.
+        num_draft_tokens: one number for all drafts or one each, or "auto". Without it, what `mxconv tune levels` found
+            or a draft's specification says, or else "auto".
         confidence: likewise; a draft stops when it is less sure.
         tree: the most nodes of a look-up's tree, "chain" for none, "auto" for what pays where lengths are "auto".
         temperature: 0, the most likely token always.
@@ -154,6 +155,8 @@ class TextModel:
         """The levels that take part, linked; the same object for the same levels, so that it keeps what it learns."""
         names = options.get("drafts")
         lengths, confidence = options.get("num_draft_tokens"), options.get("confidence")
+        if lengths is None and not (self.loaded.lengths_are_given and names is None):
+            lengths = "auto"
         tree = options.get("tree", "auto")
         key = repr((names, lengths, confidence, tree))
         if key not in self._hierarchies:

@@ -39,11 +39,13 @@ def test_strategies_are_greedy_each_draft_alone_all_together_and_auto(loaded: Lo
     assert {strategy.name: strategy.levels for strategy in strategies} == {
         "greedy": ["target"],
         "mxfp4": ["target", "mxfp4"],
+        "mxfp4 (trees)": ["target", "mxfp4"],
         "small": ["target", "small"],
+        "small (trees)": ["target", "small"],
         "hierarchy": ["target", "mxfp4", "small"],
         "auto": ["target", "mxfp4", "small"],
     }
-    assert [strategy.hierarchy.adaptive for strategy in strategies] == [False, False, False, False, True]
+    assert [strategy.hierarchy.adaptive for strategy in strategies] == [False, False, True, False, True, False, True]
     assert [strategy.name for strategy in strategies_of(loaded.levels[:1])] == ["greedy"]
     assert [strategy.name for strategy in strategies_of(loaded.levels[:2])] == ["greedy", "mxfp4", "auto"]
 
@@ -52,7 +54,7 @@ def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPacka
     engine = loaded.matrices.engine
     assert engine is not None
     results = {r.strategy: r for r in bench_decoding(loaded, engine, ["Once upon", "A dog"], max_new_tokens=12)}
-    assert list(results) == ["greedy", "mxfp4", "small", "hierarchy", "auto"]
+    assert list(results) == ["greedy", "mxfp4", "mxfp4 (trees)", "small", "small (trees)", "hierarchy", "auto"]
     greedy = results["greedy"]
     assert greedy.speedup == greedy.decode_speedup == greedy.tokens_per_round == pytest.approx(1)
     assert greedy.acceptance_rates == greedy.acceptance_by_prompt == greedy.acceptance_by_position == []
@@ -83,9 +85,19 @@ def test_float32_activations_stand_beside_int8_ones(package: Path, loaded: Loade
     kernel = engine.name
     with LoadedPackage(package, ["target", "mxfp4"], kernel, 2, activations="fp32") as other:
         results = bench_decoding(loaded, engine, ["Once upon"], 12, fp32_draft=other.levels[1])
-    assert [r.strategy for r in results] == ["greedy", "mxfp4", "mxfp4 (fp32)", "small", "hierarchy", "auto"]
-    assert results[2].levels == ["target", "mxfp4"]
-    assert results[2].acceptance_rates[0] is not None
+    assert [r.strategy for r in results] == [
+        "greedy",
+        "mxfp4",
+        "mxfp4 (trees)",
+        "mxfp4 (fp32)",
+        "small",
+        "small (trees)",
+        "hierarchy",
+        "auto",
+    ]
+    (by_fp32,) = (result for result in results if result.strategy == "mxfp4 (fp32)")
+    assert by_fp32.levels == ["target", "mxfp4"]
+    assert by_fp32.acceptance_rates[0] is not None
     assert all(r.identical_to_greedy for r in results)
 
 
@@ -109,7 +121,7 @@ def test_tokens_that_differ_are_told(loaded: LoadedPackage, monkeypatch: pytest.
     monkeypatch.setattr(Hierarchy, "generate", spoiled)
     assert loaded.matrices.engine is not None
     results = bench_decoding(loaded, loaded.matrices.engine, ["Once"], max_new_tokens=4)
-    assert [r.identical_to_greedy for r in results] == [True, False, False, False, False]
+    assert [r.identical_to_greedy for r in results] == [True, *[False] * 6]
 
 
 def test_a_prompt_without_tokens_is_an_error(loaded: LoadedPackage) -> None:

@@ -29,6 +29,7 @@ FORWARD_KEYS = {
 CONVERT_KEYS = {
     "codec", "input_gigabytes_per_second", "copy_gigabytes_per_second", "ratio_to_copy", "peak_rss_bytes",
 }  # fmt: skip
+STRATEGIES = ["greedy", "mxfp4", "mxfp4 (trees)", "small", "small (trees)", "hierarchy", "auto"]
 
 
 def test_kernels_has_the_keys_of_the_contract(run: Any) -> None:
@@ -106,7 +107,7 @@ def test_decode_has_the_keys_of_the_contract(run: Any, package: Path, prompts: P
     assert set(members["machine"]) == MACHINE_KEYS
     assert members["machine"]["threads"] == 1
     assert members["implementation"] == _native.available()[0]
-    assert [row["strategy"] for row in members["results"]] == ["greedy", "mxfp4", "small", "hierarchy", "auto"]
+    assert [row["strategy"] for row in members["results"]] == STRATEGIES
     assert all(set(row) >= DECODE_KEYS and row["identical_to_greedy"] for row in members["results"])
     assert all(set(row) >= FORWARD_KEYS for row in members["forwards"])
     assert [row["num_tokens"] for row in members["forwards"]] == [1, 4, 8] * 3
@@ -127,7 +128,7 @@ def test_decode_fails_where_tokens_differ(run: Any, package: Path, monkeypatch: 
     monkeypatch.setattr(decoding, "summarize", spoiled)
     outcome = run("bench", "decode", package, "--max-new-tokens", 2, "--json")
     assert outcome.exit_code == 1
-    assert "tokens of mxfp4, small, hierarchy, auto differ from those of greedy decoding" in outcome.stderr
+    assert f"tokens of {', '.join(STRATEGIES[1:])} differ from those of greedy decoding" in outcome.stderr
     assert json.loads(outcome.stdout)["results"][1]["identical_to_greedy"] is False
 
 
@@ -142,7 +143,16 @@ def test_decode_compares_activations_sweeps_and_draws(
     assert outcome.exit_code == 0, outcome.stderr
     names = [row["strategy"] for row in outcome.json["results"]]
     assert names == [
-        *("greedy", "mxfp4", "mxfp4 (fp32)", "prompt-lookup", "prompt-lookup (trees)", "hierarchy", "auto")
+        *(
+            "greedy",
+            "mxfp4",
+            "mxfp4 (trees)",
+            "mxfp4 (fp32)",
+            "prompt-lookup",
+            "prompt-lookup (trees)",
+            "hierarchy",
+            "auto",
+        )
     ]
     sweep = outcome.json["sweep"]
     assert (sweep["level"], sweep["num_draft_tokens"], sweep["confidence"]) == ("mxfp4", [1, 4], [0.0, 0.9])
@@ -166,7 +176,7 @@ def test_decode_measures_every_level_whatever_tuning_chose(run: Any, package: Pa
     )  # fmt: skip
     replace_manifest(copy, read_manifest(copy).model_copy(update={"tuned": tuned}))
     outcome = run("bench", "decode", copy, "--max-new-tokens", 2, "--json")
-    assert [row["strategy"] for row in outcome.json["results"]] == ["greedy", "mxfp4", "small", "hierarchy", "auto"]
+    assert [row["strategy"] for row in outcome.json["results"]] == STRATEGIES
 
 
 def test_convert_has_the_keys_of_the_contract(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,11 +124,12 @@ def test_draft_lengths_and_thresholds_reach_the_levels(run: Any, package: Path) 
             assert result["levels"][1]["num_proposed"] < result["rounds"]
 
 
-def test_trees_of_look_ups_change_nothing_but_the_nodes(run: Any, package: Path) -> None:
+def test_trees_change_nothing_but_the_nodes(run: Any, package: Path) -> None:
     arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 40, "--levels", "target", "--json"]
     expected = run(*arguments).json["results"][0]["token_ids"]
     for tree in ("chain", "12", "auto"):
-        outcome = run(*arguments, "--draft", "token-recycling,confidence=0", "--tree", tree, "--check")
+        draft = "--draft", "token-recycling,num_draft_tokens=8,confidence=0"
+        outcome = run(*arguments, *draft, "--tree", tree, "--check")
         assert outcome.exit_code == 0
         (result,) = outcome.json["results"]
         assert result["token_ids"] == expected and result["identical_to_target"]
@@ -343,3 +344,16 @@ def test_an_interrupt_before_the_first_token_leaves_an_empty_result(
     (result,) = outcome.json["results"]
     assert (result["text"], result["token_ids"], result["ending"]) == ("", [], "interrupted")
     assert "0 tokens in 0 rounds of the target" in outcome.stderr
+
+
+def test_lengths_that_are_given_hold(run: Any, package: Path, tmp_path: Path) -> None:
+    arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 24, "--json"]
+
+    def asked(name: str, *more: str) -> set[int]:
+        trace = tmp_path / f"{name}.jsonl"
+        assert run(*arguments, "--trace", trace, *more).exit_code == 0
+        entries = [json.loads(line) for line in trace.read_text().splitlines()]
+        return {entry["num_asked"] for entry in entries if entry["level"] != "target" and entry["num_asked"]}
+
+    assert asked("given", "--num-draft-tokens", "3") <= {1, 2, 3}
+    assert asked("spec", "--levels", "target", "--draft", "token-recycling,num_draft_tokens=2,confidence=0") <= {1, 2}

@@ -9,6 +9,7 @@ from mxconv.speculative.adaptive_pace import AdaptivePace
 from mxconv.speculative.pace import Choice, Outcome
 
 NODE_SECONDS = 0.0005
+DEPTH_SECONDS = 0.05  # of a model's pass
 Price = Callable[[int], float]  # of a pass over so many rows, a plain one being 1
 
 
@@ -25,9 +26,16 @@ def cheap_up_to_eight(rows: int) -> float:
 
 
 def run(
-    pace: AdaptivePace, price: Price, right: float, honest: bool = True, num_tokens: int = 1500
+    pace: AdaptivePace,
+    price: Price,
+    right: float,
+    honest: bool = True,
+    num_tokens: int = 1500,
+    is_model: bool = False,
 ) -> tuple[float, float]:
     """Decode; each node's two continuations stand with chances `right` and half of what is left.
+
+    A model goes on below a depth while the chances there sum up to the floor.
 
     Returns:
         Tokens a second, and nodes a round, of the later half.
@@ -38,19 +46,23 @@ def run(
     pace.learn(Choice(0, 0), Outcome(0, 0, 20, 0.0, 4.0))
     while tokens < num_tokens:
         choice = pace.choose(num_tokens - tokens) if num_tokens > tokens + 1 else Choice(0, 0)
-        proposed, accepted, chances = 0, 0, []
+        proposed, accepted, chances, depth = 0, 0, [], choice.num_tokens
         if choice.floors:
-            chances = grown(told, len(choice.floors), choice.floors, choice.num_tokens)
-            proposed = len(chances)
+            if choice.floor is not None:
+                sums = [(told + (1 - told) / 2) ** above for above in range(choice.num_tokens)]
+                depth = max(sum(total >= choice.floor for total in sums), 1)
+            chances = grown(told, len(choice.floors), choice.floors, depth)
+            proposed, depth = len(chances), depth_of(len(chances))
             accepted = sum(random.random() < right + (1 - right) / 2 for _ in range(depth_of(proposed)))
         elif choice.num_tokens:
             proposed = choice.num_tokens
             while accepted < proposed and random.random() < right:
                 accepted += 1
         took = price(1 + proposed)
-        pace.learn(choice, Outcome(proposed, accepted, 1 + proposed, NODE_SECONDS * proposed, took, chances))
+        drafting = DEPTH_SECONDS * depth if is_model else NODE_SECONDS * proposed
+        pace.learn(choice, Outcome(proposed, accepted, 1 + proposed, drafting, took, chances, depth))
         if tokens > num_tokens / 2:
-            seconds += took + NODE_SECONDS * proposed
+            seconds += took + drafting
             nodes, rounds = nodes + proposed, rounds + 1
         tokens += 1 + accepted
     return num_tokens / 2 / seconds, nodes / rounds
@@ -84,6 +96,19 @@ def test_trees_are_large_where_rows_are_cheap_and_stop_where_they_become_dear() 
 @pytest.mark.parametrize("honest", [True, False])
 def test_useless_trees_cost_no_more_than_a_few_percent(price: Price, honest: bool) -> None:
     rate, _ = run(AdaptivePace(1, growers={0: False}), price, 0.0 if honest else 0.001, honest)
+    assert rate > 0.95
+
+
+def test_a_models_trees_beat_its_chains_where_rows_are_cheap() -> None:
+    trees, nodes = run(AdaptivePace(1, growers={0: True}), cheap, 0.6, is_model=True)
+    chains, _ = run(AdaptivePace(1), cheap, 0.6, is_model=True)
+    assert trees > 1.1 * chains
+    assert nodes > 6
+
+
+@pytest.mark.parametrize("price", [cheap, dear])
+def test_useless_trees_of_a_model_cost_no_more_than_a_few_percent(price: Price) -> None:
+    rate, _ = run(AdaptivePace(1, growers={0: True}), price, 0.0, is_model=True)
     assert rate > 0.95
 
 
