@@ -47,7 +47,12 @@ def test_strategies_are_greedy_each_draft_alone_all_together_and_auto(loaded: Lo
     }
     assert [strategy.hierarchy.adaptive for strategy in strategies] == [False, False, True, False, True, False, True]
     assert [strategy.name for strategy in strategies_of(loaded.levels[:1])] == ["greedy"]
-    assert [strategy.name for strategy in strategies_of(loaded.levels[:2])] == ["greedy", "mxfp4", "auto"]
+    assert [strategy.name for strategy in strategies_of(loaded.levels[:2])] == [
+        "greedy",
+        "mxfp4",
+        "mxfp4 (trees)",
+        "auto",
+    ]
 
 
 def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPackage) -> None:
