@@ -50,7 +50,9 @@ class SequenceRows:
     @property
     def positions(self) -> list[int]:
         """Of each row: how many tokens stand before it on its path."""
-        return [self.cache.length + depth for depth in self.branches.depths]
+        tree = self.branches
+        start = self.cache.length - tree.num_cached
+        return [start + depth for depth in tree.depths[tree.num_cached :]]
 
     def checked_ids(self, config: ModelConfig, name: str) -> NDArray[np.intp]:
         """The token ids, when a model of this configuration can evaluate them.
@@ -68,15 +70,19 @@ class SequenceRows:
                 f"{name}: token id {outside[0]}; ids from 0 to {config.vocab_size - 1} are required. "
                 "Use the tokenizer that belongs to the model."
             )
-        if len(self.branches.parents) != len(ids):
+        tree = self.branches
+        if tree.num_rows != len(ids):
+            raise ModelError(f"{name}: a tree of {tree.num_rows} rows; {len(ids)}, a token each, are required.")
+        if tree.num_cached > self.cache.length:
             raise ModelError(
-                f"{name}: a tree of {len(self.branches.parents)} rows; {len(ids)}, a token each, are required."
+                f"{name}: a tree of which {tree.num_cached} rows are evaluated; the {self.cache.length} that the cache "
+                "holds at most are required."
             )
         if not 0 <= self.num_wanted <= len(ids):
             raise ModelError(
                 f"{name}: logits of the last {self.num_wanted} rows; 0 to {len(ids)}, all that there are, are required."
             )
-        num_positions = self.cache.length + 1 + self.branches.deepest
+        num_positions = self.cache.length - tree.num_cached + 1 + tree.deepest
         if num_positions > config.max_position_embeddings:
             raise ModelError(
                 f"{name}: {num_positions} positions; the model has "

@@ -134,7 +134,8 @@ class Layer:
         length, tree = rows.cache.length, rows.branches
         path: Sequence[int] = range(length + row + 1)
         if not tree.is_chain:
-            path = [*range(length), *(length + above for above in tree.path(row))]
+            start = length - tree.num_cached
+            path = [*range(start), *(start + above for above in tree.path(tree.num_cached + row))]
         stop, own_window = len(path), self.config.windows[self.index]
         if self.sink_window is None:
             return path[max(0, stop - (own_window or stop)) :]

@@ -101,11 +101,9 @@ class NativeDecoder(Decoder):
 
 def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
     length, tree = rows.cache.length, rows.branches
-    masks = None if tree.is_chain else tree.masks
+    masks = (None, 0) if tree.is_chain else (tree.masks[tree.num_cached :], length - tree.num_cached)
     states = ([], None) if room is None else (room.stages, room.values)
-    return _native.SequenceTokens(
-        *rows.cache.arrays, length, rows.num_rows, rows.num_wanted, masks, length if masks is not None else 0, *states
-    )
+    return _native.SequenceTokens(*rows.cache.arrays, length, rows.num_rows, rows.num_wanted, *masks, *states)
 
 
 def _handle(matrix: Matrix) -> _native.Matrix:

@@ -17,13 +17,15 @@ class Tree:
     """Where each row of a pass hangs.
 
     Args:
-        parents: of each row, an earlier row, or -1 for the end of what the cache holds.
+        parents: of each row, an earlier row, or -1 for what lies before all of them.
+        num_cached: rows, the first ones, that were evaluated in passes before and are the last that the cache holds.
 
     Raises:
-        ModelError: no rows, more than 64 that are no chain, or a parent that is not an earlier row.
+        ModelError: no rows to evaluate, more than 64 that are no chain, or a parent that is not an earlier row.
     """
 
     parents: Sequence[int]
+    num_cached: int = 0
 
     def __post_init__(self) -> None:
         for row, parent in enumerate(self.parents):
@@ -32,8 +34,9 @@ class Tree:
                     f"tree: the parent of row {row} is {parent}; an earlier row, or -1, is required. "
                     "Put parents before their children."
                 )
-        if not self.parents:
-            raise ModelError("tree: 0 rows; at least one is required.")
+        if not 0 <= self.num_cached < len(self.parents):
+            cached = f" that the cache does not hold, of {len(self.parents)}" if self.parents else ""
+            raise ModelError(f"tree: {self.num_rows} rows{cached}; at least one is required.")
         if len(self.parents) > MOST_ROWS and not self.is_chain:
             raise ModelError(f"tree: {len(self.parents)} rows; at most {MOST_ROWS} are evaluated in a pass. Cut it.")
 
@@ -41,6 +44,11 @@ class Tree:
     def chain(cls, num_rows: int) -> "Tree":
         """Every row behind the one before."""
         return cls(range(-1, num_rows - 1))
+
+    @property
+    def num_rows(self) -> int:
+        """To evaluate."""
+        return len(self.parents) - self.num_cached
 
     @cached_property
     def is_chain(self) -> bool:

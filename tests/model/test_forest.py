@@ -53,46 +53,56 @@ class Twice:
         self.cache = KVCache(self.decoder.config, capacity=4)
         self.alone_cache = KVCache(self.decoder.config, capacity=4)
 
-    def check(self, rows: SequenceRows, logits: np.ndarray) -> None:
-        """All logits of a pass against those of every leaf's path."""
-        wanted = range(rows.num_rows - rows.num_wanted, rows.num_rows)
-        assert logits.shape == (len(wanted), self.decoder.config.vocab_size)
-        for leaf in set(range(rows.num_rows)) - set(rows.branches.parents):
-            path = rows.branches.path(leaf)
-            expected = self.alone.forward([rows.token_ids[row] for row in path], self.alone_cache)
+    def check(self, tokens: Sequence[int], tree: Tree, logits: dict[int, np.ndarray]) -> None:
+        """Logits of rows against those of every leaf's path."""
+        for leaf in set(range(len(tokens))) - set(tree.parents):
+            path = tree.path(leaf)
+            expected = self.alone.forward([tokens[row] for row in path], self.alone_cache)
             self.alone_cache.truncate(len(self.text))
             for row, own in zip(path, expected, strict=True):
-                if row in wanted:
-                    found = logits[row - wanted.start]
-                    assert_same_bits(found[None], own[None], f"row {row} of {rows.tree} behind {len(self.text)}")
+                if row in logits:
+                    assert_same_bits(logits[row][None], own[None], f"row {row} of {tree} behind {len(self.text)}")
 
-    def keep(self, rows: SequenceRows, row: int) -> None:
-        """Go on behind one row."""
-        path = rows.branches.path(row)
+    def keep(self, tokens: Sequence[int], path: list[int]) -> None:
+        """Go on behind a row."""
         self.cache.keep(len(self.text), path)
-        tokens = [rows.token_ids[above] for above in path]
-        self.alone.forward(tokens, self.alone_cache)
-        self.text += tokens
+        kept = [tokens[row] for row in path]
+        self.alone.forward(kept, self.alone_cache)
+        self.text += kept
+
+
+def grow(decoder: Decoder, sequences: list[Twice], texts: list[list[int]], trees: list[Tree], cuts: list[int]) -> None:
+    """Evaluate a tree below each sequence in two forests: the rows before the cuts, and then the others."""
+    logits: list[dict[int, np.ndarray]] = [{} for _ in sequences]
+    for bounds in ([(0, cut) for cut in cuts], [(cut, len(text)) for cut, text in zip(cuts, texts, strict=True)]):
+        taking_part = [index for index, (first, last) in enumerate(bounds) if first < last]
+        forest = []
+        for index in taking_part:
+            first, last = bounds[index]
+            part = Tree(trees[index].parents[:last], num_cached=first)
+            num_logits = None if index else min(3, last - first)
+            forest.append(SequenceRows(texts[index][first:last], sequences[index].cache, part, num_logits))
+        for index, found in zip(taking_part, decoder.forward_forest(forest) if forest else [], strict=True):
+            assert found.shape[1] == decoder.config.vocab_size
+            logits[index] |= zip(range(bounds[index][1] - len(found), bounds[index][1]), found, strict=True)
+    for sequence, text, tree, found in zip(sequences, texts, trees, logits, strict=True):
+        assert len(found) == len(text) or sequence is sequences[0]
+        sequence.check(text, tree, found)
 
 
 def live(decoder: Decoder, alone: Decoder, data: st.DataObject, num_passes: int, longest: int) -> None:
     """Some passes, each over some of three sequences: prompts in chains of up to `longest`, then trees as they come."""
-    sequences = [Twice(decoder, alone) for _ in range(3)]
+    everybody = [Twice(decoder, alone) for _ in range(3)]
     for _ in range(num_passes):
-        taking_part = data.draw(st.lists(st.sampled_from(sequences), min_size=1, unique_by=id), "who")
-        forest = []
-        for sequence in taking_part:
-            chains = st.integers(1, longest).map(Tree.chain)
-            tree = data.draw(TREES if sequence.text else chains, "tree")
-            num_rows = len(tree.parents)
-            seed = data.draw(st.integers(0, 2**16), "seed of tokens")
-            tokens = [int(token) for token in np.random.default_rng(seed).integers(0, 96, num_rows)]
-            num_logits = data.draw(st.none() | st.integers(0, num_rows), "logits")
-            forest.append(SequenceRows(tokens, sequence.cache, tree, num_logits))
-        logits = decoder.forward_forest(forest)
-        for sequence, rows, found in zip(taking_part, forest, logits, strict=True):
-            sequence.check(rows, found)
-            sequence.keep(rows, data.draw(st.integers(0, rows.num_rows - 1), "kept"))
+        sequences = data.draw(st.lists(st.sampled_from(everybody), min_size=1, unique_by=id), "who")
+        chains = st.integers(1, longest).map(Tree.chain)
+        trees = [data.draw(TREES if sequence.text else chains, "tree") for sequence in sequences]
+        tokens = np.random.default_rng(data.draw(st.integers(0, 2**16), "seed of tokens"))
+        texts = [[int(token) for token in tokens.integers(0, 96, tree.num_rows)] for tree in trees]
+        cuts = [data.draw(st.just(0) | st.integers(0, tree.num_rows - 1), "cut") for tree in trees]
+        grow(decoder, sequences, texts, trees, cuts)
+        for sequence, text, tree in zip(sequences, texts, trees, strict=True):
+            sequence.keep(text, tree.path(data.draw(st.integers(0, tree.num_rows - 1), "kept")))
 
 
 def sinks() -> st.SearchStrategy[SinkWindow | None]:
@@ -122,10 +132,10 @@ def test_forests_of_every_architecture(native: Callable[..., Decoder], architect
     generator = np.random.default_rng(8)
     sequences = [Twice(decoder, decoder) for _ in range(4)]
     for tree in (Tree.chain(20), Tree([-1, 0, 0, -1, 3, 1]), Tree([-1, 0, -1, 2, 3])):
-        forest = [SequenceRows(list(generator.integers(0, 96, len(tree.parents))), s.cache, tree) for s in sequences]
-        for sequence, rows, logits in zip(sequences, forest, decoder.forward_forest(forest), strict=True):
-            sequence.check(rows, logits)
-            sequence.keep(rows, rows.num_rows - 1)
+        texts = [[int(token) for token in generator.integers(0, 96, tree.num_rows)] for _ in sequences]
+        grow(decoder, sequences, texts, [tree] * 4, [0, 1, 0, 3])
+        for sequence, text in zip(sequences, texts, strict=True):
+            sequence.keep(text, tree.path(tree.num_rows - 1))
 
 
 @settings(max_examples=6, deadline=None)
@@ -146,19 +156,13 @@ def test_a_forest_of_more_rows_than_go_through_at_once_is_cut_within_trees(
     generator = np.random.default_rng(4)
     sequences = [Twice(decoder, decoder) for _ in range(3)]
     trees = [Tree.chain(90), *(Tree([int(generator.integers(-1, row)) for row in range(64)]) for _ in range(2))]
-    texts = [[int(token) for token in generator.integers(0, 96, 64 + length)] for length in (26, 70, 1)]
-    for sequence, tree, text in zip(sequences, trees, texts, strict=True):
-        sequence.text = text[: -len(tree.parents)]
-        for cache in (sequence.cache, sequence.alone_cache):
-            if sequence.text:
-                decoder.forward(sequence.text, cache)
-    forest = [
-        SequenceRows(text[-len(tree.parents) :], sequence.cache, tree)
-        for sequence, tree, text in zip(sequences, trees, texts, strict=True)
-    ]
-    for sequence, rows, logits in zip(sequences, forest, decoder.forward_forest(forest), strict=True):
-        sequence.check(rows, logits)
-        assert sequence.cache.length == len(sequence.text) + rows.num_rows
+    for sequence, length in zip(sequences, (26, 70, 1), strict=True):
+        prompt = [int(token) for token in generator.integers(0, 96, length)]
+        decoder.forward(prompt, sequence.cache)
+        sequence.keep(prompt, list(range(length)))
+    texts = [[int(token) for token in generator.integers(0, 96, tree.num_rows)] for tree in trees]
+    grow(decoder, sequences, texts, trees, [0, 0, 0])
+    assert [sequence.cache.length for sequence in sequences] == [26 + 90, 70 + 64, 1 + 64]
 
 
 class Counted:
@@ -240,6 +244,10 @@ REFUSED: dict[str, tuple[str, Forest]] = {
     "another tree": (
         "test, sequence 1: a tree of 2 rows; 1, a token each, are required.",
         lambda caches: [SequenceRows([1], caches[0]), SequenceRows([1], caches[1], Tree([-1, -1]))],
+    ),
+    "a tree of rows that the cache does not hold": (
+        "test, sequence 1: a tree of which 4 rows are evaluated; the 3 that the cache holds at most are required.",
+        lambda caches: [SequenceRows([1], caches[0]), SequenceRows([1], caches[1], Tree([-1] * 5, num_cached=4))],
     ),
     "a deep tree": (
         r"test, sequence 1: 257 positions; the model has 256 \(max_position_embeddings\)",

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,11 @@ def assert_rows_are_their_paths(decoder: Decoder, generator: random.Random, leng
         path = [tokens[above] for above in tree.path(row)]
         alone = logits_in_steps(decoder, prompt + path, [length, generator.choice((1, 2, 16))])
         assert_same_bits(found[row : row + 1], alone[-1:], f"row {row} of {list(tree.parents)} behind {length}")
+    cache.truncate(length)
+    cuts = sorted({0, num_rows, *(generator.randrange(num_rows) for _ in range(3))})
+    for first, last in pairwise(cuts):
+        part = decoder.forward(tokens[first:last], cache, tree=Tree(tree.parents[:last], num_cached=first))
+        assert_same_bits(part, found[first:last], f"rows {first} to {last} of {list(tree.parents)} in passes {cuts}")
     path = tree.path(num_rows - 1)
     cache.keep(length, path)
     after = decoder.forward([1, 2], cache)
@@ -86,10 +92,14 @@ def test_trees_that_are_none_are_errors(tiny_oracle: Callable[[str], Any]) -> No
     ):
         with pytest.raises(ModelError, match=f"^{message}"):
             Tree(parents)
+    with pytest.raises(ModelError, match="^tree: 0 rows that the cache does not hold, of 2; at least one is required"):
+        Tree([-1, 0], num_cached=2)
     assert Tree.chain(100).depths[-1] == 99  # a prompt
     decoder = tiny_oracle("llama").decoder
     with pytest.raises(ModelError, match="a tree of 2 rows; 1, a token each, are required"):
         decoder.forward([1], KVCache(decoder.config), tree=Tree([-1, 0]))
+    with pytest.raises(ModelError, match="a tree of which 1 rows are evaluated; the 0 that the cache holds at most"):
+        decoder.forward([1], KVCache(decoder.config), tree=Tree([-1, 0], num_cached=1))
 
 
 def test_a_tree_may_be_wider_than_the_positions_that_are_left(tiny_oracle: Callable[[str], Any]) -> None:
