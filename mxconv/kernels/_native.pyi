@@ -83,17 +83,20 @@ class Decoder:
         down: Matrix,
         down_bias: F32 | None,
     ) -> None: ...
-    def forward(
+    def forward(self, x: F32, cosines: F32, sines: F32, logits: F32, sequences: list[SequenceTokens]) -> None: ...
+
+class SequenceTokens:
+    def __init__(
         self,
-        x: F32,
-        cosines: F32,
-        sines: F32,
         keys: F32,
         values: F32,
         length: int,
-        logits: F32,
+        num_tokens: int,
+        num_logits: int,
         masks: U64 | None = None,
         mask_start: int = 0,
+        stages: list[int] = ...,
+        states: F32 | None = None,
     ) -> None: ...
 
 @overload

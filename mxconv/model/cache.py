@@ -53,10 +53,10 @@ class KVCache:
         capacity = self.capacity
         while capacity < needed:
             capacity *= 2
-        for name in ("_keys", "_values"):
-            grown = self._allocate(capacity)
-            grown[:, :, : self.length] = getattr(self, name)[:, :, : self.length]
-            setattr(self, name, grown)
+        grown = self._allocate(capacity), self._allocate(capacity)  # both, or nothing has changed
+        for old, new in zip(self.arrays, grown, strict=True):
+            new[:, :, : self.length] = old[:, :, : self.length]
+        self._keys, self._values = grown
 
     def write(self, layer: int, keys: F32, values: F32) -> None:
         """Put one layer's keys and values behind `length`, where `reserve` made room.

@@ -1,9 +1,9 @@
 """The reference decoder: token ids in, logits out, in plain float32.
 
 With matrices that obey the row promise of `Matrix`, the logits of a position depend on its token prefix alone:
-the same bits whether a prompt goes in at once, in chunks or token by token, and whether or not other tokens were
-tried in between. Speculative decoding then has nothing to approximate: what a draft proposed is verified by the
-very numbers that plain decoding computes.
+the same bits whether a prompt goes in at once, in chunks or token by token, whether or not other tokens were
+tried in between, and whatever other sequences are in the pass. Speculative decoding then has nothing to
+approximate: what a draft proposed is verified by the very numbers that plain decoding computes.
 """
 
 import copy
@@ -14,14 +14,15 @@ from typing import Self
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.errors import ModelError
 from mxconv.kernels.rowwise import rms_norm
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
+from mxconv.model.forest import SequenceRows, checked_ids, spans
 from mxconv.model.layer import Layer
 from mxconv.model.rope import RotaryEmbedding
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
+from mxconv.model.states import StateRoom, States
 from mxconv.model.tree import Tree
 from mxconv.model.weights import CheckedWeights, Weights
 
@@ -49,9 +50,14 @@ class Decoder:
         self.rotary = RotaryEmbedding(config.rope, config.head_dim)
 
     def forward(
-        self, token_ids: Sequence[int], cache: KVCache, last_only: bool = False, tree: Tree | None = None
+        self,
+        token_ids: Sequence[int],
+        cache: KVCache,
+        last_only: bool = False,
+        tree: Tree | None = None,
+        states: States | None = None,
     ) -> F32:
-        """Evaluate tokens behind those in the cache, and advance it by them.
+        """Evaluate tokens of one sequence behind those in the cache, and advance it by them.
 
         The logits of a row are those of its path alone, bit for bit. The cache then holds all rows in their order;
         behind a tree that is no chain, `cache.keep` the rows of one path before anything else is evaluated.
@@ -61,24 +67,49 @@ class Decoder:
             cache: the keys and values of the tokens before; unchanged when an error is raised.
             last_only: compute the logits of the last token alone, as for a prompt.
             tree: where each token hangs; None makes them a chain.
+            states: receives the hidden states that it names, of every row; unchanged when an error is raised.
 
         Returns:
             (num_tokens, vocab_size) float32, or (1, vocab_size) with `last_only`.
 
         Raises:
             ModelError: no tokens, a token outside the vocabulary, more positions than the model has, a cache made for
-                another model, or a tree of another number of rows.
+                another model, a tree of another number of rows, or a state that the model does not have.
         """
-        tree = tree or Tree.chain(len(token_ids) or 1)
-        ids = self._checked(token_ids, cache, tree)
-        cache.reserve(len(ids))
-        start = cache.length - tree.num_cached
-        rotations = self.rotary.rotations([start + depth for depth in tree.depths[tree.num_cached :]])
+        return self.forward_forest([SequenceRows(token_ids, cache, tree, 1 if last_only else None, states)])[0]
+
+    def forward_forest(self, sequences: Sequence[SequenceRows]) -> list[F32]:
+        """Evaluate rows of several sequences in one pass over the weights, and advance each cache by its own.
+
+        What `forward` says of a row holds for each: bits that depend on its path alone, whatever is beside it.
+
+        Args:
+            sequences: at least one; no two have the same cache or states. Caches, states and lengths are unchanged
+                when an error is raised.
+
+        Returns:
+            Of each sequence (num_logits, vocab_size) float32.
+
+        Raises:
+            ModelError: no sequences, two with one cache or one `States`, more logits than rows, and what `forward`
+                raises for any sequence.
+        """
+        ids = checked_ids(sequences, self.config, self.name)
+        for rows in sequences:
+            rows.cache.reserve(rows.num_rows)
+        rotations = self.rotary.rotations([position for rows in sequences for position in rows.positions])
+        rooms = [
+            rows.states.room(len(self.layers), rows.num_rows, self.config.hidden_size) if rows.states else None
+            for rows in sequences
+        ]
         # weights may hold infinities and NaNs that somebody chose to keep: let them flow as IEEE says
         with np.errstate(over="ignore", invalid="ignore"):
-            logits = self._evaluate(self.embedding.rows(ids), cache, rotations, tree, 1 if last_only else len(ids))
-        cache.advance(len(ids))
-        return logits
+            logits = self._evaluate(self.embedding.rows(ids), sequences, rotations, rooms)
+        for rows, room in zip(sequences, rooms, strict=True):
+            rows.cache.advance(rows.num_rows)
+            if rows.states and room:
+                rows.states.values = room.values
+        return [logits[span] for span in spans(rows.num_wanted for rows in sequences)]
 
     def variant(
         self, skipped: Skipped | None = None, sink_window: SinkWindow | None = None, name: str | None = None
@@ -111,49 +142,35 @@ class Decoder:
         ]
         return made
 
-    def _evaluate(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], tree: Tree, num_logits: int) -> F32:
-        """Logits of the last `num_logits` tokens.
+    def _evaluate(
+        self,
+        x: F32,
+        sequences: Sequence[SequenceRows],
+        rotations: tuple[F32, F32],
+        rooms: Sequence[StateRoom | None],
+    ) -> F32:
+        """Logits of the rows that want them, (sum of num_wanted, vocab_size).
 
         Args:
-            x: (num_tokens, hidden_size) their embeddings; may be overwritten.
-            cache: with room for the tokens; their keys and values are written behind its length.
+            x: (num_tokens, hidden_size) embeddings, the rows of each sequence behind those of the one before; may be
+                overwritten.
+            sequences: caches with room for the rows; their keys and values are written behind the caches' lengths.
             rotations: cosines and sines of their positions, each (num_tokens, 1, head_dim / 2).
-            tree: where they hang.
+            rooms: of each sequence, for its states; None wants none.
         """
-        for layer in self.layers:
-            x = layer(x, cache, rotations, tree)
-        return self.head.multiply(rms_norm(x[-num_logits:], self.norm, self.config.rms_norm_eps))
-
-    def _checked(
-        self, token_ids: Sequence[int], cache: KVCache, tree: Tree
-    ) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        ids = np.array(token_ids, dtype=np.intp)
-        if len(ids) == 0:
-            raise ModelError(f"{self.name}: 0 tokens to evaluate; at least one is required. Give a prompt.")
-        outside = ids[(ids < 0) | (ids >= self.config.vocab_size)]
-        if len(outside):
-            raise ModelError(
-                f"{self.name}: token id {outside[0]}; ids from 0 to {self.config.vocab_size - 1} are required. "
-                "Use the tokenizer that belongs to the model."
-            )
-        if tree.num_rows != len(ids):
-            raise ModelError(f"{self.name}: a tree of {tree.num_rows} rows; {len(ids)}, a token each, are required.")
-        if tree.num_cached > cache.length:
-            raise ModelError(
-                f"{self.name}: a tree of which {tree.num_cached} rows are evaluated; the {cache.length} that the cache "
-                "holds at most are required."
-            )
-        num_positions = cache.length - tree.num_cached + 1 + tree.deepest
-        if num_positions > self.config.max_position_embeddings:
-            raise ModelError(
-                f"{self.name}: {num_positions} positions; the model has "
-                f"{self.config.max_position_embeddings} (max_position_embeddings). "
-                "Shorten the prompt or generate fewer tokens."
-            )
-        if not cache.fits(self.config):
-            raise ModelError(
-                f"{self.name}: a KV cache of {cache.num_layers} layers, {cache.num_key_value_heads} heads and head "
-                f"size {cache.head_dim}; {self.config.num_hidden_layers}, {self.config.num_key_value_heads} and "
-                f"{self.config.head_dim} are required. Give this model a cache of its own."
-            )
-        return ids
+        places = spans(rows.num_rows for rows in sequences)
+        reading = [(room, place) for room, place in zip(rooms, places, strict=True) if room]
+        num_layers, eps = len(self.layers), self.config.rms_norm_eps
+        for stage in range(num_layers + 1):
+            for room, place in reading:
+                room.take(stage, x[place])
+            if stage < num_layers:
+                x = self.layers[stage](x, sequences, rotations)
+        for room, place in reading:
+            room.take(num_layers + 1, rms_norm(x[place], self.norm, eps))
+        wanted = np.concatenate(
+            [x[place.stop - rows.num_wanted : place.stop] for rows, place in zip(sequences, places, strict=True)]
+        )
+        if len(wanted) == 0:
+            return np.empty((0, self.config.vocab_size), np.float32)
+        return self.head.multiply(rms_norm(wanted, self.norm, eps))

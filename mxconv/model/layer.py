@@ -9,11 +9,10 @@ from mxconv.arrays import F32
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.rowwise import rms_norm, silu
 from mxconv.model.attention import attend
-from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
+from mxconv.model.forest import SequenceRows, spans
 from mxconv.model.rope import rotate
 from mxconv.model.sink_window import SinkWindow
-from mxconv.model.tree import Tree
 from mxconv.model.weights import CheckedWeights
 
 
@@ -92,27 +91,26 @@ class Layer:
             down=projection("mlp.down_proj", hidden, inner, config.mlp_bias),
         )
 
-    def __call__(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], tree: Tree) -> F32:
-        """Evaluate the positions behind `cache.length`, writing their keys and values there.
+    def __call__(self, x: F32, sequences: Sequence[SequenceRows], rotations: tuple[F32, F32]) -> F32:
+        """Evaluate rows behind what their caches hold, writing their keys and values there.
 
         Args:
-            x: (num_tokens, hidden_size) float32.
-            cache: with room for them.
+            x: (num_tokens, hidden_size) float32, the rows of each sequence behind those of the one before.
+            sequences: their caches, with room for them, and where they hang.
             rotations: cosines and sines of their positions, each (num_tokens, 1, head_dim / 2).
-            tree: where they hang.
 
         Returns:
             (num_tokens, hidden_size) float32.
         """
         eps = self.config.rms_norm_eps
         if not self.skips_attention:
-            x = x + self.output(self._attention(rms_norm(x, self.input_norm, eps), cache, rotations, tree))
+            x = x + self.output(self._attention(rms_norm(x, self.input_norm, eps), sequences, rotations))
         if not self.skips_mlp:
             h = rms_norm(x, self.mlp_norm, eps)
             x = x + self.down(silu(self.gate(h)) * self.up(h))
         return x
 
-    def _attention(self, h: F32, cache: KVCache, rotations: tuple[F32, F32], tree: Tree) -> F32:
+    def _attention(self, h: F32, sequences: Sequence[SequenceRows], rotations: tuple[F32, F32]) -> F32:
         num_tokens, head_dim = len(h), self.config.head_dim
         queries = self.query(h).reshape(num_tokens, -1, head_dim)
         keys = self.key(h).reshape(num_tokens, -1, head_dim)
@@ -121,16 +119,19 @@ class Layer:
             queries = rms_norm(queries, self.query_norm, self.config.rms_norm_eps)
         if self.key_norm is not None:
             keys = rms_norm(keys, self.key_norm, self.config.rms_norm_eps)
-        queries = rotate(queries, *rotations)
-        cache.write(self.index, rotate(keys, *rotations), values)
+        queries, keys = rotate(queries, *rotations), rotate(keys, *rotations)
 
         mixed = np.empty_like(queries)
-        for token in range(num_tokens):
-            mixed[token] = attend(queries[token], *cache.read(self.index, self._seen_by(token, cache.length, tree)))
+        for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True):
+            rows.cache.write(self.index, keys[span], values[span])
+            for row in range(rows.num_rows):
+                seen = rows.cache.read(self.index, self._seen_by(row, rows))
+                mixed[span.start + row] = attend(queries[span.start + row], *seen)
         return mixed.reshape(num_tokens, -1)
 
-    def _seen_by(self, row: int, length: int, tree: Tree) -> Sequence[int]:
+    def _seen_by(self, row: int, rows: SequenceRows) -> Sequence[int]:
         """The places in the cache that a row attends to: what it may see of its path, itself included."""
+        length, tree = rows.cache.length, rows.branches
         path: Sequence[int] = range(length + row + 1)
         if not tree.is_chain:
             start = length - tree.num_cached

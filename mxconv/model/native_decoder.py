@@ -1,5 +1,6 @@
 """The decoder whose whole forward pass is one native call; the NumPy one remains what it is compared with."""
 
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -8,13 +9,13 @@ from mxconv.arrays import F32
 from mxconv.kernels import _native
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.native_matrix import NativeMatrix
-from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.forest import SequenceRows
 from mxconv.model.layer import Layer
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
-from mxconv.model.tree import Tree
+from mxconv.model.states import StateRoom
 from mxconv.model.weights import Weights
 
 
@@ -85,11 +86,24 @@ class NativeDecoder(Decoder):
             down_bias=_optional(layer.down.bias),
         )
 
-    def _evaluate(self, x: F32, cache: KVCache, rotations: tuple[F32, F32], tree: Tree, num_logits: int) -> F32:
-        logits = np.empty((num_logits, self.config.vocab_size), np.float32)
-        masks = (None, 0) if tree.is_chain else (tree.masks[tree.num_cached :], cache.length - tree.num_cached)
-        self.handle.forward(x, *_flat(rotations), *cache.arrays, cache.length, logits, *masks)
+    def _evaluate(
+        self,
+        x: F32,
+        sequences: Sequence[SequenceRows],
+        rotations: tuple[F32, F32],
+        rooms: Sequence[StateRoom | None],
+    ) -> F32:
+        logits = np.empty((sum(rows.num_wanted for rows in sequences), self.config.vocab_size), np.float32)
+        handed = [_handed(rows, room) for rows, room in zip(sequences, rooms, strict=True)]
+        self.handle.forward(x, *_flat(rotations), logits, handed)
         return logits
+
+
+def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
+    length, tree = rows.cache.length, rows.branches
+    masks = (None, 0) if tree.is_chain else (tree.masks[tree.num_cached :], length - tree.num_cached)
+    states = ([], None) if room is None else (room.stages, room.values)
+    return _native.SequenceTokens(*rows.cache.arrays, length, rows.num_rows, rows.num_wanted, *masks, *states)
 
 
 def _handle(matrix: Matrix) -> _native.Matrix:

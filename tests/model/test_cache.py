@@ -70,3 +70,22 @@ def test_truncation_to_a_length_that_was_never_reached_is_an_error(length: int) 
 def test_a_cache_that_does_not_fit_into_memory_is_an_error() -> None:
     with pytest.raises(ModelError, match=r"^KV cache: no memory for 1\d* positions, shape .* Shorten the prompt"):
         KVCache(CONFIG, capacity=10**17)
+
+
+def test_a_cache_that_cannot_grow_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is memory for the keys of a larger one, and then none for its values."""
+    cache = KVCache(CONFIG, capacity=4)
+    written = append(cache, 4)
+    allocate, allocated = cache._allocate, []
+
+    def allocate_once(capacity: int) -> np.ndarray:
+        if allocated:
+            raise ModelError("KV cache: no memory")
+        allocated.append(capacity)
+        return allocate(capacity)
+
+    monkeypatch.setattr(cache, "_allocate", allocate_once)
+    with pytest.raises(ModelError, match="KV cache: no memory"):
+        cache.reserve(1)
+    assert [array.shape[2] for array in cache.arrays] == [4, 4]
+    assert (cache.read(0, range(4))[0] == written[0].transpose(1, 0, 2)).all()

@@ -229,8 +229,19 @@ def arguments(decoder: Any, num_tokens: int = 3) -> dict[str, Any]:
         "keys": keys,
         "values": values,
         "length": 4,
+        "num_tokens": num_tokens,
+        "num_logits": num_tokens,
         "logits": np.zeros((num_tokens, config.vocab_size), np.float32),
+        "stages": [0, 4],
+        "states": np.zeros((2, num_tokens, config.hidden_size), np.float32),
     }
+
+
+def native_pass(decoder: Any, **arguments: Any) -> None:
+    from mxconv.kernels import _native
+
+    of_pass = {name: arguments.pop(name) for name in ("x", "cosines", "sines", "logits")}
+    decoder.handle.forward(**of_pass, sequences=[_native.SequenceTokens(**arguments)])
 
 
 WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
@@ -244,7 +255,22 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str
     "a full cache": (ValueError, "do not fit", lambda a: {"length": 30}),
     "a negative length": (ValueError, "do not fit", lambda a: {"length": -1}),
     "narrow logits": (TypeError, "logits: shape", lambda a: {"logits": a["logits"][:, :95]}),
-    "more logits": (ValueError, "more logits", lambda a: {"logits": np.zeros((4, 96), np.float32)}),
+    "other logits": (TypeError, "logits: shape", lambda a: {"logits": np.zeros((4, 96), np.float32)}),
+    "more logits": (ValueError, "more logits", lambda a: {"num_logits": 4}),
+    "fewer logits than none": (ValueError, "more logits", lambda a: {"num_logits": -1}),
+    "no tokens": (ValueError, "do not fit", lambda a: {"num_tokens": 0}),
+    "more tokens than x": (TypeError, "states: shape", lambda a: {"num_tokens": 4}),
+    "more tokens than x, no states": (
+        TypeError,
+        "x: shape",
+        lambda a: {"num_tokens": 4, "stages": [], "states": None},
+    ),
+    "more tokens than numbers": (ValueError, "do not fit", lambda a: {"num_tokens": 2**62}),
+    "a stage without states": (ValueError, "states and their stages", lambda a: {"states": None}),
+    "states without a stage": (ValueError, "states and their stages", lambda a: {"stages": []}),
+    "a stage behind the last": (ValueError, "a stage that there is not", lambda a: {"stages": [0, 5]}),
+    "a stage before the first": (ValueError, "a stage that there is not", lambda a: {"stages": [-1, 1]}),
+    "read-only states": (TypeError, "incompatible", lambda a: {"states": read_only(a["states"])}),
     "short masks": (TypeError, "masks: shape", lambda a: {"masks": np.ones(2, np.uint64), "mask_start": 4}),
     "a mask without itself": (
         ValueError,
@@ -274,7 +300,7 @@ def test_arrays_that_do_not_fit_are_an_error_and_never_read(tiny_oracle: Callabl
     oracle = tiny_oracle("llama")
     decoder: Any = native_copy(oracle.decoder.config, oracle.weights, Matrices(choose_engine(num_threads=1)))
     good = arguments(decoder)
-    decoder.handle.forward(**good)
+    native_pass(decoder, **good)
     error, message, change = WRONG[case]
     with pytest.raises(error, match=message):
-        decoder.handle.forward(**good | change(good))
+        native_pass(decoder, **good | change(good))

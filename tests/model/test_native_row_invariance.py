@@ -108,6 +108,8 @@ def branch_of(parents: list[int], node: int) -> list[int]:
 
 def tree_logits(decoder: Any, prompt: list[int], tree: list[int], parents: list[int], num_first: int) -> np.ndarray:
     """Logits of every node, the first `num_first` in one call and the others, behind their keys, in another."""
+    from mxconv.kernels import _native
+
     keys_and_values = KVCache(decoder.config, 256)
     decoder.forward(prompt, keys_and_values)
     branches = [branch_of(parents, node) for node in range(len(tree))]
@@ -118,9 +120,10 @@ def tree_logits(decoder: Any, prompt: list[int], tree: list[int], parents: list[
         masks = np.array([sum(1 << n for n in branches[node]) for node in nodes], np.uint64)
         x = decoder.embedding.rows(np.array([tree[node] for node in nodes]))
         logits = np.empty((len(nodes), decoder.config.vocab_size), np.float32)
-        decoder.handle.forward(
-            x, cosines, sines, *keys_and_values.arrays, keys_and_values.length, logits, masks, len(prompt)
+        tokens = _native.SequenceTokens(
+            *keys_and_values.arrays, keys_and_values.length, len(nodes), len(nodes), masks, len(prompt)
         )
+        decoder.handle.forward(x, cosines, sines, logits, [tokens])
         keys_and_values.advance(len(nodes))
         parts.append(logits)
     return np.concatenate(parts)

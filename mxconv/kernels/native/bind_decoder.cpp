@@ -1,6 +1,8 @@
 // The forward pass as Python sees it: a decoder over matrices and vectors that it keeps alive.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -13,6 +15,76 @@ namespace mxconv {
 namespace {
 
 using Vector = std::optional<Array<float>>;
+
+// The tokens of one sequence in a pass: arrays as Python hands them over, checked when they meet a decoder.
+struct BoundSequence {
+    BoundSequence(MutableArray<float> keys, MutableArray<float> values, int64_t length, int64_t num_tokens,
+                  int64_t num_logits, std::optional<Array<uint64_t>> masks, int64_t mask_start,
+                  std::vector<int64_t> stages, std::optional<MutableArray<float>> states)
+        : keys(keys),
+          values(values),
+          length(length),
+          num_tokens(num_tokens),
+          num_logits(num_logits),
+          masks(masks),
+          mask_start(mask_start),
+          stages(std::move(stages)),
+          states(states) {}
+
+    // Raises where an array does not fit.
+    SequenceTokens checked(const DecoderWeights& w) const {
+        const auto num_layers = static_cast<int64_t>(w.layers.size());
+        SequenceTokens sequence{};
+        require(keys, "keys", {num_layers, w.num_key_value_heads, -1, w.head_dim});
+        const auto capacity = static_cast<int64_t>(keys.shape(2));
+        require(values, "values", {num_layers, w.num_key_value_heads, capacity, w.head_dim});
+        if (length < 0 || num_tokens < 1 || num_tokens > capacity || length > capacity - num_tokens ||
+            capacity > INT32_MAX) {
+            throw nb::value_error("the tokens do not fit into the cache");
+        }
+        if (num_logits < 0 || num_logits > num_tokens) throw nb::value_error("more logits than tokens");
+        sequence.num_tokens = num_tokens;
+        sequence.num_logits = num_logits;
+        sequence.keys = keys.data();
+        sequence.values = values.data();
+        sequence.capacity = capacity;
+        sequence.length = length;
+        if (masks) set_masks(sequence);
+        if (states.has_value() == stages.empty()) throw nb::value_error("states and their stages go together");
+        if (states) set_states(sequence, num_layers, w.hidden_size);
+        return sequence;
+    }
+
+    const MutableArray<float> keys, values;
+    const int64_t length, num_tokens, num_logits;
+    const std::optional<Array<uint64_t>> masks;
+    const int64_t mask_start;
+    const std::vector<int64_t> stages;
+    const std::optional<MutableArray<float>> states;
+
+  private:
+    // A token sees itself and nothing behind itself.
+    void set_masks(SequenceTokens& sequence) const {
+        require(*masks, "masks", {num_tokens});
+        if (mask_start < 0 || mask_start > length || length + num_tokens - mask_start > kTokensAtOnce) {
+            throw nb::value_error("masks reach over the newest 64 positions");
+        }
+        for (int64_t token = 0; token < num_tokens; ++token) {
+            const int64_t itself = length + token - mask_start;
+            if (masks->data()[token] >> itself != 1) throw nb::value_error("a token sees itself and nothing behind");
+        }
+        sequence.masks = masks->data();
+        sequence.mask_start = mask_start;
+    }
+
+    void set_states(SequenceTokens& sequence, int64_t num_layers, int64_t hidden_size) const {
+        require(*states, "states", {static_cast<int64_t>(stages.size()), num_tokens, hidden_size});
+        const auto [least, most] = std::minmax_element(stages.begin(), stages.end());
+        if (*least < 0 || *most > num_layers + 1) throw nb::value_error("a stage that there is not");
+        sequence.stages = stages;
+        sequence.states = states->data();
+    }
+};
 
 // Takes layers until the first pass, then stays as it is.
 class BoundDecoder {
@@ -72,34 +144,24 @@ class BoundDecoder {
         weights_.layers.push_back(layer);
     }
 
-    void forward(MutableArray<float> x, Array<float> cosines, Array<float> sines, MutableArray<float> keys,
-                 MutableArray<float> values, int64_t length, MutableArray<float> logits,
-                 std::optional<Array<uint64_t>> masks, int64_t mask_start) {
+    void forward(MutableArray<float> x, Array<float> cosines, Array<float> sines, MutableArray<float> logits,
+                 nb::typed<nb::list, BoundSequence> sequences) {
         const DecoderWeights& w = weights_;
-        const auto num_layers = static_cast<int64_t>(w.layers.size());
-        if (num_layers == 0) throw nb::value_error("a decoder needs a layer");
-        require(x, "x", {-1, w.hidden_size});
+        if (w.layers.empty()) throw nb::value_error("a decoder needs a layer");
         Pass pass{};
-        pass.num_tokens = static_cast<int64_t>(x.shape(0));
-        require(cosines, "cosines", {pass.num_tokens, w.head_dim / 2});
-        require(sines, "sines", {pass.num_tokens, w.head_dim / 2});
-        require(keys, "keys", {num_layers, w.num_key_value_heads, -1, w.head_dim});
-        pass.capacity = static_cast<int64_t>(keys.shape(2));
-        require(values, "values", {num_layers, w.num_key_value_heads, pass.capacity, w.head_dim});
-        require(logits, "logits", {-1, w.head->rows});
-        pass.num_logits = static_cast<int64_t>(logits.shape(0));
-        pass.length = length;
-        if (length < 0 || pass.num_tokens < 1 || length > pass.capacity - pass.num_tokens ||
-            pass.capacity > INT32_MAX) {
-            throw nb::value_error("the tokens do not fit into the cache");
+        int64_t num_tokens = 0, num_logits = 0;
+        for (nb::handle sequence : sequences) {
+            pass.sequences.push_back(nb::cast<const BoundSequence&>(sequence).checked(w));
+            num_tokens += pass.sequences.back().num_tokens;
+            num_logits += pass.sequences.back().num_logits;
         }
-        if (pass.num_logits > pass.num_tokens) throw nb::value_error("more logits than tokens");
-        if (masks) set_masks(pass, *masks, mask_start);
+        require(x, "x", {num_tokens, w.hidden_size});
+        require(cosines, "cosines", {num_tokens, w.head_dim / 2});
+        require(sines, "sines", {num_tokens, w.head_dim / 2});
+        require(logits, "logits", {num_logits, w.head->rows});
         pass.x = x.data();
         pass.cosines = cosines.data();
         pass.sines = sines.data();
-        pass.keys = keys.data();
-        pass.values = values.data();
         pass.logits = logits.data();
         if (!decoder_) decoder_ = std::make_unique<Decoder>(engine_, weights_);
         nb::gil_scoped_release unlocked;
@@ -107,20 +169,6 @@ class BoundDecoder {
     }
 
   private:
-    // A token sees itself and nothing behind itself.
-    static void set_masks(Pass& pass, const Array<uint64_t>& masks, int64_t mask_start) {
-        require(masks, "masks", {pass.num_tokens});
-        if (mask_start < 0 || mask_start > pass.length || pass.length + pass.num_tokens - mask_start > kTokensAtOnce) {
-            throw nb::value_error("masks reach over the newest 64 positions");
-        }
-        for (int64_t token = 0; token < pass.num_tokens; ++token) {
-            const int64_t itself = pass.length + token - mask_start;
-            if (masks.data()[token] >> itself != 1) throw nb::value_error("a token sees itself and nothing behind");
-        }
-        pass.masks = masks.data();
-        pass.mask_start = mask_start;
-    }
-
     const Matrix* matrix(const nb::object& object, int64_t rows, int64_t columns) {
         const Matrix& found = nb::cast<const BoundMatrix&>(object).matrix;
         if ((rows >= 0 && found.rows != rows) || found.columns != columns) {
@@ -159,13 +207,22 @@ void bind_decoder(nb::module_& module) {
              optional("up_bias"), nb::arg("down"), optional("down_bias"),
              "Append a layer; window 0 sees all positions and recent 0 leaves none of them out, a bias or head norm "
              "may be None.")
-        .def("forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("cosines").noconvert(),
-             nb::arg("sines").noconvert(), nb::arg("keys").noconvert(), nb::arg("values").noconvert(),
-             nb::arg("length"), nb::arg("logits").noconvert(), nb::arg("masks").noconvert() = nb::none(),
-             nb::arg("mask_start") = 0,
-             "Evaluate tokens behind `length` positions, write their keys and values there, and the logits of the last "
-             "len(logits) of them. x (tokens, hidden_size) is overwritten. With masks, token i sees the positions "
-             "before mask_start and mask_start + b for each bit b.");
+        .def(
+            "forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("cosines").noconvert(),
+            nb::arg("sines").noconvert(), nb::arg("logits").noconvert(), nb::arg("sequences"),
+            "Evaluate tokens of some sequences, no two of one cache, each behind those of the one before in x (tokens, "
+            "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary).");
+    nb::class_<BoundSequence>(module, "SequenceTokens", "The tokens of one sequence in a pass.")
+        .def(nb::init<MutableArray<float>, MutableArray<float>, int64_t, int64_t, int64_t,
+                      std::optional<Array<uint64_t>>, int64_t, std::vector<int64_t>,
+                      std::optional<MutableArray<float>>>(),
+             nb::arg("keys").noconvert(), nb::arg("values").noconvert(), nb::arg("length"), nb::arg("num_tokens"),
+             nb::arg("num_logits"), nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
+             nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
+             "Tokens behind `length` positions, where their keys and values are written; the last num_logits of them "
+             "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
+             "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "
+             "the last layer's is what they all give, two more that behind the norm.");
 }
 
 }  // namespace mxconv

@@ -1,8 +1,8 @@
-// A forward pass: some tokens of one sequence through all layers, by a thread team that stays together.
+// A forward pass: some tokens of one sequence, or of several, through all layers, by a thread team that stays together.
 //
 // Five barriers a layer. Between them threads take pieces of weight rows, or heads of attention, from one counter an
 // operator; whatever a result needs beside its own piece (the norm of a token's row) every thread computes for itself.
-// No result depends on who computed it or on what other tokens there are.
+// No result depends on who computed it or on what other tokens there are, of its own sequence or of others.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace mxconv {
 
-constexpr int64_t kTokensAtOnce = 64;  // more go through in chunks
+constexpr int64_t kTokensAtOnce = 64;  // more go through in slices
 
 struct Projection {
     const Matrix* matrix;
@@ -44,13 +44,11 @@ struct DecoderWeights {
     const Matrix* head;
 };
 
-// One call: where the tokens come from and where their logits go.
-struct Pass {
+// The tokens of one sequence in a pass, and the cache that they continue.
+struct SequenceTokens {
     int64_t num_tokens;
-    float* x;              // (num_tokens, hidden_size) embeddings; overwritten
-    const float* cosines;  // (num_tokens, head_dim / 2), as are the sines
-    const float* sines;
-    float* keys;  // (layers, num_key_value_heads, capacity, head_dim), as are the values
+    int64_t num_logits;  // of how many tokens, the last ones
+    float* keys;         // (layers, num_key_value_heads, capacity, head_dim), as are the values
     float* values;
     int64_t capacity;
     int64_t length;  // positions that hold the tokens before; the new ones are written behind them
@@ -59,8 +57,19 @@ struct Pass {
     const uint64_t* masks;
     int64_t mask_start;
 
-    int64_t num_logits;  // of how many tokens, the last ones
-    float* logits;       // (num_logits, vocabulary)
+    // Which states are copied: x before layer i for i up to the number of layers, behind the last; one more is that
+    // behind the final norm.
+    std::vector<int64_t> stages;
+    float* states;  // (stages, num_tokens, hidden_size)
+};
+
+// One call: where the tokens come from and where their logits go, those of a sequence behind those of the one before.
+struct Pass {
+    std::vector<SequenceTokens> sequences;  // no two of one cache
+    float* x;                               // (tokens, hidden_size) embeddings; overwritten
+    const float* cosines;                   // (tokens, head_dim / 2), as are the sines
+    const float* sines;
+    float* logits;  // (sum of num_logits, vocabulary)
 };
 
 class Decoder {
@@ -74,16 +83,36 @@ class Decoder {
   private:
     struct Workspace;  // what a thread has to itself
 
-    void run(const Pass& pass);
-    void work(const Pass& pass, int thread);
-    void normalize(const Pass& pass, const float* weight, int64_t first, int forms, Workspace& own);
-    void project_heads(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own);
-    void finish_heads(const Pass& pass, int64_t layer, int which, int64_t first_row, int64_t last_row);
-    void attend(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own);
-    void gate(const Pass& pass, int64_t layer, Pieces& pieces, Workspace& own);
-    void add_product(const Pass& pass, const Projection& projection, const Activations& inputs, Pieces& pieces,
+    struct Token {
+        const SequenceTokens* sequence;
+        int64_t place;  // in its cache
+    };
+
+    // The tokens of a pass that go through the layers together.
+    struct Slice {
+        int64_t num_tokens;
+        const Token* tokens;
+        float* x;
+        const float* cosines;
+        const float* sines;
+        std::vector<int64_t> predicted;  // which tokens want logits
+        float* logits;                   // (predicted, vocabulary)
+        bool copies_states;              // of any token
+    };
+
+    void run(const Slice& slice);
+    void work(const Slice& slice, int thread);
+    void normalize(const Slice& slice, const float* weight, const std::vector<int64_t>* tokens, int forms,
+                   Workspace& own);
+    void copy_states(const Slice& slice, int64_t stage, int thread);
+    void project_heads(const Slice& slice, int64_t layer, Pieces& pieces, Workspace& own);
+    void finish_heads(const Slice& slice, int64_t layer, int which, int64_t first_row, int64_t last_row);
+    void attend(const Slice& slice, int64_t layer, Pieces& pieces, Workspace& own);
+    void gate(const Slice& slice, int64_t layer, Pieces& pieces, Workspace& own);
+    void add_product(const Slice& slice, const Projection& projection, const Activations& inputs, Pieces& pieces,
                      const Workspace& own);
-    void predict(const Pass& pass, Pieces& pieces, Workspace& own);
+    void predict(const Slice& slice, Pieces& pieces, Workspace& own);
+    static Visible visible(const Token& token, const DecoderLayer& layer, int32_t* others);
     int64_t tiles_at_once(const Matrix& matrix, int64_t multiple) const;
 
     Engine& engine_;
@@ -93,6 +122,7 @@ class Decoder {
     std::mutex callers_;
     std::vector<std::unique_ptr<Workspace>> workspaces_;
     std::vector<Pieces> pieces_;
+    std::vector<Token> tokens_;                   // of a pass
     std::vector<float> queries_, keys_, values_;  // (tokens, heads * head_dim)
     std::vector<float> gates_, ups_;              // (tokens, intermediate_size)
     std::vector<float> products_;                 // (tokens, hidden_size)
