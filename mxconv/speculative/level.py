@@ -102,7 +102,7 @@ class Level:
             self.session.rewind(base)
         return Proposal(tokens, distributions, probabilities)
 
-    def observe(self, tokens: Sequence[int], logits: F32) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """A model knows what it knows."""
 
     def _proposal(self, context: Sequence[int], choice: Choice) -> Proposal:
@@ -127,7 +127,7 @@ class Level:
             verdict = self.acceptance.judge(logits, proposal, len(context))
         self.session.keep(len(context), verdict.path)
         for draft in self.drafts:
-            draft.observe([context[-1], *proposal.tokens], logits)
+            draft.observe(context, proposal, logits)
         rows = [0, *(node + 1 for node in verdict.path)]
         return Step(verdict.tokens, logits[rows], verdict.distributions), len(missing) + len(proposal.tokens)
 

@@ -70,7 +70,7 @@ class ThroughText:
         self.statistics.seconds += time.perf_counter() - begin - inner_seconds
         return Proposal(tokens)
 
-    def observe(self, tokens: Sequence[int], logits: F32) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """Nothing: logits over one vocabulary mean nothing in another."""
 
     def _take_back_pending(self) -> list[int]:

@@ -71,8 +71,9 @@ class TokenRecycling:
             ):
                 yield token, probability, token
 
-    def observe(self, tokens: Sequence[int], logits: F32) -> None:
-        """Replace the rows of these tokens; of a token that stands there twice, the later logits count."""
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+        """Replace the rows of all tokens seen; of a token that stands there twice, the later logits count."""
+        tokens = [context[-1], *proposal.tokens]
         latest = {token: row for row, token in enumerate(tokens)}
         rows = logits if len(latest) == len(tokens) else logits[list(latest.values())]
         candidates, probabilities = _best(rows, self.candidates.shape[1])

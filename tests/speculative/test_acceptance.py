@@ -208,8 +208,8 @@ class Overheard:
         np.add.at(self.counts, ([context[-1], *proposal.tokens[:-1]], proposal.tokens), 1)
         return proposal
 
-    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
-        self.inner.observe(tokens, logits)
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
+        self.inner.observe(context, proposal, logits)
 
 
 class Certain:
@@ -222,7 +222,7 @@ class Certain:
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         return Proposal([(context[-1] + i) % self.vocab_size for i in range(1, num_tokens + 1)])
 
-    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
         pass
 
 

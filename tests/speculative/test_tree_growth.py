@@ -77,7 +77,7 @@ def test_floors_that_rise_end_the_tree_at_the_first_node_that_is_not_worth_its_p
 
 def test_recycled_candidates_of_every_token_make_the_tree() -> None:
     draft = TokenRecycling(LevelStatistics("token-recycling"), 4, 2, confidence=0.9)
-    draft.observe([0, 1], np.log(np.array([[0.1, 0.6, 0.3, 0.001], [0.7, 0.1, 0.1, 0.1]], np.float32)))
+    draft.observe([0], Proposal([1]), np.log(np.array([[0.1, 0.6, 0.3, 0.001], [0.7, 0.1, 0.1, 0.1]], np.float32)))
     found = draft.grow([3, 0], 3, ALL)
     assert paths_of(found)[:6] == [(1,), (1, 0), (2,), (1, 0, 1), (1, 0, 2), (1, 1)]
     assert draft.grow([3], 3, ALL).tokens == []  # nothing was seen behind 3
