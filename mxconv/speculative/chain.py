@@ -14,11 +14,13 @@ from mxconv.speculative.ngram import NgramDraft
 from mxconv.speculative.pace import FixedPace, Pace
 from mxconv.speculative.prompt_lookup import PromptLookup
 from mxconv.speculative.session import Session
+from mxconv.speculative.stand import Stand
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.through_text import ThroughText
 from mxconv.speculative.token_recycling import TokenRecycling
 
-TREE_KINDS = frozenset({"token-recycling", "prompt-lookup", "ngram"})  # of drafts that grow trees
+TREE_KINDS = frozenset({"token-recycling", "prompt-lookup", "ngram", "stand"})  # of drafts that grow trees
+FILLED_KINDS = frozenset({"token-recycling", "stand"})  # of tables that are filled while decoding
 
 
 class Chain:
@@ -46,14 +48,7 @@ class Chain:
         self._paces = paces
         self._confidence = confidence
         self._tables = {
-            index: TokenRecycling(
-                LevelStatistics(level.name),
-                self._speaker(index).vocab_size,
-                level.record.num_candidates or 8,
-                confidence[index - 1],
-            )
-            for index, level in enumerate(levels)
-            if level.record.kind == "token-recycling"
+            index: self._table(index) for index, level in enumerate(levels) if level.record.kind in FILLED_KINDS
         }
 
     def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance) -> Level:
@@ -79,10 +74,12 @@ class Chain:
         loaded = self._levels[index]
         confidence = self._confidence[index - 1] if index else 0.0
         if loaded.record.kind == "prompt-lookup":
-            return PromptLookup(statistics, loaded.record.max_ngram or 3)
-        if loaded.record.kind == "token-recycling":
-            self._tables[index].statistics = statistics
-            return self._tables[index]
+            return PromptLookup(statistics, loaded.record.max_ngram or 3, loaded.record.min_ngram or 1)
+        if table := self._tables.get(index):
+            table.statistics = statistics
+            if isinstance(table, Stand):
+                table.acceptance = acceptance
+            return table
         if loaded.table is not None:
             return NgramDraft(statistics, loaded.table, confidence)
         assert loaded.decoder is not None
@@ -100,6 +97,14 @@ class Chain:
             drafts=[self._heard_by(index, index + 1 + number, draft) for number, draft in enumerate(usable)],
             pace=pace,
         )
+
+    def _table(self, index: int) -> TokenRecycling | Stand:
+        """An empty table of a level that fills its own while decoding."""
+        record, vocab_size = self._levels[index].record, self._speaker(index).vocab_size
+        statistics, confidence = LevelStatistics(record.name), self._confidence[index - 1]
+        if record.kind == "stand":
+            return Stand(statistics, vocab_size, record.max_ngram or 4, record.num_candidates or 8, confidence)
+        return TokenRecycling(statistics, vocab_size, record.num_candidates or 8, confidence)
 
     def _heard_by(self, consumer: int, index: int, draft: Draft) -> Draft:
         """A draft as a level with perhaps another tokenizer asks it."""

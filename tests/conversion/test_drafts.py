@@ -94,7 +94,7 @@ def test_drafts_of_every_kind_become_levels(tmp_path: Path, table: Path) -> None
     assert levels[3].path == "drafts/4-stories/stories.safetensors"
     assert (tmp_path / "p" / levels[3].path).read_bytes() == table.read_bytes()
     assert verify(tmp_path / "p").ok
-    for kind in ("prompt-lookup:max_ngram=4", "token-recycling:num_candidates=3"):
+    for kind in ("prompt-lookup:max_ngram=4", "token-recycling:num_candidates=3", "stand:max_ngram=3"):
         level = quantize(target, tmp_path / kind, drafts=(kind,)).levels[2]
         assert f"{level.kind}:{'max_ngram' if level.max_ngram else 'num_candidates'}=" in kind
         assert (level.max_ngram or level.num_candidates) in (3, 4)

@@ -31,7 +31,7 @@ from mxconv.train.ngram import train_ngram
 
 SELECTIONS = [GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 2**63 + 5)]
 MODELS = ("mxfp4", "layer-skip", "streaming", "noisy", "padded", "renumbered")
-LOOK_UPS = ("prompt-lookup", "token-recycling", "ngram")
+LOOK_UPS = ("prompt-lookup", "token-recycling", "ngram", "stand")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Loade
     in_package = ("layer-skip:a1+m2,confidence=0", f"checkpoint:{noisy}", f"checkpoint:{padded}", f"checkpoint:{other}")
     quantize(target, folder / "package", drafts=in_package)
     quantize(other, folder / "renumbered-package", drafts=(f"ngram:{folder / 'renumbered-ngram.safetensors'}",))
-    specs = ["streaming:sink=2,window=12", "prompt-lookup", "token-recycling,confidence=0.2"]
+    specs = ["streaming:sink=2,window=12", "prompt-lookup", "token-recycling,confidence=0.2", "stand,confidence=0.2"]
     specs.append(f"ngram:{folder / 'ngram.safetensors'},confidence=0.1")
     with LoadedPackage(folder / "package", drafts=[]) as package:
         levels = {level.name: level for level in package.levels}
