@@ -8,8 +8,9 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.adaptive_pace import AdaptivePace
-from mxconv.speculative.draft import Draft
+from mxconv.speculative.draft import Draft, TreeDraft
 from mxconv.speculative.level import Level
+from mxconv.speculative.merged import Merged
 from mxconv.speculative.ngram import NgramDraft
 from mxconv.speculative.pace import FixedPace, Pace
 from mxconv.speculative.prompt_lookup import PromptLookup
@@ -23,21 +24,26 @@ TREE_KINDS = frozenset({"token-recycling", "prompt-lookup", "ngram", "stand"})  
 FILLED_KINDS = frozenset({"token-recycling", "stand"})  # of tables that are filled while decoding
 
 
+def num_models(levels: Sequence[LoadedLevel]) -> int:
+    """The target and what drafts by a pass of its own; the others are look-ups."""
+    return sum(level.decoder is not None for level in levels)
+
+
 class Chain:
     """The levels of a hierarchy, and what of them outlives a run.
 
     Args:
-        levels: the target first.
+        levels: the target first. Look-ups at the end are one draft to the models above them.
         paces: of each level that has a draft. One that chooses between drafts is given all cheaper levels.
         confidence: of each level below the target.
 
     Raises:
-        ModelError: the target is no model, or a level that is none has another below it.
+        ModelError: the target is no model, or a level that is none has a model below it.
     """
 
     def __init__(self, levels: Sequence[LoadedLevel], paces: Sequence[Pace], confidence: Sequence[float]) -> None:
         for index, level in enumerate(levels):
-            if level.decoder is None and index < len(levels) - 1:
+            if level.decoder is None and index < len(levels) - 1 and levels[index + 1].decoder is not None:
                 raise ModelError(
                     f"hierarchy: level {level.name} is a look-up, and {levels[index + 1].name} stands below it; "
                     "only a model can use a draft. Put look-ups last."
@@ -59,6 +65,8 @@ class Chain:
         for index in reversed(range(len(self._levels))):
             made = self._make(index, session, statistics[index], acceptance, drafts)
             drafts.insert(0, made)
+            if index == num_models(self._levels) and len(drafts) > 1:
+                drafts = [Merged([draft for draft in drafts if isinstance(draft, TreeDraft)])]
         target = drafts[0]
         assert isinstance(target, Level)
         return target
@@ -111,7 +119,7 @@ class Chain:
         ours, theirs = self._levels[consumer].tokenizer, self._levels[index].tokenizer
         if ours is theirs or ours is None or theirs is None:
             return draft
-        return ThroughText(draft, ours, theirs, draft.statistics, self._speaker(index).max_position_embeddings)
+        return ThroughText(draft, ours, theirs, self._speaker(index).max_position_embeddings)
 
     def _speaker(self, index: int) -> ModelConfig:
         """The model whose tokens a level's are: itself, or for a look-up the nearest model above."""

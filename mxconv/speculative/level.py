@@ -16,6 +16,7 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.tree import MOST_ROWS
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
+from mxconv.speculative.merged import Merged
 from mxconv.speculative.pace import Choice, Outcome, Pace
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
@@ -75,8 +76,11 @@ class Level:
         if self.drafts:
             num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
             if choice.num_tokens:
-                statistics = self.drafts[choice.draft].statistics
-                statistics.count(choice.num_tokens, proposal.depth, num_accepted, num_nodes)
+                draft = self.drafts[choice.draft]
+                if isinstance(draft, Merged) and proposal.parents is not None:
+                    draft.count(choice.num_tokens, proposal, step.tokens[:num_accepted])
+                else:
+                    draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, num_nodes)
             seconds = proposed - begin, time.perf_counter() - proposed
             self.pace.learn(choice, Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances))
         return step

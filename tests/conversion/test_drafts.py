@@ -111,6 +111,15 @@ def test_a_table_below_a_model_is_in_the_tokens_of_that_model(tmp_path: Path, ta
     assert [level.kind for level in manifest.levels[2:]] == ["model", "ngram"]
 
 
+def test_several_look_ups_may_come_last(tmp_path: Path, table: Path) -> None:
+    target = write_tiny_llama(tmp_path / "m")
+    specs = ("layer-skip:a1", "stand", f"ngram:{table}", "prompt-lookup:min_ngram=2")
+    levels = quantize(target, tmp_path / "p", drafts=specs).levels[2:]
+    assert [level.kind for level in levels] == ["layer-skip", "stand", "ngram", "prompt-lookup"]
+    assert (levels[3].min_ngram, levels[3].max_ngram) == (2, 3)
+    assert verify(tmp_path / "p").ok
+
+
 def test_nothing_can_draft_for_a_look_up(tmp_path: Path) -> None:
     target = write_tiny_llama(tmp_path / "m")
     with pytest.raises(MxconvError) as caught:

@@ -72,7 +72,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[Tokenizer, Tokenizer]:
 
 
 def through(inner: Says, target: Tokenizer, draft: Tokenizer, max_positions: int | None = None) -> ThroughText:
-    return ThroughText(inner, target, draft, inner.statistics, max_positions)
+    return ThroughText(inner, target, draft, max_positions)
 
 
 def assert_fits(target: Tokenizer, context: list[int], tokens: list[int], written: str) -> None:
