@@ -102,7 +102,7 @@ def test_each_kind_alone(loaded: dict[str, LoadedLevel], name: str, selection: S
 MIXED = [
     *([model, look_up] for model in MODELS for look_up in LOOK_UPS if (model, look_up) != ("renumbered", "ngram")),
     ["renumbered", "renumbered ngram"],
-    ["token-recycling", "prompt-lookup"],
+    ["mxfp4", "token-recycling", "prompt-lookup"],
     ["padded", "stand", "prompt-lookup"],
     ["mxfp4", "renumbered", "stand", "prompt-lookup"],
     ["mxfp4", "noisy"],
