@@ -31,7 +31,7 @@ folder = Path(tempfile.mkdtemp())
 table, small, foreign = f"ngram:{folder}/table", f"checkpoint:{same}", f"checkpoint:{other}"
 write_ngram_table(train_ngram([prompt_file], checkpoint), folder / "table")
 own, skip, stream = ["own"], "layer-skip:a2+m3", "streaming:sink=4,window=28"
-ALONE = [own, [small], [foreign], ["prompt-lookup"], [table], ["token-recycling"], [skip], [stream]]
+ALONE = [own, [small], [foreign], ["prompt-lookup"], [table], ["token-recycling"], ["stand"], [skip], [stream]]
 MIXED = [
     [*own, small],
     [*own, foreign],
@@ -39,7 +39,7 @@ MIXED = [
     [*own, small, table],
     [*own, stream, foreign, "prompt-lookup"],
 ]
-TREES = [["prompt-lookup"], [table], ["token-recycling"], [*own, small, "token-recycling"]]
+TREES = [["prompt-lookup"], [table], ["token-recycling"], [*own, small, "token-recycling"], ["stand", "prompt-lookup"]]
 AUTO = [[*own, small, table], [*own, "token-recycling"]]
 Lengths, Trees = Literal["auto"] | None, int | Literal["auto", "chain"]
 HIERARCHIES: list[tuple[list[str], Lengths, Trees]] = [(drafts, None, "chain") for drafts in (*ALONE, *MIXED)]

@@ -3,7 +3,7 @@
 checkpoint:PATH_OR_ID   a 16-bit model as it is         package:PATH   a converted one
 layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
-token-recycling         what the target thought of before
+token-recycling         what the target thought of before   stand   that, behind several tokens
 """
 
 from dataclasses import dataclass, fields
@@ -12,25 +12,30 @@ from typing import Literal
 from mxconv.checkpoint.manifest import Kind, LevelRecord, Shared
 from mxconv.errors import MxconvError
 
-SpecKind = Literal["checkpoint", "package", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling"]
+SpecKind = Literal[
+    "checkpoint", "package", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling", "stand"
+]
 DEFAULT_NUM_DRAFT_TOKENS = 8
 DEFAULT_CONFIDENCE = 0.4
 DEFAULT_BSFP_CONFIDENCE = 0.6
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # where tokenizers differ
-LOOK_UPS = ("prompt-lookup", "ngram", "token-recycling")  # no models: nothing can draft for them
+LOOK_UPS = ("prompt-lookup", "ngram", "token-recycling", "stand")  # no models: nothing can draft for them
+DEFAULT_MAX_NGRAM = {"prompt-lookup": 3, "stand": 4}
 COMMON = ("num_draft_tokens", "confidence")
 OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and its own parameters
     "checkpoint": ("PATH_OR_ID", ()),
     "package": ("PATH_OR_ID", ()),
     "layer-skip": ("LAYERS", ("cache",)),
     "streaming": ("", ("sink", "window", "cache")),
-    "prompt-lookup": ("", ("max_ngram",)),
+    "prompt-lookup": ("", ("max_ngram", "min_ngram")),
     "ngram": ("TABLE", ()),
     "token-recycling": ("", ("num_candidates",)),
+    "stand": ("", ("max_ngram", "num_candidates")),
 }
 RANGES = {
     "num_draft_tokens": (1, 64),
     "max_ngram": (1, 64),
+    "min_ngram": (1, 64),
     "num_candidates": (1, 64),
     "sink": (0, 2**31),
     "window": (1, 2**31),
@@ -47,6 +52,7 @@ class DraftSpec:
     confidence: float | None = None
     cache: Literal["shared", "own"] = "shared"
     max_ngram: int | None = None
+    min_ngram: int | None = None
     num_candidates: int | None = None
     sink: int | None = None
     window: int | None = None
@@ -82,8 +88,9 @@ class DraftSpec:
             num_draft_tokens=self.num_draft_tokens or DEFAULT_NUM_DRAFT_TOKENS,
             confidence=default if self.confidence is None else self.confidence,
             skipped=self.subject if kind == "layer-skip" else None,
-            max_ngram=(self.max_ngram or 3) if kind == "prompt-lookup" else None,
-            num_candidates=(self.num_candidates or 8) if kind == "token-recycling" else None,
+            max_ngram=(self.max_ngram or DEFAULT_MAX_NGRAM[kind]) if kind in DEFAULT_MAX_NGRAM else None,
+            min_ngram=(self.min_ngram or 1) if kind == "prompt-lookup" else None,
+            num_candidates=(self.num_candidates or 8) if kind in ("token-recycling", "stand") else None,
             sink=(4 if self.sink is None else self.sink) if kind == "streaming" else None,
             window=(self.window or 252) if kind == "streaming" else None,
         )
@@ -108,7 +115,13 @@ def parse_draft(text: str) -> DraftSpec:
         if not subject:
             raise MxconvError(f"--draft {text}: names no {subject_name}; {kind}:{subject_name} is required.")
     values = dict(_parameter(text, part, (*COMMON, *own)) for part in parts)
-    return DraftSpec(kind, subject, **values)  # type: ignore[arg-type]
+    spec = DraftSpec(kind, subject, **values)  # type: ignore[arg-type]
+    least, most = spec.min_ngram or 1, spec.max_ngram or DEFAULT_MAX_NGRAM.get(kind, 1)
+    if least > most:
+        raise MxconvError(
+            f"--draft {text}: min_ngram is {least} and max_ngram {most}; min_ngram may be max_ngram at most. Give both."
+        )
+    return spec
 
 
 def _parameter(text: str, part: str, allowed: tuple[str, ...]) -> tuple[str, int | float | str]:

@@ -109,7 +109,9 @@ class TensorRecord(Record):
     segments: SegmentRecord | None = None
 
 
-Kind = Literal["target", "self-draft", "model", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling"]
+Kind = Literal[
+    "target", "self-draft", "model", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling", "stand"
+]
 Shared = Literal["weights", "kv_cache", "tokenizer"]
 
 
@@ -134,9 +136,14 @@ class LevelRecord(Record):
     window: Annotated[int, Field(ge=1, lt=2**63)] | None = Field(
         default=None, description="streaming: last positions that are attended to"
     )
-    max_ngram: Annotated[int, Field(ge=1, le=64)] | None = Field(default=None, description="of prompt-lookup")
+    max_ngram: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="prompt-lookup, stand: tokens of the longest n-gram that is looked up"
+    )
+    min_ngram: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="prompt-lookup: and of the shortest; null is 1"
+    )
     num_candidates: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        default=None, description="token-recycling: tokens remembered behind each"
+        default=None, description="token-recycling: tokens remembered behind each; stand: behind each n-gram"
     )
 
 

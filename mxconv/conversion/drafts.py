@@ -79,7 +79,7 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
             level = DraftLevel(spec, file.stem, file.absolute().parent, (Path(file.name),))
         elif spec.kind == "layer-skip" and type(num_layers) is int:
             Skipped.parse(spec.subject, num_layers)
-        if spec.kind in LOOK_UPS and number < len(specs):
+        if spec.kind in LOOK_UPS and number < len(specs) and specs[number].kind not in LOOK_UPS:
             raise MxconvError(
                 f"--draft {spec.kind}: a look-up, with {specs[number].kind} below it; only a model can use a draft. "
                 "Give look-ups last."

@@ -27,9 +27,10 @@ from mxconv.model.distribution import Sampling, distribution
 from mxconv.model.sampling import greedy
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import SHARPNESS, Guesses
-from mxconv.speculative.top_tokens import top_tokens
+from mxconv.speculative.likeliest import likeliest
 
 LEAST_SIBLING = 0.1  # share of a token for which a further one is drawn
+MOST_POSITIONS = 32  # of which the noise is kept: a round's
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,20 @@ class Acceptance(Protocol):
         """
         ...
 
+    def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
+        """What decides between tokens: the greatest is chosen, minus infinity never is.
+
+        A draft that ranks by it what it believes the logits to be hears the noise of the rule, where there is one that
+        it may hear. The order is then that of drawing without replacement, and its softmax the chance that a level is
+        right to choose each whose own logits differ from the draft's by standard Gumbel noise once more.
+
+        Args:
+            logits: (n,) float32, of all tokens or of some, as far as they are known.
+            position: of the token to be chosen in the sequence, the prompt counted.
+            tokens: (n,) ids of which the logits are; None where they are of all, in order.
+        """
+        ...
+
 
 class GreedyAcceptance:
     """The lowest id among the most likely tokens."""
@@ -84,8 +99,11 @@ class GreedyAcceptance:
         return _walk(proposal, lambda node, _: int(choices[node + 1]))
 
     def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
-        tokens, chances = top_tokens(logits[None] * np.float32(SHARPNESS), min(most, len(logits)))
+        tokens, chances = likeliest(logits[None] * np.float32(SHARPNESS), min(most, len(logits)))
         return _at_least(least, tokens[0].tolist(), chances[0].tolist())
+
+    def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
+        return logits.astype(np.float64)
 
 
 class CoupledAcceptance:
@@ -99,9 +117,13 @@ class CoupledAcceptance:
     def __init__(self, sampling: Sampling, seed: int) -> None:
         self.sampling = sampling
         self.seed = seed
+        self._uniform: dict[int, F64] = {}  # position -> numbers of the tokens from 0 on, for some positions
 
     def judge(self, logits: F32, proposal: Proposal, position: int) -> Verdict:
         return _walk(proposal, lambda node, depth: self.draw(logits[node + 1], position + depth))
+
+    def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
+        return self.perturbed(distribution(logits, self.sampling), position, tokens)
 
     def draw(self, logits: F32, position: int) -> int:
         """The token of one position: argmax of log-probability plus noise, (vocab_size,) float32 in."""
@@ -118,14 +140,37 @@ class CoupledAcceptance:
         return _at_least(least, support[best].tolist(), (weights[best] / weights.sum()).tolist())
 
     def _scores(self, logits: F32, position: int) -> tuple[I64, F64]:
-        """The tokens that may be drawn, ascending, and their log-probabilities plus noise."""
+        """The tokens that may be drawn, ascending, and what decides between them."""
         shares = distribution(logits, self.sampling)
         (support,) = shares.nonzero()
-        # a token's noise is that of its id in one stream, so models with padded vocabularies hear the same
-        key = np.array([self.seed, position], np.uint64)
-        noise = np.random.Generator(np.random.Philox(key=key)).random(support[-1] + 1)[support]
+        return support, self.perturbed(shares[support], position, support)
+
+    def perturbed(self, shares: F64, position: int, tokens: I64 | None = None) -> F64:
+        """Log-probability plus the noise of a position: the argmax is the draw.
+
+        Args:
+            shares: (n,) probabilities, of all tokens or of some; of 0 comes minus infinity.
+            position: of the token to be drawn in the sequence, the prompt counted.
+            tokens: (n,) ids of which the shares are; None where they are of all, in order.
+        """
+        ids = np.arange(len(shares)) if tokens is None else tokens
+        uniform = self._uniform_of(position, int(ids.max()) + 1)[ids]
         with np.errstate(divide="ignore"):  # a noise of 0, once in 2^53, is minus infinity: never chosen
-            return support, np.log(shares[support]) - np.log(-np.log(noise))
+            scores: F64 = np.log(shares) - np.log(-np.log(uniform))
+        return scores
+
+    def _uniform_of(self, position: int, count: int) -> F64:
+        """At least `count` numbers; the same at every call, since draft and target ask for the same positions."""
+        known = self._uniform.get(position)
+        if known is None or len(known) < count:
+            # a token's noise is that of its id in one stream, so models with padded vocabularies hear the same
+            key = np.array([self.seed, position], np.uint64)
+            known = np.random.Generator(np.random.Philox(key=key)).random(count)
+            self._uniform.pop(position, None)
+            while len(self._uniform) >= MOST_POSITIONS:
+                del self._uniform[next(iter(self._uniform))]
+            self._uniform[position] = known
+        return known
 
 
 class RejectionAcceptance:
@@ -174,6 +219,11 @@ class RejectionAcceptance:
             tokens.append(self._draw(left))
             left = _without(shares, tokens)
         return Guesses(tokens, chances[: len(tokens)].tolist(), shares)
+
+    def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
+        with np.errstate(divide="ignore"):  # what the sampling leaves out
+            scores: F64 = np.log(distribution(logits, self.sampling))
+        return scores
 
     def _first_that_stands(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
         """The sibling that is accepted, or None; and what is then left of our distribution to draw from."""

@@ -8,22 +8,35 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.adaptive_pace import AdaptivePace
-from mxconv.speculative.draft import Draft
+from mxconv.speculative.draft import Draft, TreeDraft
 from mxconv.speculative.level import Level
+from mxconv.speculative.merged import Merged
 from mxconv.speculative.ngram import NgramDraft
 from mxconv.speculative.pace import FixedPace, Pace
 from mxconv.speculative.prompt_lookup import PromptLookup
 from mxconv.speculative.session import Session
+from mxconv.speculative.stand import Stand
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.through_text import ThroughText
 from mxconv.speculative.token_recycling import TokenRecycling
 
+FILLED_KINDS = frozenset({"token-recycling", "stand"})  # of tables that are filled while decoding
+
+
+def num_models(levels: Sequence[LoadedLevel]) -> int:
+    """The target and what drafts by a pass of its own; the others are look-ups."""
+    return sum(level.decoder is not None for level in levels)
+
 
 def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
-    """The drafts that grow trees for a level, the next one being 0, and whether each is a model."""
+    """The drafts that grow trees for a level, the next one being 0, and whether each is a model.
+
+    Look-ups at the end are one draft.
+    """
+    drafts = levels[consumer + 1 : num_models(levels) + 1]
     return {
         number: draft.decoder is not None
-        for number, draft in enumerate(levels[consumer + 1 :])
+        for number, draft in enumerate(drafts)
         if _speak_alike(levels[consumer], draft)
     }
 
@@ -37,17 +50,17 @@ class Chain:
     """The levels of a hierarchy, and what of them outlives a run.
 
     Args:
-        levels: the target first.
+        levels: the target first. Look-ups at the end are one draft to the models above them.
         paces: of each level that has a draft. One that chooses between drafts is given all cheaper levels.
         confidence: of each level below the target.
 
     Raises:
-        ModelError: the target is no model, or a level that is none has another below it.
+        ModelError: the target is no model, or a level that is none has a model below it.
     """
 
     def __init__(self, levels: Sequence[LoadedLevel], paces: Sequence[Pace], confidence: Sequence[float]) -> None:
         for index, level in enumerate(levels):
-            if level.decoder is None and index < len(levels) - 1:
+            if level.decoder is None and index < len(levels) - 1 and levels[index + 1].decoder is not None:
                 raise ModelError(
                     f"hierarchy: level {level.name} is a look-up, and {levels[index + 1].name} stands below it; "
                     "only a model can use a draft. Put look-ups last."
@@ -58,14 +71,7 @@ class Chain:
         self._paces = paces
         self._confidence = confidence
         self._tables = {
-            index: TokenRecycling(
-                LevelStatistics(level.name),
-                self._speaker(index).vocab_size,
-                level.record.num_candidates or 8,
-                confidence[index - 1],
-            )
-            for index, level in enumerate(levels)
-            if level.record.kind == "token-recycling"
+            index: self._table(index) for index, level in enumerate(levels) if level.record.kind in FILLED_KINDS
         }
 
     def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance) -> Level:
@@ -76,6 +82,8 @@ class Chain:
         for index in reversed(range(len(self._levels))):
             made = self._make(index, session, statistics[index], acceptance, drafts)
             drafts.insert(0, made)
+            if index == num_models(self._levels) and len(drafts) > 1:
+                drafts = [Merged([draft for draft in drafts if isinstance(draft, TreeDraft)])]
         target = drafts[0]
         assert isinstance(target, Level)
         return target
@@ -91,10 +99,12 @@ class Chain:
         loaded = self._levels[index]
         confidence = self._confidence[index - 1] if index else 0.0
         if loaded.record.kind == "prompt-lookup":
-            return PromptLookup(statistics, loaded.record.max_ngram or 3)
-        if loaded.record.kind == "token-recycling":
-            self._tables[index].statistics = statistics
-            return self._tables[index]
+            return PromptLookup(statistics, loaded.record.max_ngram or 3, loaded.record.min_ngram or 1)
+        if table := self._tables.get(index):
+            table.statistics = statistics
+            if isinstance(table, Stand):
+                table.acceptance = acceptance
+            return table
         if loaded.table is not None:
             return NgramDraft(statistics, loaded.table, confidence)
         assert loaded.decoder is not None
@@ -113,12 +123,20 @@ class Chain:
             pace=pace,
         )
 
+    def _table(self, index: int) -> TokenRecycling | Stand:
+        """An empty table of a level that fills its own while decoding."""
+        record, vocab_size = self._levels[index].record, self._speaker(index).vocab_size
+        statistics, confidence = LevelStatistics(record.name), self._confidence[index - 1]
+        if record.kind == "stand":
+            return Stand(statistics, vocab_size, record.max_ngram or 4, record.num_candidates or 8, confidence)
+        return TokenRecycling(statistics, vocab_size, record.num_candidates or 8, confidence)
+
     def _heard_by(self, consumer: int, index: int, draft: Draft) -> Draft:
         """A draft as a level with perhaps another tokenizer asks it."""
         ours, theirs = self._levels[consumer].tokenizer, self._levels[index].tokenizer
         if ours is None or theirs is None or _speak_alike(self._levels[consumer], self._levels[index]):
             return draft
-        return ThroughText(draft, ours, theirs, draft.statistics, self._speaker(index).max_position_embeddings)
+        return ThroughText(draft, ours, theirs, self._speaker(index).max_position_embeddings)
 
     def _speaker(self, index: int) -> ModelConfig:
         """The model whose tokens a level's are: itself, or for a look-up the nearest model above."""

@@ -89,10 +89,13 @@ class Draft(Protocol):
         """
         ...
 
-    def observe(self, tokens: Sequence[int], logits: F32) -> None:
-        """See what the level above evaluated: `logits[i]` (num_tokens, vocab_size) follow `tokens[i]`.
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+        """See what the level above evaluated, after every verification. Most drafts have no use for it.
 
-        Called after every verification, rejected tokens included. Most drafts have no use for it.
+        Args:
+            context: all tokens that the proposal was made behind, at least one.
+            proposal: what was judged, rejected tokens included; another draft may have made it.
+            logits: (len(proposal.tokens) + 1, vocab_size): the first row follows the context, row i + 1 node i.
         """
         ...
 

@@ -17,7 +17,7 @@ from mxconv.checkpoint.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_T
 from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.adaptive_pace import paces
-from mxconv.speculative.chain import Chain, growers
+from mxconv.speculative.chain import Chain, growers, num_models
 from mxconv.speculative.level import Step
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics, Trace
@@ -43,6 +43,8 @@ class Generation:
 
 class Hierarchy:
     """Levels chained by recursion: each is the draft of the one before it.
+
+    Look-ups, which nothing can draft for, come last; several of them are one draft, see `Merged`.
 
     What adaptive levels learn, and tables that drafts fill while decoding, stay from one prompt to the next.
 
@@ -78,8 +80,10 @@ class Hierarchy:
         self.num_draft_tokens = _one_each("--num-draft-tokens", given, defaults)
         self.confidence = _one_each("--confidence", confidence, thresholds)
         num_nodes = {"auto": None, "chain": 0}[tree] if isinstance(tree, str) else tree
-        of_each = [growers(self.levels, index) for index in range(len(drafts))]
-        self.paces = paces(self.adaptive, self.num_draft_tokens, confidence is None, of_each, num_nodes)
+        num_choices = min(num_models(self.levels), len(drafts))  # look-ups at the end are one: the first one's length
+        of_each = [growers(self.levels, index) for index in range(num_choices)]
+        lengths = self.num_draft_tokens[:num_choices]
+        self.paces = paces(self.adaptive, lengths, confidence is None, of_each, num_nodes)
         self._chain = Chain(self.levels, self.paces, self.confidence)
 
     def generate(

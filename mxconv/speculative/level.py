@@ -16,6 +16,7 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.tree import MOST_ROWS, Tree
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
+from mxconv.speculative.merged import Merged
 from mxconv.speculative.model_tree import grow_by_passes, with_runners_up
 from mxconv.speculative.pace import Choice, Outcome, Pace
 from mxconv.speculative.session import Session
@@ -76,8 +77,11 @@ class Level:
         if self.drafts:
             num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
             if choice.num_tokens:
-                statistics = self.drafts[choice.draft].statistics
-                statistics.count(choice.num_tokens, proposal.depth, num_accepted, num_nodes)
+                draft = self.drafts[choice.draft]
+                if isinstance(draft, Merged) and proposal.parents is not None:
+                    draft.count(choice.num_tokens, proposal, step.tokens[:num_accepted])
+                else:
+                    draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, num_nodes)
             seconds = proposed - begin, time.perf_counter() - proposed
             outcome = Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances, proposal.depth)
             self.pace.learn(choice, outcome)
@@ -148,7 +152,7 @@ class Level:
         if self.shares_session:
             self.session.rewind(base)
 
-    def observe(self, tokens: Sequence[int], logits: F32) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """A model knows what it knows."""
 
     def _proposal(self, context: Sequence[int], choice: Choice) -> Proposal:
@@ -173,7 +177,7 @@ class Level:
             verdict = self.acceptance.judge(logits, proposal, len(context))
         self.session.keep(len(context), verdict.path)
         for draft in self.drafts:
-            draft.observe([context[-1], *proposal.tokens], logits)
+            draft.observe(context, proposal, logits)
         rows = [0, *(node + 1 for node in verdict.path)]
         return Step(verdict.tokens, logits[rows], verdict.distributions), len(missing) + len(proposal.tokens)
 

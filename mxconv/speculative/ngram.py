@@ -53,5 +53,5 @@ class NgramDraft:
                 left *= 1 - probability
                 said.add(token)
 
-    def observe(self, tokens: Sequence[int], logits: F32) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """The table is fixed."""

@@ -86,7 +86,7 @@ class PromptLookup:
             yield token, left * chance, tuple((place + 1, length + 1) for place, length in own)
             left *= 1 - chance
 
-    def observe(self, tokens: Sequence[int], logits: F32) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """The context says it all."""
 
     def _continuation(self, num_tokens: int) -> list[int]:

@@ -30,8 +30,6 @@ class ThroughText:
         inner: the draft.
         target_tokenizer: that of the level above.
         draft_tokenizer: that of `inner`.
-        statistics: that of `inner`, so that one row of a trace has its forward passes, the time spent on text here,
-            and what the level above counts: proposed and accepted tokens of its own, never tokens of the draft.
         max_positions: tokens that `inner` can have in a context; the first half of longer ones is left out.
     """
 
@@ -40,17 +38,22 @@ class ThroughText:
         inner: Draft,
         target_tokenizer: Tokenizer,
         draft_tokenizer: Tokenizer,
-        statistics: LevelStatistics,
         max_positions: int | None = None,
     ) -> None:
         self.inner = inner
-        self.statistics = statistics
         self._target_tokenizer = target_tokenizer
         self._draft_tokenizer = draft_tokenizer
         self._context = Transcript(target_tokenizer)
         self._draft_context = Transcript(draft_tokenizer)
         longest = None if max_positions is None else max(max_positions - MAX_DRAFT_TOKENS, max_positions // 2)
         self._reencoding = Reencoding(draft_tokenizer, longest)
+
+    @property
+    def statistics(self) -> LevelStatistics:
+        """That of the draft: one row of a trace has its forward passes, the time spent on text here, and what the level
+        above counts, which is proposed and accepted tokens of its own, never tokens of the draft.
+        """
+        return self.inner.statistics
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """At most `num_tokens` tokens; none where the draft has nothing to say or no tokens can say it."""
@@ -70,7 +73,7 @@ class ThroughText:
         self.statistics.seconds += time.perf_counter() - begin - inner_seconds
         return Proposal(tokens)
 
-    def observe(self, tokens: Sequence[int], logits: F32) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """Nothing: logits over one vocabulary mean nothing in another."""
 
     def _take_back_pending(self) -> list[int]:

@@ -7,8 +7,8 @@ import numpy as np
 from mxconv.arrays import F32, I32
 from mxconv.errors import ModelError
 from mxconv.speculative.draft import Proposal
+from mxconv.speculative.likeliest import likeliest
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.top_tokens import top_tokens
 from mxconv.speculative.tree_growth import grow_best_first
 
 
@@ -72,10 +72,11 @@ class TokenRecycling:
             ):
                 yield token, probability, token
 
-    def observe(self, tokens: Sequence[int], logits: F32) -> None:
-        """Replace the rows of these tokens; of a token that stands there twice, the later logits count."""
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+        """Replace the rows of all tokens seen; of a token that stands there twice, the later logits count."""
+        tokens = [context[-1], *proposal.tokens]
         latest = {token: row for row, token in enumerate(tokens)}
         rows = logits if len(latest) == len(tokens) else logits[list(latest.values())]
-        candidates, probabilities = top_tokens(rows, self.candidates.shape[1])
+        candidates, probabilities = likeliest(rows, self.candidates.shape[1])
         self.candidates[list(latest)] = candidates
         self.probabilities[list(latest)] = probabilities

@@ -65,7 +65,7 @@ def _candidate(records: Sequence[LevelRecord], drafts: tuple[int, ...], lengths:
 
 
 def _subsets(records: Sequence[LevelRecord]) -> Iterator[tuple[int, ...]]:
-    """Drafts in the package's order, all of them first; a look-up can only be the last."""
+    """Drafts in the package's order, the most first; of look-ups one at most, the last."""
     for size in range(len(records) - 1, 0, -1):
         for drafts in combinations(range(1, len(records)), size):
             if all(records[draft].kind not in LOOK_UPS for draft in drafts[:-1]):

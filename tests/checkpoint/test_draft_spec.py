@@ -18,6 +18,9 @@ from mxconv.errors import MxconvError
         ("prompt-lookup", DraftSpec("prompt-lookup")),
         ("prompt-lookup:max_ngram=5", DraftSpec("prompt-lookup", max_ngram=5)),
         ("prompt-lookup,max_ngram=5,num_draft_tokens=64", DraftSpec("prompt-lookup", "", 64, max_ngram=5)),
+        ("prompt-lookup:min_ngram=5,max_ngram=5", DraftSpec("prompt-lookup", max_ngram=5, min_ngram=5)),
+        ("stand", DraftSpec("stand")),
+        ("stand:max_ngram=2,num_candidates=4", DraftSpec("stand", max_ngram=2, num_candidates=4)),
         ("ngram:some/table.safetensors,confidence=0", DraftSpec("ngram", "some/table.safetensors", confidence=0.0)),
         ("token-recycling,num_candidates=4", DraftSpec("token-recycling", num_candidates=4)),
     ],
@@ -28,7 +31,7 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, spec: Draf
 
 KINDS = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, streaming, prompt-lookup, ngram:TABLE, "
-    "token-recycling is required."
+    "token-recycling, stand is required."
 )
 COMMON = "num_draft_tokens, confidence"
 
@@ -50,7 +53,8 @@ COMMON = "num_draft_tokens, confidence"
         ("package:x,max_ngram=2", f"parameter 'max_ngram'; one of {COMMON} is required."),
         ("package:x,kind=2", f"parameter 'kind'; one of {COMMON} is required."),
         ("package:x,", f"parameter ''; one of {COMMON} is required."),
-        ("prompt-lookup:5", f"parameter '5'; one of {COMMON}, max_ngram is required."),
+        ("prompt-lookup:5", f"parameter '5'; one of {COMMON}, max_ngram, min_ngram is required."),
+        ("stand:min_ngram=2", f"parameter 'min_ngram'; one of {COMMON}, max_ngram, num_candidates is required."),
         ("streaming:max_ngram=5", f"parameter 'max_ngram'; one of {COMMON}, sink, window, cache is required."),
         ("streaming:cache=mine", "cache is 'mine'; shared or own is required."),
         ("package:x,num_draft_tokens=many", "num_draft_tokens is 'many'; a number is required."),
@@ -61,6 +65,15 @@ COMMON = "num_draft_tokens, confidence"
         ("package:x,confidence=nan", "confidence is nan; 0 to 1 is required."),
         ("package:x,confidence=-0.1", "confidence is -0.1; 0 to 1 is required."),
         ("prompt-lookup:max_ngram=0", "max_ngram is 0; 1 to 64 is required."),
+        (
+            "prompt-lookup:min_ngram=5,max_ngram=4",
+            "min_ngram is 5 and max_ngram 4; min_ngram may be max_ngram at most. Give both.",
+        ),
+        (
+            "prompt-lookup:min_ngram=5",
+            "min_ngram is 5 and max_ngram 3; min_ngram may be max_ngram at most. Give both.",
+        ),
+        ("prompt-lookup:min_ngram=0", "min_ngram is 0; 1 to 64 is required."),
         ("token-recycling:num_candidates=65", "num_candidates is 65; 1 to 64 is required."),
         ("streaming:window=0", "window is 0; 1 to 2147483648 is required."),
         ("streaming:sink=-1", "sink is -1; 0 to 2147483648 is required."),
@@ -88,8 +101,10 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
         ("layer-skip:a1,cache=own", {"skipped": "a1"}, ["weights", "tokenizer"]),
         ("streaming", {"sink": 4, "window": 252}, ["weights", "kv_cache", "tokenizer"]),
         ("streaming:sink=0,window=9,cache=own", {"sink": 0, "window": 9}, ["weights", "tokenizer"]),
-        ("prompt-lookup", {"max_ngram": 3}, ["tokenizer"]),
-        ("prompt-lookup:max_ngram=7", {"max_ngram": 7}, ["tokenizer"]),
+        ("prompt-lookup", {"max_ngram": 3, "min_ngram": 1}, ["tokenizer"]),
+        ("prompt-lookup:max_ngram=7,min_ngram=7", {"max_ngram": 7, "min_ngram": 7}, ["tokenizer"]),
+        ("stand", {"max_ngram": 4, "num_candidates": 8}, ["tokenizer"]),
+        ("stand:max_ngram=2,num_candidates=3", {"max_ngram": 2, "num_candidates": 3}, ["tokenizer"]),
         ("ngram:t", {}, ["tokenizer"]),
         ("token-recycling", {"num_candidates": 8}, ["tokenizer"]),
         ("token-recycling:num_candidates=2", {"num_candidates": 2}, ["tokenizer"]),
@@ -100,6 +115,6 @@ def test_a_record_holds_what_its_kind_needs_and_nothing_else(
 ) -> None:
     found = parse_draft(text).record("name").model_dump()
     assert found["shares"] == shares
-    every = ("skipped", "sink", "window", "max_ngram", "num_candidates")
+    every = ("skipped", "sink", "window", "max_ngram", "min_ngram", "num_candidates")
     assert {key: found[key] for key in every if found[key] is not None} == members
     assert (found["name"], found["codec"], found["files"], found["path"]) == ("name", None, [], None)

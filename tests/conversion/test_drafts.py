@@ -94,7 +94,7 @@ def test_drafts_of_every_kind_become_levels(tmp_path: Path, table: Path) -> None
     assert levels[3].path == "drafts/4-stories/stories.safetensors"
     assert (tmp_path / "p" / levels[3].path).read_bytes() == table.read_bytes()
     assert verify(tmp_path / "p").ok
-    for kind in ("prompt-lookup:max_ngram=4", "token-recycling:num_candidates=3"):
+    for kind in ("prompt-lookup:max_ngram=4", "token-recycling:num_candidates=3", "stand:max_ngram=3"):
         level = quantize(target, tmp_path / kind, drafts=(kind,)).levels[2]
         assert f"{level.kind}:{'max_ngram' if level.max_ngram else 'num_candidates'}=" in kind
         assert (level.max_ngram or level.num_candidates) in (3, 4)
@@ -109,6 +109,15 @@ def test_a_table_below_a_model_is_in_the_tokens_of_that_model(tmp_path: Path, ta
     target, small = write_tiny_llama(tmp_path / "m", vocab_size=90), write_tiny_llama(tmp_path / "small")
     manifest = quantize(target, tmp_path / "p", drafts=(f"checkpoint:{small}", f"ngram:{table}"))
     assert [level.kind for level in manifest.levels[2:]] == ["model", "ngram"]
+
+
+def test_several_look_ups_may_come_last(tmp_path: Path, table: Path) -> None:
+    target = write_tiny_llama(tmp_path / "m")
+    specs = ("layer-skip:a1", "stand", f"ngram:{table}", "prompt-lookup:min_ngram=2")
+    levels = quantize(target, tmp_path / "p", drafts=specs).levels[2:]
+    assert [level.kind for level in levels] == ["layer-skip", "stand", "ngram", "prompt-lookup"]
+    assert (levels[3].min_ngram, levels[3].max_ngram) == (2, 3)
+    assert verify(tmp_path / "p").ok
 
 
 def test_nothing_can_draft_for_a_look_up(tmp_path: Path) -> None:

@@ -435,7 +435,13 @@ def test_further_drafts_stand_below_the_packages_own(tmp_path: Path) -> None:
 
 # further kinds of drafts, in a package or beside it
 
-KINDS = ("layer-skip:a1", "streaming:sink=1,window=3", "prompt-lookup:max_ngram=2", "token-recycling:num_candidates=5")
+KINDS = (
+    "layer-skip:a1",
+    "streaming:sink=1,window=3",
+    "prompt-lookup:max_ngram=2,min_ngram=2",
+    "token-recycling:num_candidates=5",
+    "stand:max_ngram=2,num_candidates=5",
+)
 
 
 def ngram_table(folder: Path, like: Path) -> Path:

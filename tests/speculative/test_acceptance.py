@@ -94,6 +94,31 @@ def test_coupled_draws_have_the_targets_distribution(sampling: Sampling, along: 
     assert tail_of_counts(counts, distribution(logits, sampling)) > FALSE_ALARM
 
 
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.data())
+def test_the_ranking_is_the_order_of_draws_without_replacement(seed: int, position: int, data: st.DataObject) -> None:
+    """Of any tokens, asked in any order: the next is drawn where those before it are forbidden."""
+    rule = CoupledAcceptance(Sampling(0.7), seed)
+    logits = np.random.default_rng(seed).standard_normal(40).astype(np.float32)
+    for _ in range(3):
+        known = sorted(data.draw(st.sets(st.integers(0, 39), min_size=1, max_size=6)))
+        ranking = rule.ranking(logits[known], position, np.array(known))
+        left = np.full(40, -np.inf, np.float32)
+        left[known] = logits[known]
+        for place in np.argsort(-ranking):
+            assert CoupledAcceptance(Sampling(0.7), seed).draw(left, position) == known[place]
+            left[known[place]] = -np.inf
+    assert int(rule.ranking(logits, position).argmax()) == rule.draw(logits, position)
+
+
+def test_rules_without_noise_to_hear_rank_by_probability() -> None:
+    logits = np.array([0.1, 3.0, -1.0, 2.0], np.float32)
+    ids = np.array([7, 1, 5, 2])
+    np.testing.assert_array_equal(GreedyAcceptance().ranking(logits, 3, ids), logits)
+    tempered = RejectionAcceptance(Sampling(0.5, top_k=3), 1).ranking(logits, 3, ids)
+    weights = np.exp(np.array([0.1, 3.0, -np.inf, 2.0]) / 0.5)
+    np.testing.assert_allclose(np.exp(tempered), weights / weights.sum(), rtol=1e-6)
+
+
 def test_draws_at_neighbouring_positions_have_nothing_to_do_with_each_other() -> None:
     logits = np.array([0.0, 0.5, 1.0], np.float32)
     draws = [CoupledAcceptance(Sampling(), 3).draw(logits, position) for position in range(6001)]
@@ -177,8 +202,8 @@ class Overheard:
         np.add.at(self.counts, ([context[-1], *proposal.tokens[:-1]], proposal.tokens), 1)
         return proposal
 
-    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
-        self.inner.observe(tokens, logits)
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
+        self.inner.observe(context, proposal, logits)
 
 
 class Certain:
@@ -191,7 +216,7 @@ class Certain:
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         return Proposal([(context[-1] + i) % self.vocab_size for i in range(1, num_tokens + 1)])
 
-    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
         pass
 
 

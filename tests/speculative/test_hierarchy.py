@@ -253,7 +253,7 @@ class Fake:
     def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
         return list(self.proposals[len(self.asked) % len(self.proposals)]) if self.proposals else []
 
-    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
         """It knows everything already."""
 
 
@@ -345,8 +345,8 @@ class Watched:
         assert (list(self.session.tokens), cache_bytes(self.session.cache)) == before
         return proposal
 
-    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
-        self.inner.observe(tokens, logits)
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
+        self.inner.observe(context, proposal, logits)
 
 
 def cache_bytes(cache: KVCache) -> list[bytes]:

@@ -28,14 +28,14 @@ class Says:
     tokens: list[int]
     statistics: LevelStatistics = field(default_factory=lambda: LevelStatistics("says"))
     asked: list[int] = field(default_factory=list)
-    seen: list[tuple[list[int], np.ndarray]] = field(default_factory=list)
+    seen: list[tuple[list[int], Proposal, np.ndarray]] = field(default_factory=list)
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         self.asked.append(num_tokens)
         return Proposal(list(self.tokens))
 
-    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
-        self.seen.append((list(tokens), logits.copy()))
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
+        self.seen.append((list(context), proposal, logits.copy()))
 
 
 def level(
@@ -89,11 +89,11 @@ def test_a_draft_is_shown_every_token_that_was_evaluated_with_its_logits() -> No
     draft = Says([truth[0], wrong(truth[1]), 5])
     verifier = level(draft=draft)
     verifier.step(CONTEXT, 10)
-    ((tokens, logits),) = draft.seen
-    assert tokens == [CONTEXT[-1], *draft.tokens]
+    ((context, proposal, logits),) = draft.seen
+    assert (context, proposal.tokens) == (CONTEXT, draft.tokens)
     assert logits.tobytes() == DECODER.forward([*CONTEXT, *draft.tokens], KVCache(DECODER.config))[-4:].tobytes()
     verifier.step([*CONTEXT, *truth[:2]], 1)  # nothing is proposed, and yet there is something to see
-    assert draft.seen[1][0] == truth[1:2]
+    assert draft.seen[1][:2] == ([*CONTEXT, *truth[:2]], Proposal([]))
 
 
 def test_ids_that_a_level_above_does_not_have_are_never_chosen_nor_taken() -> None:
@@ -106,7 +106,7 @@ def test_ids_that_a_level_above_does_not_have_are_never_chosen_nor_taken() -> No
     assert step.tokens == [int(row.argmax())]
     assert step.logits.tobytes() == row.tobytes()
     assert (draft.statistics.num_asked, draft.statistics.num_proposed) == (4, 0)
-    assert draft.seen[0][1].shape == (1, chosen)
+    assert draft.seen[0][2].shape == (1, chosen)
 
 
 def test_a_context_with_a_token_beyond_the_models_rows_is_nothing_to_draft_from() -> None:

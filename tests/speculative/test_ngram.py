@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxconv.checkpoint.ngram_table import NgramEntries, NgramTable
-from mxconv.speculative.draft import Draft
+from mxconv.speculative.draft import Draft, Proposal
 from mxconv.speculative.ngram import NgramDraft
 from mxconv.speculative.statistics import LevelStatistics
 
@@ -69,7 +69,7 @@ def test_the_chain_is_that_of_dictionaries(
     assert proposal.tokens == text[len(context) :]
     assert proposal.distributions == []
     assert (draft.statistics.num_proposed, draft.statistics.num_forwards) == (0, 1)  # the level above counts proposals
-    draft.observe([1], np.zeros((1, VOCAB_SIZE), np.float32))
+    draft.observe([1], Proposal([]), np.zeros((1, VOCAB_SIZE), np.float32))
     assert draft.propose(context, num_tokens).tokens == proposal.tokens
 
 

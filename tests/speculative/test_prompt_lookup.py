@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxconv.errors import ModelError
-from mxconv.speculative.draft import Draft
+from mxconv.speculative.draft import Draft, Proposal
 from mxconv.speculative.prompt_lookup import PromptLookup
 from mxconv.speculative.statistics import LevelStatistics
 
@@ -92,7 +92,7 @@ def test_a_rolled_back_index_leaves_nothing_behind() -> None:
 
 def test_it_is_a_draft_and_ignores_what_it_observes() -> None:
     draft: Draft = lookup()
-    draft.observe([1, 2], np.zeros((2, 4), np.float32))
+    draft.observe([1], Proposal([2]), np.zeros((2, 4), np.float32))
     assert draft.propose([1, 2], 2).tokens == []
 
 

@@ -35,7 +35,7 @@ class Says:
         self.seconds = self.statistics.seconds
         return Proposal(self.tokens[:num_tokens])
 
-    def observe(self, tokens: Sequence[int], logits: np.ndarray) -> None:
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
         raise AssertionError("its own logits are not those of the target")
 
 
@@ -72,7 +72,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[Tokenizer, Tokenizer]:
 
 
 def through(inner: Says, target: Tokenizer, draft: Tokenizer, max_positions: int | None = None) -> ThroughText:
-    return ThroughText(inner, target, draft, inner.statistics, max_positions)
+    return ThroughText(inner, target, draft, max_positions)
 
 
 def assert_fits(target: Tokenizer, context: list[int], tokens: list[int], written: str) -> None:
@@ -199,4 +199,4 @@ def test_the_row_of_the_inner_draft_has_the_time_spent_on_text_and_nothing_twice
     assert statistics is inner.statistics
     assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (1, 0, 0)
     assert statistics.seconds > inner.seconds
-    drafting.observe([1], np.zeros((1, 400), np.float32))
+    drafting.observe([1], Proposal([]), np.zeros((1, 400), np.float32))

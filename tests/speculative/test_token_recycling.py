@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from mxconv.errors import ModelError
-from mxconv.speculative.draft import Draft
+from mxconv.speculative.draft import Draft, Proposal
+from mxconv.speculative.likeliest import BLOCK
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.token_recycling import TokenRecycling
-from mxconv.speculative.top_tokens import BLOCK
 
 
 def recycling(vocab_size: int, num_candidates: int = 3, confidence: float = 0.0) -> TokenRecycling:
@@ -40,7 +40,7 @@ def test_candidates_are_the_first_of_a_stable_sort(case: tuple[int, int, int, in
     logits = np.round(rng.standard_normal((num_rows, vocab_size)) * steps).astype(np.float32)
     followed = rng.integers(vocab_size, size=num_rows).tolist()
     draft = recycling(vocab_size, num_candidates)
-    draft.observe(followed, logits)
+    draft.observe([0, *followed[:1]], Proposal(followed[1:]), logits)
     latest = dict(zip(followed, logits, strict=True))
     for token in range(vocab_size):
         if token in latest:
@@ -61,7 +61,7 @@ def test_the_chain_is_that_of_a_dictionary(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 5))):
         tokens = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=4))
         logits = data.draw(arrays(np.float32, (len(tokens), vocab_size), elements=st.integers(-4, 4).map(float)))
-        draft.observe(tokens, logits)
+        draft.observe(tokens[:1], Proposal(tokens[1:]), logits)
         for token, row in zip(tokens, logits, strict=True):
             best[token] = int(row.argmax()), float(softmax(row).max())
         last = data.draw(st.integers(0, vocab_size - 1))
@@ -78,7 +78,7 @@ def test_what_one_prompt_left_serves_the_next() -> None:
     assert draft.propose([1], 4).tokens == []
     logits = np.zeros((2, 8), np.float32)
     logits[0, 5] = logits[1, 2] = 9
-    draft.observe([1, 5], logits)
+    draft.observe([1], Proposal([5]), logits)
     assert draft.propose([7, 7, 1], 4).tokens == [5, 2]  # nothing was seen after 2
     assert draft.propose([1], 1).tokens == [5]
     assert draft.propose([0, 1, 2], 4).tokens == []
@@ -91,15 +91,15 @@ def test_a_draft_that_is_not_confident_proposes_nothing() -> None:
     logits[0, 2] = np.log(3)  # a probability of one half
     for confidence, expected in ((0.49, [2, 2]), (0.51, [])):
         draft = recycling(4, confidence=confidence)
-        draft.observe([1], logits)
-        draft.observe([2], logits)
+        draft.observe([1], Proposal([]), logits)
+        draft.observe([2], Proposal([]), logits)
         assert draft.propose([1], 2).tokens == expected
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_no_numbers_are_never_proposed_from(value: float) -> None:
     draft = recycling(100)
-    draft.observe([1], np.full((1, 100), value, np.float32))
+    draft.observe([1], Proposal([]), np.full((1, 100), value, np.float32))
     assert draft.propose([1], 2).tokens == []
 
 
@@ -107,7 +107,7 @@ def test_minus_infinity_is_a_token_that_cannot_come() -> None:
     logits = np.full((1, 100), -np.inf, np.float32)
     logits[0, 70] = 1
     draft = recycling(100)
-    draft.observe([1], logits)
+    draft.observe([1], Proposal([]), logits)
     assert draft.candidates[1].tolist() == [70, 0, 1]
     assert draft.probabilities[1].tolist() == [1, 0, 0]
 

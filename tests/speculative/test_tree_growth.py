@@ -77,7 +77,7 @@ def test_floors_that_rise_end_the_tree_at_the_first_node_that_is_not_worth_its_p
 
 def test_recycled_candidates_of_every_token_make_the_tree() -> None:
     draft = TokenRecycling(LevelStatistics("token-recycling"), 4, 2, confidence=0.9)
-    draft.observe([0, 1], np.log(np.array([[0.1, 0.6, 0.3, 0.001], [0.7, 0.1, 0.1, 0.1]], np.float32)))
+    draft.observe([0], Proposal([1]), np.log(np.array([[0.1, 0.6, 0.3, 0.001], [0.7, 0.1, 0.1, 0.1]], np.float32)))
     found = draft.grow([3, 0], 3, ALL)
     assert paths_of(found)[:6] == [(1,), (1, 0), (2,), (1, 0, 1), (1, 0, 2), (1, 1)]
     assert draft.grow([3], 3, ALL).tokens == []  # nothing was seen behind 3
@@ -120,7 +120,7 @@ def looks_up(kind: str, tmp_path: Path) -> LoadedLevel:
 
 
 @pytest.mark.parametrize("tree", [3, 16, 63, "auto", "chain"])
-@pytest.mark.parametrize("kind", ["token-recycling", "prompt-lookup", "ngram"])
+@pytest.mark.parametrize("kind", ["token-recycling", "prompt-lookup", "ngram", "stand"])
 def test_any_tree_gives_the_targets_tokens_and_logits(kind: str, tree: int | str, tmp_path: Path) -> None:
     last = looks_up(kind, tmp_path)
     lengths = "auto" if isinstance(tree, str) else [6]
@@ -131,7 +131,7 @@ def test_any_tree_gives_the_targets_tokens_and_logits(kind: str, tree: int | str
                 found, generation = speculate(hierarchy, prompt, 30, (), selection)
                 expected = by_hand(decoder_of(levels[0]), prompt, 30, (), selection)
                 assert (found.token_ids, found.logits) == (expected.token_ids, expected.logits)
-            if isinstance(tree, int) and kind == "token-recycling" and tree > 3:
+            if isinstance(tree, int) and kind in ("token-recycling", "stand") and tree > 3:
                 statistics = generation.trace.statistics[-1]
                 assert statistics.num_nodes > statistics.num_proposed  # trees, not chains
 

@@ -14,6 +14,7 @@ from mxconv.arrays import F32
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.acceptance import GreedyAcceptance
 from mxconv.speculative.chain import Chain
+from mxconv.speculative.draft import Proposal
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.pace import Choice, Outcome
 from mxconv.speculative.statistics import LevelStatistics
@@ -71,22 +72,23 @@ class DraftChain:
         self._end = time.perf_counter()
         return tokens
 
-    def learn(self, evaluated: Sequence[int], num_accepted: int, logits: F32) -> None:
+    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: F32) -> None:
         """What became of the last proposal.
 
         Args:
-            evaluated: the context's last token and the proposed ones.
-            num_accepted: of the proposed ones.
-            logits: (len(evaluated), vocab_size) float32, the target's.
+            context: all tokens before the proposed ones, at least one.
+            proposed: tokens that the target evaluated behind them.
+            num_accepted: of these.
+            logits: (len(proposed) + 1, vocab_size) float32, the target's.
         """
-        target, choice, num_proposed = self._target, self._choice, len(evaluated) - 1
+        target, choice, num_proposed = self._target, self._choice, len(proposed)
         if choice.num_tokens:
             target.drafts[choice.draft].statistics.count(choice.num_tokens, num_proposed, num_accepted)
             seconds = self._end - self._begin, time.perf_counter() - self._end
-            outcome = Outcome(num_proposed, num_accepted, len(evaluated), *seconds, self._probabilities)
+            outcome = Outcome(num_proposed, num_accepted, num_proposed + 1, *seconds, self._probabilities)
             target.pace.learn(choice, outcome)
         for draft in target.drafts:
-            draft.observe(evaluated, logits[:, : target.vocab_size])
+            draft.observe(context, Proposal(list(proposed)), logits[:, : target.vocab_size])
 
 
 def _with_a_cache_of_its_own(level: LoadedLevel) -> LoadedLevel:

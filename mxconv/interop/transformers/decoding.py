@@ -43,12 +43,12 @@ class Decoding:
             # the prompt goes through alone, as in plain decoding: its first token is then the same, bit for bit
             if chain is not None and self.num_rounds:
                 proposed = chain.propose(self.context, self._config.max_length - self.sequence.shape[1] - 1)
-            length, last = self.sequence.shape[1], self.context[-1]
+            length, context = self.sequence.shape[1], list(self.context)
             logits, stopped = self._round(proposed)
             new = self.context[length - self.sequence.shape[1] :]
             if chain is not None:
                 num_accepted = sum(token == guess for token, guess in zip(new, proposed, strict=False))
-                chain.learn([last, *proposed], num_accepted, logits.cpu().numpy())
+                chain.learn(context, proposed, num_accepted, logits.cpu().numpy())
             self.target.rewind(self.sequence.shape[1] - 1)
         if self.streamer is not None:
             self.streamer.end()

@@ -1,4 +1,4 @@
-"""The most likely tokens of some rows of logits, without sorting a vocabulary."""
+"""The likeliest tokens of rows of logits, as tables remember them."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from mxconv.arrays import F32, I32
 BLOCK = 64  # logits of which only the greatest is looked at first
 
 
-def top_tokens(logits: F32, num_candidates: int) -> tuple[I32, F32]:
+def likeliest(logits: F32, num_candidates: int) -> tuple[I32, F32]:
     """The greatest logits of each row, best first, the lower token where equal, with their softmax probabilities.
 
     Two passes over the logits and no sort of them: the k best stand in the k blocks with the greatest maxima.
