@@ -40,7 +40,7 @@ def test_the_readmes_lines_work_on_a_hub_id(tmp_path: Path) -> None:
     """All of them, in order, in one folder: conversion, proof, generation, Python, other programs."""
     first, others = readme_commands("mxconv quantize"), readme_commands("mxconv export")
     code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert (len(first), len(others), len(code)) == (5, 5, 2)
+    assert (len(first), len(others), len(code)) == (6, 5, 2)
     with HubServer({MODEL_ID: {"main": TARGET}}, tmp_path / "hub") as hub:
         options: dict[str, object] = {"env": hub.environment(tmp_path / "cache", HF_TOKEN=TOKEN), "cwd": tmp_path}
         for command in [*first, *others]:
@@ -90,9 +90,12 @@ def test_the_random_model_has_tinyllamas_shape_and_decodes(tmp_path: Path) -> No
 
 def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     lines = run(EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1").splitlines()
-    assert len(lines) == 2 * 2 * 19
+    assert len(lines) == 2 * 2 * 25
     for line in lines:
-        assert line.endswith("num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0")
+        *_, levels, record = re.split(r" (?=num_prompts)|chain |auto |16 ", line)
+        target = levels.split(" <- ")[0]
+        assert record.endswith(f"num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0 target='{target}'")
+    assert sum("target='target'" in line for line in lines) == 2 * 2 * 19
 
 
 def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: Path) -> None:
