@@ -163,7 +163,7 @@ class TextModel:
     def _levels(self, drafts: Sequence[str] | None) -> list[LoadedLevel]:
         if drafts is None:
             return self.loaded.levels
-        by_name = {level.name: level for level in self.loaded.levels}
+        by_name = {level.name: level for level in self.loaded.levels[1:]}
         if unknown := [name for name in drafts if name not in by_name]:
             raise ModelError(
                 f"{self.loaded.package.root}: drafts {', '.join(unknown)}; names out of "
