@@ -3,8 +3,8 @@
     python examples/certify.py CHECKPOINT SAME_TOKENIZER OTHER_TOKENIZER PROMPTS.jsonl [NUM_PROMPTS]
 
 CHECKPOINT is converted to both codecs; the other two are small models that draft for it. Look-ups are there as chains
-and as trees of 16 nodes. The last two hierarchies choose lengths, levels and trees by measured times, so that no two
-runs of them draft alike.
+and as trees of 16 nodes. What says auto chooses lengths, levels and trees by measured times, so that no two runs of it
+draft alike. The target is the 16-bit model, and in the last hierarchies its 4-bit copy: a record names which.
 """
 
 import sys
@@ -41,15 +41,20 @@ MIXED = [
 ]
 TREES = [["prompt-lookup"], [table], ["token-recycling"], [*own, small, "token-recycling"], ["stand", "prompt-lookup"]]
 AUTO = [[*own, small, table], [*own, "token-recycling"]]
+OF_OWN = [[small], ["token-recycling"], [skip, stream], [small, "prompt-lookup"]]
 Lengths, Trees = Literal["auto"] | None, int | Literal["auto", "chain"]
-HIERARCHIES: list[tuple[list[str], Lengths, Trees]] = [(drafts, None, "chain") for drafts in (*ALONE, *MIXED)]
-HIERARCHIES += [(drafts, None, 16) for drafts in TREES] + [(drafts, "auto", "auto") for drafts in AUTO]
+HIERARCHIES: list[tuple[str, list[str], Lengths, Trees]] = []
+HIERARCHIES += [("target", drafts, None, "chain") for drafts in (*ALONE, *MIXED)]
+HIERARCHIES += [("target", drafts, None, 16) for drafts in TREES]
+HIERARCHIES += [("target", drafts, "auto", "auto") for drafts in AUTO]
+HIERARCHIES += [("own", drafts, None, "chain") for drafts in OF_OWN]
+HIERARCHIES += [("own", ["token-recycling"], None, 16), ("own", [small, "token-recycling"], "auto", "auto")]
 for codec in ("bsfp", "mxfp4"):
     with open_checkpoint(checkpoint) as source:
         convert(source, folder / codec, QuantizeOptions(codec=codec))
-    for drafts, lengths, tree in HIERARCHIES:
+    for target, drafts, lengths, tree in HIERARCHIES:
         specs = [parse_draft(text) for text in drafts if text != "own"]
-        levels = None if "own" in drafts else ["target"]
+        levels = [codec if level == "own" else level for level in (target, *drafts) if level in ("target", "own")]
         with LoadedPackage(folder / codec, levels, drafts=specs) as loaded:
             for selection in (GREEDY, Selection(Sampling(temperature=0.8, top_p=0.95), seed=1)):
                 record = verify_decoding(loaded, Hierarchy(loaded.levels, lengths, tree=tree), prompts, 64, selection)

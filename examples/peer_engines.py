@@ -87,11 +87,12 @@ class LlamaCppModel:
     def check(self, num_tokens: int) -> F32:
         return np.ctypeslib.as_array(self.step(num_tokens), (num_tokens, self.num_logits)).copy()
 
-    def _decode(self, position: int, num_tokens: int) -> Any:
+    def _decode(self, position: int, num_tokens: int, last_only: bool = False) -> Any:
         self.batch.n_tokens = num_tokens
         for index in range(num_tokens):
             self.batch.token[index], self.batch.pos[index] = self.ids[position + index], position + index
-            self.batch.n_seq_id[index], self.batch.seq_id[index][0], self.batch.logits[index] = 1, 0, True
+            self.batch.n_seq_id[index], self.batch.seq_id[index][0] = 1, 0
+            self.batch.logits[index] = not last_only or index == num_tokens - 1
         if self.library.llama_decode(self.context, self.batch) != 0:
             raise RuntimeError("llama_decode failed")
         return self.library.llama_get_logits(self.context)  # waits until they are there

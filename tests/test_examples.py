@@ -40,7 +40,7 @@ def test_the_readmes_lines_work_on_a_hub_id(tmp_path: Path) -> None:
     """All of them, in order, in one folder: conversion, proof, generation, Python, other programs."""
     first, others = readme_commands("mxconv quantize"), readme_commands("mxconv export")
     code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert (len(first), len(others), len(code)) == (5, 5, 2)
+    assert (len(first), len(others), len(code)) == (6, 5, 2)
     with HubServer({MODEL_ID: {"main": TARGET}}, tmp_path / "hub") as hub:
         options: dict[str, object] = {"env": hub.environment(tmp_path / "cache", HF_TOKEN=TOKEN), "cwd": tmp_path}
         for command in [*first, *others]:
@@ -90,9 +90,12 @@ def test_the_random_model_has_tinyllamas_shape_and_decodes(tmp_path: Path) -> No
 
 def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     lines = run(EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1").splitlines()
-    assert len(lines) == 2 * 2 * 19
+    assert len(lines) == 2 * 2 * 25
     for line in lines:
-        assert line.endswith("num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0")
+        *_, levels, record = re.split(r" (?=num_prompts)|chain |auto |16 ", line)
+        target = levels.split(" <- ")[0]
+        assert record.endswith(f"num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0 target='{target}'")
+    assert sum("target='target'" in line for line in lines) == 2 * 2 * 19
 
 
 def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: Path) -> None:
@@ -107,3 +110,27 @@ def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: P
     assert {name for name, _ in timed} == expected
     assert {width for name, width in timed if name == "mxconv"} == {1, 4, 8}
     assert all(row["milliseconds"] > 0 for row in rows)
+
+
+def test_the_4_bit_level_is_decoded_with_drafts_and_by_llama_cpp(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    run("-m", "mxconv.cli.main", "quantize", TARGET, "-o", tmp_path / "p", "--draft", f"checkpoint:{DRAFT}")
+    arguments = [
+        tmp_path / "p",
+        EXAMPLES / "prompts.jsonl",
+        "pylib-0.2m",
+        "token-recycling",
+        "--gguf",
+        tmp_path / "g.gguf",
+    ]
+    out = run(EXAMPLES / "four_bit_target.py", *arguments, "--num-prompts", "2", "--num-tokens", "8", "--json")
+    members = json.loads(out.splitlines()[-1])  # it ends with an error where drafts change a token
+    rows = {row["contender"]: row for row in members["results"]}
+    has_llama = find_spec("llama_cpp") is not None
+    assert list(rows) == ["mxconv, plain", "mxconv, drafts", *(["llama.cpp"] if has_llama else [])]
+    assert all(row["tokens_per_second"] > 0 for row in rows.values())
+    assert rows["mxconv, plain"]["tokens_per_round"] == rows["mxconv, plain"]["ratio_to_plain"] == 1
+    assert rows["mxconv, drafts"]["texts_as_plain"] == members["num_prompts"] == 2
+    assert (tmp_path / "g.gguf").is_file() == has_llama
+    if has_llama:
+        assert rows["llama.cpp"]["texts_as_plain"] >= 1  # the same weights; it rounds activations otherwise

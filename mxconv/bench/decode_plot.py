@@ -76,7 +76,8 @@ def _by_level(results: Sequence[DecodeResult]) -> dict[str, tuple[str, str]]:
 
 
 def _run(result: DecodeResult) -> str:
-    return f"{result.num_prompts} prompt{'' if result.num_prompts == 1 else 's'}, {result.num_tokens} tokens"
+    prompts = f"{result.num_prompts} prompt{'' if result.num_prompts == 1 else 's'}"
+    return f"{result.levels[0]} decodes {prompts}, {result.num_tokens} tokens"
 
 
 def _write_panels(

@@ -1,6 +1,6 @@
 """Ways to decode a package that are compared: those of ML-SpecQD (arXiv 2503.13565), Tables I and II, and more.
 
-greedy              the target alone
+greedy              the target alone: the first of the run's levels, which need not be the 16-bit one
 NAME                the target with one draft: the 4-bit copy, a small model, a look-up
 NAME (trees)        the same by trees: as large as pays, or of a given number of nodes
 NAME (fp32)         the same 4-bit draft multiplying float32 activations, for ML-SpecQD Table III
@@ -63,12 +63,12 @@ def four_bit_level(levels: Sequence[LoadedLevel]) -> LoadedLevel:
     """The package's own 4-bit draft.
 
     Raises:
-        ModelError: it is not among the levels.
+        ModelError: it is not among the drafts.
     """
-    for level in levels:
+    for level in levels[1:]:
         if level.record.kind == "self-draft":
             return level
     raise ModelError(
         f"levels {', '.join(level.name for level in levels)}: no 4-bit draft of the target; one is required to compare "
-        "activations. Name it in --levels."
+        "activations. Name it in --levels, below the 16-bit level."
     )

@@ -63,6 +63,7 @@ class Sweep:
     costs: RoundCosts | None  # None where nothing was proposed
     acceptance_rate: Table  # accepted over proposed
     tokens_per_round: list[list[float]]
+    target: str  # the level that was decoded
 
     @property
     def prediction_error(self) -> Table:
@@ -101,7 +102,7 @@ def sweep_draft(
     """Decode with the target's next level at every length and threshold, plainly before each length's row.
 
     Raises:
-        ModelError: the package has no draft, or a text differs from that of plain decoding.
+        ModelError: the run has no draft, or a text differs from that of plain decoding.
     """
     if len(loaded.levels) < 2:
         raise ModelError(f"{loaded.package.root}: no draft among its levels; one is required for a sweep. Name one.")
@@ -142,6 +143,7 @@ def sweep_draft(
         costs=costs,
         acceptance_rate=[[acceptance_rate(found[n, c], 1) for c in thresholds] for n in lengths],
         tokens_per_round=[[tokens_per_round(found[n, c]) for c in thresholds] for n in lengths],
+        target=target.name,
     )
 
 

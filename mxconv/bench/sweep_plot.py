@@ -64,7 +64,9 @@ def write_sweep(sweep: Sweep, machine: Machine, path: Path) -> None:
         )
         threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
         figure.suptitle(
-            f"{sweep.level}: length and threshold, {threads}, {machine.cpu}", fontsize=11, fontweight="bold"
+            f"{sweep.level} below {sweep.target}: length and threshold, {threads}, {machine.cpu}",
+            fontsize=11,
+            fontweight="bold",
         )
         figure.savefig(path, dpi=150, format="png")
 

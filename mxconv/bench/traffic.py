@@ -2,6 +2,7 @@
 
 from mxconv.checkpoint.package import Package
 from mxconv.cost.traffic import checkpoint_bytes, package_bytes
+from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.model.skipped import Skipped
 from mxconv.speculative.part_bytes import PartBytes
@@ -11,10 +12,14 @@ def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
     """Bytes of weights that one forward pass of a level reads, whatever the number of tokens; none for a look-up."""
     if level.decoder is None:
         return 0
-    if level.record.kind == "layer-skip":
-        skipped = Skipped.parse(level.record.skipped or "", level.decoder.config.num_hidden_layers)
+    if level.record.kind in ("layer-skip", "streaming"):  # of the run's target, or itself that
         parts = PartBytes.of(level.decoder)  # relative to each other: what is stored may take fewer bits
-        return round(package_bytes(loaded.package, is_draft=False) * parts.total(skipped) / parts.total())
+        return round(_whole_bytes(loaded, loaded.levels[0]) * parts.total(_skipped(level.decoder)) / parts.total())
+    return _whole_bytes(loaded, level)
+
+
+def _whole_bytes(loaded: LoadedPackage, level: LoadedLevel) -> int:
+    """Of the model that a level is, or is a part of."""
     if level.record.kind != "model":
         return package_bytes(loaded.package, level.record.kind == "self-draft")
     assert level.folder is not None
@@ -22,3 +27,11 @@ def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
         with Package(level.folder) as package:
             return package_bytes(package, is_draft=False)
     return checkpoint_bytes(level.folder)
+
+
+def _skipped(decoder: Decoder) -> Skipped:
+    """The parts that a decoder leaves out."""
+    return Skipped(
+        frozenset(layer.index for layer in decoder.layers if layer.skips_attention),
+        frozenset(layer.index for layer in decoder.layers if layer.skips_mlp),
+    )

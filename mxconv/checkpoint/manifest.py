@@ -167,6 +167,9 @@ class DecodeRecord(Record):
     num_tokens: Count
     num_token_mismatches: Count
     num_logit_mismatches: Count
+    target: str | None = Field(
+        default=None, description="name of the level that was decoded with drafts and without; null: the first"
+    )
 
 
 class CertificateRecord(Record):
@@ -229,6 +232,13 @@ class Manifest(Record):
     certificate: CertificateRecord | None = None
     tuned: TunedRecord | None = None
     manifest_sha256: Digest = Field(default=NO_DIGEST, description="of this file, with these 64 digits as zeros")
+
+    @property
+    def decoded_level(self) -> str | None:
+        """The name of the level whose decoding the certificate is about; None where it is about none."""
+        if self.certificate is None or self.certificate.decode is None:
+            return None
+        return self.certificate.decode.target or self.levels[0].name
 
     def to_bytes(self) -> bytes:
         """The file's bytes, digest filled in."""

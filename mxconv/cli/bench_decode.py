@@ -29,7 +29,7 @@ def decode(
     draft: DRAFT = None,
     tree: TREE = "auto",
     ablation: Annotated[
-        bool, typer.Option("--ablation", help="Also the 4-bit draft with float32 instead of int8 activations.")
+        bool, typer.Option("--ablation", help="Also the 4-bit draft of a 16-bit target with float32 activations.")
     ] = False,
     sweep: Annotated[
         bool,
@@ -84,6 +84,7 @@ def decode(
     names = level_names(levels) or [level.name for level in read_manifest(folder).levels]
     with ExitStack() as stack:
         loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts))
+        target = loaded.levels[0].name
         fp32 = None
         if ablation:
             wanted = [loaded.levels[0].name, four_bit_level(loaded.levels).name]
@@ -97,14 +98,14 @@ def decode(
     if plot is not None:
         _draw(plot, results, swept, machine)
     if json_output:
-        members: dict[str, Any] = {"machine": asdict(machine), "implementation": name}
+        members: dict[str, Any] = {"machine": asdict(machine), "implementation": name, "target": target}
         members["results"] = [asdict(result) for result in results]
         members["forwards"] = [asdict(result) for result in forwards]
         members["sweep"] = None if swept is None else _sweep_members(swept)
         print_json(members)
     if different := [result.strategy for result in results if not result.identical_to_greedy]:
         raise ModelError(
-            f"{package}: tokens of {', '.join(different)} differ from those of greedy decoding; none may. "
+            f"{package}: tokens of {', '.join(different)} differ from those of greedy decoding by {target}; none may. "
             "Please report this as a defect."
         )
 

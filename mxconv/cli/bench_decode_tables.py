@@ -27,6 +27,7 @@ def print_tables(
     print_machine(out, machine)
     _print_forwards(out, forwards)
     _print_strategies(out, results)
+    out.print(f"greedy: plain decoding of {results[0].levels[0]}", markup=False, highlight=False)
     out.print(
         f"{implementation}; forward passes behind a context, medians of {forwards[0].num_samples}", highlight=False
     )
@@ -89,7 +90,7 @@ def _print_sweep(out: "Console", swept: "Sweep") -> None:
     from rich.table import Table
 
     table = Table(
-        f"{swept.level}: speed-up behind the prompts (acceptance)",
+        f"{swept.level} below {swept.target}: speed-up behind the prompts (acceptance)",
         *(f"confidence {threshold:g}" for threshold in swept.confidence),
     )
     rows = zip(swept.num_draft_tokens, swept.decode_speedup, swept.acceptance_rate, strict=True)

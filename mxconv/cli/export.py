@@ -62,7 +62,8 @@ def export(
     )
     for name in result.files:
         out.print(f"  {name}", markup=False, highlight=False)
+    warnings = console(True)
     for note in result.notes:
-        out.print(f"note: {note}", markup=False, highlight=False)
+        warnings.print(f"note: {note}", markup=False, highlight=False)
     if json_output:
         print_json({"output": str(output), **asdict(result)})

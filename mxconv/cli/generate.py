@@ -90,6 +90,7 @@ def generate(
         load(package, draft or (), kernel, threads, level_names(levels)) as model,
         progress_bars("tokens" if prompt is not None else "prompts") as progress,
     ):
+        target = model.loaded.levels[0].name
         for number, text in enumerate(texts, 1):
             answer = model.stream(_messages(text, system) if chat else text, **options)
             if streams:
@@ -110,7 +111,7 @@ def generate(
                 results[-1] |= _comparison(model, answer, options)
             if prompts is not None:
                 progress("generate", number, len(texts))
-    members: dict[str, Any] = {"results": results}
+    members: dict[str, Any] = {"results": results, "target": target}
     if check and (speedups := [result["speedup"] for result in results if "speedup" in result]):
         members["geomean_speedup"] = _geomean(speedups)
     if trace is not None:
@@ -120,7 +121,7 @@ def generate(
         print_json(members)
     if different := sum(not result.get("identical_to_target", True) for result in results):
         raise ModelError(
-            f"{package}: {different} of {len(results)} texts differ from plain decoding; none may. "
+            f"{package}: {different} of {len(results)} texts differ from plain decoding of {target}; none may. "
             "Please report this as a defect."
         )
     if generations[-1].ending == "interrupted":
@@ -238,7 +239,8 @@ def _print(members: dict[str, Any], json_output: bool, with_texts: bool) -> None
     if "geomean_speedup" in members:
         checked = [result["identical_to_target"] for result in results if "identical_to_target" in result]
         out.print(
-            f"{sum(checked)} of {len(checked)} texts identical to plain decoding; "
+            f"{sum(checked)} of {len(checked)} texts identical to plain decoding of {members['target']}; "
             f"{members['geomean_speedup']:.2f}x its speed",
+            markup=False,
             highlight=False,
         )

@@ -12,7 +12,9 @@ DRAFT = Annotated[
 ]
 LEVELS = Annotated[
     str | None,
-    typer.Option(help="Comma-separated levels to use, the target first; by default what tuning chose, or all."),
+    typer.Option(
+        help="Comma-separated levels to use. The first, any model, is the target; by default what tuning chose, or all."
+    ),
 ]
 NUM_DRAFT_TOKENS = Annotated[
     str | None,

@@ -46,7 +46,7 @@ def levels(
     from mxconv.checkpoint.draft_spec import parse_draft
     from mxconv.checkpoint.manifest import read_manifest, replace_manifest
     from mxconv.checkpoint.package_folder import find_package, is_hub_package
-    from mxconv.errors import PackageError
+    from mxconv.errors import ModelError, PackageError
     from mxconv.kernels.engine import usable_processors
     from mxconv.model.loader import LoadedPackage
     from mxconv.speculative.prompts import read_prompts
@@ -61,6 +61,12 @@ def levels(
     machine = this_machine(threads or usable_processors())
     folder = find_package(package)
     manifest = read_manifest(folder)
+    own = manifest.levels[0].name
+    if levels is not None and not dry_run and (first := levels.split(",")[0].strip()) != own:
+        raise ModelError(
+            f"{package}: --levels with {first} first; what is written is what decodes by default, and that is {own}. "
+            f"Give --dry-run, or begin with {own}."
+        )
     names = level_names(levels) or [level.name for level in manifest.levels]  # not only what tuning chose before
     begin = time.perf_counter()
     with (
@@ -118,8 +124,8 @@ def _print(
     winner = tuning.winner
     out.print(
         f"fastest: {decodes.describe(winner.entrant)}, {_numbers(winner.entrant.num_draft_tokens)} draft tokens, "
-        f"confidence {_numbers(winner.entrant.confidence)}: {winner.speedup:.3f} x plain decoding over "
-        f"{record.num_prompts} prompts and {record.num_tokens} tokens",
+        f"confidence {_numbers(winner.entrant.confidence)}: {winner.speedup:.3f} x plain decoding "
+        f"of {record.levels[0]} over {record.num_prompts} prompts and {record.num_tokens} tokens",
         markup=False,
         highlight=False,
     )

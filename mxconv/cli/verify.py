@@ -39,7 +39,8 @@ def verify(
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens a prompt for --decode.")] = 64,
     levels: Annotated[
-        str | None, typer.Option(help="Comma-separated levels for --decode, the target first; all by default.")
+        str | None,
+        typer.Option(help="Comma-separated levels for --decode. The first, any model, is the target; all by default."),
     ] = None,
     draft: DRAFT = None,
     num_draft_tokens: NUM_DRAFT_TOKENS = None,
@@ -156,8 +157,9 @@ def _print(verification: "Verification", package: str, json_output: bool) -> Non
     if verification.decode is not None:
         d = verification.decode
         out.print(
-            f"{d.num_tokens} tokens of {d.num_prompts} prompts decoded with and without drafts: "
+            f"{d.num_tokens} tokens of {d.num_prompts} prompts decoded by {d.target}, with drafts and without: "
             f"{d.num_token_mismatches} token mismatches, {d.num_logit_mismatches} logit mismatches",
+            markup=False,
             highlight=False,
         )
     verdict = "[green]ok[/green]" if verification.ok else "[red]not ok[/red]"

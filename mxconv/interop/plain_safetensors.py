@@ -23,6 +23,7 @@ from mxconv.checkpoint.stored import StoredArray
 from mxconv.errors import MxconvError, PackageError
 from mxconv.interop.export import Export
 from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
+from mxconv.model.loader import EMBEDDING
 from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
 from mxconv.report.weights import WeightTensor
@@ -64,7 +65,10 @@ def export_safetensors(
         is_exact = level == "target" and all(
             r.segments is None or r.segments.rescale_factor == 1.0 for r in records.values()
         )
-        folder = ModelFolder("safetensors", opened, tensors, record={"level": level, "bit_exact": is_exact})
+        notes = _notes(records.get(EMBEDDING)) if level == "draft" else ()
+        folder = ModelFolder(
+            "safetensors", opened, tensors, record={"level": level, "bit_exact": is_exact}, notes=notes
+        )
         return folder.write(output, force=force, progress=progress)
 
 
@@ -82,6 +86,16 @@ def dense_tensor(
     pieces = _draft_pieces if is_draft and tensor.draft_rows is not None else _target_pieces
     array = StoredArray(tensor.name, tensor.dtype, tensor.shape)
     return ExportedTensor(array, partial(pieces, tensor, record, package))
+
+
+def _notes(embedding: TensorRecord | None) -> tuple[str, ...]:
+    """What of the draft a folder of plain tensors cannot say."""
+    if embedding is None or embedding.codec == "keep":
+        return ()
+    return (
+        f"{EMBEDDING} is also the output head, and one tensor is both: its look-ups are 4-bit values here, exact in "
+        "the package's draft, so that this is another model. A GGUF file has two: export --to gguf.",
+    )
 
 
 def _is_rescaled(record: TensorRecord) -> bool:

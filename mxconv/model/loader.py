@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, cast
@@ -19,10 +20,11 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.codecs.float16 import FORMATS
-from mxconv.errors import ModelError, PackageError
+from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.four_bit import Activations
 from mxconv.kernels.matrix import Matrix
+from mxconv.model.chosen_levels import choose_levels
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.matrices import Matrices
@@ -56,7 +58,10 @@ class LoadedLevel:
 
 
 class LoadedPackage:
-    """The levels of a package, outermost first, and its tokenizer. A context manager: closing unmaps the files."""
+    """The levels of a run, its target first, and that target's tokenizer. A context manager: closing unmaps the files.
+
+    `folder` is where the tokenizer, the chat template and the settings of the run's target lie.
+    """
 
     def __init__(
         self,
@@ -71,7 +76,8 @@ class LoadedPackage:
 
         Args:
             path: the package.
-            levels: names from the manifest, the target first; None for those that `tune` found best, or else all.
+            levels: names from the manifest; the first, any model, is the run's target. None for those that `tune` found
+                best, or else all.
             kernel: "numpy" or a native implementation; None takes the environment's MXCONV_KERNEL, or else the best.
             num_threads: for native kernels; None takes every processor that this process may use.
             drafts: further levels that are not in the package, below the others.
@@ -85,19 +91,18 @@ class LoadedPackage:
         self._stack = ExitStack()
         try:
             self.package = self._stack.enter_context(Package(path))
-            self.config = ModelConfig.from_file(path / "config.json")
-            self.tokenizer = Tokenizer.from_folder(path)
-            self._target_vocabulary = Vocabulary.of_folder(path)
+            first, *others = choose_levels(path, self.package.manifest, levels)
+            self.folder = self._speaker(first)
+            self.tokenizer = Tokenizer.from_folder(self.folder)
+            self._target_vocabulary = Vocabulary.of_folder(self.folder)
             self._vocabulary = self._target_vocabulary  # of the last level that was loaded
-            chosen = _choose(self.package, levels)
             is_tuned = levels is None and not drafts and self.package.manifest.tuned is not None
             self.lengths_are_given = is_tuned or any(spec.num_draft_tokens for spec in drafts)
-            target = self._target_weights()
             self.levels: list[LoadedLevel] = []
-            for record in chosen:
-                self.levels.append(self._load(record, target, self.package.root / record.path if record.path else None))
+            for record in (first, *others):
+                self.levels.append(self._load(record, self._place(record)))
             for spec in drafts:
-                self.levels.append(self._load_spec(spec, target))
+                self.levels.append(self._load_spec(spec))
         except BaseException:
             self._stack.close()
             raise
@@ -113,16 +118,45 @@ class LoadedPackage:
     ) -> None:
         self.close()
 
-    def _load(self, record: LevelRecord, target: Weights, place: Path | None) -> LoadedLevel:
+    @property
+    def config(self) -> ModelConfig:
+        """Of the run's target."""
+        return self._target.config
+
+    @property
+    def _target(self) -> Decoder:
+        """What the run decodes."""
+        decoder = self.levels[0].decoder
+        assert decoder is not None  # `choose_levels` lets no look-up be first
+        return decoder
+
+    def _place(self, record: LevelRecord) -> Path | None:
+        return self.package.root / record.path if record.path else None
+
+    def _speaker(self, record: LevelRecord) -> Path:
+        """The folder whose tokenizer, chat template and settings are those of a level of the package."""
+        levels = self.package.manifest.levels
+        for above in reversed(levels[: levels.index(record) + 1]):
+            place = self._place(above)
+            if above.kind == "model" and place is not None:
+                if (place / "tokenizer.json").is_file() or "tokenizer" not in above.shares:
+                    return place
+            elif above.kind not in LOOK_UPS:
+                break
+        return self.package.root
+
+    def _load(self, record: LevelRecord, place: Path | None) -> LoadedLevel:
         """One level, below those that are loaded already; `place` is its folder or file."""
         above = self.levels[-1].tokenizer if self.levels else self.tokenizer
         if record.kind not in ("model", *LOOK_UPS):  # the target's own tokens again, whatever stands above
             self._vocabulary = self._target_vocabulary
         if record.kind == "target":
-            return LoadedLevel(record, self.matrices.decoder(self.config, target, record.name), self.tokenizer)
+            weights = self._sixteen_bits
+            return LoadedLevel(record, self.matrices.decoder(self._own_config, weights, record.name), self.tokenizer)
         if record.kind == "self-draft":
-            weights = Weights({**target.matrices, **self._draft_matrices()}, target.vectors)
-            return LoadedLevel(record, self.matrices.decoder(self.config, weights, record.name), self.tokenizer)
+            weights = self._four_bits(record)
+            decoder = self.matrices.decoder(self._own_config, weights, record.name)
+            return LoadedLevel(self._with_a_cache(record), decoder, self.tokenizer)
         if record.kind in ("layer-skip", "streaming"):
             return LoadedLevel(record, self._variant(record), self.tokenizer)
         if record.kind in LOOK_UPS:
@@ -132,9 +166,10 @@ class LoadedPackage:
                 f"{self.package.root}: level {record.name} without a path; a model needs one. Convert again."
             )
         decoder = self._model(record, place)
-        return LoadedLevel(record, decoder, self._tokenizer_of(record, place, decoder), folder=place)
+        tokenizer = self._tokenizer_of(record, place, decoder) if self.levels else self.tokenizer
+        return LoadedLevel(record, decoder, tokenizer, folder=place)
 
-    def _load_spec(self, spec: DraftSpec, target: Weights) -> LoadedLevel:
+    def _load_spec(self, spec: DraftSpec) -> LoadedLevel:
         """A level that is no part of the package."""
         place = Path(spec.subject) if spec.kind in ("checkpoint", "package", "ngram") else None
         codec: Literal["bf16", "f16", "package"] | None = "package" if spec.kind == "package" else None
@@ -147,16 +182,27 @@ class LoadedPackage:
         taken = {level.name for level in self.levels}
         wanted = spec.kind if place is None else place.resolve().stem if spec.kind == "ngram" else place.resolve().name
         name = next(n for n in (wanted, *(f"{wanted}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
-        return self._load(spec.record(name, codec, same_tokenizer=same), target, place)
+        return self._load(spec.record(name, codec, same_tokenizer=same), place)
 
     def _variant(self, record: LevelRecord) -> Decoder:
-        """The target without some parts, or attending to some positions."""
-        target = self.levels[0].decoder if self.levels else None
-        if target is None:
-            raise PackageError(f"{self.package.root}: level {record.name} above its target; convert again.")
-        skipped = None if record.skipped is None else Skipped.parse(record.skipped, self.config.num_hidden_layers)
-        sinks = None if record.window is None else SinkWindow(record.sink or 0, record.window)
-        return target.variant(skipped, sinks, record.name)
+        """The run's target without some parts, or attending to some positions; the package's own where it is first."""
+        above = self.levels[0].record if self.levels else record
+        whole = self._target if self.levels else self.matrices.decoder(self._own_config, self._sixteen_bits, "target")
+        # of a run's target that is a variant itself: the parts that it lacks too, its positions unless others are named
+        texts = {each.skipped for each in (above, record) if each.skipped is not None}
+        skipped = [Skipped.parse(text, whole.config.num_hidden_layers) for text in texts]
+        left_out = Skipped(
+            frozenset().union(*(each.attention for each in skipped)), frozenset().union(*(each.mlp for each in skipped))
+        )
+        seen = record if record.window is not None else above
+        sinks = None if seen.window is None else SinkWindow(seen.sink or 0, seen.window)
+        return whole.variant(left_out, sinks, record.name)
+
+    def _with_a_cache(self, record: LevelRecord) -> LevelRecord:
+        """A level with a cache of its own where it needs keys and values that the run's target does not write."""
+        if not self.levels or not any(layer.skips_attention for layer in self._target.layers):
+            return record
+        return record.model_copy(update={"shares": [part for part in record.shares if part != "kv_cache"]})
 
     def _table(self, record: LevelRecord, place: Path | None, speaker: Tokenizer | None) -> NgramTable | None:
         if record.kind != "ngram":
@@ -201,17 +247,45 @@ class LoadedPackage:
         weights = dense_weights(checkpoint.tensors, config, self.matrices)
         return self.matrices.decoder(config, weights, record.name)
 
-    def _target_weights(self) -> Weights:
-        """The 16-bit weights: dense, or rebuilt from BSFP as they are used."""
-        records = self.package.manifest.tensors
-        tensors: Mapping[str, SourceTensor]
-        if self.package.has_target:
-            tensors = {r.name: self.package.kept(r) for r in records if r.name in self.package.arrays}
+    @cached_property
+    def _own_config(self) -> ModelConfig:
+        """Of the package's own levels."""
+        return ModelConfig.from_file(self.package.root / "config.json")
+
+    @cached_property
+    def _sixteen_bits(self) -> Weights:
+        """The weights of the package's target."""
+        return self._exact_weights(self.package.manifest.tensors)
+
+    def _four_bits(self, record: LevelRecord) -> Weights:
+        """The 4-bit matrices, with the target's own embedding, vectors and whatever else has no 4 bits.
+
+        Where no level above needs the others of the target's weights, they are neither opened nor rebuilt.
+        """
+        if self.levels:
+            exact = self._sixteen_bits
         else:
-            tensors = self._stack.enter_context(open_referenced(self.package)).tensors
-        weights = dense_weights(tensors, self.config, self.matrices)
+            needed = [r for r in self.package.manifest.tensors if r.codec == "keep" or r.name == EMBEDDING]
+            try:
+                exact = self._exact_weights(needed)
+            except MxconvError as error:
+                if self.package.has_target:
+                    raise
+                raise PackageError(
+                    f"{error} Level {record.name} needs it too: its embedding, its norms and other tensors that are "
+                    "not in 4 bits are there alone."
+                ) from error
+        return Weights({**exact.matrices, **self._draft_matrices()}, exact.vectors)
+
+    def _exact_weights(self, records: Sequence[TensorRecord]) -> Weights:
+        """Some of the 16-bit weights: dense, or rebuilt from BSFP as they are used."""
+        found: Mapping[str, SourceTensor] = self.package.arrays
+        if not self.package.has_target:
+            found = self._stack.enter_context(open_referenced(self.package)).tensors
+        tensors = {r.name: found[r.name] for r in records if r.name in found}
+        weights = dense_weights(tensors, self._own_config, self.matrices)
         rebuilt = {r.name: self._bsfp_target(r) for r in records if r.codec == "bsfp"}
-        return _tied(Weights({**weights.matrices, **rebuilt}, weights.vectors), self.config)
+        return _tied(Weights({**weights.matrices, **rebuilt}, weights.vectors), self._own_config)
 
     def _bsfp_target(self, record: TensorRecord) -> Matrix:
         return self.matrices.bsfp(self.package.bsfp(record), f"{self.package.root}: tensor {record.name}")
@@ -226,25 +300,6 @@ class LoadedPackage:
         if EMBEDDING in drafts:
             drafts[HEAD] = drafts.pop(EMBEDDING)
         return drafts
-
-
-def _choose(package: Package, names: list[str] | None) -> list[LevelRecord]:
-    tuned = package.manifest.tuned if names is None else None
-    if tuned is not None:
-        names = tuned.levels
-    if names is None:
-        return list(package.manifest.levels)
-    levels: dict[str, LevelRecord] = {}
-    for record in package.manifest.levels:
-        levels.setdefault(record.name, record)
-    unknown = [name for name in names if name not in levels]
-    if unknown or not names or names[0] != package.manifest.levels[0].name:
-        raise ModelError(
-            f"{package.root}: levels {', '.join(names) or 'none'}; a list that begins with "
-            f"{package.manifest.levels[0].name!r}, out of {', '.join(levels)}, is required."
-        )
-    chosen = [levels[name] for name in names]
-    return chosen if tuned is None else tuned.applied_to(chosen)
 
 
 def dense_weights(tensors: Mapping[str, SourceTensor], config: ModelConfig, make: Matrices = NUMPY_MATRICES) -> Weights:

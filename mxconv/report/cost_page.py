@@ -100,6 +100,7 @@ def _certificate(manifest: "Manifest") -> dict[str, str] | None:
         "made by": printable(found.created_by),
     }
     if found.decode is not None:
+        facts["level decoded"] = printable(manifest.decoded_level or "")
         facts["decoded with and without drafts"] = (
             f"{found.decode.num_tokens:,} tokens, {found.decode.num_prompts:,} prompts"
         )

@@ -29,6 +29,12 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
         notes.append("some tensors were rescaled: what is counted is the package's reconstruction, not the source.")
     if manifest.source.cast:
         notes.append(f"the source was F32; counted are its weights rounded to {manifest.source.dtype}.")
+    if manifest.certificate is not None and (decode := manifest.certificate.decode) is not None:
+        notes.append(
+            f"certificate: {decode.num_tokens:,} tokens of {decode.num_prompts:,} prompts decoded by "
+            f"{manifest.decoded_level} with drafts and without, {decode.num_token_mismatches} tokens and "
+            f"{decode.num_logit_mismatches} positions' logits differ."
+        )
     tensors = []
     for record in sorted(manifest.tensors, key=lambda record: record.name):
         if record.codec == "bsfp":

@@ -110,7 +110,7 @@ class TextModel:
 
     def __init__(self, loaded: LoadedPackage) -> None:
         self.loaded = loaded
-        self.recommended = GenerationConfig.from_folder(loaded.package.root)
+        self.recommended = GenerationConfig.from_folder(loaded.folder)
         self._hierarchies: dict[object, Hierarchy] = {}
 
     def __enter__(self) -> "TextModel":
@@ -148,7 +148,7 @@ class TextModel:
         """Token ids of a text, or of messages as the model's chat template puts them."""
         if isinstance(prompt, str):
             return self.loaded.tokenizer.encode(prompt)
-        text = ChatTemplate.from_folder(self.loaded.package.root).render(prompt)
+        text = ChatTemplate.from_folder(self.loaded.folder).render(prompt)
         return self.loaded.tokenizer.encode(text, add_special_tokens=False)
 
     def hierarchy(self, options: Options) -> Hierarchy:
@@ -166,7 +166,7 @@ class TextModel:
     def _levels(self, drafts: Sequence[str] | None) -> list[LoadedLevel]:
         if drafts is None:
             return self.loaded.levels
-        by_name = {level.name: level for level in self.loaded.levels}
+        by_name = {level.name: level for level in self.loaded.levels[1:]}
         if unknown := [name for name in drafts if name not in by_name]:
             raise ModelError(
                 f"{self.loaded.package.root}: drafts {', '.join(unknown)}; names out of "
@@ -189,7 +189,7 @@ def load(
         drafts: further levels that are not in the package, as `--draft` takes them: "prompt-lookup", "ngram:TABLE".
         kernel: "numpy" or a native implementation; None takes the best.
         num_threads: of native kernels; None takes every processor that this process may use.
-        levels: names of the package's levels to load, the target first; None for all.
+        levels: names of the package's levels to load; the first, any model of them, is what is decoded. None for all.
 
     Raises:
         MxconvError: the package is damaged, or a draft cannot be one.

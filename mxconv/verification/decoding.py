@@ -21,6 +21,8 @@ def verify_decoding(
 ) -> DecodeRecord:
     """Decode every prompt plainly and with drafts; compare tokens, and logits of every emitted position.
 
+    What is decoded is the first of the levels, and the record names it.
+
     Args:
         loaded: the package.
         hierarchy: of its levels.
@@ -50,6 +52,7 @@ def verify_decoding(
         num_tokens=num_tokens,
         num_token_mismatches=num_token_mismatches,
         num_logit_mismatches=num_logit_mismatches,
+        target=hierarchy.levels[0].name,
     )
 
 

@@ -172,7 +172,7 @@ def test_texts_of_one_token_have_neither_speed_up(loaded: LoadedPackage) -> None
 def test_errors_are_those_of_the_prediction_against_the_measurement() -> None:
     sweep = Sweep(
         "mxfp4", [1, 4], [0.0, 0.5], [[1.0] * 2] * 2, [[1.0, 2.0], [1.6, None]], [[1.1, 1.0], [1.6, 1.2]],
-        0.8, None, [[0.8] * 2] * 2, [[1.0] * 2] * 2,
+        0.8, None, [[0.8] * 2] * 2, [[1.0] * 2] * 2, "target",
     )  # fmt: skip
     assert sweep.prediction_error == [[pytest.approx(0.1), -0.5], [0.0, None]]
     assert sweep.mean_error == pytest.approx(0.2)

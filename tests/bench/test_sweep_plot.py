@@ -24,7 +24,7 @@ SWEEP = Sweep(
     decode_speedup=[[1.11, 1.48, 1.33], [0.42, 1.21, 1.44]],
     predicted_speedup=[[1.05, 1.36, 1.52], [0.61, 1.25, 1.39]],
     acceptance=0.815, costs=RoundCosts(0.3, 0.9, 0.125),
-    acceptance_rate=[[0.81, 0.91, 0.71], [0.55, None, 0.99]], tokens_per_round=[[1.0] * 3] * 2,
+    acceptance_rate=[[0.81, 0.91, 0.71], [0.55, None, 0.99]], tokens_per_round=[[1.0] * 3] * 2, target="target",
 )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_a_grid_without_speqs_default_has_no_square_for_it(figures: list[Figure]
 def test_what_it_was_predicted_from_and_the_machine_are_named(figures: list[Figure], tmp_path: Path) -> None:
     write_sweep(SWEEP, MACHINE, tmp_path / "picture.png")
     texts = {text.get_text() for text in figures[0].findobj(matplotlib.text.Text)}
-    assert "mxfp4: length and threshold, 2 threads, A processor" in texts
+    assert "mxfp4 below target: length and threshold, 2 threads, A processor" in texts
     assert any(
         "acceptance 0.815 and" in text and "0.30 for a draft" in text and "0.90 + 0.125 n" in text for text in texts
     )

@@ -8,6 +8,7 @@ from checkpoints import write_tiny_llama
 from packages import quantize
 
 from mxconv.bench.traffic import bytes_per_forward
+from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.package import Package
 from mxconv.cost.traffic import checkpoint_bytes
 from mxconv.model.loader import LoadedPackage
@@ -77,3 +78,25 @@ def test_a_model_level_reads_its_own_matrices(tmp_path: Path) -> None:
 def test_a_referenced_target_reads_as_much_as_an_included_one(tmp_path: Path, kind: str) -> None:
     quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package", target=kind)
     assert per_level(tmp_path / "package")["target"] == checkpoint_bytes(tmp_path / "source")
+
+
+@pytest.mark.parametrize("first", ["mxfp4", "target"])
+def test_a_part_of_the_runs_target_reads_that_targets_bytes_of_the_layers_left(tmp_path: Path, first: str) -> None:
+    quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package")
+    specs = [parse_draft(text) for text in ("layer-skip:1", "streaming", "token-recycling")]
+    with LoadedPackage(tmp_path / "package", [first], kernel="numpy", drafts=specs) as loaded:
+        whole, part, streaming, look_up = (bytes_per_forward(loaded, level) for level in loaded.levels)
+    with Package(tmp_path / "package") as package:
+        endings = (".codes", ".scales") if first == "mxfp4" else ("proj.weight", "lm_head.weight")
+        assert whole == stored(package, *endings)
+    layer, head = 3 * 64 * 64 + 3 * 64 * 172, 96 * 64  # weights; two layers
+    assert part == pytest.approx(whole * (layer + head) / (2 * layer + head), abs=1)
+    assert (streaming, look_up) == (whole, 0)
+
+
+def test_a_part_that_is_decoded_itself_reads_16_bits_of_the_layers_left(tmp_path: Path) -> None:
+    quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package", drafts=("layer-skip:1",))
+    with LoadedPackage(tmp_path / "package", ["layer-skip"], kernel="numpy") as loaded:
+        assert bytes_per_forward(loaded, loaded.levels[0]) == 2 * (3 * 64 * 64 + 3 * 64 * 172 + 96 * 64)
+    with LoadedPackage(tmp_path / "package", ["layer-skip", "mxfp4"], kernel="numpy") as loaded:
+        assert bytes_per_forward(loaded, loaded.levels[1]) == per_level(tmp_path / "package")["mxfp4"]

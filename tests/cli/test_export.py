@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import write_tiny_llama
 from gguf_models import write_model
 from packages import quantize
 
@@ -35,12 +36,28 @@ def test_the_last_line_of_stdout_is_the_object_and_the_rest_goes_to_stderr(
     assert f"note: {note}" in outcome.stderr.replace("\n", " ").replace("  ", " ")
 
 
-def test_without_json_files_and_notes_go_to_stdout(run: Any, exportable: Path, tmp_path: Path) -> None:
+def test_without_json_files_go_to_stdout_and_notes_to_stderr(run: Any, exportable: Path, tmp_path: Path) -> None:
     path = tmp_path / "[bold] a.gguf"
     outcome = run("export", exportable, "--to", "gguf", "-o", path, "--level", "target")
     assert outcome.exit_code == 0 and outcome.stderr == ""
     first, second = outcome.stdout.splitlines()
     assert first.startswith(f"{path}: gguf, 21 tensors, ") and second == f"  {path}"
+    outcome = run("export", exportable, "--to", "gguf", "-o", tmp_path / "both")
+    assert "note: " in outcome.stderr and "note: " not in outcome.stdout
+
+
+def test_a_tied_embedding_that_is_rounded_with_the_head_is_told(run: Any, tmp_path: Path) -> None:
+    for tied in (True, False):
+        folder = tmp_path / f"tied-{tied}"
+        source = write_tiny_llama(folder / "source", num_hidden_layers=1, tie_word_embeddings=tied)
+        assert run("quantize", source, "-o", folder / "package").exit_code == 0
+        arguments = ["export", folder / "package", "--to", "safetensors", "-o"]
+        outcome = run(*arguments, folder / "draft", "--level", "draft")
+        assert outcome.exit_code == 0
+        note = "note: model.embed_tokens.weight is also the output head, and one tensor is both: its look-ups are 4-bit"
+        assert (note in outcome.stderr) == tied
+        outcome = run(*arguments, folder / "target")
+        assert (outcome.exit_code, outcome.stderr) == (0, "")
 
 
 def test_a_file_that_exists_is_an_error_unless_forced(run: Any, exportable: Path, tmp_path: Path) -> None:

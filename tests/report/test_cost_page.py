@@ -71,6 +71,7 @@ def test_a_package_gives_manifest_certificate_histogram_and_traces(
     page = rendered(question, manifest.model_copy(update={"certificate": certificate}), inspection)
     assert facts(page)["bit-exact tensors"] == "9 of 9"
     assert facts(page)["decoded with and without drafts"] == "1,234 tokens, 3 prompts"
+    assert facts(page)["level decoded"] == "target"  # a certificate that names none is of the first
     assert facts(page)["token mismatches"] == "0"
     assert "Mean error" in words(page)
     traces = data_of(page)["traces"]

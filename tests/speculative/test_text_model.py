@@ -122,9 +122,9 @@ def test_an_interrupt_keeps_what_there_is(model: TextModel, monkeypatch: pytest.
 def test_drafts_that_are_not_there_are_named(model: TextModel) -> None:
     with (
         model,
-        pytest.raises(ModelError, match="drafts bsfp; names out of mxfp4, prompt-lookup are required"),
+        pytest.raises(ModelError, match="drafts target, bsfp; names out of mxfp4, prompt-lookup are required"),
     ):
-        model.generate("a", drafts=["bsfp"])
+        model.generate("a", drafts=["target", "bsfp"])
 
 
 def test_values_out_of_range_are_refused(model: TextModel) -> None:

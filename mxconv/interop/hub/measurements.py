@@ -27,6 +27,7 @@ class Measurements:
     threads: int | None
     num_prompts: int
     rows: tuple[Row, ...]
+    target: str | None = None  # the level that was decoded, where the run says so
 
 
 def read_measurements(path: Path) -> Measurements:
@@ -45,12 +46,13 @@ def read_measurements(path: Path) -> Measurements:
                 "Please report this as a defect."
             )
         machine = dict(members.get("machine") or {})
-        cpu, threads = machine.get("cpu"), machine.get("threads")
+        cpu, threads, target = machine.get("cpu"), machine.get("threads"), members.get("target")
         return Measurements(
             cpu=cpu if isinstance(cpu, str) else None,
             threads=threads if isinstance(threads, int) else None,
             num_prompts=int(results[0]["num_prompts"]),
             rows=rows,
+            target=target if isinstance(target, str) else None,
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise MxconvError(

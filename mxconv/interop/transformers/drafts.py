@@ -63,7 +63,7 @@ class Drafts:
             if unknown or not named or (levels is not None and not levels):
                 raise ModelError(
                     f"{package}: drafts {', '.join(levels or ['none'])}; at least one of {', '.join(named) or 'none'} "
-                    "is required. Leave the names out for all."
+                    "is required, and the target is the model that generates. Leave the names out for all."
                 )
             chosen = [named[name] for name in levels or named]
             self._drafts = DraftLevels([target, *chosen], num_draft_tokens, confidence)
@@ -153,7 +153,8 @@ def drafts(
     """Drafts from a package, for `model.generate(**inputs, custom_generate=drafts("package"))`.
 
     Args:
-        package: the package's folder, or its Hub id. Its target is not used; the model that generates is.
+        package: the package's folder, or its Hub id. Its target is not used; the model that generates is, whatever
+            its weights are: 16 bits, or the 4-bit ones as `mxconv export --level draft` writes them.
         levels: which of its drafts, the outermost first; None for all.
         num_draft_tokens: tokens a round asks of each draft; None for the manifest's, "auto" for what pays.
         confidence: below which each draft stops; None for the manifest's.

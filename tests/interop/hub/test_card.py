@@ -1,6 +1,7 @@
 """The model card of a package, read back by the Hub client's own parser."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 from packages import forge, quantize
 
-from mxconv.checkpoint.manifest import read_manifest
+from mxconv.checkpoint.manifest import DecodeRecord, read_manifest
 from mxconv.errors import MxconvError
 from mxconv.interop.hub.card import MARKER, model_card
 from mxconv.interop.hub.measurements import read_measurements
@@ -68,6 +69,17 @@ def test_the_certificate_is_shown(package: Path) -> None:
     assert "21 of 21 tensors rebuilt bit for bit, compared with\nthe SHA-256 of the source's" in card_of(package).text
 
 
+@pytest.mark.parametrize("level", ["target", "bsfp", None])
+def test_the_certificate_says_which_level_was_decoded(package: Path, level: str | None) -> None:
+    decode = DecodeRecord(num_prompts=3, num_tokens=99, num_token_mismatches=0, num_logit_mismatches=0, target=level)
+    write_certificate(package, replace(verify(package), decode=decode))
+    text = card_of(package).text
+    assert (
+        f"99 tokens of 3 prompts were decoded by the level `{level or 'target'}` with and without drafts:\n0 to" in text
+    )
+    assert ("Of decoding with the target, `target`, it says nothing." in text) == (level == "bsfp")
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -103,6 +115,9 @@ def test_measurements_become_a_table(package: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps(DECODED))
     text = model_card(read_manifest(package), "me/tiny", APACHE, read_measurements(path))
     assert "4 prompts, greedy decoding, 2 threads of `A processor`. Every strategy" in text
+    path.write_text(json.dumps(DECODED | {"target": "bsfp"}))
+    text = model_card(read_manifest(package), "me/tiny", APACHE, read_measurements(path))
+    assert "4 prompts, greedy decoding of the level `bsfp`, 2 threads of" in text
     assert "| `greedy` | 20.0 | 1.00 |  |" in text and "| `bsfp` | 41.3 | 2.06 | 0.812, - |" in text
 
 

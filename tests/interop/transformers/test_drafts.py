@@ -283,7 +283,9 @@ def test_only_greedy_decoding_is_checked(pylib: Any, three_levels: Path, prompts
 
 
 def test_an_unknown_draft_is_named(three_levels: Path) -> None:
-    with pytest.raises(ModelError, match=r"package: drafts target; at least one of bsfp, pylib-0.2m is required"):
+    with pytest.raises(
+        ModelError, match=r"package: drafts target; at least one of bsfp, pylib-0.2m is required, and the target"
+    ):
         drafts(three_levels, ["target"])
     with pytest.raises(ModelError, match="drafts none; at least one of bsfp"):
         drafts(three_levels, [])

@@ -1,0 +1,64 @@
+"""Which levels of a package take part in a run: the first is what the run decodes, the others draft for it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mxconv.checkpoint.draft_spec import LOOK_UPS
+from mxconv.checkpoint.manifest import LevelRecord, Manifest
+from mxconv.errors import ModelError
+
+OF_TARGET = ("target", "layer-skip", "streaming")  # kinds that the 4-bit copy of the target can draft for
+
+
+def choose_levels(root: Path, manifest: Manifest, names: Sequence[str] | None) -> list[LevelRecord]:
+    """The levels of a run, the one that it decodes first.
+
+    Args:
+        root: of the package, for messages.
+        manifest: its manifest.
+        names: of levels; None for those that `tune` found best, or else all. Those two begin with the package's target.
+
+    Raises:
+        ModelError: no level, an unknown one, a look-up first, or a level below one that is not dearer.
+    """
+    known: dict[str, LevelRecord] = {}
+    for record in manifest.levels:
+        known.setdefault(record.name, record)
+    tuned = manifest.tuned if names is None else None
+    if tuned is not None:
+        names = tuned.levels
+    if names is None:
+        chosen = list(manifest.levels)
+    elif not names or any(name not in known for name in names):
+        raise ModelError(
+            f"{root}: levels {', '.join(names) or 'none'}; at least one, out of {', '.join(known)}, is required."
+        )
+    else:
+        chosen = [known[name] for name in names]
+    if tuned is not None and chosen[0] != manifest.levels[0]:
+        raise ModelError(
+            f"{root}: tuned levels {', '.join(tuned.levels)}; a list that begins with {manifest.levels[0].name!r} is "
+            "required. Run mxconv tune again."
+        )
+    _check_order(root, chosen)
+    return chosen if tuned is None else tuned.applied_to(chosen)
+
+
+def _check_order(root: Path, chosen: Sequence[LevelRecord]) -> None:
+    first, *drafts = chosen
+    if first.kind in LOOK_UPS:
+        raise ModelError(
+            f"{root}: level {first.name} first, a look-up, which drafts and decodes nothing by itself; a model is "
+            "required. Name the level that is to be decoded before it."
+        )
+    for place, draft in enumerate(drafts, 1):
+        if draft.kind == "target":
+            raise ModelError(
+                f"{root}: level {draft.name} below {chosen[place - 1].name}; a draft must be cheaper than what it "
+                "drafts for, and no level is dearer. Name it first, or leave it out."
+            )
+        if draft.kind == "self-draft" and first.kind not in OF_TARGET:
+            raise ModelError(
+                f"{root}: level {draft.name} drafts for {first.name}; the 4-bit copy drafts for the 16-bit weights "
+                "that it is made of. Name it first, or leave it out."
+            )
