@@ -17,6 +17,7 @@ from mxconv.model.tree import MOST_ROWS
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.pace import Choice, Outcome, Pace
+from mxconv.speculative.round_tree import RoundTree
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
 
@@ -76,9 +77,12 @@ class Level:
             num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
             if choice.num_tokens:
                 statistics = self.drafts[choice.draft].statistics
-                statistics.count(choice.num_tokens, proposal.depth, num_accepted, num_nodes)
+                statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
             seconds = proposed - begin, time.perf_counter() - proposed
             self.pace.learn(choice, Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances))
+        if self.statistics.trees is not None:
+            name = self.drafts[choice.draft].statistics.name if choice.num_tokens else None
+            self.statistics.trees.append(RoundTree.of(name, proposal, step.tokens))
         return step
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:

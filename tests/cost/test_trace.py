@@ -56,9 +56,9 @@ def test_acceptance_is_the_inverse_of_expected_tokens() -> None:
     [
         ("{", r"line 1: no JSON \(.*\); a trace line is required"),
         ("[1]", r"line 1: \[1\]; a JSON object is required"),
-        (line(1, "target", (-1, 0, 1)), r"line 1: num_proposed is -1; an integer from 0 on is required"),
-        (line(1, "target", seconds=None), r"line 1: seconds is None; a number from 0 on is required"),
-        (line(1, "target", seconds=float("nan")), r"line 1: seconds is nan; a number from 0 on is required"),
+        (line(1, "target", (-1, 0, 1)), r"line 1: num_proposed is -1; an integer from 0 to 2\^53 is required"),
+        (line(1, "target", seconds=None), r"line 1: seconds is None; a number from 0 to 2\^53 is required"),
+        (line(1, "target", seconds=float("nan")), r"line 1: seconds is nan; a number from 0 to 2\^53 is required"),
         (line(1, "target").replace('"target"', "3"), r"line 1: level is 3; a name is required"),
         (line(0, "target"), r"run\.jsonl: no round behind a prompt's first; at least one is required"),
     ],
