@@ -226,8 +226,9 @@ def _tree(members: Any, label: str) -> Tree:
     for place, (before, node) in enumerate(zip([-1, *path], path, strict=False)):
         if parents[node] != before:
             raise _wrong(label, f"tree.path[{place}]", node, f"a child of node {before}")
-        if place < len(emitted) and emitted[place] != tokens[node]:
-            raise _wrong(label, f"tree.emitted[{place}]", emitted[place], f"token {tokens[node]} of the path")
+    for place, (token, node) in enumerate(zip(emitted, path, strict=False)):
+        if token != tokens[node]:
+            raise _wrong(label, f"tree.emitted[{place}]", token, f"token {tokens[node]} of the path")
     if len(emitted) > len(path) + 1:
         raise _miscounted(label, "tree.emitted", len(emitted), f"at most {len(path) + 1}, one behind the path,")
     texts, emitted_texts = (
