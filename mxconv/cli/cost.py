@@ -171,10 +171,8 @@ def _question(
     for run in found:
         by_name = {level.name: level.acceptance for level in run.levels if level.num_proposed}
         rows = {level.name: level.rows_per_token for level in run.levels if level.num_proposed}
-        strategies = {
-            name: with_rows(with_acceptance(own, by_name, f"trace {run.name}"), rows)
-            for name, own in strategies.items()
-        }
+        told = f"trace {run.name}" + (", the rows of its trees counted" if max(rows.values(), default=1) > 1 else "")
+        strategies = {name: with_rows(with_acceptance(own, by_name, told), rows) for name, own in strategies.items()}
     if acceptance is not None:
         if len(acceptance) > len(drafts):
             raise typer.BadParameter(
