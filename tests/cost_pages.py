@@ -7,7 +7,7 @@ from pathlib import Path
 from mxconv.checkpoint.package import Package
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import Hardware, open_hardware, parse_hardware
-from mxconv.cost.levels import Workload, strategies_of, with_acceptance
+from mxconv.cost.levels import FOUR_BIT, SMALL, Workload, strategies_of, with_acceptance, with_rows
 from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.published.architectures import GPT_OSS_20B, LLAMA_3_1_8B
 from mxconv.cost.report import Question
@@ -45,6 +45,13 @@ def config_question(
 ) -> Question:
     architecture = Architecture.from_fields(Fields(config, "config.json"))
     return Question(architecture, strategies_of(architecture), hardware(name), num_draft_tokens=lengths)
+
+
+def tree_question(name: str) -> Question:
+    """As if traces had shown trees: 2.5 nodes a token of the 4-bit drafts, 1.5 of the small model."""
+    question = config_question(name=name)
+    rows = dict.fromkeys(FOUR_BIT, 2.5) | {SMALL: 1.5}
+    return replace(question, strategies={key: with_rows(own, rows) for key, own in question.strategies.items()})
 
 
 def mixture_question(name: str) -> Question:

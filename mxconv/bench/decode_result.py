@@ -1,8 +1,10 @@
 """What the decodes of one strategy come to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from math import exp, log
+from typing import Literal
 
 from mxconv.bench.prediction import ml_specqd_speedup, predicted_speedup, timings_of
 from mxconv.bench.samples import spread
@@ -43,6 +45,9 @@ class DecodeResult:
     identical_to_greedy: bool
     ml_specqd_speedup: float | None = None  # bench/prediction.py
     measured_over_ml_specqd: float | None = None  # decode_speedup over it
+    num_nodes: list[int] = field(default_factory=list)  # a draft level each: proposed, all branches of trees counted
+    nodes_by_depth: list[list[int]] = field(default_factory=list)  # [draft level][depth]: of these
+    has_trees: bool = False  # whether any draft proposed more nodes than its longest paths have
 
 
 def summarize(
@@ -102,6 +107,11 @@ def summarize(
         ),
         ml_specqd_speedup=printed,
         measured_over_ml_specqd=decode_speedup / printed if decode_speedup and printed else None,
+        num_nodes=[_total(generations, index, "num_nodes") for index in drafts],
+        nodes_by_depth=[_by_place(generations, index, "nodes_by_depth") for index in drafts],
+        has_trees=any(
+            _total(generations, index, "num_nodes") > _total(generations, index, "num_proposed") for index in drafts
+        ),
     )
 
 
@@ -131,11 +141,22 @@ def acceptance_rate(generations: Sequence[Generation], level: int) -> float | No
 
 def _acceptance_by_position(generations: Sequence[Generation], level: int) -> list[float]:
     """Accepted over proposed, for each place in a proposal that ever held a token."""
-    statistics = [generation.trace.statistics[level] for generation in generations]
-    num_places = max(len(level.proposed_by_position) for level in statistics)
-    proposed, accepted = [0] * num_places, [0] * num_places
-    for found in statistics:
-        for totals, counts in ((proposed, found.proposed_by_position), (accepted, found.accepted_by_position)):
-            for place, count in enumerate(counts):
-                totals[place] += count
+    proposed, accepted = (
+        _by_place(generations, level, key) for key in ("proposed_by_position", "accepted_by_position")
+    )
+    accepted += [0] * (len(proposed) - len(accepted))
     return [right / number for right, number in zip(accepted, proposed, strict=True)]
+
+
+def _total(generations: Sequence[Generation], level: int, key: Literal["num_nodes", "num_proposed"]) -> int:
+    return sum(getattr(generation.trace.statistics[level], key) for generation in generations)
+
+
+def _by_place(
+    generations: Sequence[Generation],
+    level: int,
+    key: Literal["proposed_by_position", "accepted_by_position", "nodes_by_depth"],
+) -> list[int]:
+    """Counts by place, summed over texts."""
+    found: list[list[int]] = [getattr(generation.trace.statistics[level], key) for generation in generations]
+    return [sum(places) for places in zip_longest(*found, fillvalue=0)]

@@ -56,6 +56,7 @@ def _print_forwards(out: "Console", forwards: "list[ForwardResult]") -> None:
 def _print_strategies(out: "Console", results: "list[DecodeResult]") -> None:
     from rich.table import Table
 
+    has_trees = any(r.has_trees for r in results)
     table = Table(
         "strategy",
         "tokens",
@@ -65,6 +66,7 @@ def _print_strategies(out: "Console", results: "list[DecodeResult]") -> None:
         "of Leviathan's",
         "of ML-SpecQD's",
         "tokens a round",
+        *(["nodes"] if has_trees else []),
         "acceptance",
         "of bandwidth",
         "same tokens",
@@ -79,6 +81,7 @@ def _print_strategies(out: "Console", results: "list[DecodeResult]") -> None:
             _number(r.measured_over_predicted, 3),
             _number(r.measured_over_ml_specqd, 3),
             f"{r.tokens_per_round:.2f}",
+            *([", ".join(map(str, r.num_nodes))] if has_trees else []),
             ", ".join(_number(rate, 3) for rate in r.acceptance_rates),
             f"{r.fraction_of_bandwidth:.3f}",
             "yes" if r.identical_to_greedy else "NO",

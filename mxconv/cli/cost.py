@@ -146,7 +146,7 @@ def _question(
     sweep: bool,
 ) -> "Question":
     from mxconv.cost.architecture import Architecture
-    from mxconv.cost.levels import FOUR_BIT, SMALL, strategies_of, with_acceptance
+    from mxconv.cost.levels import FOUR_BIT, SMALL, strategies_of, with_acceptance, with_rows
     from mxconv.cost.report import Question
     from mxconv.cost.trace import read_trace
 
@@ -170,7 +170,9 @@ def _question(
     found = [read_trace(path) for path in traces]
     for run in found:
         by_name = {level.name: level.acceptance for level in run.levels if level.num_proposed}
-        strategies = {name: with_acceptance(own, by_name, f"trace {run.name}") for name, own in strategies.items()}
+        rows = {level.name: level.rows_per_token for level in run.levels if level.num_proposed}
+        told = f"trace {run.name}" + (", the rows of its trees counted" if max(rows.values(), default=1) > 1 else "")
+        strategies = {name: with_rows(with_acceptance(own, by_name, told), rows) for name, own in strategies.items()}
     if acceptance is not None:
         if len(acceptance) > len(drafts):
             raise typer.BadParameter(

@@ -54,13 +54,14 @@ def generate(
     kernel: KERNEL = None,
     threads: THREADS = None,
     check: Annotated[bool, typer.Option("--check", help="Decode plainly too, and compare.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level; inspect draws it.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Decode: drafts guess, the target decides every token. Ctrl-C ends it with what there is."""
     from mxconv.errors import ModelError
     from mxconv.speculative.prompts import read_prompts
     from mxconv.speculative.text_model import load
+    from mxconv.speculative.trace_lines import trace_lines
 
     if (prompt is None) == (prompts is None):
         raise typer.BadParameter("give either --prompt or --prompts")
@@ -84,6 +85,7 @@ def generate(
     if trace is not None:
         _check_new(trace)
     results: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     generations: list[Generation] = []
     streams = prompt is not None and not json_output
     with (
@@ -93,6 +95,7 @@ def generate(
         target = model.loaded.levels[0].name
         for number, text in enumerate(texts, 1):
             answer = model.stream(_messages(text, system) if chat else text, **options)
+            answer.generation.trace.records_trees = trace is not None
             if streams:
                 console(json_output).print(text, style="dim", end="", highlight=False, markup=False)
             with suppress(KeyboardInterrupt):
@@ -105,6 +108,9 @@ def generate(
                 console(json_output).print()
             results.append(_result(text, answer))
             generations.append(answer.generation)
+            if trace is not None:
+                ids, tokenizer = model.encode(answer.prompt), model.loaded.tokenizer
+                lines += trace_lines(number - 1, answer.generation, text, ids, tokenizer)
             if answer.generation.ending == "interrupted":
                 break
             if check:
@@ -115,7 +121,7 @@ def generate(
     if check and (speedups := [result["speedup"] for result in results if "speedup" in result]):
         members["geomean_speedup"] = _geomean(speedups)
     if trace is not None:
-        _write_trace(trace, generations)
+        _write_trace(trace, lines)
     _print(members, json_output, with_texts=not streams)
     if json_output:
         print_json(members)
@@ -149,6 +155,7 @@ def _result(text: str, answer: "Answer") -> dict[str, Any]:
                 "num_forwards": level.num_forwards,
                 "num_proposed": level.num_proposed,
                 "num_nodes": level.num_nodes,
+                "nodes_by_depth": level.nodes_by_depth,
                 "num_accepted": level.num_accepted,
                 "acceptance_rate": level.acceptance_rate,
                 "acceptance_by_position": level.acceptance_by_position,
@@ -185,20 +192,14 @@ def _geomean(numbers: list[float]) -> float:
     return exp(sum(log(number) for number in numbers) / len(numbers))
 
 
-def _write_trace(path: Path, generations: "list[Generation]") -> None:
+def _write_trace(path: Path, lines: list[dict[str, Any]]) -> None:
     import json
-    from dataclasses import asdict
 
     from mxconv.errors import ModelError
 
-    lines = [
-        json.dumps({"prompt": number, **asdict(entry)})
-        for number, generation in enumerate(generations)
-        for entry in generation.trace.entries
-    ]
     try:
         with path.open("x") as file:
-            file.write("\n".join(lines) + "\n")
+            file.writelines(json.dumps(line) + "\n" for line in lines)
     except OSError as error:
         raise ModelError(f"{path}: cannot be written ({error.strerror}). Check the path.") from error
 
@@ -211,17 +212,20 @@ def _print(members: dict[str, Any], json_output: bool, with_texts: bool) -> None
     results = members["results"]
     for result in results if with_texts else []:
         out.print(f"[dim]{escape(result['prompt'])}[/dim]{escape(result['text'])}", highlight=False)
-    table = Table("level", "forward passes", "proposed", "accepted", "acceptance", "seconds")
+    has_trees = any(level["num_nodes"] > level["num_proposed"] for result in results for level in result["levels"])
+    nodes = ["nodes"] if has_trees else []
+    table = Table("level", "forward passes", "proposed", *nodes, "accepted", "acceptance", "seconds")
     for index, level in enumerate(results[0]["levels"]):
         total = {
             key: sum(result["levels"][index][key] for result in results)
-            for key in ("num_forwards", "num_proposed", "num_accepted", "seconds")
+            for key in ("num_forwards", "num_proposed", "num_nodes", "num_accepted", "seconds")
         }
         rate = f"{total['num_accepted'] / total['num_proposed']:.3f}" if total["num_proposed"] else ""
         table.add_row(
             level["name"],
             str(total["num_forwards"]),
             str(total["num_proposed"] or ""),
+            *([str(total["num_nodes"] or "")] if has_trees else []),
             str(total["num_accepted"] or ""),
             rate,
             f"{total['seconds']:.2f}",

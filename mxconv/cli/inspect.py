@@ -1,4 +1,4 @@
-"""`mxconv inspect`: exponents, windows and drafts of a checkpoint or package."""
+"""`mxconv inspect`: exponents, windows and drafts of a checkpoint or package; the trees of a trace."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from mxconv.cli.output import console, print_json, progress_bars
+
+TRACE_SUFFIX = ".jsonl"
 
 
 class Per(StrEnum):
@@ -22,12 +24,13 @@ class Dtype(StrEnum):
 
 def inspect(
     source: Annotated[
-        str, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, Hub model id, or package.")
+        str,
+        typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, Hub model id, package, or .jsonl trace."),
     ],
     plot: Annotated[Path | None, typer.Option(help="Draw histogram and drafts into a .png or .svg file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one HTML page with everything.")] = None,
     tensor: Annotated[str | None, typer.Option(help="Only tensors whose name matches this pattern.")] = None,
-    per: Annotated[Per, typer.Option(help="Rows of the table.")] = Per.kind,
+    per: Annotated[Per | None, typer.Option(help="Rows of the table; kind by default.")] = None,
     dtype: Annotated[Dtype | None, typer.Option(help="Count F32 weights as if rounded to this.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Tensors at a time; all processors by default.")] = None,
@@ -37,8 +40,12 @@ def inspect(
     """Show exponent histograms and how good each 4-bit draft would be.
 
     Also counts what falls outside the 16 exponents that hold most weights. With --tensor, each row's own histogram is
-    printed too.
+    printed too. Of a file that `generate --trace` wrote: rounds, levels, and with --html the tree of every round.
     """
+    if source.endswith(TRACE_SUFFIX):
+        given = {"--plot": plot, "--tensor": tensor, "--per": per, "--dtype": dtype, "--revision": revision}
+        _inspect_trace(source, html, [flag for flag, value in given.items() if value is not None], force, json_output)
+        return
     from mxconv.kernels.engine import usable_processors
     from mxconv.report.inspection import inspect_weights
     from mxconv.report.output_file import check_output, write_output
@@ -57,7 +64,7 @@ def inspect(
     ):
         inspection = inspect_weights(
             weights,
-            per=per.value,
+            per=(per or Per.kind).value,
             tensor_glob=tensor or "*",
             progress=progress,
             num_threads=usable_processors() if threads is None else threads,
@@ -74,3 +81,24 @@ def inspect(
         out.print(f"wrote {html}", markup=False, highlight=False)
     if json_output:
         print_json(inspection.to_json())
+
+
+def _inspect_trace(source: str, html: Path | None, foreign: list[str], force: bool, json_output: bool) -> None:
+    from mxconv.report.output_file import check_output, write_output
+    from mxconv.report.run import read_run
+    from mxconv.report.run_terminal import print_run
+
+    if foreign:
+        raise typer.BadParameter(f"{', '.join(foreign)}: of weights; a trace takes --html, --force and --json")
+    if html is not None:
+        check_output(html, force)
+    run = read_run(Path(source))
+    out = console(json_output)
+    print_run(run, out)
+    if html is not None:
+        from mxconv.report.run_page import write_run_page
+
+        write_output(html, lambda partial: write_run_page(run, partial))
+        out.print(f"wrote {html}", markup=False, highlight=False)
+    if json_output:
+        print_json(run.to_json())

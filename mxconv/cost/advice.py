@@ -83,7 +83,7 @@ def _best(
     if drafts:
         plan = _given(hardware, levels, workload, given) if given else _search(hardware, levels, workload)
         inner = seconds_per_token(hardware, drafts, plan.lengths[1:], workload)
-        verify = pass_seconds(hardware, levels[0], workload, 1 + plan.num_drafted)
+        verify = pass_seconds(hardware, levels[0], workload, 1 + plan.num_drafted * drafts[0].rows_per_token)
         even = break_even_acceptance(plan.num_drafted, inner / plain_seconds, verify / plain_seconds)
     return Choice(
         strategy=name,
@@ -115,7 +115,7 @@ def _search(hardware: Hardware, levels: Sequence[CostLevel], workload: Workload)
     plans = []
     for outer, threshold in product(OUTER_LENGTHS, THRESHOLDS):
         found = expected_round(drafts[0].acceptance, outer, threshold)
-        verify = pass_seconds(hardware, levels[0], workload, 1 + found.num_drafted)
+        verify = pass_seconds(hardware, levels[0], workload, 1 + found.num_drafted * drafts[0].rows_per_token)
         seconds = (found.num_drafted * inner[fastest] + verify) / found.num_tokens
         plans.append(_Plan(seconds, (float(outer), *map(float, fastest)), threshold, found.num_drafted))
     return min(plans, key=lambda plan: plan.seconds)

@@ -26,6 +26,7 @@ class CostLevel:
     acceptance: float = 0.0
     acceptance_source: str = ""
     num_bytes: int | None = None
+    rows_per_token: float = 1.0  # that verification takes: more where a trace has trees, whose nodes are rows of a pass
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ def with_acceptance(levels: Sequence[CostLevel], by_name: Mapping[str, float], s
     ]
 
 
+def with_rows(levels: Sequence[CostLevel], by_name: Mapping[str, float]) -> list[CostLevel]:
+    """The levels, some of them with another number of rows a token."""
+    return [replace(level, rows_per_token=by_name.get(level.name, level.rows_per_token)) for level in levels]
+
+
 def level_count(level: CostLevel, workload: Workload, num_tokens: float = 1) -> PassCount:
     """Bytes and multiply-adds of one pass of a level; `num_tokens` may be a mean."""
     a = level.architecture
@@ -93,7 +99,8 @@ def costs(
     hardware: Hardware, levels: Sequence[CostLevel], lengths: Sequence[float], workload: Workload
 ) -> list[LevelCost]:
     """What `speedup.hierarchy_seconds` takes: each level's passes over one token and over what its draft proposes."""
-    widths = [1 + length for length in lengths] + [1.0]
+    drafts = zip(lengths, levels[1:], strict=True)
+    widths = [1 + length * draft.rows_per_token for length, draft in drafts] + [1.0]
     return [
         LevelCost(
             seconds=pass_seconds(hardware, level, workload),

@@ -1,8 +1,9 @@
 """Predicted against measured tokens a second, for every strategy that a trace shows.
 
-The prediction takes from the trace how many passes each level made over how many tokens, and their seconds from the
-models: so it errs where a pass does not take as long as its bytes and multiply-adds say. A second one takes the seconds
-from the trace and the passes from Leviathan's equation, applied recursively: so it errs by what that leaves out.
+The prediction takes from the trace how many passes each level made over how many rows (the nodes of trees and the last
+token), and their seconds from the models: so it errs where a pass does not take as long as its bytes and multiply-adds
+say. A second one takes the seconds from the trace and the passes from Leviathan's equation, applied recursively: so it
+errs by what that leaves out.
 
 A roofline knows the speed of memory. A target that fits the processor's last-level cache is read from there, at a speed
 that nobody described, so its error does not count in the mean.
@@ -29,6 +30,7 @@ class Prediction:
     levels: list[str]
     acceptance: list[float]
     num_draft_tokens: list[float]
+    num_nodes: list[float]  # per pass of the level above: of trees all, where draft tokens are their longest paths
     num_tokens: int
     measured_tokens_per_second: float
     predicted_tokens_per_second: float
@@ -60,7 +62,7 @@ def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: Trace, workl
             )
     drafts = trace.levels[1:]
     lengths = [draft.num_draft_tokens for draft in drafts]
-    widths = [*(1 + length for length in lengths), 1.0]
+    widths = [*(1 + draft.num_rows for draft in drafts), 1.0]
     predicted = [
         pass_seconds(hardware, known[found.name], workload, width)
         for found, width in zip(trace.levels, widths, strict=True)
@@ -79,6 +81,7 @@ def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: Trace, workl
         levels=[found.name for found in trace.levels],
         acceptance=[draft.acceptance for draft in drafts],
         num_draft_tokens=lengths,
+        num_nodes=[draft.num_rows for draft in drafts],
         num_tokens=trace.num_tokens,
         measured_tokens_per_second=measured,
         predicted_tokens_per_second=trace.num_tokens / seconds,

@@ -95,6 +95,11 @@ class Tokenizer:
         content = self._backend.id_to_token(token)
         return content is not None and len(content) == 6 and content.startswith("<0x")
 
+    def name_of(self, token: int) -> str:
+        """A token as the vocabulary spells it; empty for none of this tokenizer's."""
+        content: str | None = self._backend.id_to_token(token)
+        return content or ""
+
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids. Bytes that make no whole character become U+FFFD."""
         text: str = self._backend.decode([int(token) for token in token_ids], skip_special_tokens=skip_special_tokens)

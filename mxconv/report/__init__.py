@@ -10,5 +10,7 @@ page.py                one HTML page: template.py fills in templates/, histogram
 cost_tables.py         a cost report as text: cost_terminal.py prints it
 cost_plot.py           its pictures
 cost_page.py           its page, with sliders: cost_page_data.py is what the page's own scripts compute from
+run.py                 a trace of `generate`: prompts, rounds, trees; run_terminal.py prints it
+run_page.py            its page: tree_layout.py places nodes, visible.py shows white space
 output_file.py         written beside its place and renamed
 """

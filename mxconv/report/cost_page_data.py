@@ -80,6 +80,7 @@ def _hardware(hardware: Hardware) -> dict[str, Any]:
 def _level(hardware: Hardware, level: CostLevel) -> dict[str, Any]:
     a = level.architecture
     found: dict[str, Any] = {"name": printable(level.name), "codec": level.codec, "is_free": a is None}
+    found["rows_per_token"] = level.rows_per_token
     if a is None:
         return found
     kernel, form = KERNELS[level.codec]

@@ -184,7 +184,9 @@ def _advice(advice: Members) -> TextTable:
 def _predictions(predictions: Members) -> TextTable:
     rates = ("measured tokens/s", "predicted", "error", "Leviathan's equation", "error")
     passes = ("pass ms, measured", "predicted")
-    table = TextTable("Predicted and measured", ("trace", "levels", "acceptance", "draft tokens", *rates, *passes))
+    has_trees = any(row["num_nodes"] != row["num_draft_tokens"] for row in predictions["strategies"])
+    proposed = ("draft tokens", "nodes") if has_trees else ("draft tokens",)
+    table = TextTable("Predicted and measured", ("trace", "levels", "acceptance", *proposed, *rates, *passes))
     for row in predictions["strategies"]:
         table.rows.append(
             [
@@ -192,6 +194,7 @@ def _predictions(predictions: Members) -> TextTable:
                 printable(" <- ".join(row["levels"])),
                 _list(row["acceptance"], 3),
                 _list(row["num_draft_tokens"], 2),
+                *([_list(row["num_nodes"], 2)] if has_trees else []),
                 f"{row['measured_tokens_per_second']:.2f}",
                 f"{row['predicted_tokens_per_second']:.2f}",
                 f"{row['error']:+.1%}",
@@ -200,6 +203,11 @@ def _predictions(predictions: Members) -> TextTable:
                 _list([1e3 * seconds for seconds in row["measured_pass_seconds"]], 2),
                 _list([1e3 * seconds for seconds in row["predicted_pass_seconds"]], 2),
             ]
+        )
+    if has_trees:
+        table.lines.append(
+            "A tree's nodes are rows of the pass that judges them; draft tokens count its longest path, and acceptance "
+            "is per place of it: that any of the siblings stands"
         )
     table.lines.extend(_prediction_lines(predictions["strategies"], predictions["mean_error"]))
     return table

@@ -1,5 +1,6 @@
 """What a draft is: anything that can guess how a context goes on."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -32,6 +33,14 @@ class Proposal:
     def depth(self) -> int:
         """Tokens of the longest path."""
         return len(self.tokens) if self.parents is None else self.rows(1).deepest
+
+    @property
+    def widths(self) -> list[int]:
+        """How many nodes stand at each depth."""
+        if self.parents is None:
+            return [1] * len(self.tokens)
+        counts = Counter(self.rows(1).depths[1:])
+        return [counts[depth] for depth in range(1, len(counts) + 1)]
 
     def rows(self, num_before: int) -> Tree:
         """The rows of a pass over `num_before` tokens of the context, at least one, and the proposal behind them."""

@@ -19,6 +19,7 @@ from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.merged import Merged
 from mxconv.speculative.model_tree import grow_by_passes, with_runners_up
 from mxconv.speculative.pace import Choice, Outcome, Pace
+from mxconv.speculative.round_tree import RoundTree
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
 
@@ -81,10 +82,13 @@ class Level:
                 if isinstance(draft, Merged) and proposal.parents is not None:
                     draft.count(choice.num_tokens, proposal, step.tokens[:num_accepted])
                 else:
-                    draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, num_nodes)
+                    draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
             seconds = proposed - begin, time.perf_counter() - proposed
             outcome = Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances, proposal.depth)
             self.pace.learn(choice, outcome)
+        if self.statistics.trees is not None:
+            name = _name(self.drafts[choice.draft], proposal) if choice.num_tokens else None
+            self.statistics.trees.append(RoundTree.of(name, proposal, step.tokens))
         return step
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
@@ -190,6 +194,11 @@ class Level:
             self.session.feed(self.decoder, missing[:num_before], 1)
         missing = missing[num_before:]
         return self.session.feed(self.decoder, [*missing, *proposal.tokens], num_rows, proposal.rows(len(missing)))
+
+
+def _name(draft: Draft, proposal: Proposal) -> str:
+    """Whose proposal it is."""
+    return draft.name if isinstance(draft, Merged) and proposal.parents is not None else draft.statistics.name
 
 
 def top_probability(logits: F32) -> float:

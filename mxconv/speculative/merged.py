@@ -1,5 +1,6 @@
 """Several drafts as one: their trees laid over each other, so that what they have in common is evaluated once."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -70,6 +71,10 @@ class Merged:
         self._said: list[Proposal] = []  # their last trees
 
     @property
+    def name(self) -> str:
+        return " + ".join(draft.statistics.name for draft in self.drafts)
+
+    @property
     def statistics(self) -> LevelStatistics:
         """Of the draft that said the last chain; where none said anything, of the first."""
         return self._speaker.statistics
@@ -103,8 +108,9 @@ class Merged:
         stood = {tuple(accepted[:length]) for length in range(1, len(accepted) + 1)}
         for draft, own in zip(self.drafts, self._said, strict=True):
             paths = judged.intersection(_paths(own))
-            depth = max(map(len, paths), default=0)
-            draft.statistics.count(num_asked, depth, len(paths & stood), len(paths))
+            counts = Counter(map(len, paths))
+            widths = [counts[depth] for depth in range(1, len(counts) + 1)]
+            draft.statistics.count(num_asked, len(widths), len(paths & stood), widths)
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         for draft in self.drafts:

@@ -1,9 +1,13 @@
 """What a run did, per level: the numbers behind every acceptance rate and speed-up."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # which needs the statistics of drafts
+    from mxconv.speculative.round_tree import RoundTree
 
 
 @dataclass
@@ -20,6 +24,8 @@ class LevelStatistics:
     proposed_by_position: list[int] = field(default_factory=list)  # [i]: proposals with a token at place i
     accepted_by_position: list[int] = field(default_factory=list)  # [i]: those of which it was accepted
     num_judged: int = 0  # proposed tokens whose predecessors in the proposal were all accepted
+    nodes_by_depth: list[int] = field(default_factory=list)  # [i]: of `num_nodes`, those at place i of their path
+    trees: "list[RoundTree] | None" = None  # what was proposed to this level, round by round; None: nobody asks
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -32,16 +38,20 @@ class LevelStatistics:
         accepted = self.accepted_by_position + [0] * len(self.proposed_by_position)
         return [mine / of for mine, of in zip(accepted, self.proposed_by_position, strict=False)]
 
-    def count(self, num_asked: int, num_proposed: int, num_accepted: int, num_nodes: int | None = None) -> None:
+    def count(self, num_asked: int, num_proposed: int, num_accepted: int, widths: Sequence[int] | None = None) -> None:
         """One proposal of this level and what became of it; called by the level above.
 
         Args:
             num_asked: tokens that it was asked for.
             num_proposed: tokens of its proposal; of a tree, of the longest path.
             num_accepted: of these.
-            num_nodes: of a tree; None where it is a chain.
+            widths: of a tree: its nodes at each depth; None where it is a chain.
         """
-        self.num_nodes += num_proposed if num_nodes is None else num_nodes
+        widths = [1] * num_proposed if widths is None else widths
+        self.num_nodes += sum(widths)
+        self.nodes_by_depth += [0] * (len(widths) - len(self.nodes_by_depth))
+        for depth, width in enumerate(widths):
+            self.nodes_by_depth[depth] += width
         self.num_asked += num_asked
         self.num_proposed += num_proposed
         self.num_accepted += num_accepted
@@ -73,29 +83,52 @@ class TraceEntry:
     num_accepted: int
     num_forwards: int
     seconds: float
+    num_nodes: int = 0  # proposed, all branches of trees counted
+    tree: "RoundTree | None" = None  # in the target's entry, where the trace records trees
 
 
 @dataclass
 class Trace:
-    """Every round of a run, cut into per-level differences."""
+    """Every round of a run, cut into per-level differences.
+
+    Args:
+        statistics: of the levels, the target first.
+        records_trees: keep what was proposed to the target in every round; set it before the first.
+    """
 
     statistics: list[LevelStatistics]
     entries: list[TraceEntry] = field(default_factory=list)
     num_rounds: int = 0
-    _before: list[tuple[int, int, int, int, float]] = field(default_factory=list)
+    records_trees: bool = False
+    _before: list["_Counts"] = field(default_factory=list)
 
     def begin_round(self) -> None:
         self._before = [_counts(level) for level in self.statistics]
+        self.statistics[0].trees = [] if self.records_trees else None
 
     def end_round(self) -> None:
+        trees = self.statistics[0].trees
         for level, before in zip(self.statistics, self._before, strict=True):
-            asked, proposed, accepted, forwards = (
-                now - then for now, then in zip(_counts(level)[:4], before[:4], strict=True)
+            asked, proposed, accepted, forwards, nodes = (
+                now - then for now, then in zip(_counts(level)[:5], before[:5], strict=True)
             )
-            seconds = level.seconds - before[4]
-            self.entries.append(TraceEntry(self.num_rounds, level.name, asked, proposed, accepted, forwards, seconds))
+            seconds = level.seconds - before[5]
+            tree = trees[-1] if trees and level is self.statistics[0] else None
+            self.entries.append(
+                TraceEntry(self.num_rounds, level.name, asked, proposed, accepted, forwards, seconds, nodes, tree)
+            )
         self.num_rounds += 1
 
 
-def _counts(level: LevelStatistics) -> tuple[int, int, int, int, float]:
-    return level.num_asked, level.num_proposed, level.num_accepted, level.num_forwards, level.seconds
+_Counts = tuple[int, int, int, int, int, float]
+
+
+def _counts(level: LevelStatistics) -> _Counts:
+    return (
+        level.num_asked,
+        level.num_proposed,
+        level.num_accepted,
+        level.num_forwards,
+        level.num_nodes,
+        level.seconds,
+    )

@@ -80,6 +80,7 @@ def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPacka
     assert drafted.predicted_speedup and drafted.ideal_speedup and drafted.decode_speedup
     assert drafted.measured_over_predicted == pytest.approx(drafted.decode_speedup / drafted.predicted_speedup)
     assert all(0 <= rate <= 1 for rate in drafted.acceptance_by_position[0])
+    assert [sum(widths) for widths in drafted.nodes_by_depth] == drafted.num_nodes
 
 
 def test_float32_activations_stand_beside_int8_ones(package: Path, loaded: LoadedPackage) -> None:

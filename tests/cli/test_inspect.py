@@ -9,6 +9,7 @@ import pytest
 import typer
 from checkpoints import write_tiny_llama
 from click.testing import Result
+from run_traces import run_lines, write_lines
 from typer.testing import CliRunner
 
 from mxconv.checkpoint.source import open_checkpoint
@@ -106,3 +107,50 @@ def test_inspecting_loads_no_torch_and_no_picture_library(model: Path) -> None:
     code += "print([m for m in ('torch', 'transformers', 'matplotlib', 'jinja2') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_lines(tmp_path_factory.mktemp("trace") / "run.jsonl", run_lines())
+
+
+def test_a_trace_is_inspected_by_rounds_levels_and_depth(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "trees.html"
+    result = run(trace, "--html", page)
+    assert result.exit_code == 0, result.output
+    assert "84 tokens of 3 prompts in" in result.stdout
+    assert "token-recycling, by depth" in result.stdout
+    assert f"wrote {page}" in result.stdout
+    assert 'class="tree"' in page.read_text()
+    again = run(trace, "--html", page)
+    assert isinstance(again.exception, MxconvError)
+    assert run(trace, "--html", page, "--force").exit_code == 0
+    found = json.loads(run(trace, "--json").stdout.splitlines()[-1])
+    assert found["num_tokens"] == 84
+    assert found["has_trees"] is True
+    assert found["levels"][0]["name"] == "target"
+    assert sum(depth["num_nodes"] for depth in found["depths"]["token-recycling"]) > 0
+
+
+def test_a_trace_without_trees_has_its_table(tmp_path: Path) -> None:
+    later = ("tree", "num_tokens", "text", "prompt_text", "num_nodes")
+    lines = [{key: value for key, value in line.items() if key not in later} for line in run_lines()]
+    result = run(write_lines(tmp_path / "old.jsonl", lines), "--html", tmp_path / "old.html")
+    assert result.exit_code == 0
+    assert "84 tokens of 3 prompts" in result.stdout
+    assert "This trace tells no trees" in result.stdout
+    assert "This trace tells no trees" in (tmp_path / "old.html").read_text()
+
+
+@pytest.mark.parametrize("option", [("--plot", "a.png"), ("--tensor", "*"), ("--per", "layer"), ("--dtype", "bf16")])
+def test_options_of_weights_are_bad_usage_with_a_trace(trace: Path, option: tuple[str, str]) -> None:
+    result = run(trace, *option)
+    assert result.exit_code == 2
+    assert option[0] in result.stderr
+
+
+def test_a_trace_that_is_none_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text('{"prompt": 0}\n')
+    result = run(tmp_path / "run.jsonl")
+    assert isinstance(result.exception, MxconvError)
+    assert "run.jsonl: line 1: round is None; an integer from 0" in str(result.exception)

@@ -9,9 +9,10 @@ from packages import quantize
 
 from mxconv.checkpoint.draft_spec import DraftSpec
 from mxconv.checkpoint.package import Package
+from mxconv.cost.advice import advise
 from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import Hardware
-from mxconv.cost.levels import CostLevel, Workload, level_count, pass_seconds
+from mxconv.cost.levels import CostLevel, Workload, costs, level_count, pass_seconds, with_rows
 from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.trace import TraceLine, summarize
@@ -19,6 +20,7 @@ from mxconv.cost.traffic import checkpoint_bytes, package_bytes
 from mxconv.errors import MxconvError
 
 MACHINE = Hardware("m", "a machine", 10.0, {"fp32": 1000.0}, {})
+SLOW = Hardware("s", "one that multiplies slowly", 10.0, {"fp32": 5.0}, {})
 HERE = Workload(context=10, kv_dtype="fp32")
 
 
@@ -136,3 +138,33 @@ def test_drafts_made_of_the_target_read_what_they_use_of_it_and_look_ups_read_no
     assert kv_bytes(streaming.architecture, 50) == kv_bytes(a, 8)
     assert pass_seconds(MACHINE, look_up, HERE) == 0
     assert all("give --acceptance or a trace" in level.acceptance_source for level in (skipping, streaming, look_up))
+
+
+def test_passes_over_trees_are_as_wide_as_their_nodes(levels: list[CostLevel]) -> None:
+    """A machine that takes as long as the roofline says over 12 nodes and the last token, three deep."""
+    target, draft = levels[:2]
+    verify = pass_seconds(SLOW, target, HERE, 13)
+    assert verify > 1.1 * pass_seconds(SLOW, target, HERE, 4)  # rows cost something here
+    found = [
+        text
+        for number in range(1, 11)
+        for text in (
+            TraceLine(0, number, target.name, 0, 0, 1, verify, 0, 3),
+            TraceLine(0, number, draft.name, 3, 2, 3, 3 * pass_seconds(SLOW, draft, HERE), 12),
+        )
+    ]
+    prediction = predict(SLOW, levels, summarize(found, "run"), HERE)
+    assert (prediction.num_draft_tokens, prediction.num_nodes, prediction.num_tokens) == ([3], [12], 30)
+    assert prediction.error == pytest.approx(0, abs=1e-12)
+    assert prediction.equation_error == pytest.approx(0, abs=1e-9)
+
+
+def test_advice_pays_for_the_rows_of_trees(levels: list[CostLevel]) -> None:
+    trees = with_rows(levels[:2], {levels[1].name: 4.0})
+    passes = costs(SLOW, trees, [3], HERE)
+    assert passes[0].verify_seconds == pass_seconds(SLOW, levels[0], HERE, 13)
+    assert passes[0].seconds == pass_seconds(SLOW, levels[0], HERE)
+    chains = advise(SLOW, {"plain": levels[:1], "drafted": levels[:2]}, HERE)
+    found = advise(SLOW, {"plain": levels[:1], "drafted": trees}, HERE)
+    chain, tree = (next(row for row in own.choices if row.strategy == "drafted") for own in (chains, found))
+    assert tree.tokens_per_second < chain.tokens_per_second

@@ -1,6 +1,7 @@
 """Traces: sums by level, the acceptance that the equation needs, and files that are none."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,9 @@ def test_acceptance_is_the_inverse_of_expected_tokens() -> None:
     [
         ("{", r"line 1: no JSON \(.*\); a trace line is required"),
         ("[1]", r"line 1: \[1\]; a JSON object is required"),
-        (line(1, "target", (-1, 0, 1)), r"line 1: num_proposed is -1; an integer from 0 on is required"),
-        (line(1, "target", seconds=None), r"line 1: seconds is None; a number from 0 on is required"),
-        (line(1, "target", seconds=float("nan")), r"line 1: seconds is nan; a number from 0 on is required"),
+        (line(1, "target", (-1, 0, 1)), r"line 1: num_proposed is -1; an integer from 0 to 2\^53 is required"),
+        (line(1, "target", seconds=None), r"line 1: seconds is None; a number from 0 to 2\^53 is required"),
+        (line(1, "target", seconds=float("nan")), r"line 1: seconds is nan; a number from 0 to 2\^53 is required"),
         (line(1, "target").replace('"target"', "3"), r"line 1: level is 3; a name is required"),
         (line(0, "target"), r"run\.jsonl: no round behind a prompt's first; at least one is required"),
     ],
@@ -71,3 +72,39 @@ def test_other_files_are_errors_that_name_the_line(tmp_path: Path, text: str, me
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such file"):
         read_trace(tmp_path / "absent.jsonl")
+
+
+def test_nodes_of_trees_are_rows_and_do_not_change_the_tokens(tmp_path: Path) -> None:
+    lines = []
+    for number, (accepted, nodes) in enumerate(((2, 9), (0, 12), (1, 3)), 1):
+        lines += [
+            line(number, "target", num_tokens=accepted + 1),
+            line(number, "draft", (3, accepted, 1), num_nodes=nodes),
+        ]
+    target, draft = read_trace(write(tmp_path / "run.jsonl", *lines)).levels
+    assert (target.num_nodes, draft.num_nodes, draft.num_proposed) == (0, 24, 9)
+    assert (draft.num_rows, draft.num_draft_tokens, draft.rows_per_token) == (8.0, 3.0, 24 / 9)
+    old = [re.sub(r', "num_nodes": \d+', "", text) for text in lines]
+    assert read_trace(write(tmp_path / "old.jsonl", *old)).levels[1].num_rows == 3.0
+
+
+def test_a_trace_that_counts_its_tokens_is_believed(tmp_path: Path) -> None:
+    """The target may have asked its second draft, whose accepted tokens the sums of its first do not have."""
+    lines = []
+    for number in (1, 2):
+        lines += [line(number, "target", num_tokens=4), line(number, "a", (0, 0, 0)), line(number, "b", (3, 3, 3))]
+    assert read_trace(write(tmp_path / "run.jsonl", *lines)).num_tokens == 8
+    assert read_trace(write(tmp_path / "old.jsonl", lines[0], *lines[1:3], line(2, "target"))).num_tokens == 2
+
+
+def test_fewer_nodes_than_the_longest_path_are_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", line(1, "target"), line(1, "draft", (3, 1, 1), num_nodes=2))
+    with pytest.raises(MxconvError, match=r"line 2: num_nodes is 2; at least num_proposed, 3, is required"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("key", ["num_nodes", "num_tokens", "seconds", "num_proposed"])
+def test_numbers_beyond_all_counts_are_errors(tmp_path: Path, key: str) -> None:
+    path = write(tmp_path / "run.jsonl", line(1, "target", **{key: 10**400}))
+    with pytest.raises(MxconvError, match=rf"line 1: {key} is 1000+; an? \w+ from 0 to 2\^53 is required"):
+        read_trace(path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browser import Browse, browser
-from cost_pages import config_question, mixture_question, package_question
+from cost_pages import config_question, mixture_question, package_question, tree_question
 
 from mxconv.checkpoint.manifest import read_manifest
 from mxconv.cost.levels import costs, level_count, seconds_per_token, with_acceptance
@@ -75,6 +75,7 @@ FRACTIONAL = (Setting((0.68, 0.974, 0.974), (5.31, 2.5), 1, 2048), Setting((0.2,
     [
         pytest.param(config_question(), SETTINGS, id="roofline"),
         pytest.param(config_question(name="measured"), SETTINGS, id="measured kernels"),
+        pytest.param(tree_question("measured"), SETTINGS, id="trees"),
         pytest.param(config_question(name="speq-28nm", lengths=[5.31]), (*SETTINGS, *FRACTIONAL), id="accelerator"),
         pytest.param(config_question(name="speq-28nm, slow DRAM"), SETTINGS, id="accelerator, memory bound"),
         pytest.param(mixture_question("core-ultra-9-285k"), SETTINGS, id="mixture of experts"),

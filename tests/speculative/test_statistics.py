@@ -43,6 +43,16 @@ def test_proposals_are_counted_by_place() -> None:
     assert level.accepted_by_position == [2, 1]
 
 
+def test_nodes_of_trees_are_counted_by_depth() -> None:
+    level = LevelStatistics("a")
+    level.count(8, 3, 2, widths=[4, 2, 1])
+    level.count(2, 2, 1)
+    level.count(1, 0, 0, widths=[])
+    assert (level.num_proposed, level.num_nodes, level.num_accepted) == (5, 9, 3)
+    assert level.nodes_by_depth == [5, 3, 1]
+    assert level.proposed_by_position == [2, 2, 1]
+
+
 ROUND = st.lists(st.tuples(*[st.integers(0, 9)] * 4, st.floats(0, 10)), min_size=2, max_size=2)
 
 
@@ -50,7 +60,7 @@ ROUND = st.lists(st.tuples(*[st.integers(0, 9)] * 4, st.floats(0, 10)), min_size
 def test_the_entries_of_a_trace_are_what_each_round_added(
     rounds: list[list[tuple[int, int, int, int, float]]],
 ) -> None:
-    levels = [LevelStatistics("target"), LevelStatistics("draft", 5, 4, 3, 6, 2.0)]  # one has a past
+    levels = [LevelStatistics("target"), LevelStatistics("draft", 5, 4, 3, 6, 4, 2.0)]  # one has a past
     trace = Trace(levels)
     for added in rounds:
         trace.begin_round()
@@ -61,7 +71,7 @@ def test_the_entries_of_a_trace_are_what_each_round_added(
         trace.end_round()
     assert trace.num_rounds == len(rounds)
     expected = [
-        TraceEntry(number, level.name, *part[:4], pytest.approx(part[4], abs=1e-9))  # type: ignore[arg-type]
+        TraceEntry(number, level.name, *part[:4], pytest.approx(part[4], abs=1e-9), part[1])  # type: ignore[arg-type]
         for number, added in enumerate(rounds)
         for level, part in zip(levels, added, strict=True)
     ]

@@ -27,6 +27,7 @@ class DraftLevels:
         levels: the package's target, then its drafts, outermost first; at least one.
         num_draft_tokens: as for `Hierarchy`.
         confidence: as for `Hierarchy`.
+        tree: as for `Hierarchy`, of what drafts propose to drafts; torch is told chains, since it evaluates no trees.
 
     Raises:
         ModelError: not one number a draft.
@@ -37,10 +38,12 @@ class DraftLevels:
         levels: Sequence[LoadedLevel],
         num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
         confidence: Sequence[float] | None = None,
+        tree: int | Literal["auto", "chain"] = "auto",
     ) -> None:
         self._levels = [levels[0], *map(_with_a_cache_of_its_own, levels[1:])]
-        settled = Hierarchy(self._levels, num_draft_tokens, confidence, "chain")  # torch evaluates no trees
-        self._chain = Chain(self._levels, settled.paces, settled.confidence)
+        settled = Hierarchy(self._levels, num_draft_tokens, confidence, tree)
+        of_torch, *_ = Hierarchy(self._levels, num_draft_tokens, confidence, "chain").paces
+        self._chain = Chain(self._levels, [of_torch, *settled.paces[1:]], settled.confidence)
 
     def begin(self) -> "DraftChain":
         """Drafts with fresh caches, for one text."""

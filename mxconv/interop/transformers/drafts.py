@@ -46,6 +46,7 @@ class Drafts:
         *,
         num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
         confidence: Sequence[float] | None = None,
+        tree: int | Literal["auto", "chain"] = "auto",
         check: bool = False,
         streamer: "BaseStreamer | None" = None,
         kernel: str | None = None,
@@ -66,7 +67,7 @@ class Drafts:
                     "is required, and the target is the model that generates. Leave the names out for all."
                 )
             chosen = [named[name] for name in levels or named]
-            self._drafts = DraftLevels([target, *chosen], num_draft_tokens, confidence)
+            self._drafts = DraftLevels([target, *chosen], num_draft_tokens, confidence, tree)
         except BaseException:
             self._package.close()
             raise
@@ -145,6 +146,7 @@ def drafts(
     *,
     num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
     confidence: Sequence[float] | None = None,
+    tree: int | Literal["auto", "chain"] = "auto",
     check: bool = False,
     streamer: "BaseStreamer | None" = None,
     kernel: str | None = None,
@@ -158,6 +160,8 @@ def drafts(
         levels: which of its drafts, the outermost first; None for all.
         num_draft_tokens: tokens a round asks of each draft; None for the manifest's, "auto" for what pays.
         confidence: below which each draft stops; None for the manifest's.
+        tree: most nodes that a look-up may propose to a model draft, "chain" for none, "auto" for what pays; the torch
+            model itself is told chains.
         check: decode greedily without drafts too, and warn (RuntimeWarning) of the first token that differs.
         streamer: gets the tokens as they come. Give it here: transformers does not hand on its own argument.
         kernel: "numpy" or a native implementation; None for the best.
@@ -177,6 +181,7 @@ def drafts(
         levels,
         num_draft_tokens=num_draft_tokens,
         confidence=confidence,
+        tree=tree,
         check=check,
         streamer=streamer,
         kernel=kernel,

@@ -107,7 +107,7 @@ function passSeconds(hardware, level, numTokens, batch, context, kvBytesPerValue
 // levels with acceptances and lengths of the drafts, the outermost first
 function levelCosts(hardware, levels, acceptances, lengths, batch, context, kvBytesPerValue) {
   return levels.map((level, index) => {
-    const width = index < lengths.length ? 1 + lengths[index] : 1;
+    const width = index < lengths.length ? 1 + lengths[index] * levels[index + 1].rows_per_token : 1;
     return {
       seconds: passSeconds(hardware, level, 1, batch, context, kvBytesPerValue),
       verifySeconds: passSeconds(hardware, level, width, batch, context, kvBytesPerValue),

@@ -291,3 +291,31 @@ def test_an_unknown_draft_is_named(three_levels: Path) -> None:
         drafts(three_levels, [])
     with pytest.raises(ModelError, match="3 numbers for 2 draft levels; one for all, or one each, is required"):
         drafts(three_levels, num_draft_tokens=[1, 2, 3])
+
+
+def test_look_ups_propose_trees_to_drafts_and_torch_is_told_chains(
+    pylib: Any, prompts: list[torch.Tensor], tmp_path: Path
+) -> None:
+    quantize(TARGET, tmp_path / "package", codec="bsfp", drafts=("token-recycling,confidence=0",))
+    nodes = {}
+    for tree in ("chain", 12):
+        with drafts(tmp_path / "package", tree=tree) as custom_generate:  # type: ignore[arg-type]
+            assert_same(pylib, custom_generate, prompts[0])
+            assert custom_generate.last is not None
+            first, second = custom_generate.last.levels
+            assert first.num_nodes == first.num_proposed > 0
+            nodes[tree] = second.num_nodes, second.num_proposed
+    assert nodes["chain"][0] == nodes["chain"][1]
+    assert nodes[12][0] > nodes[12][1]
+
+
+def test_a_look_up_alone_proposes_chains_to_torch_whatever_the_tree(
+    pylib: Any, prompts: list[torch.Tensor], tmp_path: Path
+) -> None:
+    quantize(TARGET, tmp_path / "package", drafts=("token-recycling,confidence=0",))
+    for lengths in (None, "auto"):
+        with drafts(tmp_path / "package", ["token-recycling"], num_draft_tokens=lengths, tree=12) as custom_generate:  # type: ignore[arg-type]
+            assert_same(pylib, custom_generate, prompts[0])
+            assert custom_generate.last is not None
+            (level,) = custom_generate.last.levels
+            assert level.num_nodes == level.num_proposed
