@@ -138,18 +138,18 @@ def _picture(rounds: list[Round], before: list[Piece]) -> dict[str, Any]:
     first, last = rounds[0], rounds[-1]
     trees = [found.tree for found in rounds if found.tree is not None]
     numbers = f"round {first.number}" if first is last else f"rounds {first.number} to {last.number}"
-    found = {"rounds": [found.number for found in rounds], "title": numbers, "before": before}
+    picture = {"rounds": [found.number for found in rounds], "title": numbers, "before": before}
     if trees and trees[0].tokens:
         layout = lay_out(trees[0])
         boxes = [_box(trees[0], cell) for cell in layout.cells]
-        return found | {
+        return picture | {
             "draft": printable(trees[0].draft or ""),
             "summary": _summary(trees[0]),
             "boxes": boxes,
             "forks": layout.forks,
             "plain": [],
         }
-    return found | {
+    return picture | {
         "draft": "",
         "summary": f"nothing proposed; {_count(sum(len(tree.emitted) for tree in trees), 'token')}",
         "boxes": [],
