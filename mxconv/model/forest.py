@@ -108,10 +108,10 @@ def checked_ids(sequences: Sequence[SequenceRows], config: ModelConfig, name: st
     """
     if not sequences:
         raise ModelError(f"{name}: 0 sequences to evaluate; at least one is required. Leave the pass out.")
-    _require_own(name, "KV cache", [rows.cache for rows in sequences])
-    _require_own(name, "States", [rows.states for rows in sequences if rows.states is not None])
     if len(sequences) == 1:
         return sequences[0].checked_ids(config, name)
+    _require_own(name, "KV cache", [rows.cache for rows in sequences])
+    _require_own(name, "States", [rows.states for rows in sequences if rows.states is not None])
     return np.concatenate(
         [rows.checked_ids(config, f"{name}, sequence {index}") for index, rows in enumerate(sequences)]
     )
