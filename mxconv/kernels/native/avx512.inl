@@ -64,21 +64,51 @@ inline __m512 add_pairs(__m512 sum, __m512i weights, __m512i x) {
 #endif
 }
 
-inline __m512i broadcast_pairs(const uint16_t* x) {
+// What a quarter's weights and a token's eight columns are multiplied as. Without BF16 arithmetic both are split into
+// odd and even columns before the products: weights once for all tokens, activations when they are rounded.
+#ifdef __AVX512BF16__
+using Bf16Element = uint16_t;
+using Bf16Weights = __m512i;
+using Bf16Row = __m512i;
+
+inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+inline Bf16Weights bf16_weights(__m512i patterns) { return patterns; }
+inline Bf16Row bf16_row(const Bf16Element* x) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
 }
+inline __m512 add_row(__m512 sum, Bf16Weights weights, Bf16Row row) { return add_pairs(sum, weights, row); }
+#else
+struct Bf16Halves {
+    __m512 odd, even;
+};
+using Bf16Element = float;
+using Bf16Weights = Bf16Halves;
+using Bf16Row = Bf16Halves;
+
+inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.split + token * a.padded; }
+inline Bf16Weights bf16_weights(__m512i patterns) {
+    const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+    return {_mm512_castsi512_ps(_mm512_and_si512(patterns, odd)), _mm512_castsi512_ps(_mm512_slli_epi32(patterns, 16))};
+}
+inline Bf16Row bf16_row(const Bf16Element* x) {
+    return {_mm512_broadcast_f32x4(_mm_loadu_ps(x)), _mm512_broadcast_f32x4(_mm_loadu_ps(x + 4))};
+}
+inline __m512 add_row(__m512 sum, const Bf16Weights& weights, const Bf16Row& row) {
+    return _mm512_fmadd_ps(weights.even, row.even, _mm512_fmadd_ps(weights.odd, row.odd, sum));
+}
+#endif
 
 template <int kTokens, int kQuarters>
-void bf16_block(const uint16_t* scratch, int64_t count, const uint16_t* x, float* sums) {
+void bf16_block(const uint16_t* scratch, int64_t count, const Bf16Element* x, float* sums) {
     __m512 sum[kTokens][kQuarters];
     for (int t = 0; t < kTokens; ++t)
         for (int q = 0; q < kQuarters; ++q) sum[t][q] = _mm512_load_ps(sums + t * 64 + q * 16);
     for (int64_t tile = 0; tile < count; ++tile, scratch += 128, x += kTokens * 8) {
-        __m512i weights[kQuarters];
-        for (int q = 0; q < kQuarters; ++q) weights[q] = load(scratch + q * 32);
+        Bf16Weights weights[kQuarters];
+        for (int q = 0; q < kQuarters; ++q) weights[q] = bf16_weights(load(scratch + q * 32));
         for (int t = 0; t < kTokens; ++t) {
-            const __m512i row = broadcast_pairs(x + t * 8);
-            for (int q = 0; q < kQuarters; ++q) sum[t][q] = add_pairs(sum[t][q], weights[q], row);
+            const Bf16Row row = bf16_row(x + t * 8);
+            for (int q = 0; q < kQuarters; ++q) sum[t][q] = add_row(sum[t][q], weights[q], row);
         }
     }
     for (int t = 0; t < kTokens; ++t)
@@ -86,12 +116,12 @@ void bf16_block(const uint16_t* scratch, int64_t count, const uint16_t* x, float
 }
 
 template <int kTokens>
-void bf16_halves(const uint16_t* scratch, int64_t count, const uint16_t* x, float* sums) {
+void bf16_halves(const uint16_t* scratch, int64_t count, const Bf16Element* x, float* sums) {
     bf16_block<kTokens, 2>(scratch, count, x, sums);
     bf16_block<kTokens, 2>(scratch + 64, count, x, sums + 32);
 }
 
-void bf16_product(const uint16_t* scratch, int64_t count, const uint16_t* x, int64_t width, float* sums) {
+void bf16_product(const uint16_t* scratch, int64_t count, const Bf16Element* x, int64_t width, float* sums) {
     switch (width) {
         case 1: return bf16_block<1, 4>(scratch, count, x, sums);
         case 2: return bf16_block<2, 4>(scratch, count, x, sums);

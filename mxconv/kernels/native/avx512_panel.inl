@@ -5,14 +5,14 @@
 constexpr int64_t kDenseAhead = 256, kDenseFarAhead = 1024, kPageOfWeights = kPage / 2;
 
 struct Bf16Panel {
-    using Element = uint16_t;
-    using Weights = __m512i;
+    using Element = Bf16Element;
+    using Weights = Bf16Weights;
     static constexpr int kSums = 1;  // registers a quarter and token
     static constexpr int64_t kFloats = 64;
-    static const Element* panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
-    static Weights widen(__m512i patterns) { return patterns; }
-    static __m512i broadcast(const Element* x) { return broadcast_pairs(x); }
-    static void add(Weights weights, __m512i row, __m512 sum[1]) { sum[0] = add_pairs(sum[0], weights, row); }
+    static const Element* panel(const Activations& a, int64_t token) { return bf16_panel(a, token); }
+    static Weights widen(__m512i patterns) { return bf16_weights(patterns); }
+    static Bf16Row broadcast(const Element* x) { return bf16_row(x); }
+    static void add(const Weights& weights, const Bf16Row& row, __m512 sum[1]) { sum[0] = add_row(sum[0], weights, row); }
     static void total(const float* sums, float* out) { bf16_sum(sums, out); }
 };
 

@@ -20,7 +20,10 @@ Activations& ActivationBuffer::reserve(int64_t num_tokens, int64_t columns, int 
     a.columns = columns;
     a.padded = padded;
     if (forms & kFloat) a.values = grow(values_, num_tokens * padded);
-    if (forms & kRoundedBf16) a.bf16 = grow(bf16_, num_tokens * padded);
+    if (forms & kRoundedBf16) {
+        a.bf16 = grow(bf16_, num_tokens * padded);
+        a.split = grow(split_, num_tokens * padded);
+    }
     if (forms & kInt8) {
         a.codes = grow(codes_, num_tokens * padded);
         a.scales = grow(scales_, num_tokens * (padded / kBlock));

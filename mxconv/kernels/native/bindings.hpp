@@ -33,6 +33,7 @@ class ActivationBuffer {
   private:
     std::vector<float> values_, scales_;
     std::vector<uint16_t> bf16_;
+    std::vector<float> split_;
     std::vector<int8_t> codes_;
     std::vector<int32_t> offsets_;
     std::vector<uint8_t> finite_;

@@ -1,5 +1,9 @@
 // Tiles in scratch for instruction sets without a way of their own: rows in order, 8 columns each.
 
+using Bf16Element = uint16_t;
+
+inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+
 constexpr int kSlotOfRow[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 void dense_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {

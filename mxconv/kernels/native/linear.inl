@@ -3,6 +3,7 @@
 //
 //     kSlotOfRow[16]                            where a tile in scratch keeps row r
 //     dense_tiles, bsfp_tiles                   16-bit patterns of some tiles of a row tile, 256 bytes each, into scratch
+//     Bf16Element, bf16_panel                   the activations that BF16 weights are multiplied by
 //     kBf16Lanes, bf16_product, bf16_sum        partial sums a row, products of tiles in scratch, their total
 //     kF16Lanes, f16_product, f16_sum
 //     whole_tile                                a short cut past scratch with the same products in the same order, or false
@@ -24,9 +25,9 @@ inline void fill(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t 
 }
 
 struct Bf16Product {
-    using Element = uint16_t;
+    using Element = Bf16Element;
     static constexpr int64_t kLanes = kBf16Lanes * kTileRows;
-    static const Element* panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
+    static const Element* panel(const Activations& a, int64_t token) { return bf16_panel(a, token); }
     static void add(const uint16_t* scratch, int64_t count, const Element* x, int64_t width, float* sums) {
         bf16_product(scratch, count, x, width, sums);
     }
