@@ -11,8 +11,8 @@ def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
     """Bytes of weights that one forward pass of a level reads, whatever the number of tokens; none for a look-up."""
     if level.decoder is None:
         return 0
-    if level.record.kind == "layer-skip":
-        skipped = Skipped.parse(level.record.skipped or "", level.decoder.config.num_hidden_layers)
+    if level.record.kind in ("layer-skip", "swift", "early-exit"):  # of the last two, as they begin
+        skipped = Skipped.at_first(level.record, level.decoder.config.num_hidden_layers)
         parts = PartBytes.of(level.decoder)  # relative to each other: what is stored may take fewer bits
         return round(package_bytes(loaded.package, is_draft=False) * parts.total(skipped) / parts.total())
     if level.record.kind != "model":

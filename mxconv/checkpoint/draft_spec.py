@@ -2,6 +2,7 @@
 
 checkpoint:PATH_OR_ID   a 16-bit model as it is         package:PATH   a converted one
 layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
+swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 token-recycling         what the target thought of before
 """
@@ -12,17 +13,30 @@ from typing import Literal
 from mxconv.checkpoint.manifest import Kind, LevelRecord, Shared
 from mxconv.errors import MxconvError
 
-SpecKind = Literal["checkpoint", "package", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling"]
+SpecKind = Literal[
+    "checkpoint",
+    "package",
+    "layer-skip",
+    "swift",
+    "early-exit",
+    "streaming",
+    "prompt-lookup",
+    "ngram",
+    "token-recycling",
+]
 DEFAULT_NUM_DRAFT_TOKENS = 8
 DEFAULT_CONFIDENCE = 0.4
 DEFAULT_BSFP_CONFIDENCE = 0.6
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # where tokenizers differ
+DEFAULT_SKIP = 0.45  # of all parts, as SWIFT (arXiv 2410.06916) leaves out
 LOOK_UPS = ("prompt-lookup", "ngram", "token-recycling")  # no models: nothing can draft for them
 COMMON = ("num_draft_tokens", "confidence")
 OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and its own parameters
     "checkpoint": ("PATH_OR_ID", ()),
     "package": ("PATH_OR_ID", ()),
     "layer-skip": ("LAYERS", ("cache",)),
+    "swift": ("", ("skip",)),
+    "early-exit": ("", ()),
     "streaming": ("", ("sink", "window", "cache")),
     "prompt-lookup": ("", ("max_ngram",)),
     "ngram": ("TABLE", ()),
@@ -50,6 +64,7 @@ class DraftSpec:
     num_candidates: int | None = None
     sink: int | None = None
     window: int | None = None
+    skip: float | None = None
 
     def record(
         self,
@@ -68,7 +83,7 @@ class DraftSpec:
         """
         kind: Kind = "model" if self.kind == "checkpoint" or self.kind == "package" else self.kind
         shares: list[Shared] = ["tokenizer"] if same_tokenizer else []
-        if kind in ("layer-skip", "streaming"):
+        if kind in ("layer-skip", "swift", "early-exit", "streaming"):
             shares = ["weights", "kv_cache", "tokenizer"] if self.cache == "shared" else ["weights", "tokenizer"]
         default = DEFAULT_CONFIDENCE if same_tokenizer else DEFAULT_FOREIGN_CONFIDENCE
         return LevelRecord(
@@ -82,6 +97,7 @@ class DraftSpec:
             num_draft_tokens=self.num_draft_tokens,
             confidence=default if self.confidence is None else self.confidence,
             skipped=self.subject if kind == "layer-skip" else None,
+            skip=(DEFAULT_SKIP if self.skip is None else self.skip) if kind == "swift" else None,
             max_ngram=(self.max_ngram or 3) if kind == "prompt-lookup" else None,
             num_candidates=(self.num_candidates or 8) if kind == "token-recycling" else None,
             sink=(4 if self.sink is None else self.sink) if kind == "streaming" else None,
@@ -120,7 +136,7 @@ def _parameter(text: str, part: str, allowed: tuple[str, ...]) -> tuple[str, int
             raise MxconvError(f"--draft {text}: cache is {value!r}; shared or own is required.")
         return key, value
     try:
-        number = float(value) if key == "confidence" else int(value)
+        number = float(value) if key in ("confidence", "skip") else int(value)
     except ValueError as error:
         raise MxconvError(f"--draft {text}: {key} is {value!r}; a number is required.") from error
     low, high = RANGES.get(key, (0, 1))

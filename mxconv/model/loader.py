@@ -121,7 +121,7 @@ class LoadedPackage:
         if record.kind == "self-draft":
             weights = Weights({**target.matrices, **self._draft_matrices()}, target.vectors)
             return LoadedLevel(record, self.matrices.decoder(self.config, weights, record.name), self.tokenizer)
-        if record.kind in ("layer-skip", "streaming"):
+        if record.kind in ("layer-skip", "swift", "early-exit", "streaming"):
             return LoadedLevel(record, self._variant(record), self.tokenizer)
         if record.kind in LOOK_UPS:
             return LoadedLevel(record, None, above, self._table(record, place, above))
@@ -148,11 +148,11 @@ class LoadedPackage:
         return self._load(spec.record(name, codec, same_tokenizer=same), target, place)
 
     def _variant(self, record: LevelRecord) -> Decoder:
-        """The target without some parts, or attending to some positions."""
+        """The target without some parts, or attending to some positions; of parts that change, the first ones."""
         target = self.levels[0].decoder if self.levels else None
         if target is None:
             raise PackageError(f"{self.package.root}: level {record.name} above its target; convert again.")
-        skipped = None if record.skipped is None else Skipped.parse(record.skipped, self.config.num_hidden_layers)
+        skipped = Skipped.at_first(record, self.config.num_hidden_layers)
         sinks = None if record.window is None else SinkWindow(record.sink or 0, record.window)
         return target.variant(skipped, sinks, record.name)
 

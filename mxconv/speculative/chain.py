@@ -17,6 +17,7 @@ from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.through_text import ThroughText
 from mxconv.speculative.token_recycling import TokenRecycling
+from mxconv.speculative.variant_draft import VARIANT_KINDS, VariantDraft, Variants
 
 TREE_KINDS = frozenset({"token-recycling", "prompt-lookup", "ngram"})  # of drafts that grow trees
 
@@ -30,7 +31,8 @@ class Chain:
         confidence: of each level below the target.
 
     Raises:
-        ModelError: the target is no model, or a level that is none has another below it.
+        ModelError: the target is no model, a level that is none has another below it, or a draft whose parts change
+            has a cache of its own.
     """
 
     def __init__(self, levels: Sequence[LoadedLevel], paces: Sequence[Pace], confidence: Sequence[float]) -> None:
@@ -54,6 +56,11 @@ class Chain:
             )
             for index, level in enumerate(levels)
             if level.record.kind == "token-recycling"
+        }
+        self._variants = {
+            index: Variants(level, levels[0].decoder)
+            for index, level in enumerate(levels)
+            if level.record.kind in VARIANT_KINDS
         }
 
     def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance) -> Level:
@@ -89,7 +96,7 @@ class Chain:
         shares = index > 0 and loaded.shares_cache
         pace = self._paces[index] if index < len(self._paces) else FixedPace(1)
         usable = below if isinstance(pace, AdaptivePace) else below[:1]
-        return Level(
+        level = Level(
             decoder=loaded.decoder,
             session=session if shares or index == 0 else Session(KVCache(loaded.decoder.config)),
             shares_session=shares,
@@ -100,6 +107,7 @@ class Chain:
             drafts=[self._heard_by(index, index + 1 + number, draft) for number, draft in enumerate(usable)],
             pace=pace,
         )
+        return VariantDraft(level, self._variants[index]) if index in self._variants else level
 
     def _heard_by(self, consumer: int, index: int, draft: Draft) -> Draft:
         """A draft as a level with perhaps another tokenizer asks it."""

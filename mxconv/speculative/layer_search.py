@@ -127,9 +127,9 @@ def _ranked(search: LayerSearch, parts: list[Part], generator: random.Random) ->
     shuffled = generator.sample(parts, len(parts))
     num_scored = min(len(parts), search.num_evaluations // 3)
     for part in shuffled[:num_scored]:
-        search.evaluate(_skipped([part]))
+        search.evaluate(Skipped.of([part]))
     scores = {trial.skipped: trial.score for trial in search.trail}
-    scored = sorted(shuffled[:num_scored], key=lambda part: scores[_skipped([part])], reverse=True)
+    scored = sorted(shuffled[:num_scored], key=lambda part: scores[Skipped.of([part])], reverse=True)
     return scored + shuffled[num_scored:]
 
 
@@ -137,7 +137,7 @@ def _combine(search: LayerSearch, order: list[Part]) -> None:
     """Skip ever more, in order: each number of parts, or every second, third, ... with few evaluations."""
     num_trials = min(len(order), search.num_evaluations // 3)
     for index in range(1, num_trials + 1):
-        search.evaluate(_skipped(order[: round(index * len(order) / num_trials)]))
+        search.evaluate(Skipped.of(order[: round(index * len(order) / num_trials)]))
 
 
 def _wander(search: LayerSearch, parts: list[Part], generator: random.Random) -> None:
@@ -145,24 +145,18 @@ def _wander(search: LayerSearch, parts: list[Part], generator: random.Random) ->
     while search.num_left:
         known = {trial.skipped for trial in search.trail}
         ranked = sorted(search.trail, key=lambda trial: trial.score, reverse=True)
-        neighbours = (near for trial in ranked for near in _neighbours(trial.skipped, parts, generator))
-        unknown = next((near for near in neighbours if near not in known), None)
+        near_ones = (near for trial in ranked for near in neighbours(trial.skipped, parts, generator))
+        unknown = next((near for near in near_ones if near not in known), None)
         if unknown is None:
             return
         search.evaluate(unknown)
 
 
-def _neighbours(skipped: Skipped, parts: list[Part], generator: random.Random) -> Iterator[Skipped]:
+def neighbours(skipped: Skipped, parts: Sequence[Part], generator: random.Random) -> Iterator[Skipped]:
     """The sets with a part more, a part less, or a part exchanged, in random order."""
     inside = [part for part in parts if part[1] in (skipped.attention if part[0] == "a" else skipped.mlp)]
     outside = [part for part in parts if part not in inside]
     changes = [*({part} for part in parts), *({taken, given} for taken in outside for given in inside)]
     generator.shuffle(changes)
     for change in changes:
-        yield _skipped(set(inside) ^ change)
-
-
-def _skipped(parts: Iterable[Part]) -> Skipped:
-    chosen = list(parts)
-    attention, mlp = (frozenset(layer for kind, layer in chosen if kind == wanted) for wanted in "am")
-    return Skipped(attention, mlp)
+        yield Skipped.of(set(inside) ^ change)
