@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from mxconv.model.skipped import Skipped
-from mxconv.speculative.estimates import MOST_UNUSUAL, RunningMean
+from mxconv.speculative.estimates import RunningMean
 from mxconv.speculative.part_bytes import PartBytes
 
 
@@ -29,24 +29,33 @@ def speedup(agreement: float, price: float, most: int) -> tuple[float, int]:
 
 @dataclass
 class DraftPrice:
-    """A variant's token in passes of the level above: its share of the target's bytes, times what measuring adds.
+    """A variant's token in passes of the level above: its share of the target's bytes, put right by what was measured.
 
-    The factor is of all variants, since each was measured seldom or never.
+    What rounds took beyond their share is taken for the same in every variant: calls cost what they cost. What they
+    took less, because cheaper levels draft for this one, is taken for a share of it.
     """
 
     parts: PartBytes
-    factor: RunningMean = field(default_factory=lambda: RunningMean(1.0, weight=4.0, least=4.0))
+    measured: RunningMean = field(default_factory=RunningMean)
+    expected: RunningMean = field(default_factory=RunningMean)
+    _shares: dict[Skipped, float] = field(default_factory=dict)
 
     def of(self, skipped: Skipped) -> float:
-        return self.factor.value * self._share(skipped)
+        share, measured, expected = self.share(skipped), self.measured.value, self.expected.value
+        if not self.measured.weight:
+            return share
+        return share + measured - expected if measured > expected else share * measured / expected
 
     def learn(self, skipped: Skipped, num_tokens: int, draft_seconds: float, level_seconds: float) -> None:
         """A round: what proposing took, and then the level above."""
         if num_tokens and draft_seconds > 0 and level_seconds > 0:
-            found = draft_seconds / num_tokens / level_seconds / self._share(skipped)
-            usual = self.factor.value
-            self.factor.fade()
-            self.factor.add(min(max(found, usual / MOST_UNUSUAL), usual * MOST_UNUSUAL))
+            for mean in (self.measured, self.expected):
+                mean.fade()
+            self.measured.add_seconds(draft_seconds / num_tokens / level_seconds)
+            self.expected.add(self.share(skipped))
 
-    def _share(self, skipped: Skipped) -> float:
-        return self.parts.total(skipped) / self.parts.total()
+    def share(self, skipped: Skipped) -> float:
+        """Of the bytes of weights that a pass of the whole target reads."""
+        if skipped not in self._shares:
+            self._shares[skipped] = self.parts.total(skipped) / self.parts.total()
+        return self._shares[skipped]

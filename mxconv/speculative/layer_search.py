@@ -145,14 +145,14 @@ def _wander(search: LayerSearch, parts: list[Part], generator: random.Random) ->
     while search.num_left:
         known = {trial.skipped for trial in search.trail}
         ranked = sorted(search.trail, key=lambda trial: trial.score, reverse=True)
-        near_ones = (near for trial in ranked for near in neighbours(trial.skipped, parts, generator))
-        unknown = next((near for near in near_ones if near not in known), None)
+        neighbours = (near for trial in ranked for near in _neighbours(trial.skipped, parts, generator))
+        unknown = next((near for near in neighbours if near not in known), None)
         if unknown is None:
             return
         search.evaluate(unknown)
 
 
-def neighbours(skipped: Skipped, parts: Sequence[Part], generator: random.Random) -> Iterator[Skipped]:
+def _neighbours(skipped: Skipped, parts: list[Part], generator: random.Random) -> Iterator[Skipped]:
     """The sets with a part more, a part less, or a part exchanged, in random order."""
     inside = [part for part in parts if part[1] in (skipped.attention if part[0] == "a" else skipped.mlp)]
     outside = [part for part in parts if part not in inside]

@@ -44,14 +44,18 @@ class StudyBudget:
     @property
     def allows(self) -> bool:
         """Whether another study is covered; one that was never measured is believed to take as long as a round."""
-        if not self._round.weight:
-            return False
-        expected = self._study.value if self._study.weight else self._round.value
-        return self._first_rounds * self._round.value + self._saved >= expected
+        return self._round.weight > 0 and self._first_rounds * self._round.value + self._saved >= self._expected
 
     def spend(self, seconds: float) -> None:
+        """A study has taken so long; what takes far longer than expected was interrupted by somebody else."""
+        booked = min(seconds, MOST_UNUSUAL * self._expected)
         self._study.fade()
-        self._study.add_seconds(seconds)
+        self._study.add(booked)
         self.study_seconds += seconds
         self._studied_since += seconds
-        self._saved -= seconds
+        self._saved -= booked
+
+    @property
+    def _expected(self) -> float:
+        """Seconds of a study."""
+        return self._study.value if self._study.weight else self._round.value
