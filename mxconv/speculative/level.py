@@ -83,7 +83,12 @@ class Level:
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""
-        base = len(self.session.tokens)
+        if not self.shares_session:
+            return self._drafted(context, num_tokens, floor)
+        with self.session.lent(context):  # behind its tokens lie the draft's keys and values, not the target's
+            return self._drafted(context, num_tokens, floor)
+
+    def _drafted(self, context: Sequence[int], num_tokens: int, floor: float | None) -> Proposal:
         room = self.decoder.config.max_position_embeddings - len(context)
         tokens: list[int] = []
         distributions: list[F64] = []
@@ -98,8 +103,6 @@ class Level:
                 confident = probabilities[-1] >= self.confidence if floor is None else prod(probabilities) >= floor
                 if not confident:
                     break
-        if self.shares_session:  # behind `base` lie the draft's keys and values, not the target's
-            self.session.rewind(base)
         return Proposal(tokens, distributions, probabilities)
 
     def observe(self, tokens: Sequence[int], logits: F32) -> None:
