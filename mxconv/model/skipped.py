@@ -66,7 +66,7 @@ class Skipped:
         """
         inner = range(1, num_layers - 1)
         parts = [*(("a", layer) for layer in inner), *(("m", layer) for layer in inner)]
-        number = min(int(share * 2 * num_layers), len(parts))
+        number = min(int(share * 2 * num_layers + 1e-9), len(parts))
         if number < 1:
             raise ModelError(
                 f"skipped layers: a share of {share:g} of the parts of {num_layers} layers is none, the first and the "

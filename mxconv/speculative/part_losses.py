@@ -8,6 +8,7 @@ from mxconv.arrays import F64
 
 FIRST_LOSS = 1.5  # of all parts together: without half of them a draft agrees about every second time
 MEMORY = 0.995  # what is left in a study of the weight of all before it
+HALF_SEEN = 0.1  # tokens, added to those that agreed and to those that did not: no logarithm of 0
 LEAST_VARIANCE = 0.01  # of a study's logarithm: parts do not quite add up
 
 
@@ -27,7 +28,7 @@ class PartLosses:
         """A set tried: the places of its parts, and how many tokens agreed of those that were compared."""
         skipped = np.zeros(len(self._weighted))
         skipped[list(places)] = 1
-        agreement = (num_agreed + 0.5) / (num_compared + 1)
+        agreement = (num_agreed + HALF_SEEN) / (num_compared + 2 * HALF_SEEN)
         variance = (1 - agreement) / (agreement * num_compared) + LEAST_VARIANCE
         self._fade(MEMORY)
         self._precision += np.outer(skipped, skipped) / variance

@@ -46,7 +46,7 @@ class SkipSearch:
         self.skipped = Skipped.spread(num_layers, share)
         self.num_studies = 0
         self._parts = [(kind, layer) for layer in range(1, num_layers - 1) for kind in "am"]
-        self._most = min(int(share * 2 * num_layers), len(self._parts))
+        self._most = len(self.skipped)
         self._shares = np.array([1 - price.share(Skipped.of([part])) for part in self._parts])
         self._cheapest = Skipped.of(self._parts[place] for place in np.argsort(-self._shares)[: self._most])
         self._losses = PartLosses(len(self._parts))
