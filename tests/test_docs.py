@@ -35,7 +35,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_pages_commands_work(folder: Path) -> None:
     lines = "".join(blocks("sh")).splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 9
     verified = ""
     for line in lines:
         words = shlex.split(line)

@@ -90,7 +90,7 @@ def test_the_random_model_has_tinyllamas_shape_and_decodes(tmp_path: Path) -> No
 
 def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     lines = run(EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1").splitlines()
-    assert len(lines) == 2 * 2 * 19
+    assert len(lines) == 2 * 2 * 21
     for line in lines:
         assert line.endswith("num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0")
 
@@ -107,3 +107,18 @@ def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: P
     assert {name for name, _ in timed} == expected
     assert {width for name, width in timed if name == "mxconv"} == {1, 4, 8}
     assert all(row["milliseconds"] > 0 for row in rows)
+
+
+def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    for model in (TARGET, DRAFT):
+        run("-m", "mxconv.cli.main", "quantize", model, "-o", tmp_path / model.name)
+    packages = tmp_path / TARGET.name, tmp_path / DRAFT.name
+    out = run(
+        EXAMPLES / "pearl.py", *packages, EXAMPLES / "prompts.jsonl", "2"
+    )  # it ends with an error where it differs
+    found = json.loads(out.splitlines()[-1])
+    for counts in found.values():
+        assert counts["tokens"] == 128
+        assert 0 < counts["accepted"] < counts["drafted"]
+    assert found["ahead"]["rounds"] >= found["in turn"]["rounds"]  # a proposal thrown away costs a round
