@@ -31,7 +31,8 @@ folder = Path(tempfile.mkdtemp())
 table, small, foreign = f"ngram:{folder}/table", f"checkpoint:{same}", f"checkpoint:{other}"
 write_ngram_table(train_ngram([prompt_file], checkpoint), folder / "table")
 own, skip, stream = ["own"], "layer-skip:a2+m3", "streaming:sink=4,window=28"
-ALONE = [own, [small], [foreign], ["prompt-lookup"], [table], ["token-recycling"], ["stand"], [skip], [stream]]
+LOOK_UPS = [["prompt-lookup"], [table], ["token-recycling"], ["stand"]]
+ALONE = [own, [small], [foreign], *LOOK_UPS, [skip], [stream], ["swift"], ["early-exit"]]
 MIXED = [
     [*own, small],
     [*own, foreign],

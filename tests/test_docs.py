@@ -35,7 +35,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_pages_commands_work(folder: Path) -> None:
     lines = "".join(blocks("sh")).splitlines()
-    assert len(lines) == 12
+    assert len(lines) == 14
     verified = ""
     for line in lines:
         words = shlex.split(line)

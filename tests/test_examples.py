@@ -90,12 +90,12 @@ def test_the_random_model_has_tinyllamas_shape_and_decodes(tmp_path: Path) -> No
 
 def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     lines = run(EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1").splitlines()
-    assert len(lines) == 2 * 2 * 25
+    assert len(lines) == 2 * 2 * 27
     for line in lines:
         *_, levels, record = re.split(r" (?=num_prompts)|chain |auto |16 ", line)
         target = levels.split(" <- ")[0]
         assert record.endswith(f"num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0 target='{target}'")
-    assert sum("target='target'" in line for line in lines) == 2 * 2 * 19
+    assert sum("target='target'" in line for line in lines) == 2 * 2 * 21
 
 
 def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: Path) -> None:
@@ -134,3 +134,18 @@ def test_the_4_bit_level_is_decoded_with_drafts_and_by_llama_cpp(tmp_path: Path)
     assert (tmp_path / "g.gguf").is_file() == has_llama
     if has_llama:
         assert rows["llama.cpp"]["texts_as_plain"] >= 1  # the same weights; it rounds activations otherwise
+
+
+def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    for model in (TARGET, DRAFT):
+        run("-m", "mxconv.cli.main", "quantize", model, "-o", tmp_path / model.name)
+    packages = tmp_path / TARGET.name, tmp_path / DRAFT.name
+    out = run(
+        EXAMPLES / "pearl.py", *packages, EXAMPLES / "prompts.jsonl", "2"
+    )  # it ends with an error where it differs
+    found = json.loads(out.splitlines()[-1])
+    for counts in found.values():
+        assert counts["tokens"] == 128
+        assert 0 < counts["accepted"] < counts["drafted"]
+    assert found["ahead"]["rounds"] >= found["in turn"]["rounds"]  # a proposal thrown away costs a round

@@ -7,12 +7,14 @@ from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.model.skipped import Skipped
 from mxconv.speculative.part_bytes import PartBytes
 
+PARTS = ("layer-skip", "streaming", "swift", "early-exit")
+
 
 def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
     """Bytes of weights that one forward pass of a level reads, whatever the number of tokens; none for a look-up."""
     if level.decoder is None:
         return 0
-    if level.record.kind in ("layer-skip", "streaming"):  # of the run's target, or itself that
+    if level.record.kind in PARTS:  # of the run's target, or itself that; of those that change, as they begin
         parts = PartBytes.of(level.decoder)  # relative to each other: what is stored may take fewer bits
         return round(_whole_bytes(loaded, loaded.levels[0]) * parts.total(_skipped(level.decoder)) / parts.total())
     return _whole_bytes(loaded, level)

@@ -2,6 +2,7 @@
 
 checkpoint:PATH_OR_ID   a 16-bit model as it is         package:PATH   a converted one
 layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
+swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 token-recycling         what the target thought of before   stand   that, behind several tokens
 """
@@ -13,19 +14,31 @@ from mxconv.checkpoint.manifest import Kind, LevelRecord, Shared
 from mxconv.errors import MxconvError
 
 SpecKind = Literal[
-    "checkpoint", "package", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling", "stand"
+    "checkpoint",
+    "package",
+    "layer-skip",
+    "swift",
+    "early-exit",
+    "streaming",
+    "prompt-lookup",
+    "ngram",
+    "token-recycling",
+    "stand",
 ]
 DEFAULT_NUM_DRAFT_TOKENS = 8
 DEFAULT_CONFIDENCE = 0.4
 DEFAULT_BSFP_CONFIDENCE = 0.6
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # where tokenizers differ
-LOOK_UPS = ("prompt-lookup", "ngram", "token-recycling", "stand")  # no models: nothing can draft for them
+DEFAULT_SKIP = 0.45  # of all parts, as SWIFT (arXiv 2410.06916) leaves out
 DEFAULT_MAX_NGRAM = {"prompt-lookup": 3, "stand": 4}
+LOOK_UPS = ("prompt-lookup", "ngram", "token-recycling", "stand")  # no models: nothing can draft for them
 COMMON = ("num_draft_tokens", "confidence")
 OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and its own parameters
     "checkpoint": ("PATH_OR_ID", ()),
     "package": ("PATH_OR_ID", ()),
     "layer-skip": ("LAYERS", ("cache",)),
+    "swift": ("", ("skip",)),
+    "early-exit": ("", ()),
     "streaming": ("", ("sink", "window", "cache")),
     "prompt-lookup": ("", ("max_ngram", "min_ngram")),
     "ngram": ("TABLE", ()),
@@ -56,6 +69,7 @@ class DraftSpec:
     num_candidates: int | None = None
     sink: int | None = None
     window: int | None = None
+    skip: float | None = None
 
     def record(
         self,
@@ -74,7 +88,7 @@ class DraftSpec:
         """
         kind: Kind = "model" if self.kind == "checkpoint" or self.kind == "package" else self.kind
         shares: list[Shared] = ["tokenizer"] if same_tokenizer else []
-        if kind in ("layer-skip", "streaming"):
+        if kind in ("layer-skip", "swift", "early-exit", "streaming"):
             shares = ["weights", "kv_cache", "tokenizer"] if self.cache == "shared" else ["weights", "tokenizer"]
         default = DEFAULT_CONFIDENCE if same_tokenizer else DEFAULT_FOREIGN_CONFIDENCE
         return LevelRecord(
@@ -88,6 +102,7 @@ class DraftSpec:
             num_draft_tokens=self.num_draft_tokens or DEFAULT_NUM_DRAFT_TOKENS,
             confidence=default if self.confidence is None else self.confidence,
             skipped=self.subject if kind == "layer-skip" else None,
+            skip=(DEFAULT_SKIP if self.skip is None else self.skip) if kind == "swift" else None,
             max_ngram=(self.max_ngram or DEFAULT_MAX_NGRAM[kind]) if kind in DEFAULT_MAX_NGRAM else None,
             min_ngram=(self.min_ngram or 1) if kind == "prompt-lookup" else None,
             num_candidates=(self.num_candidates or 8) if kind in ("token-recycling", "stand") else None,
@@ -133,7 +148,7 @@ def _parameter(text: str, part: str, allowed: tuple[str, ...]) -> tuple[str, int
             raise MxconvError(f"--draft {text}: cache is {value!r}; shared or own is required.")
         return key, value
     try:
-        number = float(value) if key == "confidence" else int(value)
+        number = float(value) if key in ("confidence", "skip") else int(value)
     except ValueError as error:
         raise MxconvError(f"--draft {text}: {key} is {value!r}; a number is required.") from error
     low, high = RANGES.get(key, (0, 1))

@@ -110,7 +110,17 @@ class TensorRecord(Record):
 
 
 Kind = Literal[
-    "target", "self-draft", "model", "layer-skip", "streaming", "prompt-lookup", "ngram", "token-recycling", "stand"
+    "target",
+    "self-draft",
+    "model",
+    "layer-skip",
+    "swift",
+    "early-exit",
+    "streaming",
+    "prompt-lookup",
+    "ngram",
+    "token-recycling",
+    "stand",
 ]
 Shared = Literal["weights", "kv_cache", "tokenizer"]
 
@@ -132,6 +142,9 @@ class LevelRecord(Record):
         default=None, description="drafting stops when the top probability falls below"
     )
     skipped: str | None = Field(default=None, description="layer-skip: the parts left out, as a3-5+m7+8")
+    skip: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="swift: the share of attention and MLP parts that is left out at most"
+    )
     sink: Count | None = Field(default=None, description="streaming: first positions that are attended to")
     window: Annotated[int, Field(ge=1, lt=2**63)] | None = Field(
         default=None, description="streaming: last positions that are attended to"

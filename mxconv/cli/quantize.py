@@ -34,7 +34,7 @@ def quantize(
         list[str] | None,
         typer.Option(
             help="A further level, outermost first: checkpoint:PATH, package:PATH, layer-skip:LAYERS, "
-            "streaming, prompt-lookup, ngram:TABLE, token-recycling or stand, each "
+            "swift, early-exit, streaming, prompt-lookup, ngram:TABLE, token-recycling or stand, each "
             "[,num_draft_tokens=N,confidence=P]. Repeatable."
         ),
     ] = None,

@@ -77,8 +77,8 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
             file = Path(spec.subject)
             read_ngram_table(file).check_tokenizer(tokenizer_sha256, str(file))
             level = DraftLevel(spec, file.stem, file.absolute().parent, (Path(file.name),))
-        elif spec.kind == "layer-skip" and type(num_layers) is int:
-            Skipped.parse(spec.subject, num_layers)
+        elif spec.kind in ("layer-skip", "swift", "early-exit") and type(num_layers) is int:
+            Skipped.at_first(spec.record(spec.kind), num_layers)
         if spec.kind in LOOK_UPS and number < len(specs) and specs[number].kind not in LOOK_UPS:
             raise MxconvError(
                 f"--draft {spec.kind}: a look-up, with {specs[number].kind} below it; only a model can use a draft. "

@@ -57,8 +57,8 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
         seen = (record.sink or 0) + (record.window or 0)
         windows = tuple(seen if window is None else min(window, seen) for window in a.windows)
         return replace(target, name=record.name, architecture=replace(a, windows=windows), acceptance_source=NOT_KNOWN)
-    if record.kind == "layer-skip":
-        skipped = Skipped.parse(record.skipped or "", a.num_layers)
+    skipped = Skipped.at_first(record, a.num_layers)  # of parts that change while decoding, the first ones
+    if skipped is not None:
         kept = replace(
             a,
             windows=tuple(window for layer, window in enumerate(a.windows) if layer not in skipped.attention),

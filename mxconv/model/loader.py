@@ -157,7 +157,7 @@ class LoadedPackage:
             weights = self._four_bits(record)
             decoder = self.matrices.decoder(self._own_config, weights, record.name)
             return LoadedLevel(self._with_a_cache(record), decoder, self.tokenizer)
-        if record.kind in ("layer-skip", "streaming"):
+        if record.kind in ("layer-skip", "swift", "early-exit", "streaming"):
             return LoadedLevel(record, self._variant(record), self.tokenizer)
         if record.kind in LOOK_UPS:
             return LoadedLevel(record, None, above, self._table(record, place, above))
@@ -189,8 +189,8 @@ class LoadedPackage:
         above = self.levels[0].record if self.levels else record
         whole = self._target if self.levels else self.matrices.decoder(self._own_config, self._sixteen_bits, "target")
         # of a run's target that is a variant itself: the parts that it lacks too, its positions unless others are named
-        texts = {each.skipped for each in (above, record) if each.skipped is not None}
-        skipped = [Skipped.parse(text, whole.config.num_hidden_layers) for text in texts]
+        at_first = (Skipped.at_first(each, whole.config.num_hidden_layers) for each in (above, record))
+        skipped = [each for each in at_first if each is not None]
         left_out = Skipped(
             frozenset().union(*(each.attention for each in skipped)), frozenset().union(*(each.mlp for each in skipped))
         )

@@ -9,10 +9,11 @@ Source:
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, groupby
 
+from mxconv.checkpoint.manifest import LevelRecord
 from mxconv.errors import ModelError
 
 NOTHING = "none"
@@ -48,6 +49,59 @@ class Skipped:
             for kind in match[1] or "am":
                 parts[kind].update(range(first, last + 1))
         return cls(frozenset(parts["a"]), frozenset(parts["m"]))
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[str, int]]) -> "Skipped":
+        """From parts: "a" or "m", and the layer."""
+        chosen = list(parts)
+        attention, mlp = (frozenset(layer for kind, layer in chosen if kind == wanted) for wanted in "am")
+        return cls(attention, mlp)
+
+    @classmethod
+    def spread(cls, num_layers: int, share: float) -> "Skipped":
+        """At most `share` of all parts, at even distances; the first and the last layer stay whole.
+
+        Raises:
+            ModelError: that is no part at all.
+        """
+        inner = range(1, num_layers - 1)
+        parts = [*(("a", layer) for layer in inner), *(("m", layer) for layer in inner)]
+        number = min(int(share * 2 * num_layers + 1e-9), len(parts))
+        if number < 1:
+            raise ModelError(
+                f"skipped layers: a share of {share:g} of the parts of {num_layers} layers is none, the first and the "
+                "last layer kept; at least one is required. Choose a greater share, or a deeper model."
+            )
+        chosen = [parts[(2 * index + 1) * len(parts) // (2 * number)] for index in range(number)]
+        return cls.of(chosen)
+
+    @classmethod
+    def behind(cls, num_kept: int, num_layers: int) -> "Skipped":
+        """All layers but the first `num_kept`.
+
+        Raises:
+            ModelError: none would be left out, or all of them.
+        """
+        if not 1 <= num_kept < num_layers:
+            raise ModelError(
+                f"skipped layers: an exit behind layer {num_kept} of {num_layers}; 1 to {num_layers - 1} are required. "
+                "Choose a deeper model."
+            )
+        layers = frozenset(range(num_kept, num_layers))
+        return cls(layers, layers)
+
+    @classmethod
+    def at_first(cls, record: LevelRecord, num_layers: int) -> "Skipped | None":
+        """What a level leaves out when it begins, of kinds that change it too; None where its kind leaves out nothing.
+
+        Raises:
+            ModelError: a model of `num_layers` does not have these parts.
+        """
+        if record.kind == "swift":
+            return cls.spread(num_layers, record.skip or 0.0)
+        if record.kind == "early-exit":
+            return cls.behind(num_layers // 2, num_layers)
+        return None if record.skipped is None else cls.parse(record.skipped, num_layers)
 
     def check(self, num_layers: int) -> None:
         """Raises ModelError where a layer is named that a model of `num_layers` does not have."""

@@ -19,6 +19,7 @@ from mxconv.speculative.stand import Stand
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.through_text import ThroughText
 from mxconv.speculative.token_recycling import TokenRecycling
+from mxconv.speculative.variant_draft import VARIANT_KINDS, VariantDraft, Variants
 
 FILLED_KINDS = frozenset({"token-recycling", "stand"})  # of tables that are filled while decoding
 
@@ -55,7 +56,8 @@ class Chain:
         confidence: of each level below the target.
 
     Raises:
-        ModelError: the target is no model, or a level that is none has a model below it.
+        ModelError: the target is no model, a level that is none has a model below it, or a draft whose parts change has
+            a cache of its own.
     """
 
     def __init__(self, levels: Sequence[LoadedLevel], paces: Sequence[Pace], confidence: Sequence[float]) -> None:
@@ -72,6 +74,11 @@ class Chain:
         self._confidence = confidence
         self._tables = {
             index: self._table(index) for index, level in enumerate(levels) if level.record.kind in FILLED_KINDS
+        }
+        self._variants = {
+            index: Variants(level, levels[0].decoder)
+            for index, level in enumerate(levels)
+            if level.record.kind in VARIANT_KINDS
         }
 
     def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance) -> Level:
@@ -111,7 +118,7 @@ class Chain:
         shares = index > 0 and loaded.shares_cache
         pace = self._paces[index] if index < len(self._paces) else FixedPace(1)
         usable = below if isinstance(pace, AdaptivePace) else below[:1]
-        return Level(
+        level = Level(
             decoder=loaded.decoder,
             session=session if shares or index == 0 else Session(KVCache(loaded.decoder.config)),
             shares_session=shares,
@@ -122,6 +129,7 @@ class Chain:
             drafts=[self._heard_by(index, index + 1 + number, draft) for number, draft in enumerate(usable)],
             pace=pace,
         )
+        return VariantDraft(level, self._variants[index]) if index in self._variants else level
 
     def _table(self, index: int) -> TokenRecycling | Stand:
         """An empty table of a level that fills its own while decoding."""

@@ -127,9 +127,9 @@ def _ranked(search: LayerSearch, parts: list[Part], generator: random.Random) ->
     shuffled = generator.sample(parts, len(parts))
     num_scored = min(len(parts), search.num_evaluations // 3)
     for part in shuffled[:num_scored]:
-        search.evaluate(_skipped([part]))
+        search.evaluate(Skipped.of([part]))
     scores = {trial.skipped: trial.score for trial in search.trail}
-    scored = sorted(shuffled[:num_scored], key=lambda part: scores[_skipped([part])], reverse=True)
+    scored = sorted(shuffled[:num_scored], key=lambda part: scores[Skipped.of([part])], reverse=True)
     return scored + shuffled[num_scored:]
 
 
@@ -137,7 +137,7 @@ def _combine(search: LayerSearch, order: list[Part]) -> None:
     """Skip ever more, in order: each number of parts, or every second, third, ... with few evaluations."""
     num_trials = min(len(order), search.num_evaluations // 3)
     for index in range(1, num_trials + 1):
-        search.evaluate(_skipped(order[: round(index * len(order) / num_trials)]))
+        search.evaluate(Skipped.of(order[: round(index * len(order) / num_trials)]))
 
 
 def _wander(search: LayerSearch, parts: list[Part], generator: random.Random) -> None:
@@ -159,10 +159,4 @@ def _neighbours(skipped: Skipped, parts: list[Part], generator: random.Random) -
     changes = [*({part} for part in parts), *({taken, given} for taken in outside for given in inside)]
     generator.shuffle(changes)
     for change in changes:
-        yield _skipped(set(inside) ^ change)
-
-
-def _skipped(parts: Iterable[Part]) -> Skipped:
-    chosen = list(parts)
-    attention, mlp = (frozenset(layer for kind, layer in chosen if kind == wanted) for wanted in "am")
-    return Skipped(attention, mlp)
+        yield Skipped.of(set(inside) ^ change)

@@ -5,6 +5,7 @@ Recursion does the rest. `step` is one speculative round; `propose` repeats it u
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
@@ -93,7 +94,10 @@ class Level:
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""
-        base = len(self.session.tokens)
+        with self._lent(context):
+            return self._drafted(context, num_tokens, floor)
+
+    def _drafted(self, context: Sequence[int], num_tokens: int, floor: float | None) -> Proposal:
         tokens: list[int] = []
         distributions: list[F64] = []
         probabilities: list[float] = []
@@ -103,31 +107,27 @@ class Level:
             probabilities.append(top_probability(logits))
             if not (probabilities[-1] >= self.confidence if floor is None else prod(probabilities) >= floor):
                 break
-        self._leave(base)
         return Proposal(tokens, distributions, probabilities)
 
     def grow(
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
         """A pass a depth over all that may go on; with a draft of its own, what it says with its runners-up."""
-        base = len(self.session.tokens)
+        with self._lent(context):
+            return self._grown(context, min(most_depth, self._most_tokens(context)), floors, floor)
 
+    def _grown(self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None) -> Proposal:
         def goes_on(chance: float, own_chance: float) -> bool:
             return own_chance >= self.confidence if floor is None else chance >= floor
 
-        most_depth = min(most_depth, self._most_tokens(context))
         if not floors or most_depth < 1:
-            proposal = Proposal([], parents=[])
-        elif self.drafts:
+            return Proposal([], parents=[])
+        if self.drafts:
             said = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
-            proposal = with_runners_up(said, len(context), self.acceptance, floors, goes_on)
-        else:
-            first = self._pass(self.session.align(context))[0]
-            proposal, kept = grow_by_passes(
-                first, len(context), self._pass, self.acceptance, most_depth, floors, goes_on
-            )
-            self.session.keep(len(context), kept)
-        self._leave(base)
+            return with_runners_up(said, len(context), self.acceptance, floors, goes_on)
+        first = self._pass(self.session.align(context))[0]
+        proposal, kept = grow_by_passes(first, len(context), self._pass, self.acceptance, most_depth, floors, goes_on)
+        self.session.keep(len(context), kept)
         return proposal
 
     def _own_tokens(self, context: Sequence[int], num_tokens: int) -> Iterator[tuple[int, F32, list[F64]]]:
@@ -151,10 +151,9 @@ class Level:
             num_logits = len(tokens) if tree is not None else 1
             return self.session.feed(self.decoder, tokens, num_logits, tree)[:, : self.vocab_size]
 
-    def _leave(self, base: int) -> None:
-        """Behind `base` lie this draft's keys and values, not the target's, in a cache that they share."""
-        if self.shares_session:
-            self.session.rewind(base)
+    def _lent(self, context: Sequence[int]) -> AbstractContextManager[None]:
+        """In a cache that they share, what a draft writes is not the target's: afterwards it is as it was."""
+        return self.session.lent(context) if self.shares_session else nullcontext()
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """A model knows what it knows."""

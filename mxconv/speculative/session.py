@@ -1,11 +1,13 @@
 """A KV cache that knows its tokens, so that rolling back to a common prefix is one comparison."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.tree import Tree
+from mxconv.speculative.borrowed import borrowed
 
 
 class Session:
@@ -24,13 +26,23 @@ class Session:
         Returns:
             The tokens of `context` that are not in the cache: at least the last, since its logits are wanted.
         """
-        length = 0
-        for ours, theirs in zip(self.tokens, context[:-1], strict=False):
-            if ours != theirs:
-                break
-            length += 1
+        length = self._num_shared(context)
         self.rewind(length)
         return list(context[length:])
+
+    @contextmanager
+    def lent(self, context: Sequence[int]) -> Iterator[None]:
+        """For a draft that writes its own keys and values behind a context; afterwards all is as it was, bit for bit.
+
+        A draft that hears the context through text may hear other tokens than the cache holds, or fewer.
+        """
+        start, tokens = self._num_shared(context), list(self.tokens)
+        try:
+            with borrowed(self.cache, start, len(tokens) - start):
+                del self.tokens[start:]
+                yield
+        finally:
+            self.tokens = tokens
 
     def feed(self, decoder: Decoder, tokens: Sequence[int], num_logits: int, tree: Tree | None = None) -> F32:
         """Evaluate tokens behind those in the cache.
@@ -52,6 +64,13 @@ class Session:
         """Of the rows behind the first `start` tokens, keep those of one path and forget the others."""
         self.cache.keep(start, rows)
         self.tokens[start:] = [self.tokens[start + row] for row in rows]
+
+    def _num_shared(self, context: Sequence[int]) -> int:
+        """Tokens of the longest prefix shared with `context`, its last token left out."""
+        pairs = enumerate(zip(self.tokens, context[:-1], strict=False))
+        return next(
+            (place for place, (ours, theirs) in pairs if ours != theirs), min(len(self.tokens), len(context) - 1)
+        )
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""

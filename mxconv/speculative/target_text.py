@@ -1,12 +1,12 @@
 """A text that the target wrote: how well a draft on the same KV cache would have done, without the target's work."""
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.sampling import greedy
+from mxconv.speculative.borrowed import borrowed
 
 
 @dataclass(frozen=True)
@@ -89,23 +89,9 @@ class TargetText:
 
     def _agreed(self, decoder: Decoder, position: int, count: int) -> int:
         """How many of the `count` tokens from `position` on the draft would say, up to the first that it would not."""
-        with self._borrowed(position - 1, count) as cache:
+        with borrowed(self.cache, position - 1, count) as cache:
             choices = greedy(decoder.forward(self.tokens[position - 1 : position - 1 + count], cache))
         agreed = 0
         while agreed < count and choices[agreed] == self.tokens[position + agreed]:
             agreed += 1
         return agreed
-
-    @contextmanager
-    def _borrowed(self, start: int, count: int) -> Iterator[KVCache]:
-        """The cache cut to `start` positions, for a pass over `count` tokens; afterwards it is as it was."""
-        length = self.cache.length
-        kept = [array[:, :, start : start + count].copy() for array in self.cache.arrays]
-        self.cache.truncate(start)
-        try:
-            yield self.cache
-        finally:
-            for array, own in zip(self.cache.arrays, kept, strict=True):
-                array[:, :, start : start + count] = own
-            self.cache.truncate(start)
-            self.cache.advance(length - start)

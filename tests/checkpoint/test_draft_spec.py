@@ -13,6 +13,9 @@ from mxconv.errors import MxconvError
         ("package:C:/x,num_draft_tokens=3,confidence=0.25", DraftSpec("package", "C:/x", 3, 0.25)),
         ("layer-skip:a3-5+m7+8", DraftSpec("layer-skip", "a3-5+m7+8")),
         ("layer-skip:1,cache=own,confidence=1", DraftSpec("layer-skip", "1", confidence=1.0, cache="own")),
+        ("swift", DraftSpec("swift")),
+        ("swift:skip=0.3,num_draft_tokens=4", DraftSpec("swift", "", 4, skip=0.3)),
+        ("early-exit,confidence=0.5", DraftSpec("early-exit", confidence=0.5)),
         ("streaming", DraftSpec("streaming")),
         ("streaming:sink=0,window=1,cache=own", DraftSpec("streaming", cache="own", sink=0, window=1)),
         ("prompt-lookup", DraftSpec("prompt-lookup")),
@@ -30,8 +33,8 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, spec: Draf
 
 
 KINDS = (
-    "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, streaming, prompt-lookup, ngram:TABLE, "
-    "token-recycling, stand is required."
+    "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, swift, early-exit, streaming, "
+    "prompt-lookup, ngram:TABLE, token-recycling, stand is required."
 )
 COMMON = "num_draft_tokens, confidence"
 
@@ -76,6 +79,11 @@ COMMON = "num_draft_tokens, confidence"
         ("prompt-lookup:min_ngram=0", "min_ngram is 0; 1 to 64 is required."),
         ("token-recycling:num_candidates=65", "num_candidates is 65; 1 to 64 is required."),
         ("streaming:window=0", "window is 0; 1 to 2147483648 is required."),
+        ("swift:cache=own", f"parameter 'cache'; one of {COMMON}, skip is required."),
+        ("swift:skip=1.1", "skip is 1.1; 0 to 1 is required."),
+        ("swift:skip=half", "skip is 'half'; a number is required."),
+        ("early-exit:3", f"parameter '3'; one of {COMMON} is required."),
+        ("early-exit:skip=0.5", f"parameter 'skip'; one of {COMMON} is required."),
         ("streaming:sink=-1", "sink is -1; 0 to 2147483648 is required."),
     ],
 )
@@ -99,6 +107,9 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
     [
         ("layer-skip:a1", {"skipped": "a1"}, ["weights", "kv_cache", "tokenizer"]),
         ("layer-skip:a1,cache=own", {"skipped": "a1"}, ["weights", "tokenizer"]),
+        ("swift", {"skip": 0.45}, ["weights", "kv_cache", "tokenizer"]),
+        ("swift:skip=0.3", {"skip": 0.3}, ["weights", "kv_cache", "tokenizer"]),
+        ("early-exit", {}, ["weights", "kv_cache", "tokenizer"]),
         ("streaming", {"sink": 4, "window": 252}, ["weights", "kv_cache", "tokenizer"]),
         ("streaming:sink=0,window=9,cache=own", {"sink": 0, "window": 9}, ["weights", "tokenizer"]),
         ("prompt-lookup", {"max_ngram": 3, "min_ngram": 1}, ["tokenizer"]),
@@ -115,6 +126,6 @@ def test_a_record_holds_what_its_kind_needs_and_nothing_else(
 ) -> None:
     found = parse_draft(text).record("name").model_dump()
     assert found["shares"] == shares
-    every = ("skipped", "sink", "window", "max_ngram", "min_ngram", "num_candidates")
+    every = ("skipped", "skip", "sink", "window", "max_ngram", "min_ngram", "num_candidates")
     assert {key: found[key] for key in every if found[key] is not None} == members
     assert (found["name"], found["codec"], found["files"], found["path"]) == ("name", None, [], None)

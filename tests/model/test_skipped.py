@@ -1,11 +1,14 @@
 """The notation of skipped parts."""
 
+import math
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.errors import ModelError
 from mxconv.model.skipped import Skipped
 
@@ -72,3 +75,42 @@ def test_sets_that_were_not_parsed_are_checked_alike() -> None:
     for wrong, layer in ((skipped([3], [12]), 12), (skipped([-1], []), -1)):
         with pytest.raises(ModelError, match=rf"layer {layer}; layers of the model, 0 to 11, are required"):
             wrong.check(NUM_LAYERS)
+
+
+@pytest.mark.parametrize("num_layers", [3, 4, 5, 6, 12, 33])
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.45, 1.0])
+def test_parts_at_even_distances(num_layers: int, share: float) -> None:
+    skipped = Skipped.spread(num_layers, share)
+    inner = range(1, num_layers - 1)
+    assert len(skipped) == min(math.floor(share * 2 * num_layers + 1e-9), 2 * len(inner))
+    assert abs(len(skipped.attention) - len(skipped.mlp)) <= 1
+    for layers in (skipped.attention, skipped.mlp):
+        assert layers <= set(inner)
+        bounds = [0, *sorted(layers), num_layers - 1]
+        gaps = [after - before for before, after in pairwise(bounds)]
+        assert max(gaps) <= 2 * (len(inner) / max(len(layers), 1)) + 1
+
+
+@pytest.mark.parametrize(("num_layers", "share"), [(2, 1.0), (1, 0.5), (5, 0.09), (9, 0.0)])
+def test_a_share_that_is_no_part_is_refused(num_layers: int, share: float) -> None:
+    message = (
+        f"^skipped layers: a share of {share:g} of the parts of {num_layers} layers is none, the first and the last"
+    )
+    with pytest.raises(ModelError, match=message):
+        Skipped.spread(num_layers, share)
+
+
+def test_an_exit_leaves_out_all_layers_behind_it() -> None:
+    assert str(Skipped.behind(2, 5)) == "2-4"
+    assert str(Skipped.behind(4, 5)) == "4"
+    for num_kept, num_layers in ((0, 5), (5, 5), (1, 1)):
+        with pytest.raises(
+            ModelError, match=rf"^skipped layers: an exit behind layer {num_kept} of {num_layers}; 1 to "
+        ):
+            Skipped.behind(num_kept, num_layers)
+
+
+def test_what_levels_leave_out_at_first() -> None:
+    specs = {"layer-skip:a1+m2": "a1+m2", "swift:skip=0.2": "2", "early-exit": "2-4", "streaming": "None"}
+    for text, expected in specs.items():
+        assert str(Skipped.at_first(parse_draft(text).record("x"), 5)) == expected

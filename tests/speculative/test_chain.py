@@ -115,6 +115,8 @@ MIXED = [
     ["mxfp4", "layer-skip", "noisy", "ngram"],
     ["streaming", "mxfp4", "padded", "token-recycling"],
     ["layer-skip", "mxfp4", "renumbered", "token-recycling"],
+    ["renumbered", "layer-skip"],  # hears other tokens than those of the cache that it shares
+    ["mxfp4", "renumbered", "layer-skip"],
 ]
 
 

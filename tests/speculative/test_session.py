@@ -76,3 +76,38 @@ def test_rewinding_further_than_there_are_tokens_is_refused() -> None:
     with pytest.raises(ModelError, match=r"^KV cache: truncation to 3 positions; 0 to 2 are there\."):
         ours.rewind(3)
     assert np.array_equal(ours.tokens, [1, 2])
+
+
+@given(
+    st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12),
+    st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    st.integers(0, 12),
+    st.integers(1, 80),
+)
+@settings(max_examples=40, deadline=None)
+def test_what_was_lent_comes_back_as_it_was(held: list[int], other: list[int], shared: int, num_more: int) -> None:
+    """Whatever a draft heard, and however much it wrote: longer than the cache had room for, or shorter than it was."""
+    decoder = target_level(max_position_embeddings=200).decoder
+    made = Session(KVCache(decoder.config, 16))
+    made.feed(decoder, held, 1)
+    before = [array[:, :, : len(held)].copy() for array in made.cache.arrays]
+    context = [*held[:shared], *other]
+    with made.lent(context):
+        made.feed(decoder, made.align(context), 1)
+        for token in range(num_more):
+            made.feed(decoder, [token % VOCAB_SIZE], 1)
+    assert made.tokens == held
+    assert made.cache.length == len(held)
+    for array, kept in zip(made.cache.arrays, before, strict=True):
+        np.testing.assert_array_equal(array[:, :, : len(held)], kept)
+
+
+def test_what_was_lent_comes_back_after_an_error() -> None:
+    made = session([1, 2, 3, 4])
+    before = [array[:, :, :4].copy() for array in made.cache.arrays]
+    with pytest.raises(KeyboardInterrupt), made.lent([1, 7, 7]):
+        made.feed(DECODER, made.align([1, 7, 7]), 1)
+        raise KeyboardInterrupt
+    assert (made.tokens, made.cache.length) == ([1, 2, 3, 4], 4)
+    for array, kept in zip(made.cache.arrays, before, strict=True):
+        np.testing.assert_array_equal(array[:, :, :4], kept)

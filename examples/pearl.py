@@ -1,0 +1,116 @@
+"""Drafting ahead while the target verifies (PEARL), on two threads, against the same two models in turn.
+
+    python examples/pearl.py TARGET_PACKAGE DRAFT_PACKAGE PROMPTS.jsonl [NUM_PROMPTS] [LENGTH] [--in-turn-threads N]
+
+Each model has an engine of its own with one thread, and a pass releases the interpreter, so that both run at once: the
+target verifies what was proposed, the draft meanwhile goes on as if all of it stood. Where it did and the target's next
+token is the first that was drafted ahead, the rest of that is the next proposal; otherwise it is thrown away. Both must
+write the target's own greedy text. The last line is one JSON object.
+
+Source:
+    PEARL: Parallel Speculative Decoding with Adaptive Draft Length, arXiv 2408.11850 (pre-verify and post-verify; the
+    length here is fixed).
+"""
+
+import argparse
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mxconv.model.cache import KVCache
+from mxconv.model.decoder import Decoder
+from mxconv.model.loader import LoadedPackage
+from mxconv.model.sampling import greedy
+from mxconv.speculative.prompts import read_prompts
+from mxconv.speculative.session import Session
+
+MAX_NEW_TOKENS = 64
+
+
+@dataclass
+class Counts:
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+
+
+class Model:
+    """A decoder and its cache."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder, self.session = decoder, Session(KVCache(decoder.config))
+
+    def write(self, context: list[int], count: int) -> list[int]:
+        """The next `count` tokens, one pass each."""
+        tokens: list[int] = []
+        for _ in range(count):
+            text = [*context, *tokens]
+            tokens.append(int(greedy(self.session.feed(self.decoder, self.session.align(text), 1))[0]))
+        return tokens
+
+    def judge(self, context: list[int], proposed: list[int]) -> list[int]:
+        """Its own tokens in one pass: as many of the proposed ones as stand, and one more."""
+        missing = self.session.align(context)
+        choices = greedy(self.session.feed(self.decoder, [*missing, *proposed], len(proposed) + 1)).tolist()
+        stands = 0
+        while stands < len(proposed) and proposed[stands] == choices[stands]:
+            stands += 1
+        return [int(token) for token in choices[: stands + 1]]
+
+
+def decode(target: Model, draft: Model, prompt: list[int], length: int, ahead: bool, counts: Counts) -> list[int]:
+    """Greedy text of MAX_NEW_TOKENS tokens."""
+    text: list[int] = list(prompt)
+    pending: list[int] = []
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(1) as other:
+        while len(text) < len(prompt) + MAX_NEW_TOKENS:
+            if ahead:  # what may follow the pending tokens: one that the target is about to say, and a next proposal
+                drafting = other.submit(draft.write, [*text, *pending], length + 1)
+            else:
+                pending = draft.write(text, length)
+            told = target.judge(text, pending)
+            counts.rounds += 1
+            counts.accepted += len(told) - 1
+            all_stand = len(told) == len(pending) + 1
+            text += told
+            counts.drafted += length + ahead
+            if ahead:
+                begun = drafting.result()
+                pending = begun[1:] if all_stand and begun[0] == told[-1] else []
+    counts.seconds += time.perf_counter() - begin
+    counts.tokens += MAX_NEW_TOKENS
+    return text[: len(prompt) + MAX_NEW_TOKENS]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("packages", nargs=2, type=Path)
+    parser.add_argument("prompts", type=Path)
+    parser.add_argument("num_prompts", nargs="?", type=int, default=10)
+    parser.add_argument("length", nargs="?", type=int, default=4)
+    parser.add_argument("--in-turn-threads", type=int, default=None, help="of both models in turn; all by default")
+    given = parser.parse_args()
+    found, texts = {}, {}
+    for name, threads in (("in turn", given.in_turn_threads), ("ahead", 1)):
+        loaded = [LoadedPackage(package, ["target"], num_threads=threads) for package in given.packages]
+        decoders = [package.levels[0].decoder for package in loaded]
+        prompts = [loaded[0].tokenizer.encode(text) for text in read_prompts(given.prompts)[: given.num_prompts]]
+        counts, texts[name] = Counts(), []
+        for prompt in prompts:
+            models = [Model(decoder) for decoder in decoders if decoder is not None]
+            texts[name].append(decode(models[0], models[1], prompt, given.length, name == "ahead", counts))
+        plain = [[*p, *Model(decoders[0]).write(p, MAX_NEW_TOKENS)] for p in prompts if decoders[0] is not None]
+        assert texts[name] == plain, f"{name}: the text is not the target's own"
+        found[name] = asdict(counts)
+        for package in loaded:
+            package.close()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
