@@ -77,9 +77,11 @@ class AdaptivePace:
         self.max_tokens = max_tokens
         self.most_nodes = most_nodes
         self._sets_floors = sets_floors
-        self._known: list[tuple[int, DraftEstimate]] = [(draft, DraftEstimate()) for draft in range(num_drafts)]
-        self._known += [(draft, TreeEstimate(by_depth=is_model)) for draft, is_model in sorted(growers.items())]
-        self._pass = PassEstimate()  # of chains
+        self._known: list[tuple[int, DraftEstimate]] = [
+            (draft, TreeEstimate(by_depth=growers[draft]) if draft in growers else DraftEstimate())
+            for draft in range(num_drafts)
+        ]
+        self._pass = PassEstimate()
         self._prices = RowPrices()
         self._credit = FIRST_CREDIT  # rounds of plain decoding
 
@@ -94,7 +96,7 @@ class AdaptivePace:
             if not options:
                 continue
             if not known.seconds.weight:
-                return options[0].choice
+                return self._with_floor(options[0], best)
             own = _best(options, ENOUGH if known.heeds_floors else 1.0)
             of_each.append(own)
             best = max(best, own, key=_rate)
@@ -112,16 +114,24 @@ class AdaptivePace:
         """The choice, to end where a further token is not worth its price at the rate of the best option."""
         known, choice = option.known, option.choice
         if isinstance(known, TreeEstimate):
-            rows = [self._prices.seconds(1 + nodes) for nodes in range(len(choice.floors) + 1)]
-            each = self._each(choice.draft, known)
-            node = 0.0 if known.by_depth else each
-            prices = [(wider - narrower + node) * best.rate for narrower, wider in pairwise(rows)]
-            floor = DOUBTFUL * each * best.rate / known.trust if known.by_depth and self._sets_floors else None
-            return replace(choice, floors=known.floors(prices), floor=floor)
+            return self._with_floors(known, choice, best.rate)
         if not self._sets_floors or not choice.num_tokens:
             return choice
         _, further = self._pass.line()
         return replace(choice, floor=known.floor(DOUBTFUL * (known.seconds.value + further) * best.rate))
+
+    def _with_floors(self, known: TreeEstimate, choice: Choice, rate: float) -> Choice:
+        """The tree without nodes that are not worth a row, and a model's without depths that are not worth a pass."""
+        rows = [self._prices.seconds(1 + nodes) for nodes in range(len(choice.floors) + 1)]
+        each = self._each(known)
+        node = 0.0 if known.by_depth else each
+        prices = [(wider - narrower + node) * rate for narrower, wider in pairwise(rows)]
+        floor = None
+        if known.by_depth and self._sets_floors:
+            count = max(min(round(known.nodes.value), len(prices)), 1)
+            rows_of_a_depth = sum(prices[:count]) / max(known.depth.value, 1.0)
+            floor = DOUBTFUL * (each * rate + rows_of_a_depth) / known.trust
+        return replace(choice, floors=known.floors(prices), floor=floor)
 
     def _is_due(self, trial: _Option, best: _Option) -> bool:
         """Whether a draft that is not the best has waited long enough for what trying it costs."""
@@ -139,10 +149,7 @@ class AdaptivePace:
         if isinstance(known, TreeEstimate):
             yield from self._tree(draft, known, limit)
             return
-        each = known.seconds.value
-        if not known.seconds.weight:
-            first = UNKNOWN_COST * plain if known.first_seconds is None else known.first_seconds
-            each = min(first, MOST_FIRST_COST * plain)
+        each = self._each(known)
         for asked, proposed, accepted in known.expected(min(limit, self.max_tokens)):
             seconds = max(proposed, 1.0) * each + plain + further * proposed
             tokens = 1 + accepted
@@ -152,7 +159,7 @@ class AdaptivePace:
 
     def _tree(self, draft: int, known: TreeEstimate, limit: int) -> Iterator[_Option]:
         """The tree that prices and what there is to lose allow, expected to be what trees were so far."""
-        plain, each = self._prices.seconds(1), self._each(draft, known)
+        plain, each = self._prices.seconds(1), self._each(known)
         most = self._credit * plain
         depth = min(limit, self.max_tokens)
         if known.by_depth and each:
@@ -168,20 +175,21 @@ class AdaptivePace:
         accepted = min(known.accepted.value, limit)
         yield _Option(known, Choice(draft, depth, floors=[0.0] * num_nodes), 1 + accepted, plain + loss, loss)
 
-    def _each(self, draft: int, known: TreeEstimate) -> float:
-        """Seconds of a node, or of a model's depth: until its trees were seen, of a token of its chains."""
-        if known.was_asked:
+    def _each(self, known: DraftEstimate) -> float:
+        """Seconds of what a draft says at a time: a token, a node, or a model's depth of a tree."""
+        if known.seconds.weight:
             return known.seconds.value
-        if not known.by_depth:
+        if isinstance(known, TreeEstimate) and not known.by_depth:
             return 0.0
-        return next(chain.seconds.value for number, chain in self._known if number == draft)
+        plain, _ = self._pass.line()
+        first = UNKNOWN_COST * plain if known.first_seconds is None else known.first_seconds
+        return min(first, MOST_FIRST_COST * plain)
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         num_missed = outcome.num_evaluated - 1 - outcome.num_proposed
         if num_missed <= FEW_BEHIND:  # not a prompt
             self._prices.add(outcome.num_evaluated, outcome.level_seconds)
-            if not choice.floors:
-                self._pass.add(outcome.num_evaluated, outcome.level_seconds)
+            self._pass.add(outcome.num_evaluated, outcome.level_seconds)
         if self._pass.plain.weight:
             self._book(choice, outcome, num_missed <= FEW_BEHIND)
         for draft, known in self._known:

@@ -2,18 +2,24 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from mxconv.speculative.estimates import NARROW_SLOPE, RunningMean
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # up to which passes are taken together
 
+Point = tuple[int, float]  # rows, seconds
+
 
 @dataclass
 class RowPrices:
-    """Running means of a pass's seconds, by width."""
+    """Running means of a pass's seconds, by width.
+
+    A further row costs no less than the one before it. A width whose mean says otherwise was measured while the machine
+    was slow, and is not believed: prices follow the greatest convex curve that lies above no mean.
+    """
 
     seconds_of: dict[int, RunningMean] = field(default_factory=lambda: {width: RunningMean() for width in WIDTHS})
+    _curve: list[Point] = field(default_factory=list)
 
     def add(self, num_rows: int, seconds: float) -> None:
         """A pass over so many rows; wider ones than 64 say nothing here."""
@@ -21,20 +27,34 @@ class RowPrices:
             mean = self.seconds_of[WIDTHS[bisect_left(WIDTHS, num_rows)]]
             mean.fade()
             mean.add_seconds(seconds)
+            self._curve = _convex([(width, mean.value) for width, mean in self.seconds_of.items() if mean.weight])
 
     def seconds(self, num_rows: int) -> float:
-        """A pass, from those that were seen: lines between them, and beyond the widest one its slope goes on."""
-        points: list[tuple[int, float]] = []
-        for width, mean in self.seconds_of.items():
-            if mean.weight:  # a wider pass takes no less: what says otherwise is noise
-                points.append((width, max(mean.value, points[-1][1] if points else 0.0)))
-        if not points:
+        """A pass, from those that were seen: on the curve, and beyond the widest one on as it goes or as rows go."""
+        if not self._curve:
             return 0.0
-        first = points[0][1] * NARROW_SLOPE
-        slopes = [(high - low) / (wide - narrow) for (narrow, low), (wide, high) in pairwise(points)]
-        place = bisect_left([width for width, _ in points], num_rows)
+        place = bisect_left([width for width, _ in self._curve], num_rows)
         if place == 0:
-            return points[0][1]
-        width, known = points[place - 1]
-        slope = slopes[place - 1] if place <= len(slopes) else max([first, *slopes])
+            return self._curve[0][1]
+        (width, known), *following = self._curve[place - 1 : place + 1]
+        if following:
+            slope = _slope((width, known), following[0])
+        else:
+            last = _slope(*self._curve[-2:]) if len(self._curve) > 1 else 0.0
+            slope = max(last, NARROW_SLOPE * self._curve[0][1])
         return known + slope * (num_rows - width)
+
+
+def _convex(points: list[Point]) -> list[Point]:
+    """Those of the points that the curve runs through, which falls nowhere."""
+    lowest = min(seconds for _, seconds in points)
+    curve = [(points[0][0], min(points[0][1], lowest))]
+    for point in points[1:]:
+        while len(curve) > 1 and _slope(curve[-2], curve[-1]) >= _slope(curve[-1], point):
+            curve.pop()
+        curve.append(point)
+    return curve
+
+
+def _slope(first: Point, second: Point) -> float:
+    return (second[1] - first[1]) / (second[0] - first[0])
