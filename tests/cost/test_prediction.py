@@ -114,6 +114,16 @@ def test_a_trace_of_another_package_is_an_error(levels: list[CostLevel]) -> None
         predict(MACHINE, levels, trace, HERE)
 
 
+def test_a_draft_that_chooses_its_layers_is_priced_as_it_begins(package: Path) -> None:
+    specs = [DraftSpec("early-exit"), DraftSpec("layer-skip", "1")]
+    with Package(package) as opened:
+        target = opened.manifest.levels[0]
+        drafts = [spec.record("draft") for spec in specs]
+        opened.manifest = opened.manifest.model_copy(update={"levels": [target, *drafts]})
+        _, early_exit, same = package_levels(opened)
+    assert early_exit == same
+
+
 def test_drafts_made_of_the_target_read_what_they_use_of_it_and_look_ups_read_nothing(package: Path) -> None:
     specs = [
         DraftSpec("layer-skip", "a0+1"),

@@ -405,6 +405,11 @@ def test_a_cache_of_its_own_is_refused() -> None:
         ModelError, match=r"^level draft: swift with a cache of its own; its layers change, so it must read"
     ):
         Hierarchy([target, LoadedLevel(own, draft.decoder)])
+    pytest.importorskip("torch")
+    from mxconv.interop.transformers.chain import DraftLevels
+
+    with pytest.raises(ModelError, match=r"swift with a cache of its own"):  # nobody can share torch's
+        DraftLevels([target, draft])
 
 
 def test_a_model_with_nothing_to_leave_out_is_refused(tmp_path: Path) -> None:
