@@ -33,6 +33,7 @@ from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.model.skipped import Skipped
 from mxconv.model.weights import Weights
 from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
+from mxconv.speculative.draft import Proposal
 from mxconv.speculative.draft_price import DraftPrice, speedup
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
@@ -306,7 +307,7 @@ def test_proposing_and_studying_leave_the_shared_session_as_it_was(kind: str, ac
     draft = VariantDraft(level, variants)
     draft.propose([*PROMPT, 1], 1)  # it learns where the prompt ends
     for _ in range(6):
-        draft.observe([], np.zeros((0, VOCAB_SIZE), np.float32))
+        draft.observe([1], Proposal([]), np.zeros((1, VOCAB_SIZE), np.float32))
         assert 1 <= len(draft.propose([*text, 3], 5).tokens) <= 5
         assert session.tokens == text
         assert session.cache.length == len(text)
