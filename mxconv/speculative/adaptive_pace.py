@@ -9,9 +9,9 @@ Within a proposal it is the draft that knows best when to stop: a further token 
 and it will stand is worth its price. How its probabilities turn into that chance is learned too, and so a draft is
 told how improbable its proposal may become, which takes the place of a confidence threshold.
 
-A draft that grows trees is known twice, by its chains and by its trees. The rule is one: a node is added while the
-chance that its path stands is worth the price of a row, and a model goes a depth further while the chances of all its
-nodes there are worth a pass.
+A draft that grows trees is asked for a tree. A node is added while the chance that its path stands is worth the price
+of a row, and a model goes a depth further while the chances of all its nodes there are worth a pass; where siblings are
+not worth their rows, the tree is a chain.
 
 Whatever it takes it must afford. It keeps an account in rounds of plain decoding: what drafts gain or lose is booked
 there, and a round may lose no more than there is. A little is there from the start, and a small share of all rounds
@@ -77,8 +77,8 @@ class AdaptivePace:
         self.max_tokens = max_tokens
         self.most_nodes = most_nodes
         self._sets_floors = sets_floors
-        self._known: list[tuple[int, DraftEstimate]] = [
-            (draft, TreeEstimate(by_depth=growers[draft]) if draft in growers else DraftEstimate())
+        self._known = [
+            TreeEstimate(by_depth=growers[draft]) if draft in growers else DraftEstimate()
             for draft in range(num_drafts)
         ]
         self._pass = PassEstimate()
@@ -91,7 +91,7 @@ class AdaptivePace:
         plain, _ = self._pass.line()
         best = _Option(DraftEstimate(), PLAIN, 1.0, plain, 0.0)
         of_each = []  # the best option of each draft
-        for draft, known in self._known:
+        for draft, known in enumerate(self._known):
             options = self._affordable(draft, known, limit)
             if not options:
                 continue
@@ -165,15 +165,17 @@ class AdaptivePace:
         if known.by_depth and each:
             depth = min(depth, int((most - known.catch_up_seconds) / each))
         rows = [self._prices.seconds(1 + nodes) - plain for nodes in range(1, self.most_nodes + 1)]
-        drafting = known.catch_up_seconds + min(known.depth.value, depth) * each if known.by_depth else 0.0
-        losses = [row + drafting + (0.0 if known.by_depth else nodes * each) for nodes, row in enumerate(rows, 1)]
-        num_nodes = sum(loss <= most for loss in losses)
+        depths = min(known.depth.value, depth) * each if known.by_depth else 0.0
+        losses = [row + depths + (0.0 if known.by_depth else nodes * each) for nodes, row in enumerate(rows, 1)]
+        num_nodes = sum(loss + known.catch_up_seconds <= most for loss in losses)
         num_nodes = num_nodes if known.was_asked else min(num_nodes, FIRST_NODES)
         if num_nodes < 1 or depth < 1:
             return
         loss = losses[max(min(round(known.nodes.value), num_nodes), 1) - 1]
-        accepted = min(known.accepted.value, limit)
-        yield _Option(known, Choice(draft, depth, floors=[0.0] * num_nodes), 1 + accepted, plain + loss, loss)
+        tokens = 1 + min(known.accepted.value, limit)
+        seconds = plain + loss + known.catch_up_seconds * min(tokens / limit, 1.0)
+        choice = Choice(draft, depth, floors=[0.0] * num_nodes)
+        yield _Option(known, choice, tokens, seconds, loss + known.catch_up_seconds)
 
     def _each(self, known: DraftEstimate) -> float:
         """Seconds of what a draft says at a time: a token, a node, or a model's depth of a tree."""
@@ -192,30 +194,19 @@ class AdaptivePace:
             self._pass.add(outcome.num_evaluated, outcome.level_seconds)
         if self._pass.plain.weight:
             self._book(choice, outcome, num_missed <= FEW_BEHIND)
-        for draft, known in self._known:
+        for draft, known in enumerate(self._known):
             known.fade()
-            if choice.num_tokens and known is self._asked(choice):
+            if choice.num_tokens and draft == choice.draft:
                 known.learn(choice.num_tokens, outcome)
             else:
                 known.miss(outcome)
-                if choice.num_tokens and draft == choice.draft:  # asked for the other thing, it missed nothing
-                    known.num_behind = 0
-
-    def _asked(self, choice: Choice) -> DraftEstimate:
-        """What is known of the draft as it was asked."""
-        is_tree = len(choice.floors) > 0
-        return next(
-            known
-            for draft, known in self._known
-            if draft == choice.draft and isinstance(known, TreeEstimate) == is_tree
-        )
 
     def _book(self, choice: Choice, outcome: Outcome, is_measured: bool) -> None:
         plain, further = self._pass.line()
         num_tokens = 1 + outcome.num_accepted
         self._credit += SHARE_TO_RISK * num_tokens
         if choice.num_tokens:
-            known = self._asked(choice)
+            known = self._known[choice.draft]
             level_seconds = plain + further * outcome.num_proposed
             if choice.floors:
                 level_seconds = self._prices.seconds(1 + outcome.num_proposed)
@@ -223,8 +214,7 @@ class AdaptivePace:
             speed = level_seconds / outcome.level_seconds if is_measured else 1.0
             draft_seconds = outcome.draft_seconds * speed
             if known.seconds.weight:
-                units = known.units(outcome)
-                usual = units * known.seconds.value + known.catch_up_seconds
+                usual = known.units(outcome) * known.seconds.value + known.catch_up_seconds
                 draft_seconds = min(draft_seconds, MOST_UNUSUAL * usual)
             loss = (draft_seconds + level_seconds) / plain - num_tokens
             self._credit -= loss if known.was_asked else min(loss, MOST_FIRST_LOSS)

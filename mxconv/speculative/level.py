@@ -76,21 +76,27 @@ class Level:
         proposal = self._proposal(context, choice) if choice.num_tokens else Proposal([])
         proposed = time.perf_counter()
         step, num_evaluated = self._verify(context, proposal)
+        seconds = proposed - begin, time.perf_counter() - proposed
         if self.drafts:
-            num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
-            if choice.num_tokens:
-                draft = self.drafts[choice.draft]
-                if isinstance(draft, Merged) and proposal.parents is not None:
-                    draft.count(choice.num_tokens, proposal, step.tokens[:num_accepted])
-                else:
-                    draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
-            seconds = proposed - begin, time.perf_counter() - proposed
-            outcome = Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances, proposal.depth)
-            self.pace.learn(choice, outcome)
+            self._account(choice, proposal, step, num_evaluated, seconds)
         if self.statistics.trees is not None:
             name = _name(self.drafts[choice.draft], proposal) if choice.num_tokens else None
             self.statistics.trees.append(RoundTree.of(name, proposal, step.tokens))
         return step
+
+    def _account(
+        self, choice: Choice, proposal: Proposal, step: Step, num_evaluated: int, seconds: tuple[float, float]
+    ) -> None:
+        """Tell the draft that was asked, and pace, what became of a round; the draft's seconds and this level's."""
+        num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
+        if choice.num_tokens:
+            draft = self.drafts[choice.draft]
+            if isinstance(draft, Merged) and proposal.parents is not None:
+                draft.count(choice.num_tokens, proposal, step.tokens[:num_accepted])
+            else:
+                draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
+        outcome = Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances, proposal.depth)
+        self.pace.learn(choice, outcome)
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""

@@ -12,7 +12,9 @@ struct Bf16Panel {
     static const Element* panel(const Activations& a, int64_t token) { return bf16_panel(a, token); }
     static Weights widen(__m512i patterns) { return bf16_weights(patterns); }
     static Bf16Row broadcast(const Element* x) { return bf16_row(x); }
-    static void add(const Weights& weights, const Bf16Row& row, __m512 sum[1]) { sum[0] = add_row(sum[0], weights, row); }
+    static void add(const Weights& weights, const Bf16Row& row, __m512 sum[1]) {
+        sum[0] = add_row(sum[0], weights, row);
+    }
     static void total(const float* sums, float* out) { bf16_sum(sums, out); }
 };
 

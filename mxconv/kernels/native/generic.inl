@@ -152,7 +152,8 @@ void prepare(const float* x, int64_t token, int64_t first, int64_t count, int fo
             for (int64_t i = 0; i < kBlock; ++i) rounded[i] = round_to_bf16(values[i]);
 #if defined(__AVX512F__) && !defined(__AVX512BF16__)
             float* to = a.split + lane.panel * a.padded + begin * w + lane.index * 8;
-            for (int64_t i = 0; i < kBlock; ++i) to[i / 8 * 8 * w + (i % 2 == 0 ? 4 : 0) + i % 8 / 2] = bf16_value(rounded[i]);
+            for (int64_t i = 0; i < kBlock; ++i)
+                to[i / 8 * 8 * w + (i % 2 == 0 ? 4 : 0) + i % 8 / 2] = bf16_value(rounded[i]);
 #else
             uint16_t* to = a.bf16 + lane.panel * a.padded + begin * w + lane.index * 8;
             for (int64_t i = 0; i < kBlock; i += 8) std::memcpy(to + i * w, rounded + i, 8 * sizeof(uint16_t));

@@ -71,7 +71,7 @@ struct Activations {
     int64_t padded;    // columns, rounded up to 32
     float* values;     // kFloat
     uint16_t* bf16;    // kRoundedBf16: nearest even
-    float* split;      // kRoundedBf16, where BF16 has no arithmetic of its own: the same numbers, odd columns before even ones
+    float* split;      // kRoundedBf16 without BF16 arithmetic: the same, of eight columns the odd ones first
     int8_t* codes;     // kInt8: see formats/vnni8.md
     float* scales;     // kInt8
     int32_t* offsets;  // kInt8: what integer sums start from: -128 times the sum of the block's codes, and kOffsetBase
