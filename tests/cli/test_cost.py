@@ -65,6 +65,7 @@ def test_a_package_and_its_trace_give_prediction_beside_measurement(
     for name, levels in (("greedy", "target"), ("all", "target,mxfp4,small")):
         trace = tmp_path / f"{name}.jsonl"
         arguments = ("--prompt", "Once", "--max-new-tokens", 24, "--levels", levels, "--kernel", "numpy")
+        arguments += () if name == "greedy" else ("--num-draft-tokens", 8)
         assert run("generate", package, *arguments, "--trace", trace).exit_code == 0
     traces = ("--trace", tmp_path / "greedy.jsonl", "--trace", tmp_path / "all.jsonl")
     outcome = run("cost", package, *traces, "--hardware", "core-ultra-9-285k", "--context", 20, "--json")

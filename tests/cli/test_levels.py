@@ -81,7 +81,7 @@ def test_bench_decode_measures_any_target(
     outcome = run(*arguments, *FOUR_BITS, "--sweep", "--plot", tmp_path / "pictures", "--json")
     assert outcome.exit_code == 0, outcome.stderr
     assert outcome.json["target"] == outcome.json["sweep"]["target"] == "mxfp4"
-    assert [row["strategy"] for row in outcome.json["results"]] == ["greedy", "small", "auto"]
+    assert [row["strategy"] for row in outcome.json["results"]] == ["greedy", "small", "small (trees)", "auto"]
     assert all(row["identical_to_greedy"] and row["levels"][0] == "mxfp4" for row in outcome.json["results"])
     assert "greedy: plain decoding of mxfp4" in outcome.stderr
     assert "small below mxfp4" in outcome.stderr
