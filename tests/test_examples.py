@@ -90,12 +90,12 @@ def test_the_random_model_has_tinyllamas_shape_and_decodes(tmp_path: Path) -> No
 
 def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     lines = run(EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1").splitlines()
-    assert len(lines) == 2 * 2 * 27
+    assert len(lines) == 2 * 2 * 29
     for line in lines:
         *_, levels, record = re.split(r" (?=num_prompts)|chain |auto |16 ", line)
         target = levels.split(" <- ")[0]
         assert record.endswith(f"num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0 target='{target}'")
-    assert sum("target='target'" in line for line in lines) == 2 * 2 * 21
+    assert sum("target='target'" in line for line in lines) == 2 * 2 * 23
 
 
 def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_the_trees_of_a_trace_tell_the_texts(run: Any, package: Path, prompts: P
     trace = tmp_path / "trace.jsonl"
     outcome = run(
         "generate", package, "--prompts", prompts, "--max-new-tokens", 30, "--levels", "target",
-        "--draft", "token-recycling,confidence=0", "--tree", 12, "--trace", trace, "--json",
+        "--draft", "token-recycling,num_draft_tokens=8,confidence=0", "--tree", 12, "--trace", trace, "--json",
     )  # fmt: skip
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
     for number, result in enumerate(outcome.json["results"]):

@@ -44,7 +44,8 @@ def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert sum(depth.num_nodes for depth in recycled) == run.levels[3].num_nodes
     assert sum(depth.num_stood for depth in recycled) == run.levels[3].num_accepted
     assert recycled[0].num_nodes > recycled[0].num_rounds  # trees
-    assert all(depth.num_nodes == depth.num_rounds for depth in run.depths["mxfp4"])  # chains
+    copied = run.depths["mxfp4"]
+    assert copied[0].num_nodes > copied[0].num_rounds  # runners-up of what it verified
     assert json.loads(json.dumps(run.to_json()))["num_rounds"] == run.num_rounds
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +10,7 @@ from packages import quantize
 from tiny_levels import assert_lossless, by_hand, decoder_of, look_up, noisy_copy, self_draft, speculate, target_level
 from trained_levels import PROMPTS, write_noisy, write_padded, write_renumbered
 
+import mxconv
 from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.ngram_file import write_ngram_table
 from mxconv.errors import ModelError
@@ -27,6 +27,7 @@ from mxconv.speculative.prompt_lookup import PromptLookup
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.stand import Stand
 from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.text_model import Options
 from mxconv.speculative.through_text import ThroughText
 from mxconv.speculative.token_recycling import TokenRecycling
 from mxconv.train.ngram import train_ngram
@@ -46,12 +47,15 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Loade
         write_padded(folder / "padded"),
         write_renumbered(folder / "renumbered"),
     )
-    text = folder / "text.txt"
-    text.write_text(Path(__file__).read_text())
-    for model, name in ((target, "ngram"), (other, "renumbered-ngram")):
-        write_ngram_table(train_ngram([text], model), folder / f"{name}.safetensors")
     in_package = ("layer-skip:a1+m2,confidence=0", f"checkpoint:{noisy}", f"checkpoint:{padded}", f"checkpoint:{other}")
     quantize(target, folder / "package", drafts=in_package)
+    text = folder / "text.txt"
+    with mxconv.load(folder / "package", levels=["target"]) as model:
+        drawn = Options(temperature=0.8, top_p=0.95, seed=2**63 + 5)
+        written = [model.generate(prompt, max_new_tokens=20, **how) for prompt in PROMPTS for how in (Options(), drawn)]
+    text.write_text("\n".join(f"{answer.prompt}{answer.text}" for answer in written))
+    for source, name in ((target, "ngram"), (other, "renumbered-ngram")):
+        write_ngram_table(train_ngram([text], source), folder / f"{name}.safetensors")
     quantize(other, folder / "renumbered-package", drafts=(f"ngram:{folder / 'renumbered-ngram.safetensors'}",))
     specs = ["streaming:sink=2,window=12", "prompt-lookup", "token-recycling,confidence=0.2", "stand,confidence=0.2"]
     specs.append(f"ngram:{folder / 'ngram.safetensors'},confidence=0.1")
