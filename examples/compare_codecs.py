@@ -25,7 +25,8 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import EMBEDDING, HEAD, LoadedPackage, dense_weights
+from mxconv.model.loader import LoadedPackage
+from mxconv.model.stored_weights import EMBEDDING, HEAD, dense_weights
 from mxconv.model.weights import Weights
 
 CODECS = {

@@ -11,7 +11,12 @@ PARTS = ("layer-skip", "streaming", "swift", "early-exit")
 
 
 def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
-    """Bytes of weights that one forward pass of a level reads, whatever the number of tokens; none for a look-up."""
+    """Bytes of weights that one forward pass of a level reads, whatever the number of tokens; none for a look-up.
+
+    Of a speculator a pass is a stage: all take the same.
+    """
+    if level.reader is not None:
+        return _whole_bytes(loaded, level) // level.reader.num_passes
     if level.decoder is None:
         return 0
     if level.record.kind in PARTS:  # of the run's target, or itself that; of those that change, as they begin
@@ -22,12 +27,12 @@ def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
 
 def _whole_bytes(loaded: LoadedPackage, level: LoadedLevel) -> int:
     """Of the model that a level is, or is a part of."""
-    if level.record.kind != "model":
+    if level.reader is None and level.record.kind != "model":
         return package_bytes(loaded.package, level.record.kind == "self-draft")
     assert level.folder is not None
     if level.record.codec == "package":
         with Package(level.folder) as package:
-            return package_bytes(package, is_draft=False)
+            return package_bytes(package, is_draft=level.reader is not None)
     return checkpoint_bytes(level.folder)
 
 

@@ -5,6 +5,7 @@ layer-skip:LAYERS       the target without some parts   streaming      the targe
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 token-recycling         what the target thought of before   stand   that, behind several tokens
+speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
 """
 
 from dataclasses import dataclass, fields
@@ -24,6 +25,7 @@ SpecKind = Literal[
     "ngram",
     "token-recycling",
     "stand",
+    "speculator",
 ]
 DEFAULT_NUM_DRAFT_TOKENS = 8
 DEFAULT_CONFIDENCE = 0.4
@@ -32,6 +34,7 @@ DEFAULT_FOREIGN_CONFIDENCE = 0.65  # where tokenizers differ
 DEFAULT_SKIP = 0.45  # of all parts, as SWIFT (arXiv 2410.06916) leaves out
 DEFAULT_MAX_NGRAM = {"prompt-lookup": 3, "stand": 4}
 LOOK_UPS = ("prompt-lookup", "ngram", "token-recycling", "stand")  # no models: nothing can draft for them
+READERS = ("speculator",)  # models of the target's hidden states: they come behind the models and before look-ups
 COMMON = ("num_draft_tokens", "confidence")
 OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and its own parameters
     "checkpoint": ("PATH_OR_ID", ()),
@@ -44,6 +47,7 @@ OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and 
     "ngram": ("TABLE", ()),
     "token-recycling": ("", ("num_candidates",)),
     "stand": ("", ("max_ngram", "num_candidates")),
+    "speculator": ("PATH_OR_ID", ("num_candidates",)),
 }
 RANGES = {
     "num_draft_tokens": (1, 64),
@@ -105,7 +109,7 @@ class DraftSpec:
             skip=(DEFAULT_SKIP if self.skip is None else self.skip) if kind == "swift" else None,
             max_ngram=(self.max_ngram or DEFAULT_MAX_NGRAM[kind]) if kind in DEFAULT_MAX_NGRAM else None,
             min_ngram=(self.min_ngram or 1) if kind == "prompt-lookup" else None,
-            num_candidates=(self.num_candidates or 8) if kind in ("token-recycling", "stand") else None,
+            num_candidates=(self.num_candidates or 8) if kind in ("token-recycling", "stand") else self.num_candidates,
             sink=(4 if self.sink is None else self.sink) if kind == "streaming" else None,
             window=(self.window or 252) if kind == "streaming" else None,
         )

@@ -121,6 +121,7 @@ Kind = Literal[
     "ngram",
     "token-recycling",
     "stand",
+    "speculator",
 ]
 Shared = Literal["weights", "kv_cache", "tokenizer"]
 
@@ -156,7 +157,9 @@ class LevelRecord(Record):
         default=None, description="prompt-lookup: and of the shortest; null is 1"
     )
     num_candidates: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        default=None, description="token-recycling: tokens remembered behind each; stand: behind each n-gram"
+        default=None,
+        description="token-recycling: tokens remembered behind each; stand: behind each n-gram; speculator: paths of "
+        "its candidate tree, null where they are as many as pay",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mxconv.checkpoint.draft_spec import LOOK_UPS, DraftSpec
+from mxconv.checkpoint.draft_spec import LOOK_UPS, READERS, DraftSpec
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord, read_manifest
 from mxconv.checkpoint.ngram_file import read_ngram_table
@@ -17,6 +17,9 @@ from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.staging import Staging
 from mxconv.errors import MxconvError, PackageError
+from mxconv.model.config import ModelConfig
+from mxconv.model.readers.reader import check_target
+from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.skipped import Skipped
 
 
@@ -73,6 +76,9 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
                         "both are required, to translate between them through text. Copy it from the model's source."
                     )
             vocabulary = theirs
+        elif spec.kind in READERS:
+            level = _open_model(spec)
+            _check_reader(spec, level.root, target, vocabulary)
         elif spec.kind == "ngram":
             file = Path(spec.subject)
             read_ngram_table(file).check_tokenizer(tokenizer_sha256, str(file))
@@ -84,8 +90,20 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
                 f"--draft {spec.kind}: a look-up, with {specs[number].kind} below it; only a model can use a draft. "
                 "Give look-ups last."
             )
+        if spec.kind in READERS and number < len(specs) and specs[number].kind not in (*LOOK_UPS, *READERS):
+            raise MxconvError(
+                f"--draft {spec.kind}: reads the target's states, with {specs[number].kind} below it; only a model can "
+                "use a draft. Give it behind the models."
+            )
         levels.append(level)
     return levels
+
+
+def _check_reader(spec: DraftSpec, root: Path, target: Checkpoint, vocabulary: Vocabulary) -> None:
+    """That a draft which reads hidden states was made for this target; nothing is known of one without config.json."""
+    reader = SpeculatorConfig.from_file(root / "config.json")
+    if target.config is not None:
+        check_target(reader, ModelConfig.from_dict(target.config), vocabulary.num_tokens, f"--draft {spec.subject}")
 
 
 def _check_padding(spec: DraftSpec, ours: Vocabulary, theirs: Vocabulary, target: Checkpoint) -> None:
@@ -100,7 +118,7 @@ def _check_padding(spec: DraftSpec, ours: Vocabulary, theirs: Vocabulary, target
 
 def _open_model(spec: DraftSpec) -> DraftLevel:
     """A model and the files that it consists of."""
-    if spec.kind == "package":
+    if spec.kind == "package" or (spec.kind in READERS and (Path(spec.subject) / FILE_NAME).is_file()):
         root = find_package(spec.subject)
         with Package(root) as package:
             if not package.has_target:
@@ -111,7 +129,7 @@ def _open_model(spec: DraftSpec) -> DraftLevel:
         root = checkpoint.root
         if checkpoint.config is None:
             raise MxconvError(
-                f"--draft checkpoint:{spec.subject}: no config.json; a folder with it and the weights is required. "
+                f"--draft {spec.kind}:{spec.subject}: no config.json; a folder with it and the weights is required. "
                 "Pass the folder of the model."
             )
         paths = [*checkpoint.weight_files, *checkpoint.companion_files]
@@ -121,7 +139,7 @@ def _open_model(spec: DraftSpec) -> DraftLevel:
         is_safetensors = checkpoint.container == "safetensors"
         if not is_safetensors or not dtypes <= {"BF16", "F16"}:
             raise MxconvError(
-                f"--draft checkpoint:{spec.subject}: holds {', '.join(sorted(dtypes))}"
+                f"--draft {spec.kind}:{spec.subject}: holds {', '.join(sorted(dtypes))}"
                 f"{'' if is_safetensors else f' in {checkpoint.container} files'}; BF16 or F16 safetensors are "
                 "required. Convert it first and use --draft package:PATH."
             )

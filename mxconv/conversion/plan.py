@@ -13,7 +13,7 @@ from mxconv.errors import CheckpointError
 
 INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 CASTS = {"bf16": BF16, "fp16": FP16}
-EMBEDDINGS = ("*embed_tokens.weight", "*embeddings.weight", "*wte.weight", "*wpe.weight")
+EMBEDDINGS = ("*embed_tokens.weight", "*embeddings.weight", "*wte.weight", "*wpe.weight", "speculator.emb.*")
 HEADS = ("lm_head.weight", "*.lm_head.weight")
 ROUTERS = ("*.mlp.gate.weight", "*.router.weight", "*.block_sparse_moe.gate.weight", "*.shared_expert_gate.weight")
 

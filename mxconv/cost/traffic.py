@@ -11,8 +11,9 @@ from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
-from mxconv.model.loader import EMBEDDING, HEAD
+from mxconv.model.stored_weights import EMBEDDING, HEAD
 
+SPECULATOR_EMBEDDING = "speculator.emb."
 BYTES_PER_WEIGHT = 2  # of what is kept
 
 
@@ -31,8 +32,8 @@ def checkpoint_bytes(folder: Path) -> int:
 
 
 def _is_multiplied(name: str, names: set[str]) -> bool:
-    """The embedding is looked up, unless it is the output head too."""
-    return name != EMBEDDING or HEAD not in names
+    """An embedding is looked up, unless it is the output head too."""
+    return not name.startswith(SPECULATOR_EMBEDDING) and (name != EMBEDDING or HEAD not in names)
 
 
 def _record_bytes(record: TensorRecord, is_draft: bool) -> int:

@@ -23,7 +23,7 @@ from mxconv.checkpoint.stored import StoredArray
 from mxconv.errors import MxconvError, PackageError
 from mxconv.interop.export import Export
 from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
-from mxconv.model.loader import EMBEDDING
+from mxconv.model.stored_weights import EMBEDDING
 from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
 from mxconv.report.weights import WeightTensor

@@ -1,17 +1,16 @@
 """From a package to decoders, one a level; weights stay in the memory-mapped files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, cast
+from typing import Literal
 
-from mxconv.arrays import F32, U16
-from mxconv.checkpoint.draft_spec import LOOK_UPS, DraftSpec
+from mxconv.checkpoint.draft_spec import LOOK_UPS, READERS, DraftSpec
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.manifest import LevelRecord, TensorRecord, read_manifest
+from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord, TensorRecord, read_manifest
 from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.checkpoint.ngram_table import NgramTable
 from mxconv.checkpoint.package import Package
@@ -19,7 +18,6 @@ from mxconv.checkpoint.referenced import open_referenced
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.checkpoint.vocabulary import Vocabulary
-from mxconv.codecs.float16 import FORMATS
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.four_bit import Activations
@@ -28,14 +26,13 @@ from mxconv.model.chosen_levels import choose_levels
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.matrices import Matrices
+from mxconv.model.readers.load import load_reader
+from mxconv.model.readers.reader import Reader, check_target
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
+from mxconv.model.stored_weights import EMBEDDING, HEAD, dense_weights, four_bit_matrices, tied
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.model.weights import Weights
-
-EMBEDDING = "model.embed_tokens.weight"
-HEAD = "lm_head.weight"
-NUMPY_MATRICES = Matrices()
 
 
 @dataclass(frozen=True)
@@ -43,10 +40,11 @@ class LoadedLevel:
     """A level that can decode or draft; `record` says how."""
 
     record: LevelRecord
-    decoder: Decoder | None  # a look-up has none
+    decoder: Decoder | None  # a look-up has none, nor has what reads another's states
     tokenizer: Tokenizer | None = None  # whose tokens it speaks: the very object of another level, or one of its own
     table: NgramTable | None = None
     folder: Path | None = None  # of a model that is not the package's own
+    reader: Reader | None = None  # what drafts from another level's hidden states
 
     @property
     def name(self) -> str:
@@ -165,15 +163,20 @@ class LoadedPackage:
             raise PackageError(
                 f"{self.package.root}: level {record.name} without a path; a model needs one. Convert again."
             )
+        if record.kind in READERS:
+            reader = load_reader(place, record, self.matrices, self._stack)
+            check_target(reader, self.config, self._target_vocabulary.num_tokens, str(place))
+            return LoadedLevel(record, None, self.tokenizer, folder=place, reader=reader)
         decoder = self._model(record, place)
         tokenizer = self._tokenizer_of(record, place, decoder) if self.levels else self.tokenizer
         return LoadedLevel(record, decoder, tokenizer, folder=place)
 
     def _load_spec(self, spec: DraftSpec) -> LoadedLevel:
         """A level that is no part of the package."""
-        place = Path(spec.subject) if spec.kind in ("checkpoint", "package", "ngram") else None
-        codec: Literal["bf16", "f16", "package"] | None = "package" if spec.kind == "package" else None
-        if spec.kind == "checkpoint" and place is not None:
+        place = Path(spec.subject) if spec.kind in ("checkpoint", "package", "ngram", *READERS) else None
+        is_package = spec.kind == "package" or (spec.kind in READERS and (Path(spec.subject) / FILE_NAME).is_file())
+        codec: Literal["bf16", "f16", "package"] | None = "package" if is_package else None
+        if spec.kind in ("checkpoint", *READERS) and not is_package:
             checkpoint = self._stack.enter_context(open_checkpoint(spec.subject))
             place = checkpoint.root
             codec = "f16" if {tensor.dtype for tensor in checkpoint.tensors.values()} == {"F16"} else "bf16"
@@ -275,7 +278,10 @@ class LoadedPackage:
                     f"{error} Level {record.name} needs it too: its embedding, its norms and other tensors that are "
                     "not in 4 bits are there alone."
                 ) from error
-        return Weights({**exact.matrices, **self._draft_matrices()}, exact.vectors)
+        drafts = four_bit_matrices(self.package, self.matrices)
+        if EMBEDDING in drafts:  # it stays exact even where it is also the quantized output head
+            drafts[HEAD] = drafts.pop(EMBEDDING)
+        return Weights({**exact.matrices, **drafts}, exact.vectors)
 
     def _exact_weights(self, records: Sequence[TensorRecord]) -> Weights:
         """Some of the 16-bit weights: dense, or rebuilt from BSFP as they are used."""
@@ -285,40 +291,7 @@ class LoadedPackage:
         tensors = {r.name: found[r.name] for r in records if r.name in found}
         weights = dense_weights(tensors, self._own_config, self.matrices)
         rebuilt = {r.name: self._bsfp_target(r) for r in records if r.codec == "bsfp"}
-        return _tied(Weights({**weights.matrices, **rebuilt}, weights.vectors), self._own_config)
+        return tied(Weights({**weights.matrices, **rebuilt}, weights.vectors), self._own_config)
 
     def _bsfp_target(self, record: TensorRecord) -> Matrix:
         return self.matrices.bsfp(self.package.bsfp(record), f"{self.package.root}: tensor {record.name}")
-
-    def _draft_matrices(self) -> dict[str, Matrix]:
-        """The 4-bit matrices. The embedding stays exact even where it is also the quantized output head."""
-        make: dict[str, Callable[[TensorRecord], Matrix]] = {
-            "mxfp4": lambda record: self.matrices.mxfp4_draft(self.package.mxfp4(record)),
-            "bsfp": lambda record: self.matrices.bsfp_draft(self.package.bsfp(record)),
-        }
-        drafts = {r.name: make[r.codec](r) for r in self.package.manifest.tensors if r.codec in make}
-        if EMBEDDING in drafts:
-            drafts[HEAD] = drafts.pop(EMBEDDING)
-        return drafts
-
-
-def dense_weights(tensors: Mapping[str, SourceTensor], config: ModelConfig, make: Matrices = NUMPY_MATRICES) -> Weights:
-    """16-bit matrices as they lie in the file; vectors as float32. Other tensors are no weights of these models."""
-    matrices: dict[str, Matrix] = {}
-    vectors: dict[str, F32] = {}
-    for name, tensor in tensors.items():
-        float_format = FORMATS.get(tensor.dtype)
-        if len(tensor.shape) == 2 and float_format:
-            matrices[name] = make.dense(cast(U16, tensor.array()), float_format)
-        elif len(tensor.shape) == 1 and float_format:
-            vectors[name] = float_format.decode(cast(U16, tensor.array()))
-        elif len(tensor.shape) == 1 and tensor.dtype == "F32":
-            vectors[name] = cast(F32, tensor.array())
-    return _tied(Weights(matrices, vectors), config)
-
-
-def _tied(weights: Weights, config: ModelConfig) -> Weights:
-    """With tied embeddings the output head is the embedding matrix."""
-    if config.tie_word_embeddings and HEAD not in weights.matrices and EMBEDDING in weights.matrices:
-        return Weights({**weights.matrices, HEAD: weights.matrices[EMBEDDING]}, weights.vectors)
-    return weights

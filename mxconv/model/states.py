@@ -10,6 +10,32 @@ from mxconv.arrays import F32
 from mxconv.errors import ModelError
 
 
+@dataclass(frozen=True)
+class Reads:
+    """The states that a draft reads of the model above it.
+
+    Args:
+        layers: ascending, numbered as `States` has them.
+        normed_last: whether it reads the state behind the final norm too.
+    """
+
+    layers: tuple[int, ...] = ()
+    normed_last: bool = False
+
+    @property
+    def num_states(self) -> int:
+        return len(self.layers) + self.normed_last
+
+    def __or__(self, other: "Reads") -> "Reads":
+        """What two drafts read together."""
+        return Reads(tuple(sorted({*self.layers, *other.layers})), self.normed_last or other.normed_last)
+
+    def places(self, within: "Reads") -> list[int]:
+        """Where these states lie among those of somebody who reads them and perhaps others."""
+        places = [within.layers.index(layer) for layer in self.layers]
+        return [*places, within.num_states - 1] if self.normed_last else places
+
+
 class States:
     """Names states of the residual stream, and receives them from each pass, for all its rows.
 

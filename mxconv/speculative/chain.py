@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from mxconv.checkpoint.draft_spec import LOOK_UPS
 from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.loader import LoadedLevel
+from mxconv.model.readers.reader import Reader
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.adaptive_pace import AdaptivePace
 from mxconv.speculative.draft import Draft, TreeDraft
@@ -14,7 +16,9 @@ from mxconv.speculative.merged import Merged
 from mxconv.speculative.ngram import NgramDraft
 from mxconv.speculative.pace import FixedPace, Pace
 from mxconv.speculative.prompt_lookup import PromptLookup
+from mxconv.speculative.reading import reading
 from mxconv.speculative.session import Session
+from mxconv.speculative.silent import Silent
 from mxconv.speculative.stand import Stand
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.through_text import ThroughText
@@ -26,7 +30,7 @@ FILLED_KINDS = frozenset({"token-recycling", "stand"})  # of tables that are fil
 
 def num_models(levels: Sequence[LoadedLevel]) -> int:
     """The target and what drafts by a pass of its own; the others are look-ups."""
-    return sum(level.decoder is not None for level in levels)
+    return sum(level.record.kind not in LOOK_UPS for level in levels)
 
 
 def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
@@ -36,7 +40,7 @@ def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
     """
     drafts = levels[consumer + 1 : num_models(levels) + 1]
     return {
-        number: draft.decoder is not None
+        number: draft.record.kind not in LOOK_UPS
         for number, draft in enumerate(drafts)
         if _speak_alike(levels[consumer], draft)
     }
@@ -56,16 +60,25 @@ class Chain:
         confidence: of each level below the target.
 
     Raises:
-        ModelError: the target is no model, a level that is none has a model below it, or a draft whose parts change has
-            a cache of its own.
+        ModelError: the target is no model, a level that is none has a model below it, a draft that reads hidden states
+            stands below a model that it cannot read and that asks nobody else, or a draft whose parts change has a
+            cache of its own.
     """
 
     def __init__(self, levels: Sequence[LoadedLevel], paces: Sequence[Pace], confidence: Sequence[float]) -> None:
         for index, level in enumerate(levels):
             if level.decoder is None and index < len(levels) - 1 and levels[index + 1].decoder is not None:
+                what, order = (
+                    ("a look-up", "look-ups last")
+                    if level.reader is None
+                    else (
+                        "no model that can be read or asked",
+                        "it behind the models",
+                    )
+                )
                 raise ModelError(
-                    f"hierarchy: level {level.name} is a look-up, and {levels[index + 1].name} stands below it; "
-                    "only a model can use a draft. Put look-ups last."
+                    f"hierarchy: level {level.name} is {what}, and {levels[index + 1].name} stands below it; "
+                    f"only a model can use a draft. Put {order}."
                 )
         if levels[0].decoder is None:
             raise ModelError(f"hierarchy: {levels[0].name} is no model; the first level must be one. Name the target.")
@@ -75,6 +88,15 @@ class Chain:
         self._tables = {
             index: self._table(index) for index, level in enumerate(levels) if level.record.kind in FILLED_KINDS
         }
+        for index, level in enumerate(levels):
+            is_asked_alone = index > 0 and not (index <= len(paces) and isinstance(paces[index - 1], AdaptivePace))
+            if level.reader is not None and is_asked_alone and not self._can_read(index - 1, level.reader, index):
+                above = levels[index - 1]
+                raise ModelError(
+                    f"hierarchy: level {level.name} reads hidden states of {level.reader.hidden_size} numbers of the "
+                    f"target's tokens, and {above.name} above it has none; with lengths that are given it asks nobody "
+                    f"else. Put it behind the level that it reads, or use --num-draft-tokens auto."
+                )
         self._variants = {
             index: Variants(level, levels[0].decoder)
             for index, level in enumerate(levels)
@@ -114,19 +136,24 @@ class Chain:
             return table
         if loaded.table is not None:
             return NgramDraft(statistics, loaded.table, confidence)
+        if loaded.reader is not None:
+            return Silent(statistics)  # until it is known whom it reads
         assert loaded.decoder is not None
         shares = index > 0 and loaded.shares_cache
         pace = self._paces[index] if index < len(self._paces) else FixedPace(1)
         usable = below if isinstance(pace, AdaptivePace) else below[:1]
+        own = session if shares or index == 0 else Session(KVCache(loaded.decoder.config))
         level = Level(
             decoder=loaded.decoder,
-            session=session if shares or index == 0 else Session(KVCache(loaded.decoder.config)),
+            session=own,
             shares_session=shares,
             vocab_size=self._common_vocab_size(index),
             confidence=confidence,
             acceptance=acceptance,
             statistics=statistics,
-            drafts=[self._heard_by(index, index + 1 + number, draft) for number, draft in enumerate(usable)],
+            drafts=[
+                self._heard_by(index, index + 1 + number, draft, own, acceptance) for number, draft in enumerate(usable)
+            ],
             pace=pace,
         )
         return VariantDraft(level, self._variants[index]) if index in self._variants else level
@@ -139,12 +166,26 @@ class Chain:
             return Stand(statistics, vocab_size, record.max_ngram or 4, record.num_candidates or 8, confidence)
         return TokenRecycling(statistics, vocab_size, record.num_candidates or 8, confidence)
 
-    def _heard_by(self, consumer: int, index: int, draft: Draft) -> Draft:
-        """A draft as a level with perhaps another tokenizer asks it."""
-        ours, theirs = self._levels[consumer].tokenizer, self._levels[index].tokenizer
-        if ours is None or theirs is None or _speak_alike(self._levels[consumer], self._levels[index]):
+    def _heard_by(self, consumer: int, index: int, draft: Draft, session: Session, acceptance: Acceptance) -> Draft:
+        """A draft as a level with perhaps another tokenizer asks it, or as it reads that level."""
+        loaded = self._levels[index]
+        if loaded.reader is not None and self._can_read(consumer, loaded.reader, index):
+            vocab_size = min(self._common_vocab_size(consumer), loaded.reader.vocab_size)
+            confidence = self._confidence[index - 1]
+            return reading(loaded, session, acceptance, draft.statistics, vocab_size, confidence)
+        ours, theirs = self._levels[consumer].tokenizer, loaded.tokenizer
+        if ours is None or theirs is None or _speak_alike(self._levels[consumer], loaded):
             return draft
         return ThroughText(draft, ours, theirs, self._speaker(index).max_position_embeddings)
+
+    def _can_read(self, consumer: int, reader: Reader, index: int) -> bool:
+        """Whether a level computes the states that a draft reads."""
+        decoder = self._levels[consumer].decoder
+        return (
+            decoder is not None
+            and decoder.config.hidden_size == reader.hidden_size
+            and self._levels[consumer].tokenizer is self._levels[index].tokenizer
+        )
 
     def _speaker(self, index: int) -> ModelConfig:
         """The model whose tokens a level's are: itself, or for a look-up the nearest model above."""

@@ -8,17 +8,20 @@ from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.tree import Tree
 from mxconv.speculative.borrowed import borrowed
+from mxconv.speculative.kept_states import KeptStates
 
 
 class Session:
     """The tokens whose keys and values a cache holds.
 
     The target and the draft that shares its cache have one session; a model with a cache of its own has its own.
+    `states` are those of the same tokens, as far as a draft reads any.
     """
 
     def __init__(self, cache: KVCache) -> None:
         self.cache = cache
         self.tokens: list[int] = []
+        self.states = KeptStates()
 
     def align(self, context: Sequence[int]) -> list[int]:
         """Roll back to the longest prefix shared with `context`, its last token left out.
@@ -37,12 +40,14 @@ class Session:
         A draft that hears the context through text may hear other tokens than the cache holds, or fewer.
         """
         start, tokens = self._num_shared(context), list(self.tokens)
+        states = self.states.saved(start, len(tokens))
         try:
             with borrowed(self.cache, start, len(tokens) - start):
                 del self.tokens[start:]
                 yield
         finally:
             self.tokens = tokens
+            self.states.restore(start, states)
 
     def feed(self, decoder: Decoder, tokens: Sequence[int], num_logits: int, tree: Tree | None = None) -> F32:
         """Evaluate tokens behind those in the cache.
@@ -56,14 +61,22 @@ class Session:
         Returns:
             (num_logits, vocab_size): the logits of the last tokens.
         """
-        logits = decoder.forward(tokens, self.cache, num_logits == 1, tree)
+        states = self.states.request()
+        logits = decoder.forward(tokens, self.cache, num_logits == 1, tree, states)
+        if states is not None:
+            self.states.write(len(self.tokens), states)
         self.tokens += tokens
         return logits[-num_logits:]
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
         """Of the rows behind the first `start` tokens, keep those of one path and forget the others."""
         self.cache.keep(start, rows)
+        self.states.keep(start, rows)
         self.tokens[start:] = [self.tokens[start + row] for row in rows]
+
+    def holds(self, context: Sequence[int]) -> bool:
+        """Whether all tokens but the last are in the cache, and nothing else."""
+        return len(self.tokens) == len(context) - 1 == self._num_shared(context)
 
     def _num_shared(self, context: Sequence[int]) -> int:
         """Tokens of the longest prefix shared with `context`, its last token left out."""

@@ -31,9 +31,10 @@ from mxconv.kernels.four_bit import FourBitFloatMatrix, FourBitMatrix
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import EMBEDDING, HEAD, LoadedPackage, dense_weights
+from mxconv.model.loader import LoadedPackage
 from mxconv.model.matrices import Matrices
 from mxconv.model.sink_window import SinkWindow
+from mxconv.model.stored_weights import EMBEDDING, HEAD, dense_weights
 
 IDS = [int(token) for token in np.random.default_rng(8).integers(0, 96, 20)]
 PROJECTION = "model.layers.0.mlp.gate_proj.weight"

@@ -18,8 +18,8 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import dense_weights
 from mxconv.model.matrices import Matrices
+from mxconv.model.stored_weights import dense_weights
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.model.weights import Weights
 

@@ -1,0 +1,51 @@
+"""From stored tensors to the weights of a model: 16 bits as they lie in a file, 4 bits of a package."""
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from mxconv.arrays import F32, U16
+from mxconv.checkpoint.manifest import TensorRecord
+from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.codecs.float16 import FORMATS
+from mxconv.kernels.matrix import Matrix
+from mxconv.model.config import ModelConfig
+from mxconv.model.matrices import Matrices
+from mxconv.model.weights import Weights
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+NUMPY_MATRICES = Matrices()
+
+
+def dense_weights(
+    tensors: Mapping[str, SourceTensor], config: ModelConfig | None = None, make: Matrices = NUMPY_MATRICES
+) -> Weights:
+    """16-bit matrices as they lie in the file; vectors as float32. Other tensors are no weights of these models."""
+    matrices: dict[str, Matrix] = {}
+    vectors: dict[str, F32] = {}
+    for name, tensor in tensors.items():
+        float_format = FORMATS.get(tensor.dtype)
+        if len(tensor.shape) == 2 and float_format:
+            matrices[name] = make.dense(cast(U16, tensor.array()), float_format)
+        elif len(tensor.shape) == 1 and float_format:
+            vectors[name] = float_format.decode(cast(U16, tensor.array()))
+        elif len(tensor.shape) == 1 and tensor.dtype == "F32":
+            vectors[name] = cast(F32, tensor.array())
+    return tied(Weights(matrices, vectors), config)
+
+
+def four_bit_matrices(package: Package, make: Matrices) -> dict[str, Matrix]:
+    """The 4-bit matrices of a package, by the names of the tensors."""
+    made: dict[str, Callable[[TensorRecord], Matrix]] = {
+        "mxfp4": lambda record: make.mxfp4_draft(package.mxfp4(record)),
+        "bsfp": lambda record: make.bsfp_draft(package.bsfp(record)),
+    }
+    return {record.name: made[record.codec](record) for record in package.manifest.tensors if record.codec in made}
+
+
+def tied(weights: Weights, config: ModelConfig | None) -> Weights:
+    """With tied embeddings the output head is the embedding matrix."""
+    if config and config.tie_word_embeddings and HEAD not in weights.matrices and EMBEDDING in weights.matrices:
+        return Weights({**weights.matrices, HEAD: weights.matrices[EMBEDDING]}, weights.vectors)
+    return weights
