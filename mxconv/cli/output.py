@@ -29,8 +29,8 @@ def print_json(members: dict[str, Any]) -> None:
 
 
 @contextmanager
-def progress_bars(unit: str = "bytes") -> Iterator[Progress]:
-    """A bar a stage, on stderr, where somebody is looking; silent where stderr is no terminal.
+def progress_bars(unit: str = "bytes", one_bar: bool = False) -> Iterator[Progress]:
+    """A bar a stage, or one whose stage changes, on stderr, where somebody is looking; silent elsewhere.
 
     The terminal is taken over with the first report, so that the Hub client may draw its own bars before that.
     """
@@ -45,10 +45,11 @@ def progress_bars(unit: str = "bytes") -> Iterator[Progress]:
     tasks: dict[str, Any] = {}
 
     def show(stage: str, done: int, total: int) -> None:
-        if stage not in tasks:
+        key = "" if one_bar else stage
+        if key not in tasks:
             bars.start()
-            tasks[stage] = bars.add_task(stage, total=total)
-        bars.update(tasks[stage], completed=done)
+            tasks[key] = bars.add_task(stage, total=total)
+        bars.update(tasks[key], description=stage, completed=done)
 
     try:
         yield show

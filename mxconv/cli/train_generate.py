@@ -1,0 +1,66 @@
+"""`mxconv train generate`: text of the target's own, for drafts to learn from."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mxconv.cli.output import console, print_json, progress_bars
+
+
+def generate(
+    texts: Annotated[list[Path], typer.Argument(help="Files of plain text, or .jsonl with `text` or `prompt`.")],
+    target: Annotated[Path, typer.Option(help="The model that writes: a 16-bit folder or a package.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .jsonl file, a text a line.")],
+    num_texts: Annotated[int, typer.Option(min=1, help="Texts to write.")] = 1024,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each that are taken from the files.")] = 64,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each that the target writes.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Of its draws; 0 takes the likeliest token.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws and of the places that are taken.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Let the target continue pieces of text: what a draft is to predict.
+
+    Source: arXiv 2404.19124, section 3.2 (second stage): 64 tokens of a document, then 256 of the model's own.
+    """
+    import numpy as np
+
+    from mxconv.model.distribution import Sampling
+    from mxconv.model.tokenizer import Tokenizer
+    from mxconv.report.output_file import check_output, write_output
+    from mxconv.train.target_decoder import target_decoder
+    from mxconv.train.windows import text_windows
+    from mxconv.train.written import continuations
+
+    check_output(output, force)
+    begin = time.perf_counter()
+    tokenizer = Tokenizer.from_folder(target)
+    sampling = Sampling(temperature) if temperature else None
+    with progress_bars() as progress:
+        found = text_windows(texts, tokenizer, prompt_tokens, progress).token_ids
+    random = np.random.Generator(np.random.Philox(key=seed))
+    prompts = found[random.permutation(len(found))[np.arange(num_texts) % len(found)]]
+
+    def write(path: Path) -> None:
+        done = 0
+        with target_decoder(target) as decoder, progress_bars("texts") as progress, path.open("w") as file:
+            for rows in continuations(decoder, prompts, new_tokens, sampling, seed):
+                for row in rows.tolist():
+                    line = {"num_prompt_tokens": prompt_tokens, "token_ids": row, "text": tokenizer.decode(row)}
+                    file.write(json.dumps(line) + "\n")
+                done += len(rows)
+                progress("write texts", done, num_texts)
+
+    write_output(output, write)
+    seconds = time.perf_counter() - begin
+    result = {"file": str(output), "num_texts": num_texts, "num_tokens": num_texts * new_tokens, "seconds": seconds}
+    console(json_output).print(
+        f"{output}: {num_texts:,} texts, {num_texts * new_tokens:,} tokens written in {seconds:.0f} s",
+        markup=False,
+        highlight=False,
+    )
+    if json_output:
+        print_json(result)

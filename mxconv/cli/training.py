@@ -1,0 +1,192 @@
+"""What the commands that train drafts share: stages from files, a dry run, progress, and where the draft goes."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mxconv.cli.output import console, print_json, progress_bars
+
+if TYPE_CHECKING:
+    import torch
+    from accelerate import Accelerator
+
+    from mxconv.train.schedule import Stage
+    from mxconv.train.task import Task
+
+LONGEST = 4096  # tokens of a window that nobody asked for
+LATER_RATE, LAST_RATE = 0.1, 0.1  # of the second stage to the first; that a stage ends with to its highest
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a target, from its config.json and its weights."""
+
+    hidden_size: int
+    vocab_size: int
+    num_positions: int
+    dtype: "torch.dtype"
+
+
+def sizes_of(target: Path) -> Sizes:
+    """Raises MxconvError where the folder holds no 16-bit model that mxconv decodes."""
+    import torch
+
+    from mxconv.checkpoint.source import open_checkpoint
+    from mxconv.errors import ModelError
+    from mxconv.model.config import ModelConfig
+
+    config = ModelConfig.from_file(target / "config.json")
+    with open_checkpoint(target) as checkpoint:
+        dtypes = {tensor.dtype for tensor in checkpoint.tensors.values() if len(tensor.shape) == 2}
+    if not dtypes <= {"BF16", "F16"} or not dtypes:
+        raise ModelError(
+            f"{target}: weights in {', '.join(sorted(dtypes)) or 'no dtype'}; BF16 or F16 is required. Give the folder "
+            "of the 16-bit model."
+        )
+    dtype = torch.bfloat16 if "BF16" in dtypes else torch.float16
+    return Sizes(config.hidden_size, config.vocab_size, config.max_position_embeddings, dtype)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One run of a command.
+
+    Args:
+        output: the folder that the draft becomes; `OUTPUT.training` beside it holds the state meanwhile.
+        target: whose draft it is.
+        texts: of the first stage.
+        seed: of weights and order.
+        save_every: steps between states.
+        force: replace what is there, begin again.
+        json_output: whether stdout ends with an object.
+    """
+
+    output: Path
+    target: Path
+    texts: Sequence[Path]
+    seed: int
+    save_every: int
+    force: bool
+    json_output: bool
+
+    @property
+    def work(self) -> Path:
+        return self.output.with_name(self.output.name + ".training")
+
+    def stages(
+        self,
+        sizes: Sizes,
+        generated: Path | None,
+        shares: tuple[int, int],
+        steps: int,
+        batch_tokens: int,
+        length: int | None,
+        learning_rate: float,
+        least_length: int,
+    ) -> "list[Stage]":
+        """The text as it stands and then, where there is some, the target's own.
+
+        Raises:
+            MxconvError: a file is no text of this target's tokens, or windows are too long or too short.
+        """
+        from mxconv.errors import MxconvError
+        from mxconv.model.tokenizer import Tokenizer
+        from mxconv.train.schedule import Stage
+        from mxconv.train.windows import text_windows, written_windows
+
+        self._check_output()
+        length = length or min(LONGEST, sizes.num_positions)
+        if not least_length <= length <= sizes.num_positions:
+            raise MxconvError(
+                f"--length {length}: {least_length}, what this draft needs, to {sizes.num_positions}, the target's "
+                "positions, is required."
+            )
+        with progress_bars() as progress:
+            windows = text_windows(self.texts, Tokenizer.from_folder(self.target), length, progress)
+        later = round(steps * shares[1] / sum(shares)) if generated else 0
+        batch = max(batch_tokens // length, 1)
+        stages = [Stage("text", windows, max(steps - later, 1), batch, learning_rate, LAST_RATE * learning_rate)]
+        if generated:
+            written = written_windows(generated, sizes.vocab_size)
+            if not least_length <= written.length <= sizes.num_positions:
+                raise MxconvError(
+                    f"{generated}: texts of {written.length} tokens; {least_length} to {sizes.num_positions} are "
+                    "required. Generate others."
+                )
+            peak = LATER_RATE * learning_rate
+            batch = max(batch_tokens // written.length, 1)
+            stages.append(Stage("own text", written, max(later, 1), batch, peak, LAST_RATE * peak))
+        return stages
+
+    def _check_output(self) -> None:
+        from mxconv.errors import MxconvError
+
+        if self.output.exists() and not self.force:
+            raise MxconvError(f"{self.output}: exists; nothing is overwritten. Choose another name, or give --force.")
+        if not self.output.parent.is_dir():
+            raise MxconvError(
+                f"{self.output}: its folder {self.output.parent} does not exist; it must. Create it first."
+            )
+
+    def run(self, task: "Task", stages: "Sequence[Stage]", process: "Accelerator", options: str, dry_run: bool) -> None:
+        """Train, or say what that takes."""
+        from mxconv.report.loss_curves import write_loss_curves
+        from mxconv.train.fit import LOG, StepReport, fit
+
+        num_parameters = sum(parameter.numel() for parameter in task.model().parameters())
+        num_tokens = sum(stage.num_tokens for stage in stages)
+        result = {
+            "draft": str(self.output),
+            "num_parameters": num_parameters,
+            "num_steps": sum(stage.num_steps for stage in stages),
+            "num_tokens": num_tokens,
+            "num_different_tokens": sum(stage.windows.token_ids.size for stage in stages),
+            "flops": task.flops_per_token() * num_tokens,
+        }
+        out = console(self.json_output)
+        if process.is_main_process:
+            out.print(
+                f"{num_parameters:,} parameters, {result['num_steps']:,} steps over {num_tokens:,} tokens "
+                f"({result['num_different_tokens']:,} different ones), {result['flops']:.2g} FLOPs",
+                markup=False,
+                highlight=False,
+            )
+        if dry_run:
+            if self.json_output:
+                print_json(result | {"dry_run": True})
+            return
+        if self.force and process.is_main_process:
+            shutil.rmtree(self.work, ignore_errors=True)
+        process.wait_for_everyone()
+        begin = time.perf_counter()
+        last: list[StepReport] = []
+        with progress_bars("steps", one_bar=True) as progress:
+
+            def show(report: StepReport) -> None:
+                last[:] = [report]
+                if process.is_main_process:
+                    heads = " ".join(f"{loss:.2f}" for loss in report.parts.values())
+                    progress(f"{report.stage}: loss {heads}", report.step + 1, report.num_steps)
+
+            tensors = fit(task, stages, self.work, self.seed, options, process, self.save_every, show)
+        if tensors is None:
+            return
+        made = self.work / "draft"
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        task.write(tensors, made)
+        shutil.copyfile(self.work / LOG, made / LOG)
+        write_loss_curves(self.work / LOG, made / "losses.svg", f"{self.output.name} for {self.target.name}")
+        if self.force:
+            shutil.rmtree(self.output, ignore_errors=True)
+        made.replace(self.output)
+        shutil.rmtree(self.work)
+        seconds = time.perf_counter() - begin
+        losses = last[0].parts if last else {}
+        shown = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+        out.print(f"{self.output}: trained in {seconds:.0f} s; last losses: {shown}", markup=False, highlight=False)
+        if self.json_output:
+            print_json(result | {"dry_run": False, "losses": losses, "seconds": seconds})

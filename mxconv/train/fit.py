@@ -1,0 +1,151 @@
+"""The loop that trains every kind of draft: one process, or many of `torchrun`, with the same losses.
+
+A step's windows are those of the whole batch, whoever shares it, and its loss is their mean. So the number of processes
+changes rounding alone, and a run that was killed goes on with the losses that it would have had.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from mxconv.errors import MxconvError
+from mxconv.train.fit_state import load_state, model_tensors, save_state
+from mxconv.train.schedule import Stage, stage_of
+from mxconv.train.task import Task
+
+BETAS, WEIGHT_DECAY, MOST_NORM = (0.9, 0.95), 0.1, 1.0
+STATE, LOG = "state.safetensors", "losses.jsonl"
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step.
+
+    Args:
+        step: from 0 on.
+        num_steps: of all stages.
+        stage: its name.
+        loss: the mean of all parts, in nats.
+        parts: the losses by name.
+    """
+
+    step: int
+    num_steps: int
+    stage: str
+    loss: float
+    parts: dict[str, float]
+
+
+def accelerator() -> Accelerator:
+    """This process among those of the launcher, on a GPU where there is one."""
+    return Accelerator(cpu=not torch.cuda.is_available())
+
+
+def fit(
+    task: Task,
+    stages: Sequence[Stage],
+    folder: Path,
+    seed: int,
+    run: str,
+    accelerator: Accelerator,
+    save_every: int = 100,
+    on_step: Callable[[StepReport], None] = lambda report: None,
+) -> dict[str, Tensor] | None:
+    """Train from the beginning, or from where `folder` says that this training was.
+
+    Args:
+        task: what is trained.
+        stages: one after another.
+        folder: for the state and the losses, a line a step; made if it is not there.
+        seed: of initial weights and the order of windows.
+        run: what distinguishes this training from others, besides stages and seed.
+        accelerator: this process.
+        save_every: steps.
+        on_step: told of every step, in every process.
+
+    Returns:
+        The trained parameters by name; None in all processes but the main one.
+
+    Raises:
+        MxconvError: the folder holds another training, a batch cannot be shared evenly, or a loss is not finite.
+    """
+    for stage in stages:
+        if stage.batch_size % accelerator.num_processes:
+            raise MxconvError(
+                f"batch size: {stage.batch_size} windows for {accelerator.num_processes} processes; a multiple is "
+                "required. Choose another size."
+            )
+    num_steps = sum(stage.num_steps for stage in stages)
+    run = _fingerprint(run, stages, seed)
+    torch.manual_seed(seed)
+    fresh = task.model()
+    optimizer = torch.optim.AdamW(_groups(fresh), betas=BETAS)
+    model, optimizer = accelerator.prepare(fresh, optimizer)
+    if accelerator.is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+    accelerator.wait_for_everyone()
+    first = load_state(folder / STATE, model, optimizer, run)
+    if accelerator.is_main_process:
+        _cut_log(folder / LOG, first)
+    for step in range(first, num_steps):
+        stage, place = stage_of(stages, step)
+        rows = torch.from_numpy(stage.rows(place, seed)).long()
+        mine = rows[accelerator.process_index :: accelerator.num_processes].to(accelerator.device)
+        for group in optimizer.param_groups:
+            group["lr"] = stage.learning_rate(place)
+        losses = task.losses(model, mine, stage.windows)
+        optimizer.zero_grad()
+        accelerator.backward(losses.mean())
+        accelerator.clip_grad_norm_(model.parameters(), MOST_NORM)
+        optimizer.step()
+        means = accelerator.reduce(losses.detach().float(), "mean").tolist()
+        report = StepReport(
+            step, num_steps, stage.name, sum(means) / len(means), dict(zip(task.parts, means, strict=True))
+        )
+        if report.loss != report.loss or abs(report.loss) == float("inf"):
+            raise MxconvError(
+                f"{stage.name}, step {step}: a loss of {report.loss}; a finite one is required. Use a lower learning "
+                f"rate; the state of the last {save_every} steps or less before is kept in {folder}."
+            )
+        if accelerator.is_main_process:
+            _log(folder / LOG, report, stage.learning_rate(place))
+        on_step(report)
+        if (step + 1) % save_every == 0 or step + 1 == num_steps:
+            save_state(folder / STATE, model, optimizer, step + 1, run, accelerator.is_main_process)
+    tensors = model_tensors(model)
+    return tensors if accelerator.is_main_process else None
+
+
+def _groups(model: torch.nn.Module) -> list[dict[str, object]]:
+    """Matrices decay, vectors do not."""
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
+    groups: list[dict[str, object]] = [{"params": matrices, "weight_decay": WEIGHT_DECAY}]
+    return [*groups, {"params": vectors, "weight_decay": 0.0}] if vectors else groups
+
+
+def _fingerprint(run: str, stages: Sequence[Stage], seed: int) -> str:
+    digest = hashlib.sha256(f"{run}\0{seed}".encode())
+    for stage in stages:
+        numbers = stage.name, stage.num_steps, stage.batch_size, stage.peak, stage.last, stage.windows.num_prompt_tokens
+        digest.update(repr((numbers, stage.windows.token_ids.shape)).encode())
+        digest.update(stage.windows.token_ids.tobytes())
+    return digest.hexdigest()
+
+
+def _log(path: Path, report: StepReport, learning_rate: float) -> None:
+    line = {"step": report.step, "stage": report.stage, "learning_rate": learning_rate, "loss": report.loss}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line | {"parts": report.parts}) + "\n")
+
+
+def _cut_log(path: Path, num_steps: int) -> None:
+    """Forget what was logged behind the state that the training goes on from."""
+    lines = path.read_text(encoding="utf-8").splitlines()[:num_steps] if num_steps and path.is_file() else []
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")

@@ -1,0 +1,33 @@
+"""A target in mxconv's own engine, from a 16-bit folder or a package."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mxconv.checkpoint.manifest import FILE_NAME
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.kernels.engine import choose_engine
+from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
+from mxconv.model.loader import LoadedPackage
+from mxconv.model.matrices import Matrices
+from mxconv.model.stored_weights import dense_weights
+
+
+@contextmanager
+def target_decoder(folder: Path) -> Iterator[Decoder]:
+    """The decoder of the 16-bit weights, while the files are open.
+
+    Raises:
+        MxconvError: the folder holds no model that mxconv decodes.
+    """
+    if (folder / FILE_NAME).is_file():
+        with LoadedPackage(folder, ["target"]) as package:
+            decoder = package.levels[0].decoder
+            assert decoder is not None
+            yield decoder
+        return
+    with open_checkpoint(folder) as checkpoint:
+        config = ModelConfig.from_file(folder / "config.json")
+        matrices = Matrices(choose_engine())
+        yield matrices.decoder(config, dense_weights(checkpoint.tensors, config, matrices), str(folder))
