@@ -40,9 +40,9 @@ def save_state(
         run: what the training is, to be found again by `load_state`.
         is_writer: of one process.
     """
-    averages: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)["state"]
+    averages: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
     tensors = {MODEL + name: tensor for name, tensor in model_tensors(model).items()}
-    for name, of_parameter in averages.items():
+    for name, of_parameter in averages["state"].items():
         tensors |= {f"{OPTIMIZER}{kind}/{name}": tensor for kind, tensor in of_parameter.items()}
     if is_writer:
         beside = path.with_suffix(".new")
