@@ -2,6 +2,7 @@
 
 import typer
 
+from mxconv.cli.train_draft import draft
 from mxconv.cli.train_generate import generate
 from mxconv.cli.train_ngram import ngram
 from mxconv.cli.train_speculator import speculator
@@ -10,3 +11,4 @@ train = typer.Typer(help="Make drafts from text.", no_args_is_help=True, rich_ma
 train.command()(ngram)
 train.command()(generate)
 train.command()(speculator)
+train.command()(draft)

@@ -78,7 +78,8 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
             vocabulary = theirs
         elif spec.kind in READERS:
             level = _open_model(spec)
-            _check_reader(spec, level.root, target, vocabulary)
+            num_tokens = _check_reader(spec, level.root, target, vocabulary)
+            level = replace(level, spec=replace(spec, num_draft_tokens=spec.num_draft_tokens or num_tokens))
         elif spec.kind == "ngram":
             file = Path(spec.subject)
             read_ngram_table(file).check_tokenizer(tokenizer_sha256, str(file))
@@ -99,11 +100,16 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
     return levels
 
 
-def _check_reader(spec: DraftSpec, root: Path, target: Checkpoint, vocabulary: Vocabulary) -> None:
-    """That a draft which reads hidden states was made for this target; nothing is known of one without config.json."""
+def _check_reader(spec: DraftSpec, root: Path, target: Checkpoint, vocabulary: Vocabulary) -> int | None:
+    """That a draft which reads hidden states was made for this target; nothing is known of one without config.json.
+
+    Returns:
+        How many tokens it proposes at most; None where there is no limit.
+    """
     reader = SpeculatorConfig.from_file(root / "config.json")
     if target.config is not None:
         check_target(reader, ModelConfig.from_dict(target.config), vocabulary.num_tokens, f"--draft {spec.subject}")
+    return reader.n_predict
 
 
 def _check_padding(spec: DraftSpec, ours: Vocabulary, theirs: Vocabulary, target: Checkpoint) -> None:

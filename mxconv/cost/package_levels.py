@@ -10,6 +10,7 @@ from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
 from mxconv.cost.traffic import checkpoint_bytes, package_bytes
+from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.skipped import Skipped
 
 CONFIG = "config.json"
@@ -53,6 +54,8 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
         return _model(inside(package.root, record.path), record)
     a = target.architecture
     assert a is not None and target.num_bytes is not None
+    if record.kind == "speculator" and record.path is not None:
+        return _stage(inside(package.root, record.path), record, a)
     if record.kind == "streaming":
         seen = (record.sink or 0) + (record.window or 0)
         windows = tuple(seen if window is None else min(window, seen) for window in a.windows)
@@ -74,9 +77,25 @@ def _model(folder: Path, record: LevelRecord) -> CostLevel:
     """A draft model in a folder of its own."""
     acceptance, source = TYPICAL_ACCEPTANCE["small"]
     architecture = Architecture.from_file(folder / CONFIG)
+    num_bytes = _stored_bytes(folder, record, is_draft=False)
+    return CostLevel(record.name, CODECS[record.codec or "bf16"], architecture, acceptance, source, num_bytes)
+
+
+def _stage(folder: Path, record: LevelRecord, target: Architecture) -> CostLevel:
+    """An MLP speculator, of which every token is a pass of one stage: a model without layers."""
+    acceptance, source = TYPICAL_ACCEPTANCE["speculator"]
+    config = SpeculatorConfig.from_file(folder / CONFIG)
+    stage = replace(
+        target, hidden_size=config.inner_dim, vocab_size=config.vocab_size, windows=(), dense_sizes=(), num_experts=0
+    )
+    num_passes = 1 if config.tie_weights else config.n_predict
+    num_bytes = _stored_bytes(folder, record, is_draft=True) // num_passes
+    codec = "mxfp4" if record.codec == "package" else CODECS[record.codec or "bf16"]
+    return CostLevel(record.name, codec, stage, acceptance, source, num_bytes)
+
+
+def _stored_bytes(folder: Path, record: LevelRecord, is_draft: bool) -> int:
     if record.codec == "package":
         with Package(folder) as inner:
-            num_bytes = package_bytes(inner, is_draft=False)
-    else:
-        num_bytes = checkpoint_bytes(folder)
-    return CostLevel(record.name, CODECS[record.codec or "bf16"], architecture, acceptance, source, num_bytes)
+            return package_bytes(inner, is_draft)
+    return checkpoint_bytes(folder)

@@ -46,7 +46,7 @@ def save_state(
         tensors |= {f"{OPTIMIZER}{kind}/{name}": tensor for kind, tensor in of_parameter.items()}
     if is_writer:
         beside = path.with_suffix(".new")
-        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        whole = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
         save_file(whole, beside, metadata={"step": str(step), "run": run})
         beside.replace(path)
 

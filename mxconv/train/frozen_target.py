@@ -50,3 +50,9 @@ class FrozenTarget:
         """(batch, length, hidden_size): the states behind the final norm."""
         found: Tensor = self.model.model(input_ids=token_ids, use_cache=False).last_hidden_state
         return found
+
+    @torch.no_grad()
+    def logits(self, token_ids: Tensor) -> Tensor:
+        """(batch, length, vocab_size)."""
+        found: Tensor = self.model(input_ids=token_ids, use_cache=False).logits
+        return found

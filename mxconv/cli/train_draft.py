@@ -1,0 +1,78 @@
+"""`mxconv train draft`: a small Llama by distillation."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+PRE_TRAINING, OWN_TEXT = 5, 2  # of seven steps
+
+
+def draft(
+    texts: Annotated[list[Path], typer.Argument(help="Files of plain text, or .jsonl with `text` or `prompt`.")],
+    target: Annotated[Path, typer.Option(help="The model that it will draft for: a folder with 16-bit weights.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A folder as Hugging Face's models are.")],
+    generated: Annotated[
+        Path | None, typer.Option(help="The target's own text, of `train generate`: the second stage.")
+    ] = None,
+    start: Annotated[Path | None, typer.Option(help="A Llama of the same tokens to begin with.")] = None,
+    hidden_size: Annotated[int, typer.Option(min=2, help="Of a new one.")] = 256,
+    intermediate_size: Annotated[int | None, typer.Option(min=1, help="Three times the hidden size.")] = None,
+    layers: Annotated[int, typer.Option(min=1, help="Of a new one.")] = 4,
+    heads: Annotated[int, typer.Option(min=1, help="Of a new one; each has a key and value head.")] = 4,
+    loss: Annotated[
+        Literal["kl", "tvd++", "text"], typer.Option(help="Distance to the target; text: cross-entropy.")
+    ] = "kl",
+    steps: Annotated[int, typer.Option(min=1, help="Of all stages; 5 to 2 where there are two.")] = 21_000,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step, of all processes together.")] = 65_536,
+    length: Annotated[
+        int | None, typer.Option(min=8, help="Tokens of a window of the first stage; up to 4096.")
+    ] = None,
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="The highest; of the second stage a tenth.")] = 1e-3,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0,
+    save_every: Annotated[int, typer.Option(min=1, help="Steps between states to go on from.")] = 100,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and train nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the folder; begin again.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Train a small model to say what the target would say.
+
+    It goes on where it was killed. Under `torchrun` the processes share every batch.
+    """
+    from mxconv.cli.training import Training, sizes_of
+    from mxconv.errors import ModelError
+    from mxconv.model.config import ModelConfig
+    from mxconv.train.draft import DraftTask
+    from mxconv.train.fit import accelerator
+    from mxconv.train.frozen_target import FrozenTarget
+
+    sizes = sizes_of(target)
+    training = Training(output, target, texts, seed, save_every, force, json_output)
+    stages = training.stages(sizes, generated, (PRE_TRAINING, OWN_TEXT), steps, batch_tokens, length, learning_rate, 8)
+    from transformers import AutoConfig, LlamaConfig
+
+    if start is not None:
+        if (found := ModelConfig.from_file(start / "config.json")).vocab_size != sizes.vocab_size:
+            raise ModelError(
+                f"--start {start}: a vocabulary of {found.vocab_size}, and the target's has {sizes.vocab_size}; the "
+                "same tokens are required. Choose another one, or leave it out."
+            )
+        config = AutoConfig.from_pretrained(start)
+    else:
+        if hidden_size % heads or hidden_size // heads % 2:
+            raise ModelError(
+                f"--hidden-size {hidden_size}: {heads} heads; an even number of numbers for each is required."
+            )
+        config = LlamaConfig(
+            vocab_size=sizes.vocab_size,
+            hidden_size=hidden_size,
+            intermediate_size=intermediate_size or 3 * hidden_size,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            max_position_embeddings=sizes.num_positions,
+            tie_word_embeddings=True,
+        )
+    process = accelerator()
+    frozen = FrozenTarget(target, process.device)
+    task = DraftTask(config, frozen, target, loss, sizes.dtype, start)
+    training.run(task, stages, process, f"{loss} {config.to_json_string()} {start}", dry_run)
