@@ -18,9 +18,12 @@ from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.staging import Staging
 from mxconv.errors import MxconvError, PackageError
 from mxconv.model.config import ModelConfig
-from mxconv.model.readers.reader import check_target
+from mxconv.model.readers.eagle3_config import Eagle3Config
+from mxconv.model.readers.reader import ReaderSizes, check_target
 from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.skipped import Skipped
+
+VOCABULARY_DTYPES = ("I64", "I32", "BOOL")  # of a head that knows some of the target's tokens
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,19 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
 
 def _check_reader(spec: DraftSpec, root: Path, target: Checkpoint, vocabulary: Vocabulary) -> None:
     """That a draft which reads hidden states was made for this target; nothing is known of one without config.json."""
-    reader = SpeculatorConfig.from_file(root / "config.json")
-    if target.config is not None:
-        check_target(reader, ModelConfig.from_dict(target.config), vocabulary.num_tokens, f"--draft {spec.subject}")
+    reader = _reader_sizes(spec, root)
+    if target.config is None:
+        return
+    config = ModelConfig.from_dict(target.config)
+    check_target(reader, config, vocabulary.num_tokens, f"--draft {spec.subject}")
+    if isinstance(reader, Eagle3Config):
+        reader.layers_of(config.num_hidden_layers)
+
+
+def _reader_sizes(spec: DraftSpec, root: Path) -> ReaderSizes:
+    if spec.kind == "eagle3":
+        return Eagle3Config.from_file(root / "config.json")
+    return SpeculatorConfig.from_file(root / "config.json")
 
 
 def _check_padding(spec: DraftSpec, ours: Vocabulary, theirs: Vocabulary, target: Checkpoint) -> None:
@@ -136,6 +149,8 @@ def _open_model(spec: DraftSpec) -> DraftLevel:
         if checkpoint.index_file is not None:
             paths.append(checkpoint.index_file)
         dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
+        if spec.kind == "eagle3":
+            dtypes -= {*VOCABULARY_DTYPES}
         is_safetensors = checkpoint.container == "safetensors"
         if not is_safetensors or not dtypes <= {"BF16", "F16"}:
             raise MxconvError(
