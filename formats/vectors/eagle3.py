@@ -16,6 +16,7 @@ Row i of step 0 stands behind tokens 0..i+1 and has read the states of tokens 0.
 tokens i+2..i+1+s, with its own hidden states as features. Where that runs beyond the text the row is cut off: NaN.
 """
 
+import copy
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,11 @@ def write(folder: Path, layer: Any, changes: dict[str, Any]) -> None:
         marks = torch.zeros(layer.vocab_size, dtype=torch.bool)
         marks[known] = True
         model.load_vocab_mappings(marks, known - torch.arange(config.draft_vocab_size))
-    model.half().save_pretrained(folder)
+    copy.deepcopy(model).half().save_pretrained(folder)  # a copy: frequencies of RoPE are rounded too
     (folder / "config.py").unlink()  # of the package; no part of a head
     states = torch.randn(len(config.eagle_aux_hidden_state_layer_ids or range(3)), NUM_TOKENS, layer.hidden_size)
     tokens = torch.randint(layer.vocab_size, (NUM_TOKENS,))
-    hidden, logits = run(model.float(), states, tokens)
+    hidden, logits = run(model, states, tokens)
     expected = {"states": states, "tokens": tokens, "hidden": hidden, "logits": logits}
     save_file(expected, folder / "expected.safetensors")
     assert not any(tensor.isnan().any() for tensor in load_file(folder / "model.safetensors").values())
@@ -108,7 +109,7 @@ def fill(model: Eagle3DraftModel) -> None:
         if parameter.ndim == 1:
             values = noise / 4 + (0 if name.endswith("bias") else 1)
         else:
-            values = 2 * noise if "embed_tokens" in name else 1.5 * noise / parameter.shape[1] ** 0.5
+            values = 2 * noise if "embed_tokens" in name else noise / parameter.shape[1] ** 0.5
         parameter.data = values.half().float()
 
 

@@ -28,7 +28,7 @@ def target_tokens(tensors: Mapping[str, SourceTensor], draft_size: int, target_s
     d2t, t2d = tensors.get("d2t"), tensors.get("t2d")
     if d2t is None:
         if draft_size != target_size:
-            _refuse(name, "tensor d2t is missing", f"it is required where {draft_size} of {target_size} tokens are")
+            _refuse(name, "tensor d2t is missing", f"with {draft_size} of {target_size} tokens it is")
         return ours
     if d2t.dtype not in ("I64", "I32") or d2t.shape != (draft_size,):
         _refuse(name, f"tensor d2t is {d2t.dtype} {list(d2t.shape)}", f"I64 [{draft_size}] is")
