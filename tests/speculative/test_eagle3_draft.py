@@ -133,14 +133,15 @@ def test_a_package_has_it_as_a_level_between_models_and_look_ups(package: Path, 
         check_all(loaded.levels, "auto", "auto", selection)
 
 
-@pytest.mark.parametrize("levels", [["target"], ["target", "mxfp4"]], ids=" <- ".join)
+@pytest.mark.parametrize("levels", [["target"], ["target", "mxfp4"], ["target", "noisy"]], ids=" <- ".join)
 @pytest.mark.parametrize("tree", ["chain", 12])
 def test_it_has_read_what_stands_in_the_end(
     package: Path, levels: list[str], tree: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The logits of a head without a past, given the states of the moment and the text: bit for bit.
 
-    Below the 4-bit level states of a token come from one model and later from the other.
+    Below the 4-bit level states of a token come from one model and later from the other; below a model with a cache of
+    its own a state may stand while the token behind it does not.
     """
     num_rows = num_seen = num_proposals = 0
     begin, advance = Eagle3Draft._passes, Eagle3.advance
@@ -165,7 +166,7 @@ def test_it_has_read_what_stands_in_the_end(
     monkeypatch.setattr(Eagle3Draft, "_passes", compared)
     with LoadedPackage(package, levels, "numpy", drafts=specs(package.parent, "eagle3:HERE/head")) as loaded:
         check_all(loaded.levels, [3] * len(levels), tree, GREEDY)
-    assert num_proposals > 20
+    assert num_proposals > 15
     assert num_rows < num_seen / 2  # what stood before is not read again
 
 
