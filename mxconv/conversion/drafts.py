@@ -18,9 +18,13 @@ from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.staging import Staging
 from mxconv.errors import MxconvError, PackageError
 from mxconv.model.config import ModelConfig
+from mxconv.model.readers.eagle3_config import Eagle3Config
+from mxconv.model.readers.kinds import CONFIGS
 from mxconv.model.readers.reader import check_target
 from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.skipped import Skipped
+
+VOCABULARY_DTYPES = ("I64", "I32", "BOOL")  # of a head that knows some of the target's tokens
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,13 @@ def _check_reader(spec: DraftSpec, root: Path, target: Checkpoint, vocabulary: V
     Returns:
         How many tokens it proposes at most; None where there is no limit.
     """
-    reader = SpeculatorConfig.from_file(root / "config.json")
+    reader = CONFIGS[spec.kind].from_file(root / "config.json")
     if target.config is not None:
-        check_target(reader, ModelConfig.from_dict(target.config), vocabulary.num_tokens, f"--draft {spec.subject}")
-    return reader.n_predict
+        config = ModelConfig.from_dict(target.config)
+        check_target(reader, config, vocabulary.num_tokens, f"--draft {spec.subject}")
+        if isinstance(reader, Eagle3Config):
+            reader.layers_of(config.num_hidden_layers)
+    return reader.n_predict if isinstance(reader, SpeculatorConfig) else None
 
 
 def _check_padding(spec: DraftSpec, ours: Vocabulary, theirs: Vocabulary, target: Checkpoint) -> None:
@@ -142,6 +149,8 @@ def _open_model(spec: DraftSpec) -> DraftLevel:
         if checkpoint.index_file is not None:
             paths.append(checkpoint.index_file)
         dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
+        if spec.kind == "eagle3":
+            dtypes -= {*VOCABULARY_DTYPES}
         is_safetensors = checkpoint.container == "safetensors"
         if not is_safetensors or not dtypes <= {"BF16", "F16"}:
             raise MxconvError(

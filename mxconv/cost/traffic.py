@@ -14,6 +14,7 @@ from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
 from mxconv.model.stored_weights import EMBEDDING, HEAD
 
 SPECULATOR_EMBEDDING = "speculator.emb."
+EAGLE3_EMBEDDING = "embed_tokens.weight"
 BYTES_PER_WEIGHT = 2  # of what is kept
 
 
@@ -33,7 +34,9 @@ def checkpoint_bytes(folder: Path) -> int:
 
 def _is_multiplied(name: str, names: set[str]) -> bool:
     """An embedding is looked up, unless it is the output head too."""
-    return not name.startswith(SPECULATOR_EMBEDDING) and (name != EMBEDDING or HEAD not in names)
+    if name.startswith(SPECULATOR_EMBEDDING) or name == EAGLE3_EMBEDDING:
+        return False
+    return name != EMBEDDING or HEAD not in names
 
 
 def _record_bytes(record: TensorRecord, is_draft: bool) -> int:

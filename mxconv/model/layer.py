@@ -59,14 +59,29 @@ class Layer:
     sink_window: SinkWindow | None = None
 
     @classmethod
-    def take(cls, weights: CheckedWeights, config: ModelConfig, index: int) -> "Layer":
+    def take(
+        cls,
+        weights: CheckedWeights,
+        config: ModelConfig,
+        index: int,
+        prefix: str = "model.layers",
+        attended_size: int | None = None,
+    ) -> "Layer":
         """Pick the layer's tensors.
+
+        Args:
+            weights: all tensors.
+            config: sizes.
+            index: of the layer.
+            prefix: of its tensors' names, before the index.
+            attended_size: numbers of a row that attention takes in; None is the hidden size.
 
         Raises:
             ModelError: one is missing or has another shape than the configuration says.
         """
-        name = f"model.layers.{index}"
+        name = f"{prefix}.{index}"
         hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
+        attended = attended_size or hidden
         heads, kv_heads = config.num_attention_heads * head, config.num_key_value_heads * head
 
         def projection(part: str, out_features: int, in_features: int, bias: bool) -> Projection:
@@ -79,9 +94,9 @@ class Layer:
             index=index,
             config=config,
             input_norm=norm("input_layernorm", hidden),
-            query=projection("self_attn.q_proj", heads, hidden, config.qkv_bias),
-            key=projection("self_attn.k_proj", kv_heads, hidden, config.qkv_bias),
-            value=projection("self_attn.v_proj", kv_heads, hidden, config.qkv_bias),
+            query=projection("self_attn.q_proj", heads, attended, config.qkv_bias),
+            key=projection("self_attn.k_proj", kv_heads, attended, config.qkv_bias),
+            value=projection("self_attn.v_proj", kv_heads, attended, config.qkv_bias),
             query_norm=norm("self_attn.q_norm", head) if config.qk_norm else None,
             key_norm=norm("self_attn.k_norm", head) if config.qk_norm else None,
             output=projection("self_attn.o_proj", hidden, heads, config.output_bias),
@@ -104,13 +119,16 @@ class Layer:
         """
         eps = self.config.rms_norm_eps
         if not self.skips_attention:
-            x = x + self.output(self._attention(rms_norm(x, self.input_norm, eps), sequences, rotations))
-        if not self.skips_mlp:
-            h = rms_norm(x, self.mlp_norm, eps)
-            x = x + self.down(silu(self.gate(h)) * self.up(h))
-        return x
+            x = x + self.attention(rms_norm(x, self.input_norm, eps), sequences, rotations)
+        return x if self.skips_mlp else self.with_mlp(x)
 
-    def _attention(self, h: F32, sequences: Sequence[SequenceRows], rotations: tuple[F32, F32]) -> F32:
+    def with_mlp(self, x: F32) -> F32:
+        """What the MLP adds to rows, and the rows, (num_tokens, hidden_size)."""
+        h = rms_norm(x, self.mlp_norm, self.config.rms_norm_eps)
+        return x + self.down(silu(self.gate(h)) * self.up(h))
+
+    def attention(self, h: F32, sequences: Sequence[SequenceRows], rotations: tuple[F32, F32]) -> F32:
+        """What attention adds to rows, (num_tokens, hidden_size), given what it takes in of them, normed."""
         num_tokens, head_dim = len(h), self.config.head_dim
         queries = self.query(h).reshape(num_tokens, -1, head_dim)
         keys = self.key(h).reshape(num_tokens, -1, head_dim)
@@ -127,7 +145,7 @@ class Layer:
             for row in range(rows.num_rows):
                 seen = rows.cache.read(self.index, self._seen_by(row, rows))
                 mixed[span.start + row] = attend(queries[span.start + row], *seen)
-        return mixed.reshape(num_tokens, -1)
+        return self.output(mixed.reshape(num_tokens, -1))
 
     def _seen_by(self, row: int, rows: SequenceRows) -> Sequence[int]:
         """The places in the cache that a row attends to: what it may see of its path, itself included."""

@@ -164,7 +164,7 @@ class LoadedPackage:
                 f"{self.package.root}: level {record.name} without a path; a model needs one. Convert again."
             )
         if record.kind in READERS:
-            reader = load_reader(place, record, self.matrices, self._stack)
+            reader = load_reader(place, record, self.matrices, self._stack, self._target)
             check_target(reader, self.config, self._target_vocabulary.num_tokens, str(place))
             return LoadedLevel(record, None, self.tokenizer, folder=place, reader=reader)
         decoder = self._model(record, place)
@@ -179,7 +179,8 @@ class LoadedPackage:
         if spec.kind in ("checkpoint", *READERS) and not is_package:
             checkpoint = self._stack.enter_context(open_checkpoint(spec.subject))
             place = checkpoint.root
-            codec = "f16" if {tensor.dtype for tensor in checkpoint.tensors.values()} == {"F16"} else "bf16"
+            dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
+            codec = "f16" if dtypes & {"BF16", "F16"} == {"F16"} else "bf16"
         is_model = spec.kind in ("checkpoint", "package")
         same = place is None or not is_model or Vocabulary.of_folder(place).equals(self._vocabulary)
         taken = {level.name for level in self.levels}

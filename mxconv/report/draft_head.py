@@ -7,7 +7,7 @@ of the target's tokens; two tensors then say which:
     d2t   (draft_vocab_size,)    target token id = draft token id + d2t[draft token id]
     t2d   (target vocab_size,)   whether the head knows this token of the target
 
-Nothing of such a head is run here.
+Nothing of such a head is run here; `mxconv.model.readers.eagle3` runs those of EAGLE-3.
 
 Source:
     Eagle3SpeculatorConfig and Eagle3DraftModel of vllm-project/speculators 0.4; vLLM, models/llama_eagle3.py
@@ -54,8 +54,13 @@ class DraftHead:
         return (
             f"draft head, {name} ({self.format} format{f' {self.format_version}' if self.format_version else ''}), for "
             f"{self.verifier or 'an unnamed model'}: {layers} of width {self.hidden_size or '?'}{tokens}; "
-            f"vocabulary: {self.vocab_mapping}. mxconv lists such heads and does not run them."
+            f"vocabulary: {self.vocab_mapping}. {self._remark()}"
         )
+
+    def _remark(self) -> str:
+        if self.kind == "eagle3":
+            return "Run it below its model with --draft eagle3:PATH_OR_ID."
+        return "mxconv lists such heads and does not run them."
 
 
 def find_draft_head(checkpoint: Checkpoint) -> DraftHead | None:

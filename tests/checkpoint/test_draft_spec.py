@@ -26,6 +26,7 @@ from mxconv.errors import MxconvError
         ("stand:max_ngram=2,num_candidates=4", DraftSpec("stand", max_ngram=2, num_candidates=4)),
         ("ngram:some/table.safetensors,confidence=0", DraftSpec("ngram", "some/table.safetensors", confidence=0.0)),
         ("token-recycling,num_candidates=4", DraftSpec("token-recycling", num_candidates=4)),
+        ("eagle3:a/b,num_draft_tokens=5", DraftSpec("eagle3", "a/b", 5)),
     ],
 )
 def test_a_specification_names_kind_subject_and_parameters(text: str, spec: DraftSpec) -> None:
@@ -34,7 +35,7 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, spec: Draf
 
 KINDS = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, swift, early-exit, streaming, "
-    "prompt-lookup, ngram:TABLE, token-recycling, stand is required."
+    "prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, eagle3:PATH_OR_ID is required."
 )
 COMMON = "num_draft_tokens, confidence"
 
@@ -51,6 +52,8 @@ COMMON = "num_draft_tokens, confidence"
         ("package", "names no PATH_OR_ID; package:PATH_OR_ID is required."),
         ("checkpoint,confidence=1", "names no PATH_OR_ID; checkpoint:PATH_OR_ID is required."),
         ("ngram:,confidence=1", "names no TABLE; ngram:TABLE is required."),
+        ("eagle3", "names no PATH_OR_ID; eagle3:PATH_OR_ID is required."),
+        ("eagle3:x,num_candidates=2", f"parameter 'num_candidates'; one of {COMMON} is required."),
         ("layer-skip", "names no LAYERS; layer-skip:LAYERS is required."),
         ("package:x,depth=2", f"parameter 'depth'; one of {COMMON} is required."),
         ("package:x,max_ngram=2", f"parameter 'max_ngram'; one of {COMMON} is required."),
@@ -118,6 +121,7 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
         ("stand:max_ngram=2,num_candidates=3", {"max_ngram": 2, "num_candidates": 3}, ["tokenizer"]),
         ("ngram:t", {}, ["tokenizer"]),
         ("token-recycling", {"num_candidates": 8}, ["tokenizer"]),
+        ("eagle3:p", {}, ["tokenizer"]),
         ("token-recycling:num_candidates=2", {"num_candidates": 2}, ["tokenizer"]),
     ],
 )

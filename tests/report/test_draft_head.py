@@ -87,8 +87,8 @@ def test_an_eagle3_head_is_listed_as_what_it_is(tmp_path: Path) -> None:
     }
     assert found["notes"][0] == (
         "draft head, EAGLE-3 (speculators format 0.4.0), for meta-llama/Llama-3.1-8B-Instruct: 1 layer of width 32, "
-        "5 tokens a round; vocabulary: 24 of the target's 96 tokens, by d2t and t2d. mxconv lists such heads and does "
-        "not run them."
+        "5 tokens a round; vocabulary: 24 of the target's 96 tokens, by d2t and t2d. Run it below its "
+        "model with --draft eagle3:PATH_OR_ID."
     )
     assert {tensor["name"] for tensor in found["tensors"]} >= {"d2t", "t2d", "fc.weight"}
 

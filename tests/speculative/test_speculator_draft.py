@@ -9,7 +9,7 @@ import pytest
 from packages import quantize
 from speculators import speculator_config, write_speculator
 from tiny_levels import by_hand, decoder_of, speculate
-from trained_levels import PROMPTS, write_noisy
+from trained_levels import PROMPTS, write_noisy, write_padded
 
 from mxconv.arrays import F32
 from mxconv.checkpoint.draft_spec import parse_draft
@@ -162,6 +162,18 @@ def test_a_speculator_of_another_target_is_refused(
     with pytest.raises(ModelError, match=message):
         quantize(write_noisy(tmp_path / "source", 0.0), tmp_path / "p", drafts=(f"speculator:{other}",))
     assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("tree", ["chain", 12])
+@pytest.mark.parametrize("ids", [[5], [5, 1030], [1030, 5, 6]])
+def test_texts_that_it_cannot_read(ids: list[int], tree: int | str, tmp_path: Path) -> None:
+    """One token, which no state has chosen; padding among the target's tokens that it has no row for."""
+    write_speculator(tmp_path / "speculator", CONFIG)
+    quantize(write_padded(tmp_path / "source"), tmp_path / "package")
+    drafts = specs(tmp_path, "speculator:HERE/speculator")
+    with LoadedPackage(tmp_path / "package", ["target"], drafts=drafts) as loaded:  # type: ignore[arg-type]
+        found, _ = speculate(Hierarchy(loaded.levels, [3], [0.0], tree), ids, 4)
+        assert found == by_hand(decoder_of(loaded.levels[0]), ids, 4)
 
 
 def test_orders_that_make_no_sense_are_refused(package: Path, tmp_path: Path) -> None:

@@ -1,20 +1,29 @@
 """From a folder to a draft that reads hidden states: a checkpoint as it is, or one that was converted to 4 bits."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from mxconv.checkpoint.manifest import LevelRecord
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.errors import PackageError
+from mxconv.model.decoder import Decoder
 from mxconv.model.matrices import Matrices
+from mxconv.model.readers.draft_vocabulary import target_tokens
+from mxconv.model.readers.eagle3 import Eagle3, with_embedding
+from mxconv.model.readers.eagle3_config import Eagle3Config
+from mxconv.model.readers.reader import Reader
 from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.stored_weights import dense_weights, four_bit_matrices
 from mxconv.model.weights import Weights
 
 
-def load_reader(folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack) -> MlpSpeculator:
+def load_reader(
+    folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
+) -> Reader:
     """Open the draft of a level.
 
     Args:
@@ -22,20 +31,38 @@ def load_reader(folder: Path, record: LevelRecord, make: Matrices, stack: ExitSt
         record: the level.
         make: its matrices.
         stack: closes the files.
+        target: of the run; an MLP speculator needs nothing of it.
 
     Raises:
         MxconvError: the files are missing or damaged, or are of another kind of model.
     """
+    if record.kind == "eagle3":
+        assert target is not None
+        return _eagle3(folder, record, make, stack, target)
     config = SpeculatorConfig.from_file(folder / "config.json")
-    return MlpSpeculator(config, _weights(folder, record, make, stack), record.name)
+    weights, _ = _weights(folder, record, make, stack)
+    return MlpSpeculator(config, weights, record.name)
 
 
-def _weights(folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack) -> Weights:
+def _eagle3(folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder) -> Eagle3:
+    config = Eagle3Config.from_file(folder / "config.json")
+    layers = config.layers_of(target.config.num_hidden_layers)
+    weights, tensors = _weights(folder, record, make, stack)
+    tokens = target_tokens(tensors, config.draft_vocab_size, config.vocab_size, record.name)
+    return Eagle3(config, with_embedding(weights, target.embedding), tokens, layers, record.name)
+
+
+def _weights(
+    folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack
+) -> tuple[Weights, Mapping[str, SourceTensor]]:
+    """The weights, and all tensors that are stored as they are."""
     if record.codec != "package":
-        return dense_weights(stack.enter_context(open_checkpoint(folder)).tensors, make=make)
+        tensors = stack.enter_context(open_checkpoint(folder)).tensors
+        return dense_weights(tensors, make=make), tensors
     package = stack.enter_context(Package(folder))
     if not package.has_target:
         raise PackageError(f"{folder}: references its target; a draft must be whole. Convert it with its target.")
     kept = {tensor.name for tensor in package.manifest.tensors if tensor.codec == "keep"}
-    exact = dense_weights({name: tensor for name, tensor in package.arrays.items() if name in kept}, make=make)
-    return Weights({**exact.matrices, **four_bit_matrices(package, make)}, exact.vectors)
+    stored = {name: tensor for name, tensor in package.arrays.items() if name in kept}
+    exact = dense_weights(stored, make=make)
+    return Weights({**exact.matrices, **four_bit_matrices(package, make)}, exact.vectors), stored

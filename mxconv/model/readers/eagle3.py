@@ -1,0 +1,162 @@
+"""An EAGLE-3 draft head: a decoder layer over the target's fused hidden states and the tokens that followed them.
+
+Of every token but the last a *feature* and the embedding of the next token go in as a pair. Of a text that the target
+has evaluated a feature is made of its states of a few layers; of a token that the head drafted it is what the head
+itself gave there. So the head keeps keys and values of the text as any decoder does.
+
+Source:
+    Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test"
+    (arXiv 2503.01840), section 3. Norms, residuals and positions: Eagle3DraftModel of vllm-project/speculators 0.9.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mxconv.arrays import F32, I64
+from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.rowwise import rms_norm
+from mxconv.model.cache import KVCache
+from mxconv.model.forest import SequenceRows
+from mxconv.model.layer import Layer
+from mxconv.model.readers.eagle3_config import Eagle3Config
+from mxconv.model.rope import RotaryEmbedding
+from mxconv.model.states import Reads
+from mxconv.model.tree import Tree
+from mxconv.model.weights import CheckedWeights, Weights
+
+EMBEDDING = "embed_tokens.weight"
+
+
+@dataclass(frozen=True)
+class FirstLayer:
+    """A layer whose attention takes in an embedding and a feature, (num_tokens, 2 * hidden_size), each normed."""
+
+    layer: Layer
+    feature_norm: F32
+    adds_to_normed: bool
+
+    def __call__(
+        self, embeddings: F32, features: F32, sequences: Sequence[SequenceRows], rotations: tuple[F32, F32]
+    ) -> F32:
+        eps = self.layer.config.rms_norm_eps
+        normed = rms_norm(features, self.feature_norm, eps)
+        taken = np.concatenate([rms_norm(embeddings, self.layer.input_norm, eps), normed], axis=1)
+        kept = normed if self.adds_to_normed else features
+        return self.layer.with_mlp(kept + self.layer.attention(taken, sequences, rotations))
+
+
+class Eagle3:
+    """A draft that reads the states of a few layers of the target.
+
+    Args:
+        config: sizes.
+        weights: tensors by the names of the `speculators` format.
+        tokens: (draft_vocab_size,) the target's id of each token of the head.
+        layers: whose states are fused, in that order.
+        name: what messages call it.
+
+    Raises:
+        ModelError: a tensor is missing or misshapen.
+    """
+
+    num_passes = 1
+
+    def __init__(self, config: Eagle3Config, weights: Weights, tokens: I64, layers: Sequence[int], name: str) -> None:
+        self.config = config
+        self.name = name
+        self.tokens = tokens
+        self.reads = Reads(tuple(sorted(layers)))
+        self._order = [self.reads.layers.index(layer) for layer in layers]
+        own, taken = CheckedWeights(weights, name), len(layers) * config.target_hidden_size
+        size = config.layer.hidden_size
+        self.embedding = own.matrix(EMBEDDING, config.vocab_size, size)
+        self.fusion = own.matrix("fc.weight", size, taken)
+        self._joint_norm = own.vector("input_norm.weight", taken) if config.norm_before_fc else None
+        self._state_norms = [
+            own.vector(f"fc_norm.{place}.weight", config.target_hidden_size)
+            for place in range(len(layers) if config.fc_norm else 0)
+        ]
+        self.first = FirstLayer(
+            Layer.take(own, config.layer, 0, "layers", 2 * size),
+            own.vector("layers.0.hidden_norm.weight", size),
+            config.norm_before_residual,
+        )
+        self.others = [Layer.take(own, config.layer, i, "layers") for i in range(1, config.layer.num_hidden_layers)]
+        self.norm = own.vector("norm.weight", size)
+        self.head = own.matrix("lm_head.weight", config.draft_vocab_size, size)
+        self.rotary = RotaryEmbedding(config.layer.rope, config.layer.head_dim)
+
+    @property
+    def hidden_size(self) -> int:
+        """Of the target."""
+        return self.config.target_hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the target."""
+        return self.config.vocab_size
+
+    def new_cache(self) -> KVCache:
+        """For the pairs of one text."""
+        return KVCache(self.config.layer)
+
+    def fuse(self, states: F32) -> F32:
+        """The features of tokens that the target evaluated.
+
+        Args:
+            states: (num_states, n, target_hidden_size), as `reads` names them.
+
+        Returns:
+            (n, hidden_size) float32.
+        """
+        eps, parts = self.config.layer.rms_norm_eps, [states[place] for place in self._order]
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self._state_norms:
+                parts = [rms_norm(part, norm, eps) for part, norm in zip(parts, self._state_norms, strict=True)]
+            joined = np.concatenate(parts, axis=1)
+            if self._joint_norm is not None:
+                joined = rms_norm(joined, self._joint_norm, eps)
+            return self.fusion.multiply(joined)
+
+    def advance(self, features: F32, tokens: Sequence[int], cache: KVCache, tree: Tree | None = None) -> F32:
+        """Evaluate pairs behind those in the cache, and advance it by them.
+
+        Args:
+            features: (n, hidden_size), each of the token before.
+            tokens: n ids of the target's vocabulary.
+            cache: a place a pair: that of token i + 1 is place i.
+            tree: where each pair hangs; None makes them a chain.
+
+        Returns:
+            (n, hidden_size) float32: the features of the tokens.
+        """
+        rows = SequenceRows(tokens, cache, tree)
+        rotations = self.rotary.rotations([place + 1 for place in rows.positions])
+        cache.reserve(len(tokens))
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = self.first(self.embedding.rows(np.array(tokens, np.intp)), features, [rows], rotations)
+            for layer in self.others:
+                x = layer(x, [rows], rotations)
+            if self.config.norm_output:
+                x = rms_norm(x, self.norm, self.config.layer.rms_norm_eps)
+        cache.advance(len(tokens))
+        return x
+
+    def logits(self, features: F32) -> F32:
+        """(n, vocab_size) float32: of the target's tokens, minus infinity for those that the head does not know."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            normed = features
+            if not self.config.norm_output:
+                normed = rms_norm(features, self.norm, self.config.layer.rms_norm_eps)
+            known = self.head.multiply(normed)
+        logits = np.full((len(known), self.vocab_size), -np.inf, np.float32)
+        logits[:, self.tokens] = known
+        return logits
+
+
+def with_embedding(weights: Weights, embedding: Matrix) -> Weights:
+    """The weights of a head that leaves the target's embedding where it is: the target's own."""
+    matrices: Mapping[str, Matrix] = {EMBEDDING: embedding, **weights.matrices}
+    return Weights(matrices, weights.vectors)

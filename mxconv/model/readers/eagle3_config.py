@@ -1,0 +1,111 @@
+"""The sizes of an EAGLE-3 draft head, read from the config.json of the `speculators` format."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mxconv.errors import ModelError
+from mxconv.model.config import ModelConfig
+from mxconv.model.fields import Fields
+
+LAYER_TYPES = ("llama", "qwen3")
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+MOST_STATES = 64
+
+
+@dataclass(frozen=True)
+class Eagle3Config:
+    """Names follow config.json.
+
+    Args:
+        name: of the file, for messages.
+        layer: `transformer_layer_config`: its own layers, usually one, and the target's vocabulary.
+        draft_vocab_size: tokens that it can propose.
+        target_hidden_size: numbers of a state of the target; null is the layer's own hidden size.
+        layer_ids: `eagle_aux_hidden_state_layer_ids`: whose states are fused, in the order of the fusion, numbered as
+            transformers numbers hidden states; None is the default of the target's depth.
+        norm_before_residual: whether the first layer adds to its normed feature.
+        norm_before_fc: whether the states are normed together before they are fused.
+        fc_norm: whether each is normed by itself.
+        norm_output: whether what is fed back has gone through the final norm.
+
+    Source:
+        vllm-project/speculators 0.9, Eagle3SpeculatorConfig; arXiv 2503.01840, section 3.
+    """
+
+    name: str
+    layer: ModelConfig
+    draft_vocab_size: int
+    target_hidden_size: int
+    layer_ids: tuple[int, ...] | None
+    norm_before_residual: bool
+    norm_before_fc: bool
+    fc_norm: bool
+    norm_output: bool
+
+    @classmethod
+    def from_file(cls, path: Path) -> "Eagle3Config":
+        """Read a config.json.
+
+        Raises:
+            CheckpointError: the file is missing, or no JSON object.
+            ModelError: it is no EAGLE-3 head, a key is missing or ill-typed, or its layers are not supported.
+        """
+        fields = Fields.read(path)
+        fields.choice("speculators_model_type", ("eagle3",))
+        section = fields.section("transformer_layer_config")
+        section.choice("model_type", LAYER_TYPES)
+        layer = ModelConfig.from_fields(section)
+        draft_vocab_size = fields.size("draft_vocab_size")
+        if draft_vocab_size > layer.vocab_size:
+            fields.reject("draft_vocab_size", f"at most the target's vocabulary, {layer.vocab_size}, is required")
+        norm_before_fc, fc_norm = fields.flag("norm_before_fc", False), fields.flag("fc_norm", False)
+        if norm_before_fc and fc_norm:
+            fields.reject("fc_norm", "with norm_before_fc, false is required: states are normed once")
+        return cls(
+            name=str(path),
+            layer=layer,
+            draft_vocab_size=draft_vocab_size,
+            target_hidden_size=fields.size("target_hidden_size", layer.hidden_size),
+            layer_ids=_layer_ids(fields),
+            norm_before_residual=fields.flag("norm_before_residual", False),
+            norm_before_fc=norm_before_fc,
+            fc_norm=fc_norm,
+            norm_output=fields.flag("norm_output", False),
+        )
+
+    @property
+    def hidden_size(self) -> int:
+        """Of the target."""
+        return self.target_hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the target."""
+        return self.layer.vocab_size
+
+    def layers_of(self, num_layers: int) -> tuple[int, ...]:
+        """The states that it reads of a target of `num_layers`, in the order of the fusion.
+
+        Raises:
+            ModelError: the target does not have them.
+        """
+        layers = self.layer_ids
+        if layers is None:
+            layers = (2, num_layers // 2, num_layers - 3)
+        if max(layers) > num_layers or min(layers) < 0 or len(set(layers)) < len(layers):
+            how = "by default " if self.layer_ids is None else ""
+            raise ModelError(
+                f"{self.name}: reads {how}the states of layers {', '.join(map(str, layers))} ({LAYER_IDS}); different "
+                f"ones from 0 to {num_layers}, the target's layers, are required. Use a head that was trained for this "
+                "target."
+            )
+        return layers
+
+
+def _layer_ids(fields: Fields) -> tuple[int, ...] | None:
+    layers = fields.values.get(LAYER_IDS)
+    if layers is None:
+        return None
+    if not isinstance(layers, list) or not 1 <= len(layers) <= MOST_STATES or not all(type(i) is int for i in layers):
+        fields.reject(LAYER_IDS, f"a list of 1 to {MOST_STATES} layer numbers, or null, is required")
+    return tuple(layers)
