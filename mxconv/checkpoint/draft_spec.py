@@ -6,6 +6,7 @@ swift                   the same, found while decoding  early-exit     its first
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 token-recycling         what the target thought of before   stand   that, behind several tokens
 speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
+spire:PATH_OR_ID        a SPIRe draft, which sees the target's hidden states of some layers
 """
 
 from dataclasses import dataclass, fields
@@ -26,6 +27,7 @@ SpecKind = Literal[
     "token-recycling",
     "stand",
     "speculator",
+    "spire",
 ]
 DEFAULT_NUM_DRAFT_TOKENS = 8
 DEFAULT_CONFIDENCE = 0.4
@@ -34,7 +36,10 @@ DEFAULT_FOREIGN_CONFIDENCE = 0.65  # where tokenizers differ
 DEFAULT_SKIP = 0.45  # of all parts, as SWIFT (arXiv 2410.06916) leaves out
 DEFAULT_MAX_NGRAM = {"prompt-lookup": 3, "stand": 4}
 LOOK_UPS = ("prompt-lookup", "ngram", "token-recycling", "stand")  # no models: nothing can draft for them
-READERS = ("speculator",)  # models of the target's hidden states: they come behind the models and before look-ups
+READERS = (
+    "speculator",
+    "spire",
+)  # models of the target's hidden states: they come behind the models and before look-ups
 COMMON = ("num_draft_tokens", "confidence")
 OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and its own parameters
     "checkpoint": ("PATH_OR_ID", ()),
@@ -48,6 +53,7 @@ OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and 
     "token-recycling": ("", ("num_candidates",)),
     "stand": ("", ("max_ngram", "num_candidates")),
     "speculator": ("PATH_OR_ID", ("num_candidates",)),
+    "spire": ("PATH_OR_ID", ()),
 }
 RANGES = {
     "num_draft_tokens": (1, 64),

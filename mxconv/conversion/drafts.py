@@ -20,6 +20,7 @@ from mxconv.errors import MxconvError, PackageError
 from mxconv.model.config import ModelConfig
 from mxconv.model.readers.reader import check_target
 from mxconv.model.readers.speculator_config import SpeculatorConfig
+from mxconv.model.readers.spire_config import SpireConfig
 from mxconv.model.skipped import Skipped
 
 
@@ -101,7 +102,8 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
 
 def _check_reader(spec: DraftSpec, root: Path, target: Checkpoint, vocabulary: Vocabulary) -> None:
     """That a draft which reads hidden states was made for this target; nothing is known of one without config.json."""
-    reader = SpeculatorConfig.from_file(root / "config.json")
+    path = root / "config.json"
+    reader = SpireConfig.from_file(path) if spec.kind == "spire" else SpeculatorConfig.from_file(path)
     if target.config is not None:
         check_target(reader, ModelConfig.from_dict(target.config), vocabulary.num_tokens, f"--draft {spec.subject}")
 
