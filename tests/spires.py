@@ -47,7 +47,7 @@ def write_spire(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, n
 
 
 def torch_logits(folder: Path, states: np.ndarray, tokens: Sequence[int], past: Sequence[int] = ()) -> np.ndarray:
-    """Logits (len(tokens), vocab_size) behind each of some tokens, in float64; nothing is kept from one to the next.
+    """Logits (len(tokens), vocab_size) behind each of some tokens, in float64; keys and values are made anew for each.
 
     Args:
         folder: of the draft.
@@ -57,25 +57,31 @@ def torch_logits(folder: Path, states: np.ndarray, tokens: Sequence[int], past: 
     """
     config = json.loads((folder / "config.json").read_text())
     weights = {name: t.double() for name, t in safetensors.torch.load_file(folder / "model.safetensors").items()}
-    return np.array([_row(config, weights, states, tokens[: end + 1], past)[1].numpy() for end in range(len(tokens))])
+    drafted: list[list[torch.Tensor]] = []
+    logits = []
+    for token in tokens:
+        own, row = _row(config, weights, states, drafted, token, past)
+        drafted.append(own)
+        logits.append(row.numpy())
+    return np.array(logits)
 
 
 def _row(
     config: Mapping[str, Any],
     weights: Mapping[str, torch.Tensor],
     states: np.ndarray,
-    tokens: Sequence[int],
+    drafted: Sequence[Sequence[torch.Tensor]],
+    token: int,
     past: Sequence[int],
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """What the last of some tokens computes: its states, from the embedding on, and its logits."""
+    """What a token behind drafted ones computes, whose states are given: its own, embedding first, and its logits."""
     num_layers, eps = config["num_hidden_layers"], config["rms_norm_eps"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    num_past, position = states.shape[1], states.shape[1] + len(tokens) - 1
+    num_past, position = states.shape[1], states.shape[1] + len(drafted)
     mixing = torch.softmax(weights["spire.memory_weights"], -1)
-    drafted = [_row(config, weights, states, tokens[: end + 1], past)[0] for end in range(len(tokens) - 1)]
     embedding = weights["model.embed_tokens.weight"]
 
-    x = embedding[tokens[-1]]
+    x = embedding[token]
     own = [x]
     for layer in range(num_layers):
 

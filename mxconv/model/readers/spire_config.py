@@ -1,14 +1,17 @@
 """The sizes of a SPIRe draft, read from its config.json: formats/spire.md."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from mxconv.errors import ModelError
 from mxconv.model.config import MODEL_TYPES, ModelConfig
 from mxconv.model.fields import Fields
 from mxconv.model.states import Reads
 
 MOST_SEEN = 65536  # positions of a window, and of sinks: room is made for them
+NOT_ITS_OWN = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")  # of a target's config.json
 PAST_MEMORIES: tuple[Literal["target", "embeddings"], ...] = ("target", "embeddings")
 
 
@@ -39,6 +42,11 @@ class SpireConfig:
             ModelError: it is no SPIRe draft, or a key is missing, ill-typed or out of range.
         """
         return cls.from_fields(Fields.read(path))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> "SpireConfig":
+        """The same from the parsed content of config.json."""
+        return cls.from_fields(Fields(values, "config.json"))
 
     @classmethod
     def from_fields(cls, fields: Fields) -> "SpireConfig":
@@ -77,6 +85,42 @@ class SpireConfig:
     def reads(self) -> Reads:
         """The states that feed the target's layers."""
         return Reads(tuple(sorted(set(self.target_layers)))) if self.past_memory == "target" else Reads()
+
+
+def config_for(
+    target: Mapping[str, object],
+    target_layers: Sequence[int],
+    sink: int = 1,
+    window: int = 64,
+    past_memory: Literal["target", "embeddings"] = "target",
+) -> dict[str, object]:
+    """The config.json of a draft with a target's own sizes.
+
+    Args:
+        target: the content of its config.json.
+        target_layers: those to copy, numbered from 0.
+        sink: as `SpireConfig` has it, as have the others.
+
+    Raises:
+        ModelError: the target is of an architecture that is not supported or lacks such a layer.
+    """
+    own = ModelConfig.from_dict(dict(target))
+    if not target_layers or not all(0 <= layer < own.num_hidden_layers for layer in target_layers):
+        raise ModelError(
+            f"SPIRe draft of layers {list(target_layers)}: the target has 0 to {own.num_hidden_layers - 1}; at least "
+            "one of these is required. Name others."
+        )
+    return {
+        **{key: value for key, value in target.items() if key not in NOT_ITS_OWN},
+        "architectures": ["SpireDraft"],
+        "model_type": "spire",
+        "layer_type": own.model_type,
+        "num_hidden_layers": len(target_layers),
+        "target_layers": list(target_layers),
+        "sink": sink,
+        "window": window,
+        "past_memory": past_memory,
+    }
 
 
 def _target_layers(fields: Fields, num_layers: int) -> tuple[int, ...]:
