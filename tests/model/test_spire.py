@@ -69,6 +69,31 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * float(np.abs(expected).max()))
 
 
+VECTORS = json.loads((Path(__file__).parents[2] / "formats" / "vectors" / "spire.json").read_text())["cases"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
+def test_golden_vectors(case: dict[str, Any], kernel: str, tmp_path: Path) -> None:
+    def values(rows: list[str], dtype: type, digits: int) -> np.ndarray:
+        numbers = [[int(row[i : i + digits], 16) for i in range(0, len(row), digits)] for row in rows]
+        return np.array(numbers, f"<u{digits // 2}").view(dtype)
+
+    tensors = {}
+    for name, tensor in case["tensors"].items():
+        array = values(tensor["f16"], np.float16, 4)
+        tensors[name] = array[0] if name.endswith("norm.weight") else array
+    spire = load(write_spire(tmp_path / "spire", case["config"], tensors), kernel)
+    past = case["past"]
+    states = np.zeros((2, 0, 4), np.float32)
+    if past:
+        states = values(case["states"], np.float32, 8).reshape(2, len(past), 4)
+    if case["config"]["past_memory"] == "embeddings":
+        states = spire.embedded_memory(past)
+    expected = np.array(case["logits"])
+    assert_close(chain_logits(SpireCache(spire), states, case["tokens"]), expected)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("num_past", [0, 1, 2, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 200])
 def test_chains_are_those_of_torch(num_past: int, kernel: str, tmp_path: Path) -> None:
