@@ -16,6 +16,7 @@ from mxconv.arrays import F32
 from mxconv.bench.traffic import bytes_per_forward
 from mxconv.checkpoint.draft_spec import DraftSpec, parse_draft
 from mxconv.checkpoint.manifest import read_manifest
+from mxconv.checkpoint.package import Package
 from mxconv.cost.package_levels import package_levels
 from mxconv.cost.traffic import checkpoint_bytes
 from mxconv.errors import ModelError, MxconvError
@@ -174,8 +175,21 @@ def test_four_bit_packages_keep_look_ups_and_mixture_exact(package: Path) -> Non
 def test_its_bytes_are_those_of_its_matrices(package: Path) -> None:
     with LoadedPackage(package, ["target", "spire"], drafts=specs(package.parent, "spire:HERE/spire-mxfp4")) as loaded:
         _, sixteen, four = (bytes_per_forward(loaded, level) for level in loaded.levels)
-        assert [level.architecture for level in package_levels(loaded.package)][3:] == [None, None]
     assert sixteen == checkpoint_bytes(package.parent / "spire") > 3.5 * four > 0
+
+
+def test_its_cost_is_that_of_its_layers_over_a_window(package: Path, tmp_path: Path) -> None:
+    drafts = tuple(f"spire:{package.parent}/{name}" for name in ("spire", "spire-mxfp4", "spire-bsfp"))
+    quantize(package.parent / "source", tmp_path / "p", drafts=drafts)
+    with Package(tmp_path / "p") as opened:
+        exact, mxfp4, bsfp = package_levels(opened)[-3:]
+    for level in (exact, mxfp4, bsfp):
+        a = level.architecture
+        assert a is not None and (a.windows, a.dense_sizes, a.hidden_size) == ((17, 17), (192, 192), 64)
+        assert 0.8 < level.acceptance < 0.81 and "SPIRe" in level.acceptance_source
+    assert [level.codec for level in (exact, mxfp4, bsfp)] == ["bf16", "mxfp4", "bsfp-draft"]
+    assert exact.num_bytes == checkpoint_bytes(package.parent / "spire")
+    assert mxfp4.num_bytes and bsfp.num_bytes and exact.num_bytes > 3.5 * max(mxfp4.num_bytes, bsfp.num_bytes)
 
 
 def test_it_says_nothing_beyond_its_positions(package: Path, tmp_path: Path) -> None:
