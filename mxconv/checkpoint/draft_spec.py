@@ -6,6 +6,7 @@ swift                   the same, found while decoding  early-exit     its first
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 token-recycling         what the target thought of before   stand   that, behind several tokens
 speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
+spire:PATH_OR_ID        a SPIRe draft, which sees the target's hidden states of some layers
 eagle3:PATH_OR_ID       an EAGLE-3 draft head, which reads the states of a few of the target's layers
 """
 
@@ -27,6 +28,7 @@ SpecKind = Literal[
     "token-recycling",
     "stand",
     "speculator",
+    "spire",
     "eagle3",
 ]
 DEFAULT_NUM_DRAFT_TOKENS = 8
@@ -38,6 +40,7 @@ DEFAULT_MAX_NGRAM = {"prompt-lookup": 3, "stand": 4}
 LOOK_UPS = ("prompt-lookup", "ngram", "token-recycling", "stand")  # no models: nothing can draft for them
 READERS = (
     "speculator",
+    "spire",
     "eagle3",
 )  # models of the target's hidden states: they come behind the models and before look-ups
 COMMON = ("num_draft_tokens", "confidence")
@@ -53,6 +56,7 @@ OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and 
     "token-recycling": ("", ("num_candidates",)),
     "stand": ("", ("max_ngram", "num_candidates")),
     "speculator": ("PATH_OR_ID", ("num_candidates",)),
+    "spire": ("PATH_OR_ID", ()),
     "eagle3": ("PATH_OR_ID", ()),
 }
 RANGES = {

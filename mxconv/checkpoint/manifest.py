@@ -122,6 +122,7 @@ Kind = Literal[
     "token-recycling",
     "stand",
     "speculator",
+    "spire",
     "eagle3",
 ]
 Shared = Literal["weights", "kv_cache", "tokenizer"]

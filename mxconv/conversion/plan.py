@@ -15,6 +15,7 @@ INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 CASTS = {"bf16": BF16, "fp16": FP16}
 EMBEDDINGS = ("*embed_tokens.weight", "*embeddings.weight", "*wte.weight", "*wpe.weight", "speculator.emb.*")
 HEADS = ("lm_head.weight", "*.lm_head.weight")
+MIXTURES = ("spire.memory_weights",)
 ROUTERS = ("*.mlp.gate.weight", "*.router.weight", "*.block_sparse_moe.gate.weight", "*.shared_expert_gate.weight")
 
 
@@ -133,4 +134,6 @@ def choose_codec(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> 
         return "keep", "embeddings"
     if matches(name, ROUTERS):
         return "keep", "expert router"
+    if matches(name, MIXTURES):
+        return "keep", "mixture of memories"
     return options.codec, "matrix"

@@ -11,6 +11,7 @@ from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
 from mxconv.cost.traffic import checkpoint_bytes, package_bytes
 from mxconv.model.readers.speculator_config import SpeculatorConfig
+from mxconv.model.readers.spire_config import SpireConfig
 from mxconv.model.skipped import Skipped
 
 CONFIG = "config.json"
@@ -52,6 +53,8 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
         return _own(package, record)
     if record.kind == "model" and record.path is not None:
         return _model(inside(package.root, record.path), record)
+    if record.kind == "spire" and record.path is not None:
+        return _spire(inside(package.root, record.path), record)
     a = target.architecture
     assert a is not None and target.num_bytes is not None
     if record.kind == "speculator" and record.path is not None:
@@ -71,6 +74,19 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
         num_bytes = round(target.num_bytes * share)
         return CostLevel(record.name, target.codec, kept, 0.0, NOT_KNOWN, num_bytes)
     return CostLevel(record.name, target.codec, None, 0.0, NOT_KNOWN)  # a look-up: no pass, no weights
+
+
+def _spire(folder: Path, record: LevelRecord) -> CostLevel:
+    """A few layers over sinks and a window, whatever the context."""
+    config = SpireConfig.from_file(folder / CONFIG)
+    a = Architecture.of(config.decoder)
+    a = replace(a, windows=(config.sink + config.window,) * a.num_layers)
+    acceptance, source = TYPICAL_ACCEPTANCE["spire"]
+    if record.codec != "package":
+        return CostLevel(record.name, CODECS[record.codec or "bf16"], a, acceptance, source, checkpoint_bytes(folder))
+    with Package(folder) as inner:
+        codec = "bsfp-draft" if inner.manifest.levels[0].codec == "bsfp" else "mxfp4"
+        return CostLevel(record.name, codec, a, acceptance, source, package_bytes(inner, is_draft=True))
 
 
 def _model(folder: Path, record: LevelRecord) -> CostLevel:

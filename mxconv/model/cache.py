@@ -17,6 +17,8 @@ class KVCache:
     `truncate`, and the next pass overwrites. A draft that shares its target's cache drafts behind `length`,
     truncates, and leaves the target to write its own keys and values there.
 
+    `num_left_out` positions of the text are in no place: those of new rows are higher by as many. 0 unless set.
+
     Args:
         config: sizes.
         capacity: positions to make room for at first; the room doubles when it is used up.
@@ -27,6 +29,7 @@ class KVCache:
         self.num_key_value_heads = config.num_key_value_heads
         self.head_dim = config.head_dim
         self.length = 0
+        self.num_left_out = 0
         self._keys = self._allocate(max(capacity, 1))
         self._values = self._allocate(max(capacity, 1))
 

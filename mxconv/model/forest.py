@@ -51,7 +51,7 @@ class SequenceRows:
     def positions(self) -> list[int]:
         """Of each row: how many tokens stand before it on its path."""
         tree = self.branches
-        start = self.cache.length - tree.num_cached
+        start = self.cache.length + self.cache.num_left_out - tree.num_cached
         return [start + depth for depth in tree.depths[tree.num_cached :]]
 
     def checked_ids(self, config: ModelConfig, name: str) -> NDArray[np.intp]:
@@ -82,7 +82,7 @@ class SequenceRows:
             raise ModelError(
                 f"{name}: logits of the last {self.num_wanted} rows; 0 to {len(ids)}, all that there are, are required."
             )
-        num_positions = self.cache.length - tree.num_cached + 1 + tree.deepest
+        num_positions = self.cache.length + self.cache.num_left_out - tree.num_cached + 1 + tree.deepest
         if num_positions > config.max_position_embeddings:
             raise ModelError(
                 f"{name}: {num_positions} positions; the model has "

@@ -131,13 +131,10 @@ class Layer:
         """What attention adds to rows, (num_tokens, hidden_size), given what it takes in of them, normed."""
         num_tokens, head_dim = len(h), self.config.head_dim
         queries = self.query(h).reshape(num_tokens, -1, head_dim)
-        keys = self.key(h).reshape(num_tokens, -1, head_dim)
-        values = self.value(h).reshape(num_tokens, -1, head_dim)
         if self.query_norm is not None:
             queries = rms_norm(queries, self.query_norm, self.config.rms_norm_eps)
-        if self.key_norm is not None:
-            keys = rms_norm(keys, self.key_norm, self.config.rms_norm_eps)
-        queries, keys = rotate(queries, *rotations), rotate(keys, *rotations)
+        queries = rotate(queries, *rotations)
+        keys, values = self.keys_and_values(h, rotations)
 
         mixed = np.empty_like(queries)
         for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True):
@@ -146,6 +143,14 @@ class Layer:
                 seen = rows.cache.read(self.index, self._seen_by(row, rows))
                 mixed[span.start + row] = attend(queries[span.start + row], *seen)
         return self.output(mixed.reshape(num_tokens, -1))
+
+    def keys_and_values(self, h: F32, rotations: tuple[F32, F32]) -> tuple[F32, F32]:
+        """Of normed inputs (num_tokens, hidden_size): two (num_tokens, num_key_value_heads, head_dim)."""
+        keys = self.key(h).reshape(len(h), -1, self.config.head_dim)
+        values = self.value(h).reshape(len(h), -1, self.config.head_dim)
+        if self.key_norm is not None:
+            keys = rms_norm(keys, self.key_norm, self.config.rms_norm_eps)
+        return rotate(keys, *rotations), values
 
     def _seen_by(self, row: int, rows: SequenceRows) -> Sequence[int]:
         """The places in the cache that a row attends to: what it may see of its path, itself included."""

@@ -44,6 +44,14 @@ def four_bit_matrices(package: Package, make: Matrices) -> dict[str, Matrix]:
     return {record.name: made[record.codec](record) for record in package.manifest.tensors if record.codec in made}
 
 
+def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matrix:
+    """The 16-bit matrix of a tensor that a package has in 4 bits too."""
+    if record.codec == "bsfp":
+        return make.bsfp(package.bsfp(record), f"{package.root}: tensor {record.name}")
+    tensor = package.arrays[record.name]
+    return make.dense(cast(U16, tensor.array()), FORMATS[tensor.dtype])
+
+
 def tied(weights: Weights, config: ModelConfig | None) -> Weights:
     """With tied embeddings the output head is the embedding matrix."""
     if config and config.tie_word_embeddings and HEAD not in weights.matrices and EMBEDDING in weights.matrices:

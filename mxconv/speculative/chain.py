@@ -184,7 +184,7 @@ class Chain:
         return (
             decoder is not None
             and decoder.config.hidden_size == reader.hidden_size
-            and decoder.config.num_hidden_layers >= max(reader.reads.layers, default=0)
+            and decoder.config.num_hidden_layers >= reader.least_layers
             and self._levels[consumer].tokenizer is self._levels[index].tokenizer
         )
 

@@ -27,6 +27,8 @@ from mxconv.errors import MxconvError
         ("ngram:some/table.safetensors,confidence=0", DraftSpec("ngram", "some/table.safetensors", confidence=0.0)),
         ("token-recycling,num_candidates=4", DraftSpec("token-recycling", num_candidates=4)),
         ("eagle3:a/b,num_draft_tokens=5", DraftSpec("eagle3", "a/b", 5)),
+        ("speculator:a/b,num_candidates=4", DraftSpec("speculator", "a/b", num_candidates=4)),
+        ("spire:a/b,num_draft_tokens=4", DraftSpec("spire", "a/b", 4)),
     ],
 )
 def test_a_specification_names_kind_subject_and_parameters(text: str, spec: DraftSpec) -> None:
@@ -35,7 +37,8 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, spec: Draf
 
 KINDS = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, swift, early-exit, streaming, "
-    "prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, eagle3:PATH_OR_ID is required."
+    "prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, spire:PATH_OR_ID, eagle3:PATH_OR_ID "
+    "is required."
 )
 COMMON = "num_draft_tokens, confidence"
 
@@ -80,6 +83,8 @@ COMMON = "num_draft_tokens, confidence"
             "min_ngram is 5 and max_ngram 3; min_ngram may be max_ngram at most. Give both.",
         ),
         ("prompt-lookup:min_ngram=0", "min_ngram is 0; 1 to 64 is required."),
+        ("spire", "names no PATH_OR_ID; spire:PATH_OR_ID is required."),
+        ("spire:x,window=3", f"parameter 'window'; one of {COMMON} is required."),
         ("token-recycling:num_candidates=65", "num_candidates is 65; 1 to 64 is required."),
         ("streaming:window=0", "window is 0; 1 to 2147483648 is required."),
         ("swift:cache=own", f"parameter 'cache'; one of {COMMON}, skip is required."),
@@ -123,6 +128,9 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
         ("token-recycling", {"num_candidates": 8}, ["tokenizer"]),
         ("eagle3:p", {}, ["tokenizer"]),
         ("token-recycling:num_candidates=2", {"num_candidates": 2}, ["tokenizer"]),
+        ("speculator:s", {}, ["tokenizer"]),
+        ("speculator:s,num_candidates=5", {"num_candidates": 5}, ["tokenizer"]),
+        ("spire:s", {}, ["tokenizer"]),
     ],
 )
 def test_a_record_holds_what_its_kind_needs_and_nothing_else(

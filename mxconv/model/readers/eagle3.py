@@ -94,6 +94,11 @@ class Eagle3:
         return self.config.target_hidden_size
 
     @property
+    def least_layers(self) -> int:
+        """That the target must have."""
+        return max(self.reads.layers)
+
+    @property
     def vocab_size(self) -> int:
         """Of the target."""
         return self.config.vocab_size

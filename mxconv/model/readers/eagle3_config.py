@@ -83,6 +83,11 @@ class Eagle3Config:
         """Of the target."""
         return self.layer.vocab_size
 
+    @property
+    def least_layers(self) -> int:
+        """That the target must have; `layers_of` says more."""
+        return 1
+
     def layers_of(self, num_layers: int) -> tuple[int, ...]:
         """The states that it reads of a target of `num_layers`, in the order of the fusion.
 

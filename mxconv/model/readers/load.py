@@ -17,7 +17,9 @@ from mxconv.model.readers.eagle3_config import Eagle3Config
 from mxconv.model.readers.reader import Reader
 from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.readers.speculator_config import SpeculatorConfig
-from mxconv.model.stored_weights import dense_weights, four_bit_matrices
+from mxconv.model.readers.spire import Spire
+from mxconv.model.readers.spire_config import SpireConfig
+from mxconv.model.stored_weights import EMBEDDING, HEAD, dense_weights, exact_matrix, four_bit_matrices, tied
 from mxconv.model.weights import Weights
 
 
@@ -39,9 +41,11 @@ def load_reader(
     if record.kind == "eagle3":
         assert target is not None
         return _eagle3(folder, record, make, stack, target)
-    config = SpeculatorConfig.from_file(folder / "config.json")
     weights, _ = _weights(folder, record, make, stack)
-    return MlpSpeculator(config, weights, record.name)
+    if record.kind == "spire":
+        sizes = SpireConfig.from_file(folder / "config.json")
+        return Spire(sizes, tied(weights, sizes.decoder), make, record.name)
+    return MlpSpeculator(SpeculatorConfig.from_file(folder / "config.json"), weights, record.name)
 
 
 def _eagle3(folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder) -> Eagle3:
@@ -65,4 +69,9 @@ def _weights(
     kept = {tensor.name for tensor in package.manifest.tensors if tensor.codec == "keep"}
     stored = {name: tensor for name, tensor in package.arrays.items() if name in kept}
     exact = dense_weights(stored, make=make)
-    return Weights({**exact.matrices, **four_bit_matrices(package, make)}, exact.vectors), stored
+    made = {**exact.matrices, **four_bit_matrices(package, make)}
+    records = {tensor.name: tensor for tensor in package.manifest.tensors}
+    if EMBEDDING in records and records[EMBEDDING].codec != "keep":  # the output head too; look-ups stay exact
+        made[HEAD] = made[EMBEDDING]
+        made[EMBEDDING] = exact_matrix(package, records[EMBEDDING], make)
+    return Weights(made, exact.vectors), stored

@@ -18,6 +18,11 @@ class ReaderSizes(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    @property
+    def least_layers(self) -> int:
+        """That the model which it reads must have."""
+        ...
+
 
 class Reader(ReaderSizes, Protocol):
     """A model whose input is what another one computed."""
@@ -34,7 +39,7 @@ class Reader(ReaderSizes, Protocol):
 
 
 def check_target(reader: ReaderSizes, target: ModelConfig, num_tokens: int, name: str) -> None:
-    """What every reader requires of the model that it reads: the same hidden size and the same tokens.
+    """What every reader requires of the model that it reads: the same hidden size and tokens, and its layers.
 
     Args:
         reader: the draft.
@@ -49,6 +54,12 @@ def check_target(reader: ReaderSizes, target: ModelConfig, num_tokens: int, name
         raise ModelError(
             f"{name}: reads states of {reader.hidden_size} numbers, and the target's have {target.hidden_size}; the "
             "same hidden size is required. Use a draft that was trained for this target."
+        )
+    if reader.least_layers > target.num_hidden_layers:
+        raise ModelError(
+            f"{name}: reads layers up to {reader.least_layers - 1}, and the target's last is "
+            f"{target.num_hidden_layers - 1}; layers of the target, numbered from 0, are required. Use a draft that "
+            "was trained for this target."
         )
     if not num_tokens <= reader.vocab_size <= target.vocab_size:
         raise ModelError(

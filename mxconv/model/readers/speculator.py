@@ -63,6 +63,10 @@ class MlpSpeculator:
         return self.config.vocab_size
 
     @property
+    def least_layers(self) -> int:
+        return self.config.least_layers
+
+    @property
     def num_passes(self) -> int:
         """A stage is a pass, over weights of its own unless they are tied."""
         return 1 if self.config.tie_weights else len(self.stages)

@@ -63,6 +63,10 @@ class SpeculatorConfig:
         """Of the target."""
         return self.emb_dim
 
+    @property
+    def least_layers(self) -> int:
+        return 1
+
     def to_dict(self) -> dict[str, object]:
         """What config.json holds."""
         return {
