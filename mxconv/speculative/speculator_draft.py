@@ -52,7 +52,7 @@ class SpeculatorDraft:
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """A token a stage; none where the states of the context are not there."""
         proposal = Proposal([])
-        if not self._session.holds(context):
+        if not self._hears(context):
             return proposal
         stages, chance = self._stages(context), 1.0
         logits = stages.first[0]
@@ -75,7 +75,7 @@ class SpeculatorDraft:
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
         """A stage a depth, over all nodes that may go on."""
-        if not floors or most_depth < 1 or not self._session.holds(context):
+        if not floors or most_depth < 1 or not self._hears(context):
             return Proposal([], parents=[])
         stages, depth = self._stages(context), min(most_depth, self._most)
         if self._num_candidates and not isinstance(self._acceptance, RejectionAcceptance):
@@ -94,6 +94,10 @@ class SpeculatorDraft:
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """What it reads is kept with the session."""
+
+    def _hears(self, context: Sequence[int]) -> bool:
+        """Whether the state is there, and the last token is one that it has a row for."""
+        return context[-1] < self._speculator.vocab_size and self._session.holds(context)
 
     @property
     def _most(self) -> int:

@@ -9,7 +9,7 @@ import pytest
 from packages import quantize
 from speculators import speculator_config, write_speculator
 from tiny_levels import by_hand, decoder_of, speculate
-from trained_levels import PROMPTS, write_noisy
+from trained_levels import PROMPTS, write_noisy, write_padded
 
 from mxconv.arrays import F32
 from mxconv.checkpoint.draft_spec import parse_draft
@@ -162,6 +162,21 @@ def test_a_speculator_of_another_target_is_refused(
     with pytest.raises(ModelError, match=message):
         quantize(write_noisy(tmp_path / "source", 0.0), tmp_path / "p", drafts=(f"speculator:{other}",))
     assert not (tmp_path / "p").exists()
+
+
+def test_a_token_without_a_row_silences_it(tmp_path: Path) -> None:
+    """A target may have rows for tokens that do not exist, and may say one."""
+    quantize(write_padded(tmp_path / "padded"), tmp_path / "package")
+    write_speculator(tmp_path / "speculator", CONFIG)
+    drafts = specs(tmp_path, "speculator:HERE/speculator")
+    with LoadedPackage(tmp_path / "package", ["target"], drafts=drafts) as loaded:  # type: ignore[arg-type]
+        hierarchy, said = Hierarchy(loaded.levels, [3], [0.0]), 0
+        for prompt in PROMPTS:
+            ids = loaded.tokenizer.encode(prompt)  # type: ignore[union-attr]
+            found, generation = speculate(hierarchy, ids, 40)
+            assert found == by_hand(decoder_of(loaded.levels[0]), ids, 40)
+            said += max(generation.token_ids) >= VOCAB_SIZE
+        assert said
 
 
 def test_orders_that_make_no_sense_are_refused(package: Path, tmp_path: Path) -> None:
