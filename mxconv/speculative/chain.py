@@ -17,6 +17,7 @@ from mxconv.speculative.ngram import NgramDraft
 from mxconv.speculative.pace import FixedPace, Pace
 from mxconv.speculative.prompt_lookup import PromptLookup
 from mxconv.speculative.reading import reading
+from mxconv.speculative.reading_draft import Listener
 from mxconv.speculative.session import Session
 from mxconv.speculative.silent import Silent
 from mxconv.speculative.stand import Stand
@@ -171,8 +172,9 @@ class Chain:
         loaded = self._levels[index]
         if loaded.reader is not None and self._can_read(consumer, loaded.reader, index):
             vocab_size = min(self._common_vocab_size(consumer), loaded.reader.vocab_size)
-            confidence = self._confidence[index - 1]
-            return reading(loaded, session, acceptance, draft.statistics, vocab_size, confidence)
+            return reading(
+                loaded, Listener(session, acceptance, draft.statistics, vocab_size, self._confidence[index - 1])
+            )
         ours, theirs = self._levels[consumer].tokenizer, loaded.tokenizer
         if ours is None or theirs is None or _speak_alike(self._levels[consumer], loaded):
             return draft

@@ -23,41 +23,37 @@ class SpireLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        past: tuple[Tensor, Tensor],
+        past: tuple[Tensor, ...],
         block: Sequence[tuple[Tensor, Tensor]],
         rotations: tuple[Tensor, Tensor],
-        seen: tuple[Tensor, Tensor],
+        seen: Tensor,
     ) -> Tensor:
         """One token of every block.
 
         Args:
             x: (batch, num_blocks, hidden_size).
-            past: keys and values (batch, length, num_key_value_heads, head_dim) of the target's states.
-            block: those of the tokens before, an entry a token: (batch, at least num_blocks, ...).
+            past: keys and values (batch, at least num_blocks, num_key_value_heads, num_seen, head_dim) of what the
+                target evaluated before each block.
+            block: those of the tokens before, an entry a token: (batch, at least num_blocks, num_key_value_heads,
+                head_dim).
             rotations: of the tokens, (num_blocks, 1, head_dim / 2) each.
-            seen: (num_blocks, length) and (num_blocks, len(block) + 1) bool, itself the last.
+            seen: (num_blocks, num_seen + len(block) + 1) bool, itself the last.
         """
+        batch, num_blocks, _ = x.shape
         queries = _heads(self.self_attn.q_proj(self.input_layernorm(x)), self.config)
         if self.self_attn.q_norm is not None:
             queries = self.self_attn.q_norm(queries)
-        queries = _rotate(queries, *rotations)
-        queries = queries.reshape(*queries.shape[:2], self.config.num_key_value_heads, -1, self.config.head_dim)
-        rows = [*((keys[:, : x.shape[1]], values[:, : x.shape[1]]) for keys, values in block)]
-        rows.append(self.keys_and_values(x, rotations))
-        keys, values = (torch.stack(parts, 2) for parts in zip(*rows, strict=True))  # (batch, block, row, head, dim)
-        scores = torch.cat(
-            [
-                torch.einsum("btkgd,blkd->btkgl", queries, past[0]).masked_fill(~seen[0][:, None, None], -torch.inf),
-                torch.einsum("btkgd,btrkd->btkgr", queries, keys).masked_fill(~seen[1][:, None, None], -torch.inf),
-            ],
-            -1,
+        queries = _rotate(queries, *rotations).unflatten(2, (self.config.num_key_value_heads, -1))  # type: ignore[no-untyped-call]
+        rows = [*block, self.keys_and_values(x, rotations)]
+        keys, values = (
+            torch.cat([made[:, :num_blocks], torch.stack([row[part][:, :num_blocks] for row in rows], 3)], 3)
+            for part, made in enumerate(past)
         )
-        shares = torch.softmax(scores * self.config.head_dim**-0.5, -1)
-        of_past, of_block = shares[..., : -len(rows)], shares[..., -len(rows) :]
-        mixed = torch.einsum("btkgl,blkd->btkgd", of_past, past[1]) + torch.einsum(
-            "btkgr,btrkd->btkgd", of_block, values
+        mask = seen.expand(batch, -1, -1).flatten(0, 1)[:, None, None]
+        mixed = functional.scaled_dot_product_attention(
+            queries.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), mask
         )
-        x = x + self.self_attn.o_proj(mixed.flatten(2))
+        x = x + self.self_attn.o_proj(mixed.reshape(batch, num_blocks, -1))
         added: Tensor = self.mlp(self.post_attention_layernorm(x))
         return x + added
 

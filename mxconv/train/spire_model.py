@@ -98,7 +98,10 @@ class SpireModel(nn.Module):
         cosines, sines = (part.to(embedded) for part in _rotations(self._rotary, length))
         layers = [cast(SpireLayer, layer) for layer in self.model.layers]
         past = self._past_memory(states, embedded)
-        made_past = [layer.keys_and_values(each, (cosines, sines)) for layer, each in zip(layers, past, strict=True)]
+        made_past = [
+            tuple(self._of_blocks(made, block) for made in layer.keys_and_values(each, (cosines, sines)))
+            for layer, each in zip(layers, past, strict=True)
+        ]
         shares = torch.softmax(self.spire.memory_weights, -1)
         drafted: list[list[tuple[Tensor, Tensor]]] = [[] for _ in layers]  # of the passes so far
         logits = embedded.new_empty(batch, length, self.config.vocab_size)
@@ -134,15 +137,37 @@ class SpireModel(nn.Module):
         logits: Tensor = functional.linear(x, weight)
         return logits
 
-    def _seen(self, at: Tensor, step: int, length: int) -> tuple[Tensor, Tensor]:
-        """What the tokens of a pass see: (num_blocks, length) of the past, (num_blocks, step + 1) of their blocks."""
-        places = torch.arange(length, device=at.device)
-        rows = at[:, None]
-        in_block = rows - step + torch.arange(step + 1, device=at.device)
-        return self._near(rows, places) & (places < rows - step), self._near(rows, in_block)
+    def _of_blocks(self, made: Tensor, block: int) -> Tensor:
+        """Of keys or values (batch, length, heads, head_dim) those that each block may see of what is before it.
 
-    def _near(self, rows: Tensor, places: Tensor) -> Tensor:
-        return (places < self.config.sink) | (places > rows - self.config.window)
+        Returns:
+            (batch, num_blocks, heads, num_seen, head_dim): sinks, and a window less one of neighbours; what lies before
+            the text is 0.
+        """
+        length = made.shape[1]
+        num_blocks, (num_sinks, num_near) = -(-length // block), self._num_seen(length)
+        sinks = made[:, None, :num_sinks].expand(-1, num_blocks, -1, -1, -1).transpose(2, 3)
+        if not num_near:
+            return sinks
+        padded = functional.pad(made, (0, 0, 0, 0, num_near, 0))
+        near = padded.unfold(1, num_near, block)[:, :num_blocks].transpose(3, 4)
+        return torch.cat([sinks, near], 3)
+
+    def _num_seen(self, length: int) -> tuple[int, int]:
+        """Sinks, and neighbours before a block, of a text of this length."""
+        return min(self.config.sink, length), min(self.config.window - 1, length)
+
+    def _seen(self, at: Tensor, step: int, length: int) -> Tensor:
+        """(num_blocks, num_seen + step + 1) bool: what the tokens of a pass see of the past and of their blocks."""
+        rows, starts = at[:, None], at[:, None] - step
+        num_sinks, num_near = self._num_seen(length)
+        sinks = torch.arange(num_sinks, device=at.device).expand(len(at), -1)
+        near = starts + torch.arange(-num_near, 0, device=at.device)
+        in_block = starts + torch.arange(step + 1, device=at.device)
+        first, last = self.config.sink, rows - self.config.window
+        return torch.cat(
+            [sinks < starts, (near >= first) & (near > last), (in_block < first) | (in_block > last)], dim=1
+        )
 
 
 @lru_cache(maxsize=4)

@@ -294,3 +294,33 @@ def test_a_cache_of_another_model_is_refused_by_its_number(tiny_oracle: Callable
     with pytest.raises(ModelError, match=r"^llama, sequence 1: a KV cache of 3 layers, 2 heads and head size 16; 3, 2"):
         decoder.forward_forest([SequenceRows([1], first), SequenceRows([1], other)])
     assert first.length == 0
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["numpy", "native"])
+def test_positions_that_a_cache_leaves_out_count(tiny_oracle: Callable[[str], Any], native: bool) -> None:
+    """Attention knows distances alone: a text that stands further back says the same; behind a gap it does not."""
+    oracle = tiny_oracle("llama")
+    matrices = Matrices(choose_engine(num_threads=1) if native else None)
+    decoder = matrices.decoder(oracle.decoder.config, convert(oracle.weights, matrices, dense), "test")
+    text = [5, 17, 80, 3, 41]
+
+    def logits(at_first: int, later: int) -> np.ndarray:
+        cache = KVCache(decoder.config)
+        cache.num_left_out = at_first
+        decoder.forward(text[:2], cache)
+        cache.num_left_out = later
+        decoder.forward([9], cache, tree=Tree([-1]))
+        return decoder.forward(text[2:4], cache, tree=Tree([-1, 0, 0], num_cached=1))
+
+    plain, back, gap = logits(0, 0), logits(100, 100), logits(0, 100)
+    largest = float(np.abs(plain).max())
+    np.testing.assert_allclose(back, plain, atol=2e-3 * largest)
+    assert np.abs(gap - plain).max() > 2e-2 * largest
+    for left_out, is_refused in ((254, False), (255, True)):
+        cache = KVCache(decoder.config)
+        cache.num_left_out = left_out
+        if is_refused:
+            with pytest.raises(ModelError, match=r"257 positions; the model has 256 \(max_position_embeddings\)"):
+                decoder.forward([1, 2], cache)
+        else:
+            decoder.forward([1, 2], cache)

@@ -176,6 +176,21 @@ def test_texts_that_it_cannot_read(ids: list[int], tree: int | str, tmp_path: Pa
         assert found == by_hand(decoder_of(loaded.levels[0]), ids, 4)
 
 
+def test_a_token_without_a_row_silences_it(tmp_path: Path) -> None:
+    """A target may have rows for tokens that do not exist, and may say one."""
+    quantize(write_padded(tmp_path / "padded"), tmp_path / "package")
+    write_speculator(tmp_path / "speculator", CONFIG)
+    drafts = specs(tmp_path, "speculator:HERE/speculator")
+    with LoadedPackage(tmp_path / "package", ["target"], drafts=drafts) as loaded:  # type: ignore[arg-type]
+        hierarchy, said = Hierarchy(loaded.levels, [3], [0.0]), 0
+        for prompt in PROMPTS:
+            ids = loaded.tokenizer.encode(prompt)  # type: ignore[union-attr]
+            found, generation = speculate(hierarchy, ids, 40)
+            assert found == by_hand(decoder_of(loaded.levels[0]), ids, 40)
+            said += max(generation.token_ids) >= VOCAB_SIZE
+        assert said
+
+
 def test_orders_that_make_no_sense_are_refused(package: Path, tmp_path: Path) -> None:
     folder = package.parent
     with pytest.raises(MxconvError, match="speculator: reads the target's states, with checkpoint below it"):
