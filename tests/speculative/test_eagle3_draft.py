@@ -24,8 +24,9 @@ from mxconv.model.loader import LoadedPackage
 from mxconv.model.readers.eagle3 import Eagle3
 from mxconv.model.states import Reads, States
 from mxconv.model.tree import Tree
-from mxconv.speculative.eagle3_draft import Eagle3Draft, _Passes
+from mxconv.speculative.eagle3_draft import Eagle3Draft
 from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.model_tree import Evaluate
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.session import Session
 
@@ -144,26 +145,26 @@ def test_it_has_read_what_stands_in_the_end(
     its own a state may stand while the token behind it does not.
     """
     num_rows = num_seen = num_proposals = 0
-    begin, advance = Eagle3Draft._passes, Eagle3.advance
+    begin, advance = Eagle3Draft.begin, Eagle3.advance
 
     def counted(self: Eagle3, features: F32, tokens: Sequence[int], cache: KVCache, tree: Tree | None = None) -> F32:
         nonlocal num_rows
         num_rows += len(tokens) if tree is None else 0
         return advance(self, features, tokens, cache, tree)
 
-    def compared(self: Eagle3Draft, context: Sequence[int]) -> _Passes:
+    def compared(self: Eagle3Draft, context: Sequence[int]) -> tuple[F32, Evaluate]:
         nonlocal num_seen, num_proposals
-        passes = begin(self, context)
-        head, session = self._head, self._session
+        first, evaluate = begin(self, context)
+        head, session = self._head, self.listener.session
         features = head.fuse(session.states.read(head.reads, 0, len(context) - 1))
         expected = head.logits(advance(head, features, context[1:], head.new_cache())[-1:])
-        np.testing.assert_array_equal(passes.first, expected)
+        np.testing.assert_array_equal(first, expected[0])
         num_seen += len(context) - 1
         num_proposals += 1
-        return passes
+        return first, evaluate
 
     monkeypatch.setattr(Eagle3, "advance", counted)
-    monkeypatch.setattr(Eagle3Draft, "_passes", compared)
+    monkeypatch.setattr(Eagle3Draft, "begin", compared)
     with LoadedPackage(package, levels, "numpy", drafts=specs(package.parent, "eagle3:HERE/head")) as loaded:
         check_all(loaded.levels, [3] * len(levels), tree, GREEDY)
     assert num_proposals > 15
@@ -173,13 +174,13 @@ def test_it_has_read_what_stands_in_the_end(
 def test_it_reads_the_states_of_a_plain_pass(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Directly below the target, whatever was proposed in between."""
     seen: list[tuple[list[int], F32]] = []
-    begin = Eagle3Draft._passes
+    begin = Eagle3Draft.begin
 
-    def note(self: Eagle3Draft, context: Sequence[int]) -> _Passes:
-        seen.append((list(context), self._session.states.read(self._head.reads, 0, len(context) - 1).copy()))
+    def note(self: Eagle3Draft, context: Sequence[int]) -> tuple[F32, Evaluate]:
+        seen.append((list(context), self.listener.session.states.read(self._head.reads, 0, len(context) - 1).copy()))
         return begin(self, context)
 
-    monkeypatch.setattr(Eagle3Draft, "_passes", note)
+    monkeypatch.setattr(Eagle3Draft, "begin", note)
     with LoadedPackage(package, ["target"], drafts=specs(package.parent, "eagle3:HERE/head")) as loaded:
         check_all(loaded.levels, [3], 12, GREEDY)
         decoder = decoder_of(loaded.levels[0])
