@@ -1,5 +1,6 @@
 """The target of a training, read in place and left as it is."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,9 @@ class FrozenTarget:
         """(batch, length, vocab_size)."""
         found: Tensor = self.model(input_ids=token_ids, use_cache=False).logits
         return found
+
+    @torch.no_grad()
+    def layers(self, token_ids: Tensor, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """What feeds some layers, (len(layers), batch, length, hidden_size), and the logits, of one pass."""
+        made = self.model(input_ids=token_ids, use_cache=False, output_hidden_states=True)
+        return torch.stack([made.hidden_states[layer] for layer in layers]), made.logits

@@ -1,12 +1,10 @@
 """Distillation: its losses by definition, and a draft that mxconv loads as any other model."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from commands import run_mxconv
 from packages import quantize
 from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import TRAINED
@@ -48,10 +46,7 @@ def test_a_trained_draft_is_a_model_like_any_other(loss: str, tmp_path: Path) ->
     sizes = ("--hidden-size", "32", "--layers", "1", "--heads", "2", "--length", "32", "--batch-tokens", "128")
     paths = (tmp_path / "texts.txt", "--target", TRAINED, "-o", tmp_path / "draft")
     words = [*map(str, paths), *sizes, "--steps", "3", "--loss", loss]
-    command = [sys.executable, "-m", "mxconv.cli.main", "train", "draft", *words]
-    made = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False
-    )
+    made = run_mxconv("train", "draft", *words)
     assert made.returncode == 0, made.stderr
     quantize(TRAINED, tmp_path / "package", drafts=(f"checkpoint:{tmp_path / 'draft'}",))
     with LoadedPackage(tmp_path / "package", ["target", "draft"]) as loaded:

@@ -1,7 +1,6 @@
 """The training loop on a real speculator: killed and gone on with, shared by two processes, refused in time."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import environment, run_mxconv
 from trained_levels import TRAINED
 
 TEXT = "def read(self, path):\n    with open(path) as file:\n        return file.read()\n\n" * 40
@@ -24,15 +24,6 @@ def command(folder: Path, name: str, *more: str) -> list[str]:
     return [str(word) for word in ("train", "speculator", folder / "texts.txt", *options, *sizes, *more)]
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1"}
-
-
-def mxconv(*arguments: str, prefix: tuple[str, ...] = (sys.executable,)) -> "subprocess.CompletedProcess[str]":
-    words = [*prefix, "-m", "mxconv.cli.main", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, env=environment(), check=False)
-
-
 def losses(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "losses.jsonl").read_text().splitlines()]
 
@@ -43,9 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fit")
     (folder / "texts.txt").write_text(TEXT)
     own = ("-o", str(folder / "own.jsonl"), "--num-texts", "16", "--prompt-tokens", "8", "--new-tokens", "24")
-    made = mxconv("train", "generate", str(folder / "texts.txt"), "--target", str(TRAINED), *own)
+    made = run_mxconv("train", "generate", str(folder / "texts.txt"), "--target", str(TRAINED), *own)
     assert made.returncode == 0, made.stderr
-    made = mxconv(*command(folder, "whole", "--json"))
+    made = run_mxconv(*command(folder, "whole", "--json"))
     assert made.returncode == 0, made.stderr
     result = json.loads(made.stdout.splitlines()[-1])
     assert result["num_steps"] == STEPS and set(result["losses"]) == {"head 1", "head 2", "head 3"}
@@ -74,10 +65,10 @@ def test_killed_and_gone_on_with_it_is_the_same_training(folder: Path) -> None:
     process.wait()
     assert not (folder / "killed").exists()
     assert (folder / "killed.training" / "state.safetensors").is_file()
-    other = mxconv(*command(folder, "killed", "--seed", "1"))
+    other = run_mxconv(*command(folder, "killed", "--seed", "1"))
     assert other.returncode == 1
     assert "the state of another training; one with the same target, texts and options is required" in other.stderr
-    again = mxconv(*command(folder, "killed"))
+    again = run_mxconv(*command(folder, "killed"))
     assert again.returncode == 0, again.stderr
     assert losses(folder / "killed") == losses(folder / "whole")
     whole, killed = (folder / name / "model.safetensors" for name in ("whole", "killed"))
@@ -86,8 +77,8 @@ def test_killed_and_gone_on_with_it_is_the_same_training(folder: Path) -> None:
 
 def test_two_processes_have_the_losses_of_one(folder: Path) -> None:
     """Under torchrun, on loopback, over gloo."""
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    made = mxconv(*command(folder, "shared"), prefix=launcher)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    made = run_mxconv(*command(folder, "shared"), launcher=launcher)
     assert made.returncode == 0, made.stderr
     assert made.stdout.count("trained in") == 1
     for one, two in zip(losses(folder / "whole"), losses(folder / "shared"), strict=True):
@@ -95,7 +86,7 @@ def test_two_processes_have_the_losses_of_one(folder: Path) -> None:
 
 
 def test_a_dry_run_trains_nothing(folder: Path) -> None:
-    made = mxconv(*command(folder, "dry", "--dry-run", "--json"))
+    made = run_mxconv(*command(folder, "dry", "--dry-run", "--json"))
     result = json.loads(made.stdout.splitlines()[-1])
     # 3 embeddings and heads of 1024 x 16, projections from 64 and twice from 16, scales and shifts
     assert result["num_parameters"] == 6 * 1024 * 16 + 16 * (64 + 16 + 16) + 3 * 2 * 16
@@ -114,7 +105,7 @@ def test_a_dry_run_trains_nothing(folder: Path) -> None:
 )
 def test_what_is_refused_before_anything_is_trained(folder: Path, change: tuple[str, str], message: str) -> None:
     change = tuple(str(folder / word) if word == "texts.txt" else word for word in change)  # type: ignore[assignment]
-    made = mxconv(*command(folder, "refused"), *change)
+    made = run_mxconv(*command(folder, "refused"), *change)
     assert made.returncode == 1
     assert message in made.stderr.replace("\n", " ")
     assert len(made.stderr.strip().splitlines()) <= 3 and "Traceback" not in made.stderr
@@ -122,5 +113,5 @@ def test_what_is_refused_before_anything_is_trained(folder: Path, change: tuple[
 
 
 def test_nothing_is_overwritten(folder: Path) -> None:
-    made = mxconv(*command(folder, "whole"))
+    made = run_mxconv(*command(folder, "whole"))
     assert made.returncode == 1 and "exists; nothing is overwritten" in made.stderr

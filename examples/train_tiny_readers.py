@@ -1,0 +1,63 @@
+"""Train the drafts of the embedded target that read its hidden states: an MLP speculator and a SPIRe draft.
+
+What it makes
+    examples/models/pylib-1.5m-speculator   four heads, hidden 128, by both stages of arXiv 2404.19124
+    examples/models/pylib-1.5m-spire        the target's last two layers, as arXiv 2504.06419 trains them
+    Both in BF16, in the layouts of formats/speculator.md and formats/spire.md.
+
+From what
+    The sources that the target was trained on, see train_tiny_pair.py, and text that the target writes.
+
+Needs the extra train; within two hours on 2 CPU cores. It can be killed and run again.
+
+    python examples/train_tiny_readers.py                     # writes into examples/models
+    python examples/train_tiny_readers.py --steps 14 --texts 32 --out /tmp/readers --work /tmp/readers_work
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from train_tiny_pair import read_library
+
+MODELS = Path(__file__).parent / "models"
+TARGET = MODELS / "pylib-1.5m"
+
+
+def mxconv(*arguments: str | Path) -> None:
+    words = [str(argument) for argument in arguments]
+    print("$ mxconv", *words, flush=True)
+    subprocess.run([sys.executable, "-m", "mxconv.cli.main", *words], check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=MODELS)
+    parser.add_argument("--work", type=Path, default=Path("tiny_readers_work"))
+    parser.add_argument("--steps", type=int, default=1400)
+    parser.add_argument("--texts", type=int, default=3072, help="that the target writes")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    library, own = arguments.work / "library.jsonl", arguments.work / "own.jsonl"
+    if not library.is_file():
+        texts, _ = read_library()
+        library.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    if not own.is_file():
+        sizes = ("--num-texts", str(arguments.texts), "--prompt-tokens", "64", "--new-tokens", "192")
+        mxconv("train", "generate", library, "--target", TARGET, "-o", own, *sizes, "--temperature", "0.8")
+    common = ("--target", TARGET, "--generated", own, "--length", "256", "--batch-tokens", "4096")
+    common = (*common, "--steps", str(arguments.steps))
+    for kind, options in {
+        "speculator": ("--heads", "4", "--inner-dim", "128"),
+        "spire": ("--layers", "2"),
+    }.items():
+        output = arguments.out / f"pylib-1.5m-{kind}"
+        if not output.exists():
+            mxconv("train", kind, library, "-o", output, *common, *options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""`mxconv train spire`: a SPIRe draft, the target's last layers over the target's own activations."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+TEXT, OWN_TEXT = 5, 2  # of seven steps
+
+
+def spire(
+    texts: Annotated[list[Path], typer.Argument(help="Files of plain text, or .jsonl with `text` or `prompt`.")],
+    target: Annotated[Path, typer.Option(help="The model that it will draft for: a folder with 16-bit weights.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A folder, as formats/spire.md has it.")],
+    generated: Annotated[
+        Path | None, typer.Option(help="The target's own text, of `train generate`: the second stage.")
+    ] = None,
+    layers: Annotated[int, typer.Option(min=1, help="Of the target, the last ones, that it begins with.")] = 2,
+    block: Annotated[int, typer.Option(min=1, help="Tokens of a proposal, k.")] = 4,
+    sink: Annotated[int, typer.Option(min=0, help="First positions that a token sees.")] = 1,
+    window: Annotated[int, typer.Option(min=1, help="Last positions that a token sees, itself included.")] = 64,
+    loss: Annotated[
+        Literal["mixed", "distillation", "text"], typer.Option(help="Half distillation, half acceptance; or one alone.")
+    ] = "mixed",
+    past_memory: Annotated[
+        Literal["target", "embeddings"], typer.Option(help="What stands for tokens that the target evaluated.")
+    ] = "target",
+    random_start: Annotated[bool, typer.Option("--random-start", help="Begin with no layer of the target.")] = False,
+    no_feedback: Annotated[bool, typer.Option("--no-feedback", help="No memory of what it drafts itself.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Of all stages; 5 to 2 where there are two.")] = 21_000,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step, of all processes together.")] = 65_536,
+    length: Annotated[
+        int | None, typer.Option(min=8, help="Tokens of a window of the first stage; up to 4096.")
+    ] = None,
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="The highest; of the second stage a tenth.")] = 1e-3,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0,
+    save_every: Annotated[int, typer.Option(min=1, help="Steps between states to go on from.")] = 100,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and train nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the folder; begin again.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+) -> None:
+    """Train a draft of a few of the target's layers, behind every k-th prefix of a text.
+
+    It goes on where it was killed. Under `torchrun` the processes share every batch. Source: arXiv 2504.06419.
+    """
+    from mxconv.checkpoint.json_file import read_json_object
+    from mxconv.cli.training import Training, sizes_of
+    from mxconv.errors import MxconvError
+    from mxconv.model.config import ModelConfig
+    from mxconv.model.readers.spire_config import config_for
+    from mxconv.train.fit import accelerator
+    from mxconv.train.frozen_target import FrozenTarget
+    from mxconv.train.spire import SpireChoices, SpireTask
+
+    sizes = sizes_of(target)
+    path = target / "config.json"
+    num_layers = ModelConfig.from_file(path).num_hidden_layers
+    if layers > num_layers:
+        raise MxconvError(f"--layers {layers}: the target has {num_layers}; at most so many are required.")
+    training = Training(output, target, texts, seed, save_every, force, json_output)
+    stages = training.stages(sizes, generated, (TEXT, OWN_TEXT), steps, batch_tokens, length, learning_rate, block + 1)
+    last = range(num_layers - layers, num_layers)
+    values = config_for(read_json_object(path, unique_keys=False), last, sink, window, past_memory)
+    choices = SpireChoices(loss, not random_start, not no_feedback)
+    process = accelerator()
+    task = SpireTask(values, FrozenTarget(target, process.device), block, sizes.dtype, choices)
+    training.run(task, stages, process, f"{block} {choices} {values}", dry_run)
