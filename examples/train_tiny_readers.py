@@ -51,7 +51,7 @@ def main() -> None:
     common = ("--target", TARGET, "--generated", own, "--length", "256", "--batch-tokens", "4096")
     common = (*common, "--steps", str(arguments.steps))
     for kind, options in {
-        "speculator": ("--heads", "4", "--inner-dim", "128"),
+        "speculator": ("--heads", "4", "--inner-dim", "128", "--scale-input"),
         "spire": ("--layers", "2"),
     }.items():
         output = arguments.out / f"pylib-1.5m-{kind}"

@@ -8,8 +8,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hub_server import TOKEN, HubServer
+from speculators import speculator_config, torch_logits, write_speculator
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -149,3 +151,12 @@ def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Pa
         assert counts["tokens"] == 128
         assert 0 < counts["accepted"] < counts["drafted"]
     assert found["ahead"]["rounds"] >= found["in turn"]["rounds"]  # a proposal thrown away costs a round
+
+
+def test_a_widened_speculator_says_of_repeated_states_what_it_said(tmp_path: Path) -> None:
+    folder = write_speculator(tmp_path / "small", speculator_config(16, 40), "BF16")
+    run(EXAMPLES / "widen_speculator.py", folder, tmp_path / "wide", "--factor", "8")
+    state = np.random.default_rng(0).standard_normal(16).astype(np.float32)
+    small, wide = torch_logits(folder, state, [1, 2, 3]), torch_logits(tmp_path / "wide", np.tile(state, 8), [1, 2, 3])
+    for narrow, broad in zip(small, wide, strict=True):
+        np.testing.assert_allclose(broad, narrow, rtol=1e-9, atol=1e-9)
