@@ -34,8 +34,8 @@ def quantize(
         list[str] | None,
         typer.Option(
             help="A further level, outermost first: checkpoint:PATH, package:PATH, layer-skip:LAYERS, "
-            "swift, early-exit, streaming, prompt-lookup, ngram:TABLE, token-recycling or stand, each "
-            "[,num_draft_tokens=N,confidence=P]. Repeatable."
+            "swift, early-exit, streaming, speculator:PATH, spire:PATH, eagle3:PATH, prompt-lookup, ngram:TABLE, "
+            "token-recycling or stand, each [,num_draft_tokens=N,confidence=P]. Repeatable."
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,

@@ -180,8 +180,8 @@ class Training:
         task.write(tensors, made)
         shutil.copyfile(self.work / LOG, made / LOG)
         write_loss_curves(self.work / LOG, made / "losses.svg", f"{self.output.name} for {self.target.name}")
-        if self.force:
-            shutil.rmtree(self.output, ignore_errors=True)
+        if self.output.exists():  # with --force: the old draft goes when the new one is there
+            self.output.replace(self.work / "replaced")
         made.replace(self.output)
         shutil.rmtree(self.work)
         seconds = time.perf_counter() - begin
