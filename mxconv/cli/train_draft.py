@@ -35,7 +35,7 @@ def draft(
     force: Annotated[bool, typer.Option("--force", help="Replace the folder; begin again.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Train a small model to say what the target would say.
+    """Train a small Llama by distillation.
 
     It goes on where it was killed. Under `torchrun` the processes share every batch.
     """

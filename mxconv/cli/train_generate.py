@@ -22,9 +22,10 @@ def generate(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Let the target continue pieces of text: what a draft is to predict.
+    """Let the target continue pieces of text.
 
-    Source: arXiv 2404.19124, section 3.2 (second stage): 64 tokens of a document, then 256 of the model's own.
+    It is what a draft is to predict. Source: arXiv 2404.19124, section 3.2 (second stage): 64 tokens of a document, then
+    256 of the model's own.
     """
     import numpy as np
 

@@ -31,9 +31,10 @@ def speculator(
     force: Annotated[bool, typer.Option("--force", help="Replace the folder; begin again.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Train a draft that reads the target's last hidden state and the tokens just chosen.
+    """Train an MLP speculator.
 
-    It goes on where it was killed. Under `torchrun` the processes share every batch. Source: arXiv 2404.19124.
+    It reads the target's last hidden state and the tokens just chosen. A run that was killed goes on with the same
+    command; under `torchrun` processes share every batch. Source: arXiv 2404.19124.
     """
     from mxconv.cli.training import Training, sizes_of
     from mxconv.model.readers.speculator_config import SpeculatorConfig

@@ -39,9 +39,10 @@ def spire(
     force: Annotated[bool, typer.Option("--force", help="Replace the folder; begin again.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Train a draft of a few of the target's layers, behind every k-th prefix of a text.
+    """Train a SPIRe draft of the target's last layers.
 
-    It goes on where it was killed. Under `torchrun` the processes share every batch. Source: arXiv 2504.06419.
+    It learns behind every k-th prefix of a text. A run that was killed goes on with the same command; under `torchrun`
+    processes share every batch. Source: arXiv 2504.06419.
     """
     from mxconv.checkpoint.json_file import read_json_object
     from mxconv.cli.training import Training, sizes_of
