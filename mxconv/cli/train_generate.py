@@ -24,7 +24,7 @@ def generate(
 ) -> None:
     """Let the target continue pieces of text.
 
-    It is what a draft is to predict. Source: arXiv 2404.19124, section 3.2 (second stage): 64 tokens of a document, then
+    It is what a draft is to predict. Source: arXiv 2404.19124, section 3.2, second stage: 64 tokens of a text, then
     256 of the model's own.
     """
     import numpy as np
