@@ -28,7 +28,12 @@ class Markov:
         return tiny_config(64, num_layers=1, vocab_size=len(self.table))
 
     def forward(
-        self, tokens: Sequence[int], cache: KVCache, last_only: bool = False, tree: Tree | None = None
+        self,
+        tokens: Sequence[int],
+        cache: KVCache,
+        last_only: bool = False,
+        tree: Tree | None = None,
+        states: None = None,
     ) -> np.ndarray:
         cache.reserve(len(tokens))
         cache.advance(len(tokens))
