@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from mxconv.errors import MxconvError
 
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+WHOLE = StateDictOptions(full_state_dict=True)  # offloaded, all but the first process would get nothing
 MODEL, OPTIMIZER = "model/", "optimizer/"  # the latter with the average's name before the parameter's
 
 
