@@ -98,7 +98,8 @@ def train(
 ) -> dict[str, torch.Tensor]:
     task = SpeculatorTask(config_of(variant, sizes), target, torch.float32, variant.hears_tokens)
     chosen = stages if variant.second_stage else stages[:1]
-    tensors = fit(task, chosen, folder, SEED, repr(variant), accelerator())
+    torch.manual_seed(SEED)
+    tensors = fit(task, task.model(), chosen, folder, SEED, repr(variant), accelerator())
     assert tensors is not None  # of one process
     return tensors
 

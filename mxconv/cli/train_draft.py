@@ -5,16 +5,13 @@ from typing import Annotated, Literal
 
 import typer
 
-PRE_TRAINING, OWN_TEXT = 5, 2  # of seven steps
-
+from mxconv.cli import train_options as options
 
 def draft(
-    texts: Annotated[list[Path], typer.Argument(help="Files of plain text, or .jsonl with `text` or `prompt`.")],
-    target: Annotated[Path, typer.Option(help="The model that it will draft for: a folder with 16-bit weights.")],
+    texts: options.Texts,
+    target: options.Target,
     output: Annotated[Path, typer.Option("--output", "-o", help="A folder as Hugging Face's models are.")],
-    generated: Annotated[
-        Path | None, typer.Option(help="The target's own text, of `train generate`: the second stage.")
-    ] = None,
+    generated: options.Generated = None,
     start: Annotated[Path | None, typer.Option(help="A Llama of the same tokens to begin with.")] = None,
     hidden_size: Annotated[int, typer.Option(min=2, help="Of a new one.")] = 256,
     intermediate_size: Annotated[int | None, typer.Option(min=1, help="Three times the hidden size.")] = None,
@@ -23,23 +20,21 @@ def draft(
     loss: Annotated[
         Literal["kl", "tvd++", "text"], typer.Option(help="Distance to the target; text: cross-entropy.")
     ] = "kl",
-    steps: Annotated[int, typer.Option(min=1, help="Of all stages; 5 to 2 where there are two.")] = 21_000,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step, of all processes together.")] = 65_536,
-    length: Annotated[
-        int | None, typer.Option(min=8, help="Tokens of a window of the first stage; up to 4096.")
-    ] = None,
-    learning_rate: Annotated[float, typer.Option(min=0.0, help="The highest; of the second stage a tenth.")] = 1e-3,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0,
-    save_every: Annotated[int, typer.Option(min=1, help="Steps between states to go on from.")] = 100,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and train nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the folder; begin again.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+    steps: options.Steps = 21_000,
+    batch_tokens: options.BatchTokens = 65_536,
+    length: options.Length = None,
+    learning_rate: options.LearningRate = 1e-3,
+    seed: options.Seed = 0,
+    save_every: options.SaveEvery = 100,
+    dry_run: options.DryRun = False,
+    force: options.Force = False,
+    json_output: options.Json = False,
 ) -> None:
     """Train a small Llama by distillation.
 
     It goes on where it was killed. Under `torchrun` the processes share every batch.
     """
-    from mxconv.cli.training import Training, sizes_of
+    from mxconv.cli.training import Training, sizes_of, weights_of
     from mxconv.errors import ModelError
     from mxconv.model.config import ModelConfig
     from mxconv.train.draft import DraftTask
@@ -48,7 +43,7 @@ def draft(
 
     sizes = sizes_of(target)
     training = Training(output, target, texts, seed, save_every, force, json_output)
-    stages = training.stages(sizes, generated, (PRE_TRAINING, OWN_TEXT), steps, batch_tokens, length, learning_rate, 8)
+    stages = training.stages(sizes, generated, steps, batch_tokens, length, learning_rate, 8)
     from transformers import AutoConfig, LlamaConfig
 
     if start is not None:
@@ -75,4 +70,4 @@ def draft(
     process = accelerator()
     frozen = FrozenTarget(target, process.device)
     task = DraftTask(config, frozen, target, loss, sizes.dtype, start)
-    training.run(task, stages, process, f"{loss} {config.to_json_string()} {start}", dry_run)
+    training.run(task, stages, process, f"{loss} {config.to_json_string()} {weights_of(start) if start else None}", dry_run)

@@ -5,16 +5,13 @@ from typing import Annotated, Literal
 
 import typer
 
-TEXT, OWN_TEXT = 5, 2  # of seven steps
-
+from mxconv.cli import train_options as options
 
 def spire(
-    texts: Annotated[list[Path], typer.Argument(help="Files of plain text, or .jsonl with `text` or `prompt`.")],
-    target: Annotated[Path, typer.Option(help="The model that it will draft for: a folder with 16-bit weights.")],
+    texts: options.Texts,
+    target: options.Target,
     output: Annotated[Path, typer.Option("--output", "-o", help="A folder, as formats/spire.md has it.")],
-    generated: Annotated[
-        Path | None, typer.Option(help="The target's own text, of `train generate`: the second stage.")
-    ] = None,
+    generated: options.Generated = None,
     layers: Annotated[int, typer.Option(min=1, help="Of the target, the last ones, that it begins with.")] = 2,
     block: Annotated[int, typer.Option(min=1, help="Tokens of a proposal, k.")] = 4,
     sink: Annotated[int, typer.Option(min=0, help="First positions that a token sees.")] = 1,
@@ -27,17 +24,15 @@ def spire(
     ] = "target",
     random_start: Annotated[bool, typer.Option("--random-start", help="Begin with no layer of the target.")] = False,
     no_feedback: Annotated[bool, typer.Option("--no-feedback", help="No memory of what it drafts itself.")] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Of all stages; 5 to 2 where there are two.")] = 21_000,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step, of all processes together.")] = 65_536,
-    length: Annotated[
-        int | None, typer.Option(min=8, help="Tokens of a window of the first stage; up to 4096.")
-    ] = None,
-    learning_rate: Annotated[float, typer.Option(min=0.0, help="The highest; of the second stage a tenth.")] = 1e-3,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0,
-    save_every: Annotated[int, typer.Option(min=1, help="Steps between states to go on from.")] = 100,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and train nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the folder; begin again.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
+    steps: options.Steps = 21_000,
+    batch_tokens: options.BatchTokens = 65_536,
+    length: options.Length = None,
+    learning_rate: options.LearningRate = 1e-3,
+    seed: options.Seed = 0,
+    save_every: options.SaveEvery = 100,
+    dry_run: options.DryRun = False,
+    force: options.Force = False,
+    json_output: options.Json = False,
 ) -> None:
     """Train a SPIRe draft of the target's last layers.
 
@@ -59,7 +54,7 @@ def spire(
     if layers > num_layers:
         raise MxconvError(f"--layers {layers}: the target has {num_layers}; at most so many are required.")
     training = Training(output, target, texts, seed, save_every, force, json_output)
-    stages = training.stages(sizes, generated, (TEXT, OWN_TEXT), steps, batch_tokens, length, learning_rate, block + 1)
+    stages = training.stages(sizes, generated, steps, batch_tokens, length, learning_rate, block + 1)
     last = range(num_layers - layers, num_layers)
     values = config_for(read_json_object(path, unique_keys=False), last, sink, window, past_memory)
     choices = SpireChoices(loss, not random_start, not no_feedback)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mxconv.train.task import Task
 
 LONGEST = 4096  # tokens of a window that nobody asked for
+LATER_SHARE = 2 / 7  # of all steps, those of the second stage: 5 to 2, as arXiv 2404.19124 has them
 LATER_RATE, LAST_RATE = 0.1, 0.1  # of the second stage to the first; that a stage ends with to its highest
 
 
@@ -80,7 +81,6 @@ class Training:
         self,
         sizes: Sizes,
         generated: Path | None,
-        shares: tuple[int, int],
         steps: int,
         batch_tokens: int,
         length: int | None,
@@ -106,15 +106,16 @@ class Training:
             )
         with progress_bars() as progress:
             windows = text_windows(self.texts, Tokenizer.from_folder(self.target), length, progress)
-        later = round(steps * shares[1] / sum(shares)) if generated else 0
+        later = round(steps * LATER_SHARE) if generated else 0
         batch = max(batch_tokens // length, 1)
         stages = [Stage("text", windows, max(steps - later, 1), batch, learning_rate, LAST_RATE * learning_rate)]
         if generated:
             written = written_windows(generated, sizes.vocab_size)
-            if not least_length <= written.length <= sizes.num_positions:
+            num_new = written.length - written.num_prompt_tokens
+            if num_new < least_length or written.length > sizes.num_positions:
                 raise MxconvError(
-                    f"{generated}: texts of {written.length} tokens; {least_length} to {sizes.num_positions} are "
-                    "required. Generate others."
+                    f"{generated}: texts of {written.length} tokens, {num_new} of them new; at most "
+                    f"{sizes.num_positions}, and {least_length} new ones are required. Generate others."
                 )
             peak = LATER_RATE * learning_rate
             batch = max(batch_tokens // written.length, 1)
@@ -133,10 +134,14 @@ class Training:
 
     def run(self, task: "Task", stages: "Sequence[Stage]", process: "Accelerator", options: str, dry_run: bool) -> None:
         """Train, or say what that takes."""
+        import torch
+
         from mxconv.report.loss_curves import write_loss_curves
         from mxconv.train.fit import LOG, StepReport, fit
 
-        num_parameters = sum(parameter.numel() for parameter in task.model().parameters())
+        torch.manual_seed(self.seed)
+        model = task.model()
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
         num_tokens = sum(stage.num_tokens for stage in stages)
         result = {
             "draft": str(self.output),
@@ -144,7 +149,7 @@ class Training:
             "num_steps": sum(stage.num_steps for stage in stages),
             "num_tokens": num_tokens,
             "num_different_tokens": sum(stage.windows.token_ids.size for stage in stages),
-            "flops": task.flops_per_token() * num_tokens,
+            "flops": task.flops_per_token(model) * num_tokens,
         }
         out = console(self.json_output)
         if process.is_main_process:
@@ -171,7 +176,8 @@ class Training:
                     heads = " ".join(f"{loss:.2f}" for loss in report.parts.values())
                     progress(f"{report.stage}: loss {heads}", report.step + 1, report.num_steps)
 
-            tensors = fit(task, stages, self.work, self.seed, options, process, self.save_every, show)
+            run = f"{options} {weights_of(self.target)}"
+            tensors = fit(task, model, stages, self.work, self.seed, run, process, self.save_every, show)
         if tensors is None:
             return
         made = self.work / "draft"
@@ -190,3 +196,10 @@ class Training:
         out.print(f"{self.output}: trained in {seconds:.0f} s; last losses: {shown}", markup=False, highlight=False)
         if self.json_output:
             print_json(result | {"dry_run": False, "losses": losses, "seconds": seconds})
+
+
+def weights_of(folder: Path) -> str:
+    """What tells one model's weights from another's of the same sizes."""
+    from mxconv.checkpoint.hashing import sha256_file
+
+    return " ".join(sha256_file(path) for path in sorted(folder.glob("*.safetensors")))

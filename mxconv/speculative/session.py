@@ -76,7 +76,7 @@ class Session:
 
     def holds(self, context: Sequence[int]) -> bool:
         """Whether all tokens but the last are in the cache, and nothing else."""
-        return len(self.tokens) == len(context) - 1 == self._num_shared(context)
+        return self.tokens == list(context[:-1])
 
     def _num_shared(self, context: Sequence[int]) -> int:
         """Tokens of the longest prefix shared with `context`, its last token left out."""

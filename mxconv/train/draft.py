@@ -50,7 +50,7 @@ class DraftTask:
         config: of the draft, a Hugging Face Llama with the target's vocabulary.
         target: what it copies.
         folder: of the target, whose tokenizer goes along.
-        loss: kl, tvd++ with kl beside it at the start of training, or text: plain cross-entropy.
+        loss: kl, tvd++, or text: plain cross-entropy.
         dtype: that the weights are rounded to when they are written.
         start: a folder with weights to begin with; None begins at random.
     """
@@ -89,9 +89,9 @@ class DraftTask:
         compare = kl_divergence if self.loss == "kl" else tvd_plus_plus
         return compare(logits, theirs)[None]
 
-    def flops_per_token(self) -> float:
+    def flops_per_token(self, model: nn.Module) -> float:
         """Six a weight of the draft, two of the target."""
-        own = sum(parameter.numel() for parameter in self.model().parameters())
+        own = sum(parameter.numel() for parameter in model.parameters())
         return 6.0 * own + (0.0 if self.loss == "text" else 2.0 * self.target.num_parameters)
 
     def write(self, tensors: dict[str, Tensor], folder: Path) -> None:

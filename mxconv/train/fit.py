@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 
 from mxconv.errors import MxconvError
 from mxconv.train.fit_state import load_state, model_tensors, save_state
@@ -49,6 +49,7 @@ def accelerator() -> Accelerator:
 
 def fit(
     task: Task,
+    model: nn.Module,
     stages: Sequence[Stage],
     folder: Path,
     seed: int,
@@ -60,10 +61,11 @@ def fit(
     """Train from the beginning, or from where `folder` says that this training was.
 
     Args:
-        task: what is trained.
+        task: whose losses are minimized.
+        model: what `task.model` made, the same in every process.
         stages: one after another.
         folder: for the state and the losses, a line a step; made if it is not there.
-        seed: of initial weights and the order of windows.
+        seed: of the order of windows.
         run: what distinguishes this training from others, besides stages and seed.
         accelerator: this process.
         save_every: steps.
@@ -83,10 +85,8 @@ def fit(
             )
     num_steps = sum(stage.num_steps for stage in stages)
     run = _fingerprint(run, stages, seed)
-    torch.manual_seed(seed)
-    fresh = task.model()
-    optimizer = torch.optim.AdamW(_groups(fresh), betas=BETAS)
-    model, optimizer = accelerator.prepare(fresh, optimizer)
+    optimizer = torch.optim.AdamW(_groups(model), betas=BETAS)
+    model, optimizer = accelerator.prepare(model, optimizer)
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
     accelerator.wait_for_everyone()
@@ -111,7 +111,7 @@ def fit(
         if report.loss != report.loss or abs(report.loss) == float("inf"):
             raise MxconvError(
                 f"{stage.name}, step {step}: a loss of {report.loss}; a finite one is required. Use a lower learning "
-                f"rate; the state of the last {save_every} steps or less before is kept in {folder}."
+                f"rate and --force; the last state is kept in {folder}."
             )
         if accelerator.is_main_process:
             _log(folder / LOG, report, stage.learning_rate(place))
@@ -122,7 +122,7 @@ def fit(
     return tensors if accelerator.is_main_process else None
 
 
-def _groups(model: torch.nn.Module) -> list[dict[str, object]]:
+def _groups(model: nn.Module) -> list[dict[str, object]]:
     """Matrices decay, vectors do not."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]

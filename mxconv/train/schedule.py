@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from mxconv.arrays import I32
+from mxconv.arrays import I32, I64
 from mxconv.train.windows import Windows
 
 WARM_UP = 0.05  # of a stage
@@ -54,11 +55,16 @@ class Stage:
         places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         chosen = np.empty(self.batch_size, np.int64)
         for epoch in np.unique(places // count):
-            order = np.random.Generator(np.random.Philox(key=[seed, int(epoch)])).permutation(count)
+            order = _order(count, seed, int(epoch))
             inside = places // count == epoch
             chosen[inside] = order[places[inside] % count]
         rows: I32 = self.windows.token_ids[chosen]
         return rows
+
+
+@lru_cache(maxsize=2)
+def _order(count: int, seed: int, epoch: int) -> I64:
+    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(count)
 
 
 def stage_of(stages: Sequence[Stage], step: int) -> tuple[Stage, int]:

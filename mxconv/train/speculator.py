@@ -56,7 +56,7 @@ class SpeculatorTask:
             ]
         )
 
-    def flops_per_token(self) -> float:
+    def flops_per_token(self, model: nn.Module) -> float:
         """Two a weight forward, four backward; the target's forward alone."""
         inner, own = self.config.inner_dim, self.config
         projections = inner * own.emb_dim + (own.n_predict - 1) * inner * inner

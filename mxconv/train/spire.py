@@ -90,9 +90,9 @@ class SpireTask:
                 made.append(mixed_loss(ours, wanted, 0.5 if self.choices.loss == "mixed" else 1.0))
         return torch.stack(made)
 
-    def flops_per_token(self) -> float:
+    def flops_per_token(self, model: nn.Module) -> float:
         """Six a weight of the draft, two of the target."""
-        own = sum(parameter.numel() for parameter in SpireModel(self.config).parameters())
+        own = sum(parameter.numel() for parameter in model.parameters())
         return 6.0 * own + 2.0 * self.target.num_parameters
 
     def write(self, tensors: dict[str, Tensor], folder: Path) -> None:

@@ -30,8 +30,8 @@ class Task(Protocol):
         """
         ...
 
-    def flops_per_token(self) -> float:
-        """Of a training step, the target's pass included."""
+    def flops_per_token(self, model: nn.Module) -> float:
+        """Of a training step of what `model` made, the target's pass included."""
         ...
 
     def write(self, tensors: dict[str, Tensor], folder: Path) -> None:

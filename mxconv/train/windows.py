@@ -45,7 +45,7 @@ def text_windows(texts: Sequence[Path], tokenizer: Tokenizer, length: int, progr
         MxconvError: a file cannot be read or is no text, or there is not one window.
     """
     total = sum(check_regular_file(path) for path in texts)
-    ids: list[int] = []
+    ids: list[I32] = []
     done = 0
 
     def count(num_bytes: int) -> None:
@@ -55,8 +55,8 @@ def text_windows(texts: Sequence[Path], tokenizer: Tokenizer, length: int, progr
 
     for path in texts:
         for piece in read_pieces(path, count):
-            ids += tokenizer.encode(piece.text, piece.begins_document)
-    return Windows(_cut(np.array(ids, np.int32), length, ", ".join(str(path) for path in texts)))
+            ids.append(np.array(tokenizer.encode(piece.text, piece.begins_document), np.int32))
+    return Windows(_cut(np.concatenate([np.empty(0, np.int32), *ids]), length, ", ".join(str(path) for path in texts)))
 
 
 def _cut(ids: I32, length: int, names: str) -> I32:
@@ -71,7 +71,7 @@ def written_windows(path: Path, vocab_size: int) -> Windows:
     Raises:
         MxconvError: it cannot be read, a line has no token ids of the target, or the lines are not alike.
     """
-    rows: list[list[int]] = []
+    rows: list[I32] = []
     prompts: set[int] = set()
     with open_file(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
@@ -88,8 +88,8 @@ def written_windows(path: Path, vocab_size: int) -> Windows:
                     f"{name}: no `token_ids` below {vocab_size} with a shorter `num_prompt_tokens`; what `mxconv train "
                     "generate` writes for this target is required. Generate it."
                 )
-            rows.append(row)
+            rows.append(np.array(row, np.int32))
             prompts.add(num_prompt)
     if len({len(row) for row in rows}) != 1 or len(prompts) != 1:
         raise ModelError(f"{path}: {len(rows)} lines of different lengths, or none; alike ones are required.")
-    return Windows(np.array(rows, np.int32), prompts.pop())
+    return Windows(np.stack(rows), prompts.pop())

@@ -1,6 +1,7 @@
 """The training loop on a real speculator: killed and gone on with, shared by two processes, refused in time."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import environment, run_mxconv
+from safetensors.numpy import load_file, save_file
 from trained_levels import TRAINED
 
 TEXT = "def read(self, path):\n    with open(path) as file:\n        return file.read()\n\n" * 40
 STEPS = 12
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 def command(folder: Path, name: str, *more: str) -> list[str]:
@@ -22,6 +25,18 @@ def command(folder: Path, name: str, *more: str) -> list[str]:
     options = ("--target", TRAINED, "-o", folder / name, "--generated", folder / "own.jsonl", "--length", "32")
     sizes = ("--batch-tokens", "128", "--inner-dim", "16", "--steps", str(STEPS), "--save-every", "3")
     return [str(word) for word in ("train", "speculator", folder / "texts.txt", *options, *sizes, *more)]
+
+
+def kill_after(num_steps: int, log: Path, arguments: list[str]) -> None:
+    """Begin a training and kill it once so many steps are in its log."""
+    words = [sys.executable, "-m", "mxconv.cli.main", *arguments]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+    deadline = time.monotonic() + 120
+    while not log.is_file() or len(log.read_text().splitlines()) < num_steps:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
 
 
 def losses(path: Path) -> list[dict[str, Any]]:
@@ -54,15 +69,7 @@ def test_it_learns_in_two_stages(folder: Path) -> None:
 
 
 def test_killed_and_gone_on_with_it_is_the_same_training(folder: Path) -> None:
-    words = [sys.executable, "-m", "mxconv.cli.main", *command(folder, "killed")]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
-    log = folder / "killed.training" / "losses.jsonl"
-    deadline = time.monotonic() + 120
-    while not log.is_file() or len(log.read_text().splitlines()) < 5:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_after(5, folder / "killed.training" / "losses.jsonl", command(folder, "killed"))
     assert not (folder / "killed").exists()
     assert (folder / "killed.training" / "state.safetensors").is_file()
     other = run_mxconv(*command(folder, "killed", "--seed", "1"))
@@ -75,10 +82,31 @@ def test_killed_and_gone_on_with_it_is_the_same_training(folder: Path) -> None:
     assert killed.read_bytes() == whole.read_bytes()
 
 
+def test_another_target_is_another_training(folder: Path, tmp_path: Path) -> None:
+    """Of the same sizes: what was learned from one model is not gone on with for the next."""
+    target = tmp_path / "target"
+    shutil.copytree(TRAINED, target)
+    options = (folder / "texts.txt", "-o", tmp_path / "draft", "--length", "32", "--batch-tokens", "128", "--heads", "2")
+    words = ["train", "speculator", "--target", target, *options, "--inner-dim", "16", "--save-every", "1"]
+    kill_after(2, tmp_path / "draft.training" / "losses.jsonl", [str(word) for word in [*words, "--steps", "1000"]])
+    weights = load_file(target / "model.safetensors")
+    weights["model.norm.weight"] *= 2
+    save_file(weights, target / "model.safetensors")
+    again = run_mxconv(*[str(word) for word in [*words, "--steps", "1000"]])
+    assert again.returncode == 1 and "the state of another training" in again.stderr
+
+
+def test_two_processes_go_on_where_one_was_killed(folder: Path) -> None:
+    kill_after(5, folder / "handed.training" / "losses.jsonl", command(folder, "handed"))
+    made = run_mxconv(*command(folder, "handed"), launcher=LAUNCHER)
+    assert made.returncode == 0, made.stderr
+    for one, two in zip(losses(folder / "whole"), losses(folder / "handed"), strict=True):
+        assert two["parts"] == pytest.approx(one["parts"], abs=1e-4)
+
+
 def test_two_processes_have_the_losses_of_one(folder: Path) -> None:
     """Under torchrun, on loopback, over gloo."""
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    made = run_mxconv(*command(folder, "shared"), launcher=launcher)
+    made = run_mxconv(*command(folder, "shared"), launcher=LAUNCHER)
     assert made.returncode == 0, made.stderr
     assert made.stdout.count("trained in") == 1
     for one, two in zip(losses(folder / "whole"), losses(folder / "shared"), strict=True):
@@ -101,6 +129,7 @@ def test_a_dry_run_trains_nothing(folder: Path) -> None:
         (("--length", "513"), "--length 513: 5, what this draft needs, to 512, the target's positions, is required"),
         (("--target", "nowhere"), "nowhere/config.json"),
         (("--generated", "texts.txt"), "texts.txt: line 1"),
+        (("--heads", "24"), "texts of 32 tokens, 24 of them new; at most 512, and 26 new ones are required"),
     ],
 )
 def test_what_is_refused_before_anything_is_trained(folder: Path, change: tuple[str, str], message: str) -> None:

@@ -98,7 +98,7 @@ def test_medusas_heads_hear_no_tokens(tied: bool) -> None:
 def test_a_training_step_costs_what_the_weights_say(target: FrozenTarget) -> None:
     task = SpeculatorTask(config(), target, torch.float16)
     matrices = [p for name, p in task.model().named_parameters() if p.dim() == 2 and ".emb." not in name]
-    assert task.flops_per_token() == 6 * sum(p.numel() for p in matrices) + 2 * target.num_parameters
+    assert task.flops_per_token(task.model()) == 6 * sum(p.numel() for p in matrices) + 2 * target.num_parameters
 
 
 def test_a_target_without_weights_is_refused(tmp_path: Path) -> None:
