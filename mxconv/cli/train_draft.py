@@ -7,6 +7,7 @@ import typer
 
 from mxconv.cli import train_options as options
 
+
 def draft(
     texts: options.Texts,
     target: options.Target,
@@ -70,4 +71,5 @@ def draft(
     process = accelerator()
     frozen = FrozenTarget(target, process.device)
     task = DraftTask(config, frozen, target, loss, sizes.dtype, start)
-    training.run(task, stages, process, f"{loss} {config.to_json_string()} {weights_of(start) if start else None}", dry_run)
+    begun = weights_of(start) if start else "at random"
+    training.run(task, stages, process, f"{loss} {config.to_json_string()} {begun}", dry_run)

@@ -7,6 +7,7 @@ import typer
 
 from mxconv.cli import train_options as options
 
+
 def speculator(
     texts: options.Texts,
     target: options.Target,
@@ -39,9 +40,7 @@ def speculator(
 
     sizes = sizes_of(target)
     training = Training(output, target, texts, seed, save_every, force, json_output)
-    stages = training.stages(
-        sizes, generated, steps, batch_tokens, length, learning_rate, heads + 2
-    )
+    stages = training.stages(sizes, generated, steps, batch_tokens, length, learning_rate, heads + 2)
     config = SpeculatorConfig(
         vocab_size=sizes.vocab_size,
         emb_dim=sizes.hidden_size,

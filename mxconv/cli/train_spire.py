@@ -7,6 +7,7 @@ import typer
 
 from mxconv.cli import train_options as options
 
+
 def spire(
     texts: options.Texts,
     target: options.Target,

@@ -55,7 +55,8 @@ def text_windows(texts: Sequence[Path], tokenizer: Tokenizer, length: int, progr
 
     for path in texts:
         for piece in read_pieces(path, count):
-            ids.append(np.array(tokenizer.encode(piece.text, piece.begins_document), np.int32))
+            encoded = tokenizer.encode(piece.text, piece.begins_document)
+            ids.append(np.array(encoded, np.int32))
     return Windows(_cut(np.concatenate([np.empty(0, np.int32), *ids]), length, ", ".join(str(path) for path in texts)))
 
 

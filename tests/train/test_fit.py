@@ -86,7 +86,17 @@ def test_another_target_is_another_training(folder: Path, tmp_path: Path) -> Non
     """Of the same sizes: what was learned from one model is not gone on with for the next."""
     target = tmp_path / "target"
     shutil.copytree(TRAINED, target)
-    options = (folder / "texts.txt", "-o", tmp_path / "draft", "--length", "32", "--batch-tokens", "128", "--heads", "2")
+    options = (
+        folder / "texts.txt",
+        "-o",
+        tmp_path / "draft",
+        "--length",
+        "32",
+        "--batch-tokens",
+        "128",
+        "--heads",
+        "2",
+    )
     words = ["train", "speculator", "--target", target, *options, "--inner-dim", "16", "--save-every", "1"]
     kill_after(2, tmp_path / "draft.training" / "losses.jsonl", [str(word) for word in [*words, "--steps", "1000"]])
     weights = load_file(target / "model.safetensors")
