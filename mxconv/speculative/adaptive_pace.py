@@ -76,6 +76,7 @@ class AdaptivePace:
     ) -> None:
         self.max_tokens = max_tokens
         self.most_nodes = most_nodes
+        self.growers = growers
         self._sets_floors = sets_floors
         self._known = [
             TreeEstimate(by_depth=growers[draft]) if draft in growers else DraftEstimate()

@@ -1,6 +1,6 @@
 """From loaded levels to levels that decode: fresh caches for a run, each level linked to the cheaper ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mxconv.checkpoint.draft_spec import LOOK_UPS
 from mxconv.errors import ModelError
@@ -18,6 +18,7 @@ from mxconv.speculative.pace import FixedPace, Pace
 from mxconv.speculative.prompt_lookup import PromptLookup
 from mxconv.speculative.reading import reading
 from mxconv.speculative.reading_draft import Listener
+from mxconv.speculative.retrieving import Retrieving
 from mxconv.speculative.session import Session
 from mxconv.speculative.silent import Silent
 from mxconv.speculative.stand import Stand
@@ -144,6 +145,9 @@ class Chain:
         pace = self._paces[index] if index < len(self._paces) else FixedPace(1)
         usable = below if isinstance(pace, AdaptivePace) else below[:1]
         own = session if shares or index == 0 else Session(KVCache(loaded.decoder.config))
+        heard = [
+            self._heard_by(index, index + 1 + number, draft, own, acceptance) for number, draft in enumerate(usable)
+        ]
         level = Level(
             decoder=loaded.decoder,
             session=own,
@@ -152,9 +156,7 @@ class Chain:
             confidence=confidence,
             acceptance=acceptance,
             statistics=statistics,
-            drafts=[
-                self._heard_by(index, index + 1 + number, draft, own, acceptance) for number, draft in enumerate(usable)
-            ],
+            drafts=_retrieving(heard, pace.growers) if isinstance(pace, AdaptivePace) else heard,
             pace=pace,
         )
         return VariantDraft(level, self._variants[index]) if index in self._variants else level
@@ -202,3 +204,17 @@ class Chain:
             for level in self._levels[: index + 1]
             if level.tokenizer is tokenizer and level.decoder is not None
         )
+
+
+def _retrieving(drafts: Sequence[Draft], growers: Mapping[int, bool]) -> list[Draft]:
+    """The drafts of a level, its models' trees with what its look-ups retrieve."""
+    look_ups = [draft for number in growers if not growers[number] for draft in _each(drafts[number])]
+    return [
+        Retrieving(draft, look_ups) if look_ups and growers.get(number) and isinstance(draft, TreeDraft) else draft
+        for number, draft in enumerate(drafts)
+    ]
+
+
+def _each(draft: Draft) -> list[TreeDraft]:
+    each = draft.drafts if isinstance(draft, Merged) else [draft]
+    return [one for one in each if isinstance(one, TreeDraft)]

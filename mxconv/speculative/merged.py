@@ -93,8 +93,11 @@ class Merged:
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
         """The likeliest nodes of all drafts' trees."""
-        self._said = [draft.grow(context, most_depth, floors, floor) for draft in self.drafts]
-        return merge(self._said, floors)
+        return self._merge([draft.grow(context, most_depth, floors, floor) for draft in self.drafts], floors)
+
+    def _merge(self, said: list[Proposal], floors: Sequence[float]) -> Proposal:
+        self._said = said
+        return merge(said, floors)
 
     def count(self, num_asked: int, proposal: Proposal, accepted: Sequence[int]) -> None:
         """What became of the last tree, or of as much of it as was judged.

@@ -24,6 +24,7 @@ from mxconv.speculative.level import Level
 from mxconv.speculative.merged import Merged
 from mxconv.speculative.pace import FixedPace
 from mxconv.speculative.prompt_lookup import PromptLookup
+from mxconv.speculative.retrieving import Retrieving
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.stand import Stand
 from mxconv.speculative.statistics import LevelStatistics
@@ -217,10 +218,13 @@ def test_look_ups_at_the_end_are_one_draft_of_all_levels_above() -> None:
     hierarchy = Hierarchy(levels, "auto")
     assert len(hierarchy.paces) == 2  # of the target and of the 4-bit draft
     target = hierarchy._chain.link(hierarchy.begin().trace.statistics, SELECTIONS[1].acceptance())
-    below, merged = target.drafts
+    both, merged = target.drafts
+    assert isinstance(both, Retrieving)
+    below = both.model
     assert isinstance(below, Level)
     assert list(below.drafts) == [merged]
     assert isinstance(merged, Merged)
+    assert list(both.drafts) == [below, *merged.drafts]
     stand, lookup = merged.drafts
     assert isinstance(stand, Stand)
     assert isinstance(lookup, PromptLookup)

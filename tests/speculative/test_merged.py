@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ngram_tables import write_table
+from said_trees import Says, counts, paths_of
 from tiny_levels import (
     VOCAB_SIZE,
     by_hand,
@@ -27,19 +28,9 @@ from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.hierarchy import Generation, Hierarchy
 from mxconv.speculative.merged import Merged, merge
 from mxconv.speculative.selection import GREEDY, Selection
-from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.tree_growth import grow_best_first
 
 SELECTIONS = (GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 7))
-
-
-def paths_of(proposal: Proposal) -> list[tuple[int, ...]]:
-    assert proposal.parents is not None
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
-        assert parent < len(found)  # parents before children
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
 
 
 @st.composite
@@ -90,31 +81,6 @@ def test_a_tree_with_itself_is_itself(proposal: Proposal) -> None:
     found = merge([proposal, proposal], [0.0] * 40)
     assert paths_of(found) == paths_of(proposal)
     assert found.probabilities == pytest.approx(proposal.probabilities)
-
-
-class Says:
-    """A draft that always says the same."""
-
-    def __init__(self, chain: list[int], tree: Proposal | None = None) -> None:
-        self.statistics = LevelStatistics("says")
-        self.chain, self.tree = chain, tree or Proposal([], parents=[])
-        self.seen: list[Proposal] = []
-
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        return Proposal(self.chain[:num_tokens])
-
-    def grow(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
-    ) -> Proposal:
-        return self.tree
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
-        self.seen.append(proposal)
-
-
-def counts(draft: Says) -> tuple[int, int, int, int]:
-    of = draft.statistics
-    return of.num_asked, of.num_proposed, of.num_accepted, of.num_nodes
 
 
 def test_a_chain_is_that_of_the_first_who_has_something_to_say() -> None:
