@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from mxconv.checkpoint.draft_spec import READERS, DraftSpec
 from mxconv.checkpoint.hub_package import fetch_package
 from mxconv.checkpoint.hub_repository import is_hub_id
 from mxconv.checkpoint.manifest import FILE_NAME
@@ -46,6 +47,13 @@ def find_package_or_none(source: str | Path, revision: str | None = None, progre
             )
         return path
     return fetch_package(str(source), revision, progress)
+
+
+def draft_package(spec: DraftSpec) -> Path | None:
+    """The folder of the package that a draft is; None where it is none. Errors are those of `find_package`."""
+    if spec.kind == "package":
+        return find_package(spec.subject)
+    return find_package_or_none(spec.subject) if spec.kind in READERS else None
 
 
 def is_hub_package(package: str | Path) -> bool:

@@ -12,7 +12,7 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord, read_manifest
 from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.package_folder import find_package
+from mxconv.checkpoint.package_folder import draft_package
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.staging import Staging
@@ -131,8 +131,7 @@ def _check_padding(spec: DraftSpec, ours: Vocabulary, theirs: Vocabulary, target
 
 def _open_model(spec: DraftSpec) -> DraftLevel:
     """A model and the files that it consists of."""
-    if spec.kind == "package" or (spec.kind in READERS and (Path(spec.subject) / FILE_NAME).is_file()):
-        root = find_package(spec.subject)
+    if (root := draft_package(spec)) is not None:
         with Package(root) as package:
             if not package.has_target:
                 raise PackageError(f"{root}: references its target; a draft must be whole. Convert it with its target.")

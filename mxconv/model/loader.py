@@ -10,10 +10,11 @@ from typing import Literal
 
 from mxconv.checkpoint.draft_spec import LOOK_UPS, READERS, DraftSpec
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord, TensorRecord, read_manifest
+from mxconv.checkpoint.manifest import LevelRecord, TensorRecord, read_manifest
 from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.checkpoint.ngram_table import NgramTable
 from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.package_folder import draft_package
 from mxconv.checkpoint.referenced import open_referenced
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
@@ -173,10 +174,11 @@ class LoadedPackage:
 
     def _load_spec(self, spec: DraftSpec) -> LoadedLevel:
         """A level that is no part of the package."""
-        place = Path(spec.subject) if spec.kind in ("checkpoint", "package", "ngram", *READERS) else None
-        is_package = spec.kind == "package" or (spec.kind in READERS and (Path(spec.subject) / FILE_NAME).is_file())
-        codec: Literal["bf16", "f16", "package"] | None = "package" if is_package else None
-        if spec.kind in ("checkpoint", *READERS) and not is_package:
+        place = draft_package(spec)
+        codec: Literal["bf16", "f16", "package"] | None = None if place is None else "package"
+        if spec.kind == "ngram":
+            place = Path(spec.subject)
+        elif spec.kind in ("checkpoint", *READERS) and place is None:
             checkpoint = self._stack.enter_context(open_checkpoint(spec.subject))
             place = checkpoint.root
             dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}

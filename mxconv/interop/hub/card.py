@@ -13,7 +13,13 @@ TEMPLATE = "card.md.j2"
 MARKER = "<!-- Written by `mxconv push`, and by the next push again: remove this line to keep your own text. -->"
 
 
-def model_card(manifest: Manifest, repo_id: str, source: SourceCard, measurements: Measurements | None = None) -> str:
+def model_card(
+    manifest: Manifest,
+    repo_id: str,
+    source: SourceCard,
+    measurements: Measurements | None = None,
+    reader: str | None = None,
+) -> str:
     """The text of the card.
 
     Args:
@@ -21,6 +27,7 @@ def model_card(manifest: Manifest, repo_id: str, source: SourceCard, measurement
         repo_id: where to.
         source: what is known of the base model's card.
         measurements: of decoding with the package, if there are any.
+        reader: the kind of draft that the package is, where it is one that reads its target's hidden states.
 
     Returns:
         Markdown behind a block of YAML.
@@ -51,6 +58,7 @@ def model_card(manifest: Manifest, repo_id: str, source: SourceCard, measurement
         marker=MARKER,
         manifest=manifest,
         measurements=measurements,
+        reader=reader,
         **_facts(manifest),
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mxconv.checkpoint.hub_repository import retried
+from mxconv.checkpoint.json_file import read_json_object
 from mxconv.checkpoint.manifest import FILE_NAME
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import FILE_NAME as CARD
@@ -23,6 +24,7 @@ from mxconv.interop.hub.measurements import Measurements
 from mxconv.interop.hub.publication import Publication
 from mxconv.interop.hub.source_card import read_source_card
 from mxconv.interop.hub.upload_errors import translated_upload_errors
+from mxconv.model.readers.kinds import kind_of
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
@@ -83,7 +85,7 @@ def push(
         has_our_card = force or _may_write_card(destination)
         if has_our_card:
             source = read_source_card(publication.manifest.source)
-            text = model_card(publication.manifest, repo_id, source, measurements)
+            text = model_card(publication.manifest, repo_id, source, measurements, _reader(publication.root))
             files[CARD] = _file_of(text.encode())
             if not destination.holds(CARD, files[CARD].content, files[CARD].sha256):
                 changed[CARD] = files[CARD]
@@ -99,6 +101,12 @@ def push(
         sum(file.num_bytes for file in changed.values()),
         has_our_card,
     )
+
+
+def _reader(package: Path) -> str | None:
+    """The kind of draft that a package is, where it reads hidden states."""
+    path = package / "config.json"
+    return kind_of(read_json_object(path, unique_keys=False)) if path.is_file() else None
 
 
 def _package_files(publication: Publication) -> dict[str, _File]:
