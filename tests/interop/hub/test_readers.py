@@ -29,9 +29,7 @@ def write_reader(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_draft_is_pushed_pulled_and_used_by_its_id(
-    kind: str, hub: HubServer, client: Client, tmp_path: Path
-) -> None:
+def test_a_draft_is_pushed_pulled_and_used_by_its_id(kind: str, hub: HubServer, client: Client, tmp_path: Path) -> None:
     source = write_reader(kind, tmp_path / "source")
     hub.repositories["org/draft"] = {"main": source}
     client("quantize", TRAINED, "-o", "target")
