@@ -3,6 +3,7 @@
 import typer
 
 from mxconv.cli.train_draft import draft
+from mxconv.cli.train_eagle3 import eagle3
 from mxconv.cli.train_generate import generate
 from mxconv.cli.train_ngram import ngram
 from mxconv.cli.train_speculator import speculator
@@ -13,4 +14,5 @@ train.command()(ngram)
 train.command()(generate)
 train.command()(speculator)
 train.command()(spire)
+train.command()(eagle3)
 train.command()(draft)

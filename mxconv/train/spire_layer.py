@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mxconv.model.config import ModelConfig
+from mxconv.train.layer_parts import GatedMlp, Projections, heads, rotate
 
 
 class SpireLayer(nn.Module):
@@ -40,10 +41,10 @@ class SpireLayer(nn.Module):
             seen: (num_blocks, num_seen + len(block) + 1) bool, itself the last.
         """
         batch, num_blocks, _ = x.shape
-        queries = _heads(self.self_attn.q_proj(self.input_layernorm(x)), self.config)
+        queries = heads(self.self_attn.q_proj(self.input_layernorm(x)), self.config)
         if self.self_attn.q_norm is not None:
             queries = self.self_attn.q_norm(queries)
-        queries = _rotate(queries, *rotations).unflatten(2, (self.config.num_key_value_heads, -1))  # type: ignore[no-untyped-call]
+        queries = rotate(queries, *rotations).unflatten(2, (self.config.num_key_value_heads, -1))  # type: ignore[no-untyped-call]
         rows = [*block, self.keys_and_values(x, rotations)]
         keys, values = (
             torch.cat([made[:, :num_blocks], torch.stack([row[part][:, :num_blocks] for row in rows], 3)], 3)
@@ -60,49 +61,8 @@ class SpireLayer(nn.Module):
     def keys_and_values(self, memory: Tensor, rotations: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Of memory (batch, n, hidden_size): two (batch, n, num_key_value_heads, head_dim)."""
         h = self.input_layernorm(memory)
-        keys = _heads(self.self_attn.k_proj(h), self.config)
-        values = _heads(self.self_attn.v_proj(h), self.config)
+        keys = heads(self.self_attn.k_proj(h), self.config)
+        values = heads(self.self_attn.v_proj(h), self.config)
         if self.self_attn.k_norm is not None:
             keys = self.self_attn.k_norm(keys)
-        return _rotate(keys, *rotations), values
-
-
-class Projections(nn.Module):
-    """Of a layer's attention."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        hidden, head = config.hidden_size, config.head_dim
-        heads, kv_heads = config.num_attention_heads * head, config.num_key_value_heads * head
-        self.q_proj = nn.Linear(hidden, heads, config.qkv_bias)
-        self.k_proj = nn.Linear(hidden, kv_heads, config.qkv_bias)
-        self.v_proj = nn.Linear(hidden, kv_heads, config.qkv_bias)
-        self.o_proj = nn.Linear(heads, hidden, config.output_bias)
-        self.q_norm = nn.RMSNorm(head, config.rms_norm_eps) if config.qk_norm else None
-        self.k_norm = nn.RMSNorm(head, config.rms_norm_eps) if config.qk_norm else None
-
-
-class GatedMlp(nn.Module):
-    """Of a layer."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_proj = nn.Linear(hidden, inner, config.mlp_bias)
-        self.up_proj = nn.Linear(hidden, inner, config.mlp_bias)
-        self.down_proj = nn.Linear(inner, hidden, config.mlp_bias)
-
-    def forward(self, h: Tensor) -> Tensor:
-        result: Tensor = self.down_proj(functional.silu(self.gate_proj(h)) * self.up_proj(h))
-        return result
-
-
-def _heads(x: Tensor, config: ModelConfig) -> Tensor:
-    """(batch, n, num_heads * head_dim) to (batch, n, num_heads, head_dim)."""
-    return x.reshape(*x.shape[:2], -1, config.head_dim)
-
-
-def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Rotate the pairs (j, j + head_dim / 2) of heads (batch, n, heads, head_dim)."""
-    first, second = x.chunk(2, -1)
-    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1)
+        return rotate(keys, *rotations), values

@@ -6,7 +6,6 @@ Source:
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import cast
 
 import torch
@@ -18,6 +17,7 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.readers.spire import MEMORY_WEIGHTS
 from mxconv.model.readers.spire_config import SpireConfig
 from mxconv.model.rope import RotaryEmbedding
+from mxconv.train.layer_parts import rotations
 from mxconv.train.spire_layer import SpireLayer
 
 ALL_OF_IT = 100.0  # a softmax weight beside zeros: exactly 1 in float32
@@ -95,7 +95,7 @@ class SpireModel(nn.Module):
         """
         batch, length = tokens.shape
         embedded: Tensor = self.model.embed_tokens(tokens)
-        cosines, sines = (part.to(embedded) for part in _rotations(self._rotary, length))
+        cosines, sines = (part.to(embedded) for part in rotations(self._rotary, length))
         layers = [cast(SpireLayer, layer) for layer in self.model.layers]
         past = self._past_memory(states, embedded)
         made_past = [
@@ -168,13 +168,6 @@ class SpireModel(nn.Module):
         return torch.cat(
             [sinks < starts, (near >= first) & (near > last), (in_block < first) | (in_block > last)], dim=1
         )
-
-
-@lru_cache(maxsize=4)
-def _rotations(rotary: RotaryEmbedding, length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of all positions, (length, 1, head_dim / 2) each."""
-    cosines, sines = rotary.rotations(range(length))
-    return torch.from_numpy(cosines), torch.from_numpy(sines)
 
 
 class SpireBody(nn.Module):
