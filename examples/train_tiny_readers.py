@@ -1,7 +1,7 @@
 """Train the drafts of the embedded target that read its hidden states: an MLP speculator and a SPIRe draft.
 
 What it makes
-    examples/models/pylib-1.5m-speculator   four heads, hidden 128, by both stages of arXiv 2404.19124
+    examples/models/pylib-1.5m-speculator   four heads, states of 192 numbers, by both stages of arXiv 2404.19124
     examples/models/pylib-1.5m-spire        the target's last two layers, as arXiv 2504.06419 trains them
     Both in BF16, in the layouts of formats/speculator.md and formats/spire.md.
 
@@ -11,7 +11,7 @@ From what
 Needs the extra train; within two hours on 2 CPU cores. It can be killed and run again.
 
     python examples/train_tiny_readers.py                     # writes into examples/models
-    python examples/train_tiny_readers.py --steps 14 --texts 32 --out /tmp/readers --work /tmp/readers_work
+    python examples/train_tiny_readers.py --share 0.01 --texts 32 --out /tmp/readers --work /tmp/readers_work
 """
 
 import argparse
@@ -24,6 +24,10 @@ from train_tiny_pair import read_library
 
 MODELS = Path(__file__).parent / "models"
 TARGET = MODELS / "pylib-1.5m"
+KINDS = {  # steps and options; a speculator begins at random, a SPIRe draft as layers of the target
+    "speculator": (2100, "--heads", "4", "--inner-dim", "192", "--scale-input", "--learning-rate", "1e-2"),
+    "spire": (700, "--layers", "2"),
+}
 
 
 def mxconv(*arguments: str | Path) -> None:
@@ -36,8 +40,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=MODELS)
     parser.add_argument("--work", type=Path, default=Path("tiny_readers_work"))
-    parser.add_argument("--steps", type=int, default=1400)
-    parser.add_argument("--texts", type=int, default=3072, help="that the target writes")
+    parser.add_argument("--share", type=float, default=1.0, help="of the steps")
+    parser.add_argument("--texts", type=int, default=2048, help="that the target writes")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -49,14 +53,10 @@ def main() -> None:
         sizes = ("--num-texts", str(arguments.texts), "--prompt-tokens", "64", "--new-tokens", "192")
         mxconv("train", "generate", library, "--target", TARGET, "-o", own, *sizes, "--temperature", "0.8")
     common = ("--target", TARGET, "--generated", own, "--length", "256", "--batch-tokens", "4096")
-    common = (*common, "--steps", str(arguments.steps))
-    for kind, options in {
-        "speculator": ("--heads", "4", "--inner-dim", "128", "--scale-input"),
-        "spire": ("--layers", "2"),
-    }.items():
-        output = arguments.out / f"pylib-1.5m-{kind}"
+    for kind, (num_steps, *options) in KINDS.items():
+        output, steps = arguments.out / f"pylib-1.5m-{kind}", max(round(num_steps * arguments.share), 2)
         if not output.exists():
-            mxconv("train", kind, library, "-o", output, *common, *options)
+            mxconv("train", kind, library, "-o", output, *common, "--steps", str(steps), *options)
 
 
 if __name__ == "__main__":
