@@ -32,8 +32,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from spire_picture import write_picture
 from tokens_a_round import Rate, measure
+from torch.nn.functional import cross_entropy
 from train_tiny_pair import read_library
 
 from mxconv.checkpoint.draft_spec import DraftSpec
@@ -55,6 +57,7 @@ from mxconv.cost.throughput import (
 from mxconv.errors import MxconvError
 from mxconv.model.config import ModelConfig
 from mxconv.model.tokenizer import Tokenizer
+from mxconv.train.frozen_target import FrozenTarget
 
 EMBEDDED = Path(__file__).parent / "models" / "pylib-1.5m"
 BLOCK, SINK, WINDOW, NUM_LAYERS = 4, 1, 64, 8  # section 4
@@ -86,10 +89,12 @@ class Report:
     """What is measured and modelled.
 
     Args:
+        target_loss: nats a token of the held-out text.
         rates: of each context and draft.
         ablations: of SPIRe and of what it is without each of its parts, at the middle context.
     """
 
+    target_loss: float
     rates: dict[int, dict[str, Rate]]
     ablations: dict[str, Rate]
 
@@ -142,7 +147,8 @@ class Workshop:
         if not all(path.is_file() for path in paths):
             for path, texts in zip(paths, read_library(), strict=True):
                 lines = (json.dumps({"text": text}) + "\n" for text in texts[: self.given.files])
-                path.write_text("".join(lines), encoding="utf-8")
+                path.with_suffix(".new").write_text("".join(lines), encoding="utf-8")
+                path.with_suffix(".new").replace(path)  # a kill leaves no half of it
         return paths
 
     @cached_property
@@ -166,12 +172,14 @@ class Workshop:
         if self.target.exists():
             return
         tokens = self.work / "tokens"
-        if not (tokens / "config.json").is_file():
-            shutil.copytree(EMBEDDED, tokens, dirs_exist_ok=True)
+        if not tokens.exists():
+            made = tokens.with_suffix(".new")
+            shutil.copytree(EMBEDDED, made, dirs_exist_ok=True)
             positions = max(self.given.length, self._num_positions)
-            _change(tokens / "generation_config.json", max_length=positions)
-            _change(tokens / "tokenizer_config.json", model_max_length=positions)
-            _change(tokens / "config.json", max_position_embeddings=positions)
+            _change(made / "generation_config.json", max_length=positions)
+            _change(made / "tokenizer_config.json", model_max_length=positions)
+            _change(made / "config.json", max_position_embeddings=positions)
+            made.replace(tokens)
         hidden = self.given.hidden_size
         self._train_llama(self.target, tokens, Body(NUM_LAYERS, hidden, hidden // 32, hidden // 32, 32, 3 * hidden))
 
@@ -222,6 +230,16 @@ class Workshop:
             with open_checkpoint(self.target) as source:
                 convert(source, path, QuantizeOptions(codec="bsfp"))
         return path
+
+    def target_loss(self) -> float:
+        """Nats a token of the held-out text, in windows as long as those of training."""
+        path = self.work / "target_loss.json"
+        if not path.is_file():
+            target, length = FrozenTarget(self.target, torch.device("cpu")), self.given.length
+            rows = torch.tensor(self._held_out_ids[: len(self._held_out_ids) // length * length]).view(-1, length)
+            losses = [cross_entropy(target.logits(row[None])[0, :-1], row[1:]).item() for row in rows]
+            path.write_text(json.dumps(sum(losses) / len(losses)), encoding="utf-8")
+        return float(json.loads(path.read_text(encoding="utf-8")))
 
     def rate(self, name: str, context: int) -> Rate:
         """Tokens a round of a draft behind contexts of one length."""
@@ -345,6 +363,11 @@ def markdown(report: Report, modelled: dict[str, dict[str, float]], shop: Worksh
 
 def lines_of(report: Report, modelled: dict[str, dict[str, float]], shop: Workshop) -> Iterator[str]:
     middle, drafts = middle_of(shop.given.contexts), (PLAIN, NARROW, MAGICDEC, SPIRE)
+    body = body_of(shop.target)
+    yield (
+        f"Target: {body.num_layers} layers, {body.num_parameters:,} weights in them; {report.target_loss:.3f} nats a "
+        "token of the held-out text\n"
+    )
     yield f"Tokens a round, k = {BLOCK}, {shop.given.num_prompts} prompts, 95% confidence (bootstrap over prompts)\n"
     rows = [[f"{context:,}", *(str(rates[name]) for name in drafts)] for context, rates in report.rates.items()]
     for context in (context for context in report.rates if context in PUBLISHED):
@@ -397,7 +420,9 @@ def main() -> None:
     middle = middle_of(given.contexts)
     rates = {c: {name: shop.rate(name, c) for name in (PLAIN, NARROW, MAGICDEC, SPIRE)} for c in given.contexts}
     own = rates[middle][SPIRE]
-    report = Report(rates, {SPIRE: own, DENSE: own, **{name: shop.rate(name, middle) for name in ABLATIONS}})
+    report = Report(
+        shop.target_loss(), rates, {SPIRE: own, DENSE: own, **{name: shop.rate(name, middle) for name in ABLATIONS}}
+    )
     modelled = multipliers(shop, report)
     write_picture(
         given.picture or shop.work / "ablations.svg",

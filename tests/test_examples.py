@@ -176,6 +176,7 @@ def test_spires_report_measures_every_draft_and_models_the_papers_throughput(tmp
     for rates in found["rates"].values():  # every position is in the window: the draft is the target itself
         assert rates["MagicDec"] == {"mean": 5.0, "low": 5.0, "high": 5.0, "num_rounds": 2 * 2}
         assert all(1 <= rate["low"] <= rate["mean"] <= rate["high"] <= 5 for rate in rates.values())
+    assert found["target_loss"] == pytest.approx(np.log(1024), abs=0.3)  # two steps teach it next to nothing
     names = ["SPIRe", "no sparse cache", "no states of the target", "no distillation", "no pruned start"]
     names += ["no feedback memory", "no acceptance in the loss"]
     assert list(found["ablations"]) == names
