@@ -26,14 +26,31 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from spire_picture import write_picture
+from spire_tables import tables
+from spire_throughput import (
+    BLOCK,
+    CURVE_BATCH,
+    CURVE_CONTEXTS,
+    DENSE,
+    DRAFTS,
+    MAGICDEC,
+    NARROW,
+    PLAIN,
+    SINK,
+    SPIRE,
+    WINDOW,
+    Report,
+    curves,
+    half_as_wide,
+    multipliers,
+)
 from tokens_a_round import Rate, measure
 from torch.nn.functional import cross_entropy
 from train_tiny_pair import read_library
@@ -45,58 +62,24 @@ from mxconv.cli.train_draft import draft as train_draft
 from mxconv.cli.train_spire import spire as train_spire
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.cost.hardware import open_hardware
-from mxconv.cost.throughput import (
-    LLAMA_3_70B,
-    SPIRE_TARGET,
-    WINDOW_FRACTION,
-    BatchedDraft,
-    Body,
-    throughput_multiplier,
-)
+from mxconv.cost.throughput import Body
 from mxconv.errors import MxconvError
 from mxconv.model.config import ModelConfig
 from mxconv.model.tokenizer import Tokenizer
+from mxconv.report.plot import check_suffix
 from mxconv.train.frozen_target import FrozenTarget
 
 EMBEDDED = Path(__file__).parent / "models" / "pylib-1.5m"
-BLOCK, SINK, WINDOW, NUM_LAYERS = 4, 1, 64, 8  # section 4
+NUM_LAYERS = 8  # section 4, as the others
 CONTEXTS, NEW_TOKENS, LENGTH = (256, 512, 960), 64, 1024
-TARGET_RATE, DRAFT_RATE = 3e-3, 1e-3  # highest learning rates, from random weights and for drafts
-PLAIN, NARROW, MAGICDEC, SPIRE = "vanilla, 1 layer", "vanilla, half as wide", "MagicDec", "SPIRe"
-DENSE = "no sparse cache"
-ABLATIONS: dict[str, dict[str, Any]] = {  # Fig. 5, in the paper's order; what trains each
+SWITCHES: dict[str, dict[str, Any]] = {  # of `mxconv train spire`, Fig. 5 in its order
     "no states of the target": {"past_memory": "embeddings"},
     "no distillation": {"loss": "text"},
     "no pruned start": {"random_start": True},
     "no feedback memory": {"no_feedback": True},
     "no acceptance in the loss": {"loss": "distillation"},
 }
-PUBLISHED = {  # Table 1
-    256: {NARROW: 2.637, MAGICDEC: 4.005, SPIRE: 3.427},
-    512: {NARROW: 2.647, MAGICDEC: 3.891, SPIRE: 3.401},
-    960: {NARROW: 2.644, MAGICDEC: 3.793, SPIRE: 3.382},
-}
-PUBLISHED_MULTIPLIERS = {NARROW: 1.36, MAGICDEC: 2.05, SPIRE: 2.78}  # Fig. 4: batch 64, context 512
-PLACES = ((1, 512), (16, 512), (64, 256), (64, 512), (64, 960), (256, 512))  # (batch, context)
-PLACE_70B = (64, 65_536)
-CURVE_CONTEXTS, CURVE_BATCH = [2**power for power in range(5, 15)], 64
-HARDWARE, FORM = "h100-sxm", "int8"  # as `mxconv cost` reproduces the paper's figures: values of one byte
-
-
-@dataclass(frozen=True)
-class Report:
-    """What is measured and modelled.
-
-    Args:
-        target_loss: nats a token of the held-out text.
-        rates: of each context and draft.
-        ablations: of SPIRe and of what it is without each of its parts, at the middle context.
-    """
-
-    target_loss: float
-    rates: dict[int, dict[str, Rate]]
-    ablations: dict[str, Rate]
+TARGET_RATE, DRAFT_RATE = 3e-3, 1e-3  # highest learning rates, from random weights and for drafts
 
 
 class Workshop:
@@ -111,6 +94,7 @@ class Workshop:
         self.work: Path = given.work
         self.target: Path = given.target or self.work / "target"
         self.tokens: Path = given.target or EMBEDDED  # a folder with the target's tokenizer
+        self.picture: Path = given.picture or self.work / "ablations.svg"
         self.work.mkdir(parents=True, exist_ok=True)
         self._check_settings()
 
@@ -123,7 +107,10 @@ class Workshop:
             path.write_text(json.dumps(own, indent=1) + "\n", encoding="utf-8")
         elif (found := json.loads(path.read_text(encoding="utf-8"))) != own:
             changed = ", ".join(sorted(name for name in own if found.get(name) != own[name]))
-            raise MxconvError(f"{self.work}: a report with another {changed}; one is required. Name another folder.")
+            raise MxconvError(
+                f"{self.work}: a report with other settings ({changed}); the same are required, so that it can go on. "
+                "Name another folder."
+            )
 
     @property
     def _num_positions(self) -> int:
@@ -139,7 +126,13 @@ class Workshop:
                     f"{self.target}: {positions} positions; {self._num_positions} are required for the longest "
                     "context, the new tokens and a proposal. Name shorter contexts."
                 )
+        if len(self._held_out_ids) < self.given.length:
+            raise MxconvError(
+                f"held-out text: {len(self._held_out_ids)} tokens; a window of --length {self.given.length} is "
+                "required. Take more files or shorter windows."
+            )
         self.prompts(max(self.given.contexts))
+        check_suffix(self.picture)
 
     def texts(self) -> tuple[Path, Path]:
         """Files to train on, and those held out, of which no model saw anything."""
@@ -193,7 +186,7 @@ class Workshop:
         bodies = self.bodies()
         for name in (PLAIN, NARROW):
             self._train_llama(self.folder(name), self.target, bodies[name])
-        for name, choices in {SPIRE: {}, **ABLATIONS}.items():
+        for name, choices in {SPIRE: {}, **SWITCHES}.items():
             if not self.folder(name).exists():
                 say(f"trains {name}")
                 with contextlib.redirect_stdout(sys.stderr):
@@ -272,125 +265,8 @@ def body_of(folder: Path) -> Body:
     )  # fmt: skip
 
 
-def half_as_wide(body: Body) -> Body:
-    """With half the layers: an eighth of the weights, as the paper's vanilla draft is of its target."""
-    return replace(
-        body.with_layers(1 / 2),
-        hidden_size=body.hidden_size // 2,
-        head_dim=body.head_dim // 2,
-        intermediate_size=body.intermediate_size // 2,
-    )
-
-
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def published_drafts(target: Body, rates: dict[str, float]) -> dict[str, BatchedDraft]:
-    """At the sizes of the paper's models, with other tokens a round: its own window, an eighth of the context."""
-    made = {
-        PLAIN: BatchedDraft(target.with_layers(1 / 8), rates[PLAIN]),
-        NARROW: BatchedDraft(half_as_wide(target), rates[NARROW]),
-        MAGICDEC: BatchedDraft(target, rates[MAGICDEC], WINDOW_FRACTION, SINK),
-        SPIRE: BatchedDraft(target.with_layers(1 / 4), rates[SPIRE], WINDOW_FRACTION, SINK, projects_memory=True),
-    }
-    made[DENSE] = replace(made[SPIRE], window_fraction=None)
-    for name in ABLATIONS:
-        made[name] = replace(made[SPIRE], tokens_per_round=rates[name])
-    return made
-
-
-def own_drafts(bodies: dict[str, Body], target: Body, rates: dict[str, float], context: int) -> dict[str, BatchedDraft]:
-    """At the sizes that were measured."""
-    window = (WINDOW + 0.5) / context  # half a position more: the model rounds down
-    return {
-        PLAIN: BatchedDraft(bodies[PLAIN], rates[PLAIN]),
-        NARROW: BatchedDraft(bodies[NARROW], rates[NARROW]),
-        MAGICDEC: BatchedDraft(target, rates[MAGICDEC], window, SINK),
-        SPIRE: BatchedDraft(bodies[SPIRE], rates[SPIRE], window, SINK, projects_memory=True),
-    }
-
-
-def multipliers(shop: Workshop, report: Report) -> dict[str, dict[str, float]]:
-    """Of each draft by where it is modelled: tokens a round of the middle context for all, as in section 4."""
-    intensity = open_hardware(HARDWARE).intensity(FORM)
-    middle = middle_of(shop.given.contexts)
-    rates = {name: found.mean for name, found in (report.rates[middle] | report.ablations).items()}
-    found: dict[str, dict[str, float]] = {}
-
-    def model(where: str, target: Body, drafts: dict[str, BatchedDraft], batch: int, context: int) -> None:
-        found[where] = {
-            name: throughput_multiplier(target, draft, batch, context, BLOCK, intensity)
-            for name, draft in drafts.items()
-        }
-
-    for batch, context in PLACES:
-        drafts = published_drafts(SPIRE_TARGET, rates)
-        model(f"67 M, batch {batch}, context {context}", SPIRE_TARGET, drafts, batch, context)
-    batch, context = PLACE_70B
-    drafts = published_drafts(LLAMA_3_70B, rates)
-    model(f"Llama 3 70B, batch {batch}, context {context}", LLAMA_3_70B, drafts, batch, context)
-    target = body_of(shop.target)
-    model(
-        f"this target, batch {CURVE_BATCH}, context {middle}", target,
-        own_drafts(shop.bodies(), target, rates, middle), CURVE_BATCH, middle,
-    )  # fmt: skip
-    return found
-
-
-def curves(report: Report, middle: int) -> dict[str, list[float]]:
-    """Fig. 5: over the context, at the sizes of the paper's target."""
-    intensity = open_hardware(HARDWARE).intensity(FORM)
-    rates = {name: found.mean for name, found in (report.rates[middle] | report.ablations).items()}
-    drafts = published_drafts(SPIRE_TARGET, rates)
-    return {
-        name: [
-            throughput_multiplier(SPIRE_TARGET, drafts[name], CURVE_BATCH, context, BLOCK, intensity)
-            for context in CURVE_CONTEXTS
-        ]
-        for name in report.ablations
-    }
-
-
-def middle_of(contexts: Sequence[int]) -> int:
-    """The one of which ablations and multipliers are."""
-    return sorted(contexts)[len(contexts) // 2]
-
-
-def markdown(report: Report, modelled: dict[str, dict[str, float]], shop: Workshop) -> str:
-    return "\n".join(lines_of(report, modelled, shop)) + "\n"
-
-
-def lines_of(report: Report, modelled: dict[str, dict[str, float]], shop: Workshop) -> Iterator[str]:
-    middle, drafts = middle_of(shop.given.contexts), (PLAIN, NARROW, MAGICDEC, SPIRE)
-    body = body_of(shop.target)
-    yield (
-        f"Target: {body.num_layers} layers, {body.num_parameters:,} weights in them; {report.target_loss:.3f} nats a "
-        "token of the held-out text\n"
-    )
-    yield f"Tokens a round, k = {BLOCK}, {shop.given.num_prompts} prompts, 95% confidence (bootstrap over prompts)\n"
-    rows = [[f"{context:,}", *(str(rates[name]) for name in drafts)] for context, rates in report.rates.items()]
-    for context in (context for context in report.rates if context in PUBLISHED):
-        figures = (PUBLISHED[context].get(name) for name in drafts)
-        rows.append([f"{context:,}, published", *("" if figure is None else f"{figure:.3f}" for figure in figures)])
-    yield from table(["context", *drafts], rows)
-    yield f"\nSPIRe without its parts, context {middle:,}; throughput at the sizes of the paper's target of 67 M\n"
-    at = f"67 M, batch {CURVE_BATCH}, context 512"
-    names = (f"{name} (tokens assumed)" if name == DENSE else name for name in report.ablations)
-    ablations = zip(names, report.ablations.items(), strict=True)
-    rows = [[shown, str(rate), f"{modelled[at][name]:.2f}"] for shown, (name, rate) in ablations]
-    yield from table(["", "tokens a round", at.removeprefix("67 M, ")], rows)
-    intensity = open_hardware(HARDWARE).intensity(FORM)
-    yield f"\nThroughput over plain decoding, modelled: {HARDWARE}, {FORM}, {intensity:.0f} FLOPs a byte\n"
-    rows = [[where, *(f"{found[name]:.2f}" for name in drafts)] for where, found in modelled.items()]
-    figures = (PUBLISHED_MULTIPLIERS.get(name) for name in drafts)
-    rows.append([f"{at}, published", *("" if figure is None else f"{figure:.2f}" for figure in figures)])
-    yield from table(["", *drafts], rows)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    for row in (head, ["---", *["---:"] * (len(head) - 1)], *rows):
-        yield f"| {' | '.join(row)} |"
 
 
 def parse() -> argparse.Namespace:
@@ -417,23 +293,17 @@ def main() -> None:
     shop.check()
     shop.train_target()
     shop.train_drafts()
-    middle = middle_of(given.contexts)
-    rates = {c: {name: shop.rate(name, c) for name in (PLAIN, NARROW, MAGICDEC, SPIRE)} for c in given.contexts}
+    middle = sorted(given.contexts)[len(given.contexts) // 2]
+    rates = {context: {name: shop.rate(name, context) for name in DRAFTS} for context in given.contexts}
     own = rates[middle][SPIRE]
-    report = Report(
-        shop.target_loss(), rates, {SPIRE: own, DENSE: own, **{name: shop.rate(name, middle) for name in ABLATIONS}}
-    )
-    modelled = multipliers(shop, report)
-    write_picture(
-        given.picture or shop.work / "ablations.svg",
-        report.ablations,
-        CURVE_CONTEXTS,
-        curves(report, middle),
-        f"SPIRe without its parts, context {middle:,}",
-        f"context; sizes of the paper's target of 67 M, batch {CURVE_BATCH}",
-        DENSE,
-    )
-    text = markdown(report, modelled, shop)
+    ablations = {SPIRE: own, DENSE: own, **{name: shop.rate(name, middle) for name in SWITCHES}}
+    bodies = {"target": body_of(shop.target), **shop.bodies()}
+    report = Report(bodies, shop.target_loss(), given.num_prompts, rates, middle, ablations)
+    modelled = multipliers(report)
+    title = f"SPIRe without its parts, context {middle:,}"
+    where = f"context; sizes of the paper's target of 67 M, batch {CURVE_BATCH}"
+    write_picture(shop.picture, ablations, CURVE_CONTEXTS, curves(report), title, where, DENSE)
+    text = "\n".join(tables(report, modelled)) + "\n"
     members = json.dumps({**asdict(report), "multipliers": modelled})
     (shop.work / "report.md").write_text(text, encoding="utf-8")
     (shop.work / "report.json").write_text(members + "\n", encoding="utf-8")

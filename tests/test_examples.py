@@ -191,6 +191,8 @@ def test_spires_report_measures_every_draft_and_models_the_papers_throughput(tmp
         assert modelled[name] / found["rates"]["24"][name]["mean"] == pytest.approx(per_token, rel=5e-3)
     for name in names[2:]:
         assert modelled[name] / found["ablations"][name]["mean"] == pytest.approx(published["SPIRe"], rel=5e-3)
+    body, narrow = found["bodies"]["target"], found["bodies"]["vanilla, half as wide"]
+    assert (body["num_layers"], narrow["num_layers"], narrow["hidden_size"]) == (8, 4, body["hidden_size"] // 2)
     of_all = [found["multipliers"][where]["no sparse cache"] for where in found["multipliers"] if "67 M" in where]
     assert of_all == pytest.approx([of_all[0]] * len(of_all))  # the context cancels out, section 4.2
 
@@ -205,7 +207,7 @@ def test_spires_report_measures_every_draft_and_models_the_papers_throughput(tmp
         [sys.executable, *map(str, arguments), "--steps", "3"], check=False, capture_output=True, text=True, timeout=60
     )
     assert other.returncode != 0
-    assert "a report with another steps; one is required. Name another folder." in other.stderr
+    assert "a report with other settings (steps); the same are required" in other.stderr
 
 
 def test_tokens_a_round_are_those_of_rounds_that_begin_within_the_count() -> None:
