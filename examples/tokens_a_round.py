@@ -24,7 +24,7 @@ NUM_RESAMPLES, COVERED = 10_000, 0.95
 
 @dataclass(frozen=True)
 class Rate:
-    """Tokens a round, and between what bounds 95 of 100 such intervals hold the mean."""
+    """Tokens a round: the mean of all rounds, and the bounds of its 95% confidence interval."""
 
     mean: float
     low: float
