@@ -58,7 +58,8 @@ def write_picture(
                 left.plot([found.low, found.high], [place, place], color=colour, lw=3, alpha=0.4, solid_capstyle="butt")
                 left.plot(found.mean, place, marker=marker, color=colour, ms=6)
                 text, end = f"{found.mean:.2f}", found.high
-            left.annotate(text, (end, place), (9, 0), textcoords="offset points", va="center")
+            box = {"fc": "white", "ec": "none", "pad": 1}  # over the dashed line
+            left.annotate(text, (end, place), (9, 0), textcoords="offset points", va="center", bbox=box)
         left.axvline(next(iter(rates.values())).mean, color=GREY, lw=0.8, ls="--", zorder=0)
         left.set_yticks(places, list(rates))
         left.set_ylim(len(rates) - 0.5, -0.5)
