@@ -160,3 +160,76 @@ def test_a_widened_speculator_says_of_repeated_states_what_it_said(tmp_path: Pat
     small, wide = torch_logits(folder, state, [1, 2, 3]), torch_logits(tmp_path / "wide", np.tile(state, 8), [1, 2, 3])
     for narrow, broad in zip(small, wide, strict=True):
         np.testing.assert_allclose(broad, narrow, rtol=1e-9, atol=1e-9)
+
+
+def test_spires_report_measures_every_draft_and_models_the_papers_throughput(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the extra train is not installed")
+    sizes = ["--hidden-size", "32", "--steps", "2", "--batch-tokens", "64", "--length", "32", "--files", "3"]
+    behind = ["--contexts", "16", "24", "32", "--num-prompts", "2", "--new-tokens", "8"]
+    arguments = [EXAMPLES / "spire_report.py", tmp_path / "work", *sizes, *behind]
+    out = run(*arguments, "--json")
+    found = json.loads(out.splitlines()[-1])
+    drafts = ["vanilla, 1 layer", "vanilla, half as wide", "MagicDec", "SPIRe"]
+    assert {context: list(rates) for context, rates in found["rates"].items()} == dict.fromkeys(
+        ("16", "24", "32"), drafts
+    )
+    for rates in found["rates"].values():  # every position is in the window: the draft is the target itself
+        assert rates["MagicDec"] == {"mean": 5.0, "low": 5.0, "high": 5.0, "num_rounds": 2 * 2}
+        assert all(1 <= rate["low"] <= rate["mean"] <= rate["high"] <= 5 for rate in rates.values())
+    assert found["target_loss"] == pytest.approx(np.log(1024), abs=0.3)  # two steps teach it next to nothing
+    names = ["SPIRe", "no sparse cache", "no states of the target", "no distillation", "no pruned start"]
+    names += ["no feedback memory", "no acceptance in the loss"]
+    assert list(found["ablations"]) == names
+    assert found["ablations"]["no sparse cache"] == found["ablations"]["SPIRe"] == found["rates"]["24"]["SPIRe"]
+    trained = {path.parent.name: path.read_bytes() for path in (tmp_path / "work").glob("*/model.safetensors")}
+    spires = [trained[name.replace(" ", "-")] for name in names if name != "no sparse cache"]
+    assert len(set(spires)) == len(spires) == 6  # each switch trains another draft
+
+    published = {"vanilla, half as wide": 1.36 / 2.647, "MagicDec": 2.05 / 3.891, "SPIRe": 2.78 / 3.401}
+    modelled = found["multipliers"]["67 M, batch 64, context 512"]
+    for name, per_token in published.items():  # a round takes as long as the paper's, whatever it yields
+        assert modelled[name] / found["rates"]["24"][name]["mean"] == pytest.approx(per_token, rel=5e-3)
+    for name in names[2:]:
+        assert modelled[name] / found["ablations"][name]["mean"] == pytest.approx(published["SPIRe"], rel=5e-3)
+    body, narrow = found["bodies"]["target"], found["bodies"]["vanilla, half as wide"]
+    assert (body["num_layers"], narrow["num_layers"], narrow["hidden_size"]) == (8, 4, body["hidden_size"] // 2)
+    of_all = [found["multipliers"][where]["no sparse cache"] for where in found["multipliers"] if "67 M" in where]
+    assert of_all == pytest.approx([of_all[0]] * len(of_all))  # the context cancels out, section 4.2
+
+    assert (tmp_path / "work" / "ablations.svg").read_text().count("<svg ") == 1
+    assert (tmp_path / "work" / "report.md").read_text().strip() in out
+    again = subprocess.run(
+        [sys.executable, *map(str, arguments), "--json"], check=False, capture_output=True, text=True, timeout=600
+    )
+    assert again.stdout == out  # nothing is trained or measured anew
+    assert "trains" not in again.stderr
+    other = subprocess.run(
+        [sys.executable, *map(str, arguments), "--steps", "3"], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert other.returncode != 0
+    assert "a report with other settings (steps); the same are required" in other.stderr
+
+
+def test_tokens_a_round_are_those_of_rounds_that_begin_within_the_count() -> None:
+    """Prompt's round first; then 3, 5, 1, 5 tokens a round."""
+    code = """
+from mxconv.speculative.hierarchy import Generation
+from mxconv.speculative.statistics import LevelStatistics, Trace, TraceEntry
+from tokens_a_round import rate, whole_rounds
+
+entries = [TraceEntry(0, "target", 0, 0, 0, 1, 0.0), TraceEntry(0, "draft", 0, 0, 0, 0, 0.0)]
+for number, accepted in enumerate((2, 4, 0, 4), 1):
+    entries.append(TraceEntry(number, "target", 0, 0, 0, 1, 0.0))
+    entries.append(TraceEntry(number, "draft", 4, 4, accepted, 4, 0.0))
+made = Generation(Trace([LevelStatistics("target"), LevelStatistics("draft")], entries))
+print([whole_rounds(made, count, 4) for count in (1, 2, 4, 5, 9, 10, 11)])
+print(rate([(6, 2)] * 9).low)
+many = rate([(6, 2), (10, 2)] * 500)
+print(many.mean, many.high - many.mean, many.mean - many.low)
+"""
+    out = run("-c", code, cwd=EXAMPLES).splitlines()
+    assert out[0] == "[(0, 0), (3, 1), (3, 1), (8, 2), (8, 2), (9, 3), (14, 4)]"
+    assert out[1] == "3.0"
+    mean, *widths = map(float, out[2].split())
+    assert mean == 4.0  # of ratios 3 and 5, whose deviation is 1
+    assert widths == pytest.approx([1.96 / 1000**0.5] * 2, rel=0.06)
