@@ -35,6 +35,7 @@ def draft(
 
     It goes on where it was killed. Under `torchrun` the processes share every batch.
     """
+    from mxconv.checkpoint.json_file import read_json_object
     from mxconv.cli.training import Training, sizes_of, weights_of
     from mxconv.errors import ModelError
     from mxconv.model.config import ModelConfig
@@ -59,6 +60,7 @@ def draft(
             raise ModelError(
                 f"--hidden-size {hidden_size}: {heads} heads; an even number of numbers for each is required."
             )
+        theirs = read_json_object(target / "config.json", unique_keys=False)
         config = LlamaConfig(
             vocab_size=sizes.vocab_size,
             hidden_size=hidden_size,
@@ -67,6 +69,7 @@ def draft(
             num_attention_heads=heads,
             max_position_embeddings=sizes.num_positions,
             tie_word_embeddings=True,
+            **{key: theirs[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in theirs},
         )
     process = accelerator()
     frozen = FrozenTarget(target, process.device)

@@ -1,5 +1,6 @@
 """Distillation: its losses by definition, and a draft that mxconv loads as any other model."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,10 @@ def test_a_trained_draft_is_a_model_like_any_other(loss: str, tmp_path: Path) ->
     words = [*map(str, paths), *sizes, "--steps", "3", "--loss", loss]
     made = run_mxconv("train", "draft", *words)
     assert made.returncode == 0, made.stderr
+    config, theirs = (json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "draft", TRAINED))
+    assert [config[key] for key in ("bos_token_id", "eos_token_id")] == [
+        theirs[key] for key in ("bos_token_id", "eos_token_id")
+    ]
     quantize(TRAINED, tmp_path / "package", drafts=(f"checkpoint:{tmp_path / 'draft'}",))
     with LoadedPackage(tmp_path / "package", ["target", "draft"]) as loaded:
         ids = loaded.tokenizer.encode("def read(self")
