@@ -1,4 +1,4 @@
-"""The main job on the embedded models: convert two ways, prove it, look inside, decode with three levels.
+"""The main job on the embedded models: convert two ways, prove it, look inside, decode with three levels and with five.
 
 make demo
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 
 MODELS = Path(__file__).parent / "models"
 TARGET, DRAFT = MODELS / "pylib-1.5m", MODELS / "pylib-0.2m"
+SPIRE, SPECULATOR = MODELS / "pylib-1.5m-spire", MODELS / "pylib-1.5m-speculator"
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
 
 
@@ -31,6 +32,8 @@ def main() -> None:
         mxconv("inspect", TARGET, "--per", "kind")
         for codec in ("mxfp4", "bsfp"):
             mxconv("generate", folder / codec, "--prompt", "def read(self, path", "--max-new-tokens", "64", "--check")
+        readers = ("--draft", f"spire:{SPIRE}", "--draft", f"speculator:{SPECULATOR}")
+        mxconv("generate", folder / "bsfp", "--prompt", "def read(self, path", "--max-new-tokens", "64", *readers, "--check")
         mxconv("verify", folder / "bsfp", "--decode", PROMPTS, "--max-new-tokens", "32")
     finally:
         shutil.rmtree(folder)
