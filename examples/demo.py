@@ -32,8 +32,8 @@ def main() -> None:
         mxconv("inspect", TARGET, "--per", "kind")
         for codec in ("mxfp4", "bsfp"):
             mxconv("generate", folder / codec, "--prompt", "def read(self, path", "--max-new-tokens", "64", "--check")
-        readers = ("--draft", f"spire:{SPIRE}", "--draft", f"speculator:{SPECULATOR}")
-        mxconv("generate", folder / "bsfp", "--prompt", "def read(self, path", "--max-new-tokens", "64", *readers, "--check")
+        five = ("--draft", f"spire:{SPIRE}", "--draft", f"speculator:{SPECULATOR}", "--check")
+        mxconv("generate", folder / "bsfp", "--prompt", "def read(self, path", "--max-new-tokens", "64", *five)
         mxconv("verify", folder / "bsfp", "--decode", PROMPTS, "--max-new-tokens", "32")
     finally:
         shutil.rmtree(folder)

@@ -5,7 +5,7 @@ from mxconv.cost.traffic import checkpoint_bytes, package_bytes
 from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.model.skipped import Skipped
-from mxconv.speculative.part_bytes import PartBytes
+from mxconv.speculative.self_drafts.part_bytes import PartBytes
 
 PARTS = ("layer-skip", "streaming", "swift", "early-exit")
 

@@ -10,7 +10,7 @@ from mxconv.cli.generate_options import KERNEL
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.speculative.layer_search import LayerSearch
+    from mxconv.speculative.self_drafts.layer_search import LayerSearch
 
 MAX_ROWS = 12
 

@@ -9,23 +9,23 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.loader import LoadedLevel
 from mxconv.model.readers.reader import Reader
 from mxconv.speculative.acceptance import Acceptance
-from mxconv.speculative.adaptive_pace import AdaptivePace
 from mxconv.speculative.draft import Draft, TreeDraft
 from mxconv.speculative.level import Level
-from mxconv.speculative.merged import Merged
-from mxconv.speculative.ngram import NgramDraft
-from mxconv.speculative.pace import FixedPace, Pace
-from mxconv.speculative.prompt_lookup import PromptLookup
-from mxconv.speculative.reading import reading
-from mxconv.speculative.reading_draft import Listener
-from mxconv.speculative.retrieving import Retrieving
+from mxconv.speculative.look_ups.merged import Merged
+from mxconv.speculative.look_ups.ngram import NgramDraft
+from mxconv.speculative.look_ups.prompt_lookup import PromptLookup
+from mxconv.speculative.look_ups.retrieving import Retrieving
+from mxconv.speculative.look_ups.stand import Stand
+from mxconv.speculative.look_ups.token_recycling import TokenRecycling
+from mxconv.speculative.pacing.adaptive_pace import AdaptivePace
+from mxconv.speculative.pacing.pace import FixedPace, Pace
+from mxconv.speculative.readers.reading import reading
+from mxconv.speculative.readers.reading_draft import Listener
+from mxconv.speculative.readers.silent import Silent
+from mxconv.speculative.self_drafts.variant_draft import VARIANT_KINDS, VariantDraft, Variants
 from mxconv.speculative.session import Session
-from mxconv.speculative.silent import Silent
-from mxconv.speculative.stand import Stand
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.through_text import ThroughText
-from mxconv.speculative.token_recycling import TokenRecycling
-from mxconv.speculative.variant_draft import VARIANT_KINDS, VariantDraft, Variants
 
 FILLED_KINDS = frozenset({"token-recycling", "stand"})  # of tables that are filled while decoding
 

@@ -16,9 +16,9 @@ from mxconv.arrays import F32
 from mxconv.checkpoint.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedLevel
-from mxconv.speculative.adaptive_pace import paces
 from mxconv.speculative.chain import Chain, growers, num_models
 from mxconv.speculative.level import Step
+from mxconv.speculative.pacing.adaptive_pace import paces
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics, Trace
 

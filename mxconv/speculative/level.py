@@ -17,12 +17,12 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.tree import MOST_ROWS, Tree
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
-from mxconv.speculative.merged import Merged
-from mxconv.speculative.model_tree import grow_by_passes, with_runners_up
-from mxconv.speculative.pace import Choice, Outcome, Pace
-from mxconv.speculative.round_tree import RoundTree
+from mxconv.speculative.look_ups.merged import Merged
+from mxconv.speculative.pacing.pace import Choice, Outcome, Pace
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.trees.model_tree import grow_by_passes, with_runners_up
+from mxconv.speculative.trees.round_tree import RoundTree
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # which needs the statistics of drafts
-    from mxconv.speculative.round_tree import RoundTree
+    from mxconv.speculative.trees.round_tree import RoundTree
 
 
 @dataclass

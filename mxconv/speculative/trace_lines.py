@@ -18,7 +18,7 @@ from mxconv.model.text_stream import TextStream
 from mxconv.model.token_label import token_label
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.speculative.hierarchy import Generation
-from mxconv.speculative.round_tree import RoundTree
+from mxconv.speculative.trees.round_tree import RoundTree
 
 
 def trace_lines(

@@ -8,8 +8,8 @@ from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedPackage
 from mxconv.model.skipped import Skipped
 from mxconv.progress import Progress, silent
-from mxconv.speculative.layer_search import LayerSearch, layer_skip_speedup, search_layers
-from mxconv.speculative.part_bytes import PartBytes
+from mxconv.speculative.self_drafts.layer_search import LayerSearch, layer_skip_speedup, search_layers
+from mxconv.speculative.self_drafts.part_bytes import PartBytes
 from mxconv.speculative.target_text import TargetText
 
 LEVEL = "layer-skip"

@@ -33,7 +33,7 @@ from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Draft, Proposal
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
-from mxconv.speculative.pace import FixedPace
+from mxconv.speculative.pacing.pace import FixedPace
 from mxconv.speculative.selection import MAX_SEED, Selection
 from mxconv.speculative.statistics import LevelStatistics
 

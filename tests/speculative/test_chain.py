@@ -17,20 +17,20 @@ from mxconv.errors import ModelError
 from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.speculative.acceptance import GreedyAcceptance
-from mxconv.speculative.adaptive_pace import AdaptivePace
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
-from mxconv.speculative.merged import Merged
-from mxconv.speculative.pace import FixedPace
-from mxconv.speculative.prompt_lookup import PromptLookup
-from mxconv.speculative.retrieving import Retrieving
+from mxconv.speculative.look_ups.merged import Merged
+from mxconv.speculative.look_ups.prompt_lookup import PromptLookup
+from mxconv.speculative.look_ups.retrieving import Retrieving
+from mxconv.speculative.look_ups.stand import Stand
+from mxconv.speculative.look_ups.token_recycling import TokenRecycling
+from mxconv.speculative.pacing.adaptive_pace import AdaptivePace
+from mxconv.speculative.pacing.pace import FixedPace
 from mxconv.speculative.selection import GREEDY, Selection
-from mxconv.speculative.stand import Stand
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.text_model import Options
 from mxconv.speculative.through_text import ThroughText
-from mxconv.speculative.token_recycling import TokenRecycling
 from mxconv.train.ngram import train_ngram
 
 SELECTIONS = [GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 2**63 + 5)]

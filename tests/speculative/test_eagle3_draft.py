@@ -24,11 +24,11 @@ from mxconv.model.loader import LoadedPackage
 from mxconv.model.readers.eagle3 import Eagle3
 from mxconv.model.states import Reads, States
 from mxconv.model.tree import Tree
-from mxconv.speculative.eagle3_draft import Eagle3Draft
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.model_tree import Evaluate
+from mxconv.speculative.readers.eagle3_draft import Eagle3Draft
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.session import Session
+from mxconv.speculative.trees.model_tree import Evaluate
 
 SELECTIONS = {
     "greedy": GREEDY,

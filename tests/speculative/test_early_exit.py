@@ -11,11 +11,11 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.distribution import Sampling
 from mxconv.model.skipped import Skipped
 from mxconv.model.weights import Weights
-from mxconv.speculative.draft_price import DraftPrice, speedup
-from mxconv.speculative.exit_choice import ExitChoice
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.part_bytes import PartBytes
 from mxconv.speculative.selection import Selection
+from mxconv.speculative.self_drafts.draft_price import DraftPrice, speedup
+from mxconv.speculative.self_drafts.exit_choice import ExitChoice
+from mxconv.speculative.self_drafts.part_bytes import PartBytes
 
 NUM_LAYERS = 8
 PARTS = PartBytes((1.0,) * NUM_LAYERS, (2.0,) * NUM_LAYERS, 3.0)

@@ -9,8 +9,8 @@ from tiny_levels import target_level
 
 from mxconv.errors import ModelError
 from mxconv.model.skipped import Skipped
-from mxconv.speculative.layer_search import layer_skip_speedup, search_layers
-from mxconv.speculative.part_bytes import PartBytes
+from mxconv.speculative.self_drafts.layer_search import layer_skip_speedup, search_layers
+from mxconv.speculative.self_drafts.part_bytes import PartBytes
 from mxconv.speculative.target_text import TargetText
 
 

@@ -12,7 +12,7 @@ from mxconv.model.decoder import Decoder
 from mxconv.speculative.acceptance import GreedyAcceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.level import Level, top_probability
-from mxconv.speculative.pace import FixedPace
+from mxconv.speculative.pacing.pace import FixedPace
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
 

@@ -26,9 +26,9 @@ from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.hierarchy import Generation, Hierarchy
-from mxconv.speculative.merged import Merged, merge
+from mxconv.speculative.look_ups.merged import Merged, merge
 from mxconv.speculative.selection import GREEDY, Selection
-from mxconv.speculative.tree_growth import grow_best_first
+from mxconv.speculative.trees.tree_growth import grow_best_first
 
 SELECTIONS = (GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 7))
 

@@ -31,11 +31,11 @@ from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import Guesses
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
-from mxconv.speculative.pace import FixedPace
+from mxconv.speculative.pacing.pace import FixedPace
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.tree_growth import grow_best_first
+from mxconv.speculative.trees.tree_growth import grow_best_first
 
 CONTEXT = [3, 1, 4, 1, 5, 9]
 SAMPLING = Sampling(0.9, top_p=0.98)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mxconv.checkpoint.ngram_table import NgramEntries, NgramTable
 from mxconv.speculative.draft import Draft, Proposal
-from mxconv.speculative.ngram import NgramDraft
+from mxconv.speculative.look_ups.ngram import NgramDraft
 from mxconv.speculative.statistics import LevelStatistics
 
 VOCAB_SIZE = 4

@@ -3,7 +3,7 @@
 from tiny_levels import target_level
 
 from mxconv.model.skipped import Skipped
-from mxconv.speculative.part_bytes import PartBytes
+from mxconv.speculative.self_drafts.part_bytes import PartBytes
 
 DECODER = target_level(num_layers=3).decoder
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mxconv.errors import ModelError
 from mxconv.speculative.draft import Draft, Proposal
-from mxconv.speculative.prompt_lookup import PromptLookup
+from mxconv.speculative.look_ups.prompt_lookup import PromptLookup
 from mxconv.speculative.statistics import LevelStatistics
 
 

@@ -13,7 +13,7 @@ from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, sp
 from mxconv.model.distribution import Sampling
 from mxconv.speculative.draft import Proposal, TreeDraft
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.retrieving import Retrieving
+from mxconv.speculative.look_ups.retrieving import Retrieving
 from mxconv.speculative.selection import GREEDY, Selection
 
 DRAFTED = Proposal([1, 2], probabilities=[0.9, 0.5], parents=[-1, 0])

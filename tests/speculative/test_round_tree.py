@@ -10,9 +10,9 @@ from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.hierarchy import Generation, Hierarchy
-from mxconv.speculative.round_tree import RoundTree
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import TraceEntry
+from mxconv.speculative.trees.round_tree import RoundTree
 
 SELECTIONS = (
     GREEDY,

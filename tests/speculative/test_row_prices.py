@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxconv.speculative.estimates import NARROW_SLOPE
-from mxconv.speculative.row_prices import RowPrices
+from mxconv.speculative.pacing.estimates import NARROW_SLOPE
+from mxconv.speculative.pacing.row_prices import RowPrices
 
 
 def test_widths_between_those_seen_lie_on_lines_and_wider_ones_follow_the_steepest() -> None:

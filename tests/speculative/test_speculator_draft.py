@@ -21,11 +21,11 @@ from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.states import States
 from mxconv.model.tree import Tree
 from mxconv.speculative.acceptance import GreedyAcceptance
-from mxconv.speculative.candidate_tree import grow_candidates
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.readers.candidate_tree import grow_candidates
+from mxconv.speculative.readers.speculator_draft import SpeculatorDraft
 from mxconv.speculative.selection import GREEDY, Selection
-from mxconv.speculative.speculator_draft import SpeculatorDraft
 
 SELECTIONS = {
     "greedy": GREEDY,

@@ -28,8 +28,8 @@ from mxconv.model.readers.spire_cache import SpireCache
 from mxconv.model.states import States
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.readers.spire_draft import SpireDraft
 from mxconv.speculative.selection import GREEDY, Selection
-from mxconv.speculative.spire_draft import SpireDraft
 
 SELECTIONS = {
     "greedy": GREEDY,

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_levels import VOCAB_SIZE, assert_lossless, by_hand, decoder_of, look_up, noisy_copy, speculate, target_level
 
-import mxconv.speculative.stand
+import mxconv.speculative.look_ups.stand
 from mxconv.errors import ModelError
 from mxconv.model.distribution import Sampling
 from mxconv.speculative.acceptance import CoupledAcceptance, RejectionAcceptance
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.look_ups.stand import Stand
 from mxconv.speculative.selection import GREEDY, Selection
-from mxconv.speculative.stand import Stand
 from mxconv.speculative.statistics import LevelStatistics
 
 ALL = [0.0] * 12
@@ -128,7 +128,7 @@ def test_logits_that_are_no_numbers_are_not_remembered(value: float) -> None:
 
 
 def test_n_grams_that_were_seen_longest_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mxconv.speculative.stand, "MOST_NGRAMS", 2)
+    monkeypatch.setattr(mxconv.speculative.look_ups.stand, "MOST_NGRAMS", 2)
     draft = stand(max_ngram=1)
     for token in (1, 2, 1, 3):  # 2 is the one that was not seen again
         draft.observe([token], Proposal([]), logits_of([0.1, 0.1, 0.7, 0.1]))

@@ -34,19 +34,19 @@ from mxconv.model.skipped import Skipped
 from mxconv.model.weights import Weights
 from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
 from mxconv.speculative.draft import Proposal
-from mxconv.speculative.draft_price import DraftPrice, speedup
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
-from mxconv.speculative.pace import FixedPace
-from mxconv.speculative.part_bytes import PartBytes
-from mxconv.speculative.part_losses import PartLosses
-from mxconv.speculative.rehearsal import Rehearsal
+from mxconv.speculative.pacing.pace import FixedPace
 from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.speculative.self_drafts.draft_price import DraftPrice, speedup
+from mxconv.speculative.self_drafts.part_bytes import PartBytes
+from mxconv.speculative.self_drafts.part_losses import PartLosses
+from mxconv.speculative.self_drafts.rehearsal import Rehearsal
+from mxconv.speculative.self_drafts.skip_search import PATIENCE, SkipSearch
+from mxconv.speculative.self_drafts.study_budget import StudyBudget
+from mxconv.speculative.self_drafts.variant_draft import VariantDraft, Variants
 from mxconv.speculative.session import Session
-from mxconv.speculative.skip_search import PATIENCE, SkipSearch
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.study_budget import StudyBudget
-from mxconv.speculative.variant_draft import VariantDraft, Variants
 
 MODEL = Path(__file__).parents[2] / "examples" / "models" / "pylib-0.2m"  # three layers
 COUPLED = Selection(Sampling(0.9), "coupled", 3)

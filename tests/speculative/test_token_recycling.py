@@ -9,8 +9,8 @@ from hypothesis.extra.numpy import arrays
 from mxconv.errors import ModelError
 from mxconv.speculative.draft import Draft, Proposal
 from mxconv.speculative.likeliest import BLOCK
+from mxconv.speculative.look_ups.token_recycling import TokenRecycling
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.token_recycling import TokenRecycling
 
 
 def recycling(vocab_size: int, num_candidates: int = 3, confidence: float = 0.0) -> TokenRecycling:

@@ -27,12 +27,12 @@ from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.draft import Proposal, TreeDraft
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.ngram import NgramDraft
-from mxconv.speculative.prompt_lookup import PromptLookup
+from mxconv.speculative.look_ups.ngram import NgramDraft
+from mxconv.speculative.look_ups.prompt_lookup import PromptLookup
+from mxconv.speculative.look_ups.token_recycling import TokenRecycling
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.token_recycling import TokenRecycling
-from mxconv.speculative.tree_growth import grow_best_first
+from mxconv.speculative.trees.tree_growth import grow_best_first
 
 SELECTIONS = (GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 7))
 ALL = [0.0] * 12

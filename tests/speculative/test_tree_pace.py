@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mxconv.speculative.adaptive_pace import AdaptivePace
-from mxconv.speculative.pace import Choice, Outcome
+from mxconv.speculative.pacing.adaptive_pace import AdaptivePace
+from mxconv.speculative.pacing.pace import Choice, Outcome
 
 NODE_SECONDS = 0.0005
 DEPTH_SECONDS = 0.05  # of a model's pass

@@ -19,9 +19,9 @@ from mxconv.model.loader import LoadedPackage
 from mxconv.model.readers.eagle3 import Eagle3
 from mxconv.model.readers.eagle3_config import Eagle3Config, config_for, layers_for
 from mxconv.model.tree import Tree
-from mxconv.speculative.eagle3_draft import Eagle3Draft
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.model_tree import Evaluate
+from mxconv.speculative.readers.eagle3_draft import Eagle3Draft
+from mxconv.speculative.trees.model_tree import Evaluate
 from mxconv.train.eagle3 import Eagle3Task
 from mxconv.train.eagle3_model import Eagle3Model
 from mxconv.train.frozen_target import FrozenTarget

@@ -16,7 +16,7 @@ from mxconv.speculative.acceptance import GreedyAcceptance
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.pace import Choice, Outcome
+from mxconv.speculative.pacing.pace import Choice, Outcome
 from mxconv.speculative.statistics import LevelStatistics
 
 

@@ -11,7 +11,7 @@ from mxconv.arrays import F32
 from mxconv.model.tree import MOST_ROWS, Tree
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Proposal
-from mxconv.speculative.growing_tree import GrowingTree
+from mxconv.speculative.trees.growing_tree import GrowingTree
 
 MOST_IN_FRONTIER = 16
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from mxconv.arrays import F32
 from mxconv.speculative.draft import Proposal, TreeDraft
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.tree_growth import grow_best_first
+from mxconv.speculative.trees.tree_growth import grow_best_first
 
 Path = tuple[int, ...]
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from mxconv.speculative.estimates import NARROW_SLOPE, RunningMean
+from mxconv.speculative.pacing.estimates import NARROW_SLOPE, RunningMean
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # up to which passes are taken together
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from mxconv.errors import ModelError
 from mxconv.model.decoder import Decoder
 from mxconv.model.skipped import Skipped
-from mxconv.speculative.part_bytes import PartBytes
+from mxconv.speculative.self_drafts.part_bytes import PartBytes
 from mxconv.speculative.target_text import TargetText
 
 Part = tuple[str, int]  # "a" (attention) or "m" (MLP), and the layer

@@ -12,14 +12,14 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedLevel
 from mxconv.model.skipped import Skipped
 from mxconv.speculative.draft import Proposal
-from mxconv.speculative.draft_price import DraftPrice
-from mxconv.speculative.exit_choice import ExitChoice
 from mxconv.speculative.level import Level
-from mxconv.speculative.part_bytes import PartBytes
-from mxconv.speculative.rehearsal import Rehearsal
-from mxconv.speculative.skip_search import SkipSearch
+from mxconv.speculative.self_drafts.draft_price import DraftPrice
+from mxconv.speculative.self_drafts.exit_choice import ExitChoice
+from mxconv.speculative.self_drafts.part_bytes import PartBytes
+from mxconv.speculative.self_drafts.rehearsal import Rehearsal
+from mxconv.speculative.self_drafts.skip_search import SkipSearch
+from mxconv.speculative.self_drafts.study_budget import StudyBudget
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.study_budget import StudyBudget
 
 VARIANT_KINDS = frozenset({"swift", "early-exit"})
 MOST_VARIANTS = 16  # that are kept ready

@@ -4,10 +4,10 @@ from mxconv.model.loader import LoadedLevel
 from mxconv.model.readers.eagle3 import Eagle3
 from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.readers.spire import Spire
-from mxconv.speculative.eagle3_draft import Eagle3Draft
-from mxconv.speculative.reading_draft import Listener, ReadingDraft
-from mxconv.speculative.speculator_draft import SpeculatorDraft
-from mxconv.speculative.spire_draft import SpireDraft
+from mxconv.speculative.readers.eagle3_draft import Eagle3Draft
+from mxconv.speculative.readers.reading_draft import Listener, ReadingDraft
+from mxconv.speculative.readers.speculator_draft import SpeculatorDraft
+from mxconv.speculative.readers.spire_draft import SpireDraft
 
 
 def reading(loaded: LoadedLevel, listener: Listener) -> ReadingDraft:

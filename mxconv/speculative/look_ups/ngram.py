@@ -6,7 +6,7 @@ from mxconv.arrays import F32
 from mxconv.checkpoint.ngram_table import NgramTable
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.tree_growth import grow_best_first
+from mxconv.speculative.trees.tree_growth import grow_best_first
 
 
 class NgramDraft:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mxconv.arrays import F32
 from mxconv.speculative.draft import Proposal, TreeDraft
-from mxconv.speculative.merged import Merged
+from mxconv.speculative.look_ups.merged import Merged
 
 
 class Retrieving(Merged):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from mxconv.model.skipped import Skipped
-from mxconv.speculative.estimates import RunningMean
-from mxconv.speculative.part_bytes import PartBytes
+from mxconv.speculative.pacing.estimates import RunningMean
+from mxconv.speculative.self_drafts.part_bytes import PartBytes
 
 
 def speedup(agreement: float, price: float, most: int) -> tuple[float, int]:

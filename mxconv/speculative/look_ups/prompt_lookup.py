@@ -10,7 +10,7 @@ from mxconv.arrays import F32
 from mxconv.errors import ModelError
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.tree_growth import grow_best_first
+from mxconv.speculative.trees.tree_growth import grow_best_first
 
 Places = tuple[tuple[int, int], ...]  # in the text, and how many tokens before agree
 # that a token stands behind an n-gram of 1, 2, ... tokens; the pace learns by how much this is wrong

@@ -13,8 +13,8 @@ Source:
 from math import sqrt
 
 from mxconv.model.skipped import Skipped
-from mxconv.speculative.draft_price import DraftPrice, speedup
-from mxconv.speculative.estimates import Chance
+from mxconv.speculative.pacing.estimates import Chance
+from mxconv.speculative.self_drafts.draft_price import DraftPrice, speedup
 
 
 class ExitChoice:

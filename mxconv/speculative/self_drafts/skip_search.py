@@ -17,8 +17,8 @@ import numpy as np
 
 from mxconv.arrays import F64
 from mxconv.model.skipped import Skipped
-from mxconv.speculative.draft_price import DraftPrice, speedup
-from mxconv.speculative.part_losses import PartLosses
+from mxconv.speculative.self_drafts.draft_price import DraftPrice, speedup
+from mxconv.speculative.self_drafts.part_losses import PartLosses
 
 PATIENCE = 128  # studies without a better set
 CLEARLY_BETTER = 1.003

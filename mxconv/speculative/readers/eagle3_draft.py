@@ -8,9 +8,9 @@ from mxconv.arrays import F32, I64
 from mxconv.model.cache import KVCache
 from mxconv.model.readers.eagle3 import Eagle3
 from mxconv.model.tree import MOST_ROWS, Tree
-from mxconv.speculative.model_tree import Evaluate
-from mxconv.speculative.reading_draft import Listener, ReadingDraft
+from mxconv.speculative.readers.reading_draft import Listener, ReadingDraft
 from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.trees.model_tree import Evaluate
 
 MOST_TOKENS = MOST_ROWS  # of a proposal
 

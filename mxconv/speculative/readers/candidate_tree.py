@@ -10,8 +10,8 @@ from mxconv.arrays import F32
 from mxconv.model.tree import MOST_ROWS, Tree
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Proposal
-from mxconv.speculative.growing_tree import GrowingTree
-from mxconv.speculative.model_tree import Evaluate
+from mxconv.speculative.trees.growing_tree import GrowingTree
+from mxconv.speculative.trees.model_tree import Evaluate
 
 
 def grow_candidates(

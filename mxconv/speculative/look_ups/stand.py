@@ -12,7 +12,7 @@ from mxconv.speculative.acceptance import Acceptance, GreedyAcceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.likeliest import likeliest
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.tree_growth import grow_best_first
+from mxconv.speculative.trees.tree_growth import grow_best_first
 
 MOST_NGRAMS = 2**17  # under 100 MB; those that were seen longest ago make room
 

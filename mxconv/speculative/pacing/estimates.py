@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import log
 
-from mxconv.speculative.pace import Outcome
+from mxconv.speculative.pacing.pace import Outcome
 
 MEMORY = 0.98  # what is left in a round of the weight of all that was known before
 NARROW_SLOPE = 0.04  # of a plain pass for each further token, until wider ones were seen

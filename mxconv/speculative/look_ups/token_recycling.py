@@ -9,7 +9,7 @@ from mxconv.errors import ModelError
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.likeliest import likeliest
 from mxconv.speculative.statistics import LevelStatistics
-from mxconv.speculative.tree_growth import grow_best_first
+from mxconv.speculative.trees.tree_growth import grow_best_first
 
 
 class TokenRecycling:

@@ -6,8 +6,8 @@ from mxconv.arrays import F32
 from mxconv.model.readers.spire import Spire
 from mxconv.model.readers.spire_cache import SpireCache
 from mxconv.model.tree import Tree
-from mxconv.speculative.model_tree import Evaluate
-from mxconv.speculative.reading_draft import Listener, ReadingDraft
+from mxconv.speculative.readers.reading_draft import Listener, ReadingDraft
+from mxconv.speculative.trees.model_tree import Evaluate
 
 
 class SpireDraft(ReadingDraft):

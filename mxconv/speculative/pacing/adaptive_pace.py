@@ -22,10 +22,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 
-from mxconv.speculative.estimates import FEW_BEHIND, MOST_UNUSUAL, DraftEstimate, PassEstimate
-from mxconv.speculative.pace import PLAIN, Choice, FixedPace, Outcome, Pace
-from mxconv.speculative.row_prices import RowPrices
-from mxconv.speculative.tree_estimate import FIRST_NODES, TreeEstimate
+from mxconv.speculative.pacing.estimates import FEW_BEHIND, MOST_UNUSUAL, DraftEstimate, PassEstimate
+from mxconv.speculative.pacing.pace import PLAIN, Choice, FixedPace, Outcome, Pace
+from mxconv.speculative.pacing.row_prices import RowPrices
+from mxconv.speculative.pacing.tree_estimate import FIRST_NODES, TreeEstimate
 
 NO_GROWERS: Mapping[int, bool] = {}
 MAX_ADAPTIVE_TOKENS = 16

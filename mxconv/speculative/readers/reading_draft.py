@@ -10,9 +10,9 @@ from mxconv.model.tree import Tree
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.level import top_probability
-from mxconv.speculative.model_tree import Evaluate, grow_by_passes
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.trees.model_tree import Evaluate, grow_by_passes
 
 
 @dataclass(frozen=True)

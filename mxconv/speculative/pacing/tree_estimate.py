@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from mxconv.speculative.estimates import DraftEstimate, RunningMean
-from mxconv.speculative.pace import Outcome
+from mxconv.speculative.pacing.estimates import DraftEstimate, RunningMean
+from mxconv.speculative.pacing.pace import Outcome
 
 FIRST_NODES = 8  # of the first tree
 FIRST_DEPTH = 4.0

@@ -1,0 +1,1 @@
+"""Drafts that read the hidden states of the level above."""

@@ -1,0 +1,1 @@
+"""Parts of the target as its draft, chosen while it decodes."""

@@ -1,0 +1,1 @@
+"""Trees of guesses: how they grow, and what became of a round's."""
