@@ -3,6 +3,7 @@
 make demo
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ PROMPTS = Path(__file__).parent / "prompts.jsonl"
 def mxconv(*arguments: str | Path) -> None:
     """Show a command and run it; stop at the first that fails."""
     words = [str(argument) for argument in arguments]
-    shown = [Path(word).name if word.startswith("/") else f"'{word}'" if " " in word else word for word in words]
+    shown = [f"'{word}'" if " " in word else re.sub(r"/.*/", "", word) for word in words]
     print("\n$ mxconv", *shown, flush=True)
     subprocess.run([sys.executable, "-m", "mxconv.cli.main", *words], check=True)
 

@@ -184,6 +184,8 @@ class Training:
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
         task.write(tensors, made)
+        for path in made.iterdir():  # safetensors lets nobody but the owner read what it saves
+            path.chmod(0o666 & made.stat().st_mode)
         shutil.copyfile(self.work / LOG, made / LOG)
         write_loss_curves(self.work / LOG, made / "losses.svg", f"{self.output.name} for {self.target.name}")
         if self.output.exists():  # with --force: the old draft goes when the new one is there

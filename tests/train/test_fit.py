@@ -66,6 +66,8 @@ def test_it_learns_in_two_stages(folder: Path) -> None:
     assert all(line["loss"] == pytest.approx(np.mean(list(line["parts"].values()))) for line in lines)
     assert (folder / "whole" / "losses.svg").read_text().startswith("<?xml")
     assert not (folder / "whole.training").exists()
+    modes = {path.stat().st_mode for path in (folder / "whole").iterdir()}
+    assert len(modes) == 1  # whoever may read one file may read all
 
 
 def test_killed_and_gone_on_with_it_is_the_same_training(folder: Path) -> None:
