@@ -59,7 +59,7 @@ SIZES = {"num_layers": 6, "max_position_embeddings": 400}
 def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes on by a nanosecond whenever it is read, so that what is studied depends on no machine."""
     clock = SimpleNamespace(perf_counter=(number * 1e-9 for number in count()).__next__)
-    for module in ("variant_draft", "level"):
+    for module in ("self_drafts.variant_draft", "level"):
         monkeypatch.setattr(f"mxconv.speculative.{module}.time", clock)
 
 
