@@ -43,6 +43,10 @@ def test_a_draft_is_pushed_pulled_and_used_by_its_id(kind: str, hub: HubServer, 
     for spec in (f"{kind}:org/draft", f"{kind}:me/draft", f"{kind}:pulled"):
         made = client("generate", "target", *asked, "--draft", spec, "--num-draft-tokens", "3")
         assert made["results"][0]["levels"][1]["num_proposed"] > 0
+    hub.status = 503
+    for spec in (f"{kind}:org/draft", f"{kind}:me/draft"):  # from the cache
+        client("generate", "target", *asked, "--draft", spec, "--num-draft-tokens", "3")
+    hub.status = None
     client("quantize", TRAINED, "-o", "both", "--draft", f"{kind}:me/draft")
     assert client("verify", "both")["ok"]
 
