@@ -62,7 +62,15 @@ class Acceptance(Protocol):
         """
         ...
 
-    def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
+    def guesses(
+        self,
+        logits: F32,
+        position: int,
+        least: float,
+        most: int,
+        first: int | None = None,
+        sharpness: float = SHARPNESS,
+    ) -> Guesses:
         """What a draft with these logits says at one position: several tokens, as siblings of a tree.
 
         How many there are is decided before any of them is drawn.
@@ -73,6 +81,7 @@ class Acceptance(Protocol):
             least: a token is less likely than this to be chosen and is left out.
             most: tokens.
             first: a token that the draft has chosen there already by this rule, and that is the first.
+            sharpness: how many times as large the logits are to be taken; what is drawn at random heeds it not.
         """
         ...
 
@@ -98,8 +107,16 @@ class GreedyAcceptance:
         choices = greedy(logits)
         return _walk(proposal, lambda node, _: int(choices[node + 1]))
 
-    def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
-        tokens, chances = likeliest(logits[None] * np.float32(SHARPNESS), min(most, len(logits)))
+    def guesses(
+        self,
+        logits: F32,
+        position: int,
+        least: float,
+        most: int,
+        first: int | None = None,
+        sharpness: float = SHARPNESS,
+    ) -> Guesses:
+        tokens, chances = likeliest(logits[None] * np.float32(sharpness), min(most, len(logits)))
         return _at_least(least, tokens[0].tolist(), chances[0].tolist())
 
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
@@ -130,13 +147,21 @@ class CoupledAcceptance:
         support, scores = self._scores(logits, position)
         return int(support[np.argmax(scores)])
 
-    def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
+    def guesses(
+        self,
+        logits: F32,
+        position: int,
+        least: float,
+        most: int,
+        first: int | None = None,
+        sharpness: float = SHARPNESS,
+    ) -> Guesses:
         """In the order of the scores, which is that of draws without replacement."""
         support, scores = self._scores(logits, position)
         best = np.argpartition(-scores, min(most, len(scores) - 1))[:most]
         best = best[np.argsort(-scores[best], kind="stable")]
         with np.errstate(under="ignore"):
-            weights = np.exp((scores - scores[best[0]]) * SHARPNESS)
+            weights = np.exp((scores - scores[best[0]]) * sharpness)
         return _at_least(least, support[best].tolist(), (weights[best] / weights.sum()).tolist())
 
     def _scores(self, logits: F32, position: int) -> tuple[I64, F64]:
@@ -201,7 +226,15 @@ class RejectionAcceptance:
                 path.append(node)
         return Verdict(tokens, distributions, path)
 
-    def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
+    def guesses(
+        self,
+        logits: F32,
+        position: int,
+        least: float,
+        most: int,
+        first: int | None = None,
+        sharpness: float = SHARPNESS,
+    ) -> Guesses:
         """Draws without replacement, as many as the distribution has tokens that are likely enough.
 
         A draw's chance is taken to be the share of the token that has its rank. Since nothing that was drawn may be

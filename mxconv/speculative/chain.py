@@ -24,6 +24,7 @@ from mxconv.speculative.readers.reading_draft import Listener
 from mxconv.speculative.readers.silent import Silent
 from mxconv.speculative.self_drafts.variant_draft import VARIANT_KINDS, VariantDraft, Variants
 from mxconv.speculative.session import Session
+from mxconv.speculative.sharpness import Sharpness
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.through_text import ThroughText
 
@@ -104,6 +105,7 @@ class Chain:
             for index, level in enumerate(levels)
             if level.record.kind in VARIANT_KINDS
         }
+        self._sharpness = [Sharpness() for _ in levels]
 
     def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance) -> Level:
         """The target, linked with all levels below, for one run."""
@@ -158,6 +160,7 @@ class Chain:
             statistics=statistics,
             drafts=_retrieving(heard, pace.growers) if isinstance(pace, AdaptivePace) else heard,
             pace=pace,
+            sharpness=self._sharpness[index],
         )
         return VariantDraft(level, self._variants[index]) if index in self._variants else level
 
@@ -174,9 +177,9 @@ class Chain:
         loaded = self._levels[index]
         if loaded.reader is not None and self._can_read(consumer, loaded.reader, index):
             vocab_size = min(self._common_vocab_size(consumer), loaded.reader.vocab_size)
-            return reading(
-                loaded, Listener(session, acceptance, draft.statistics, vocab_size, self._confidence[index - 1])
-            )
+            confidence, sharpness = self._confidence[index - 1], self._sharpness[index]
+            listener = Listener(session, acceptance, draft.statistics, vocab_size, confidence, sharpness)
+            return reading(loaded, listener)
         ours, theirs = self._levels[consumer].tokenizer, loaded.tokenizer
         if ours is None or theirs is None or _speak_alike(self._levels[consumer], loaded):
             return draft

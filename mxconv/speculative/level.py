@@ -6,7 +6,7 @@ Recursion does the rest. `step` is one speculative round; `propose` repeats it u
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from math import prod
 
@@ -20,6 +20,7 @@ from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.look_ups.merged import Merged
 from mxconv.speculative.pacing.pace import Choice, Outcome, Pace
 from mxconv.speculative.session import Session
+from mxconv.speculative.sharpness import Sharpened, Sharpness
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.trees.model_tree import grow_by_passes, with_runners_up
 from mxconv.speculative.trees.round_tree import RoundTree
@@ -50,6 +51,7 @@ class Level:
         statistics: what it did.
         drafts: the cheaper levels it may ask, the next one first.
         pace: how many tokens it asks of which.
+        sharpness: of its guesses, as a draft.
     """
 
     decoder: Decoder
@@ -61,6 +63,7 @@ class Level:
     statistics: LevelStatistics
     drafts: Sequence[Draft]
     pace: Pace
+    sharpness: Sharpness = field(default_factory=Sharpness)
 
     def step(self, context: Sequence[int], max_tokens: int) -> Step:
         """One round: let a draft propose, verify all of it in one forward pass, keep what stands and one more.
@@ -92,9 +95,11 @@ class Level:
         if choice.num_tokens:
             draft = self.drafts[choice.draft]
             if isinstance(draft, Merged) and proposal.parents is not None:
-                draft.count(choice.num_tokens, proposal, step.tokens[:num_accepted])
+                draft.count(choice.num_tokens, proposal, step.tokens)
             else:
                 draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
+                if isinstance(draft, Sharpened):
+                    draft.sharpness.learn(proposal, step.tokens)
         outcome = Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances, proposal.depth)
         self.pace.learn(choice, outcome)
 
@@ -130,9 +135,11 @@ class Level:
             return Proposal([], parents=[])
         if self.drafts:
             said = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
-            return with_runners_up(said, len(context), self.acceptance, floors, goes_on)
+            return with_runners_up(said, len(context), self.acceptance, self.sharpness.value, floors, goes_on)
         first = self._pass(self.session.align(context))[0]
-        proposal, kept = grow_by_passes(first, len(context), self._pass, self.acceptance, most_depth, floors, goes_on)
+        proposal, kept = grow_by_passes(
+            first, len(context), self._pass, self.acceptance, self.sharpness.value, most_depth, floors, goes_on
+        )
         self.session.keep(len(context), kept)
         return proposal
 

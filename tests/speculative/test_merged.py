@@ -101,7 +101,7 @@ def test_a_tree_counts_for_each_with_the_nodes_that_it_said() -> None:
     draft = Merged([one, other, silent])
     tree = draft.grow([0], 4, [0.2] * 8)
     assert set(paths_of(tree)) == {(1,), (1, 2), (1, 5), (7,)}  # the third token is too improbable
-    draft.count(4, tree, [1, 5])
+    draft.count(4, tree, [1, 5, 0])
     assert (counts(one), counts(other), counts(silent)) == ((4, 2, 1, 2), (4, 2, 2, 3), (4, 0, 0, 0))
     draft.count(4, tree.with_tokens_below(7), [])  # 7 was not judged
     assert (counts(one), counts(other), counts(silent)) == ((8, 4, 1, 4), (8, 4, 2, 5), (8, 0, 0, 0))

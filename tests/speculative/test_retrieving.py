@@ -28,7 +28,7 @@ def test_a_drafted_tree_takes_in_what_is_retrieved() -> None:
     assert set(paths_of(tree)) == {(1,), (1, 2), (1, 5), (7,)}
     assert draft.statistics is model.statistics
     assert isinstance(draft, Retrieving)
-    draft.count(4, tree, [1, 5])
+    draft.count(4, tree, [1, 5, 0])
     assert [counts(each) for each in (model, first, second)] == [(4, 2, 1, 2), (4, 2, 2, 3), (4, 0, 0, 0)]
 
 
@@ -38,7 +38,7 @@ def test_a_tree_that_was_drawn_stays_as_it_was_drawn() -> None:
     model, look_up = Says([], drawn), Says([], RETRIEVED)
     draft = Retrieving(model, [look_up])
     assert draft.grow([0], 4, [0.0] * 8) is drawn
-    draft.count(4, drawn, [2])
+    draft.count(4, drawn, [2, 0])
     assert (counts(model), counts(look_up)) == ((4, 1, 1, 2), (4, 0, 0, 0))
 
 

@@ -27,6 +27,15 @@ def test_before_anything_wide_was_seen_a_row_has_the_usual_price() -> None:
     assert prices.seconds(64) < 10
 
 
+def test_widths_that_are_taken_together_stand_at_their_mean() -> None:
+    prices = RowPrices()
+    for width, seconds in ((1, 3.0), (8, 3.7), (9, 6.0), (11, 6.2)):  # 9 to 12 are one
+        prices.add(width, seconds)
+    assert prices.seconds(8) == pytest.approx(3.7)
+    assert prices.seconds(10) == pytest.approx(6.1)
+    assert prices.seconds(12) == pytest.approx(6.1 + 2 * (6.1 - 3.7) / 2)
+
+
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 10)), min_size=1, max_size=30))
 def test_more_rows_never_cost_less(passes: list[tuple[int, float]]) -> None:
     prices = RowPrices()

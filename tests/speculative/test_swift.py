@@ -34,6 +34,7 @@ from mxconv.model.skipped import Skipped
 from mxconv.model.weights import Weights
 from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
 from mxconv.speculative.draft import Proposal
+from mxconv.speculative.guesses import SHARPNESS
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
 from mxconv.speculative.pacing.pace import FixedPace
@@ -99,6 +100,13 @@ def test_the_search_comes_to_skip_exactly_what_the_target_does_without() -> None
         generation = hierarchy.generate([number, *PROMPT], 150, selection=selection)
     assert search.skipped == IDLE
     assert generation.trace.statistics[1].acceptance_rate == 1.0
+
+
+def test_how_sharply_the_target_agrees_with_its_variants_is_learned() -> None:
+    target = target_with_idle_parts()
+    hierarchy = Hierarchy([target, level_of("swift,confidence=0", target)], [4], tree=12)
+    hierarchy.generate(PROMPT, 40)
+    assert hierarchy._chain._sharpness[1].value != SHARPNESS
 
 
 def simulated(search: SkipSearch, losses: dict[tuple[str, int], float], num_studies: int, seed: int = 0) -> None:

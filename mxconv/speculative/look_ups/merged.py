@@ -99,16 +99,16 @@ class Merged:
         self._said = said
         return merge(said, floors)
 
-    def count(self, num_asked: int, proposal: Proposal, accepted: Sequence[int]) -> None:
+    def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
         """What became of the last tree, or of as much of it as was judged.
 
         Args:
             num_asked: the depth that was asked for.
             proposal: the tree.
-            accepted: the tokens of the path that stood.
+            tokens: that the level above chose: of the path that stood, and one more.
         """
         judged = set(_paths(proposal))
-        stood = {tuple(accepted[:length]) for length in range(1, len(accepted) + 1)}
+        stood = {tuple(tokens[:length]) for length in range(1, len(tokens))}
         for draft, own in zip(self.drafts, self._said, strict=True):
             paths = judged.intersection(_paths(own))
             counts = Counter(map(len, paths))

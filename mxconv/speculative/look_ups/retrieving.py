@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from mxconv.arrays import F32
 from mxconv.speculative.draft import Proposal, TreeDraft
 from mxconv.speculative.look_ups.merged import Merged
+from mxconv.speculative.sharpness import Sharpened
 
 
 class Retrieving(Merged):
@@ -33,6 +34,11 @@ class Retrieving(Merged):
             self._said = [own, *(Proposal([], parents=[]) for _ in self.drafts[1:])]
             return own
         return self._merge([own, *(draft.grow(context, most_depth, floors) for draft in self.drafts[1:])], floors)
+
+    def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
+        super().count(num_asked, proposal, tokens)
+        if isinstance(self.model, Sharpened):
+            self.model.sharpness.learn(self._said[0], tokens)
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         self.model.observe(context, proposal, logits)

@@ -7,7 +7,7 @@ from mxconv.speculative.pacing.estimates import NARROW_SLOPE, RunningMean
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # up to which passes are taken together
 
-Point = tuple[int, float]  # rows, seconds
+Point = tuple[float, float]  # rows, seconds
 
 
 @dataclass
@@ -15,19 +15,24 @@ class RowPrices:
     """Running means of a pass's seconds, by width.
 
     A further row costs no less than the one before it. A width whose mean says otherwise was measured while the machine
-    was slow, and is not believed: prices follow the greatest convex curve that lies above no mean.
+    was slow, and is not believed: prices follow the greatest convex curve that lies above no mean. A mean stands at the
+    mean width of its passes, since a step in prices may lie between two widths that are taken together.
     """
 
     seconds_of: dict[int, RunningMean] = field(default_factory=lambda: {width: RunningMean() for width in WIDTHS})
+    rows_of: dict[int, RunningMean] = field(default_factory=lambda: {width: RunningMean() for width in WIDTHS})
     _curve: list[Point] = field(default_factory=list)
 
     def add(self, num_rows: int, seconds: float) -> None:
         """A pass over so many rows; wider ones than 64 say nothing here."""
         if num_rows <= WIDTHS[-1]:
-            mean = self.seconds_of[WIDTHS[bisect_left(WIDTHS, num_rows)]]
-            mean.fade()
-            mean.add_seconds(seconds)
-            self._curve = _convex([(width, mean.value) for width, mean in self.seconds_of.items() if mean.weight])
+            width = WIDTHS[bisect_left(WIDTHS, num_rows)]
+            for mean in (self.seconds_of[width], self.rows_of[width]):
+                mean.fade()
+            self.seconds_of[width].add_seconds(seconds)
+            self.rows_of[width].add(num_rows)
+            means = zip(self.rows_of.values(), self.seconds_of.values(), strict=True)
+            self._curve = _convex([(rows.value, mean.value) for rows, mean in means if mean.weight])
 
     def seconds(self, num_rows: int) -> float:
         """A pass, from those that were seen: on the curve, and beyond the widest one on as it goes or as rows go."""

@@ -11,6 +11,7 @@ from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.level import top_probability
 from mxconv.speculative.session import Session
+from mxconv.speculative.sharpness import Sharpness
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.trees.model_tree import Evaluate, grow_by_passes
 
@@ -26,6 +27,7 @@ class Listener:
         vocab_size: ids that both levels have.
         confidence: a chain stops behind the first token that is less probable, a tree before a pass none of whose
             nodes is as probable; where no floor is given.
+        sharpness: of the draft's guesses.
     """
 
     session: Session
@@ -33,6 +35,7 @@ class Listener:
     statistics: LevelStatistics
     vocab_size: int
     confidence: float
+    sharpness: Sharpness
 
 
 class ReadingDraft(ABC):
@@ -47,6 +50,10 @@ class ReadingDraft(ABC):
         listener.session.states.want(reads)
         self.statistics = listener.statistics
         self.listener = listener
+
+    @property
+    def sharpness(self) -> Sharpness:
+        return self.listener.sharpness
 
     @abstractmethod
     def most_tokens(self, context: Sequence[int]) -> int:
@@ -102,7 +109,8 @@ class ReadingDraft(ABC):
         def goes_on(chance: float, own_chance: float) -> bool:
             return self._goes_on(chance, own_chance, floor)
 
-        proposal, _ = grow_by_passes(first, position, evaluate, self.listener.acceptance, depth, floors, goes_on)
+        rule, sharpness = self.listener.acceptance, self.sharpness.value
+        proposal, _ = grow_by_passes(first, position, evaluate, rule, sharpness, depth, floors, goes_on)
         return proposal
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:  # noqa: B027 - of no kind

@@ -19,6 +19,7 @@ from mxconv.speculative.self_drafts.part_bytes import PartBytes
 from mxconv.speculative.self_drafts.rehearsal import Rehearsal
 from mxconv.speculative.self_drafts.skip_search import SkipSearch
 from mxconv.speculative.self_drafts.study_budget import StudyBudget
+from mxconv.speculative.sharpness import Sharpness
 from mxconv.speculative.statistics import LevelStatistics
 
 VARIANT_KINDS = frozenset({"swift", "early-exit"})
@@ -98,6 +99,10 @@ class VariantDraft:
     @property
     def statistics(self) -> LevelStatistics:
         return self._level.statistics
+
+    @property
+    def sharpness(self) -> Sharpness:
+        return self._level.sharpness
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """What `Level.propose` says, by the variant of this round; perhaps a study first."""

@@ -24,6 +24,7 @@ def grow_by_passes(
     position: int,
     evaluate: Evaluate,
     acceptance: Acceptance,
+    sharpness: float,
     most_depth: int,
     floors: Sequence[float],
     goes_on: Callable[[float, float], bool],
@@ -35,6 +36,7 @@ def grow_by_passes(
         position: of the first proposed token in the sequence.
         evaluate: a pass of the model.
         acceptance: the rule of the run.
+        sharpness: as `Acceptance.guesses` takes it.
         most_depth: the most tokens of a path, at least one.
         floors: as `TreeDraft.grow` takes them, at least one.
         goes_on: whether a pass pays below nodes, of which are given the sum of the chances that their paths stand and
@@ -51,7 +53,7 @@ def grow_by_passes(
         added: list[int] = []
         for node, row in zip(frontier, logits, strict=True):
             if most := tree.most_children(most_depth - depth - 1):
-                guesses = acceptance.guesses(row, position + depth, tree.least_chance(node), most)
+                guesses = acceptance.guesses(row, position + depth, tree.least_chance(node), most, None, sharpness)
                 added += tree.add(node, guesses)
         able = tree.may_have_children(added)[: min(MOST_IN_FRONTIER, MOST_ROWS - len(parents))]
         if not able or depth == most_depth - 1:
@@ -71,6 +73,7 @@ def with_runners_up(
     said: Iterable[tuple[int, F32]],
     position: int,
     acceptance: Acceptance,
+    sharpness: float,
     floors: Sequence[float],
     goes_on: Callable[[float, float], bool],
 ) -> Proposal:
@@ -80,6 +83,7 @@ def with_runners_up(
         said: the tokens with the logits (vocab_size,) that chose them.
         position: of the first of them in the sequence.
         acceptance: the rule by which they were chosen.
+        sharpness: as `Acceptance.guesses` takes it.
         floors: as `TreeDraft.grow` takes them, at least one.
         goes_on: whether a further token pays, as `grow_by_passes` takes it.
     """
@@ -87,7 +91,7 @@ def with_runners_up(
     node = -1
     for depth, (token, logits) in enumerate(said):
         most = tree.most_children()
-        guesses = acceptance.guesses(logits, position + depth, tree.least_chance(node), most, token)
+        guesses = acceptance.guesses(logits, position + depth, tree.least_chance(node), most, token, sharpness)
         spine = [child for child in tree.add(node, guesses) if tree.tokens[child] == token]
         if not spine or not tree.may_have_children(spine):
             break
