@@ -1,6 +1,6 @@
 """The MLP speculators' report in kind: what candidates, tokens heard, the second stage and more heads are worth.
 
-    python examples/mlp_report.py TARGET TEXTS.jsonl PROMPTS.jsonl WORK [--steps N] [--num-prompts N] [--json]
+    python examples/mlp_report.py TARGET TEXTS.jsonl PROMPTS.jsonl WORK [--steps N] [--num-prompts N] [--num-tokens N] [--json]
 
 Trains five drafts for TARGET, a 16-bit folder, on TEXTS and on text that TARGET writes: three heads of which every one
 hears the tokens chosen before it, by both stages and by the first alone; three of Medusa's, which hear none; five and
@@ -45,7 +45,6 @@ from mxconv.train.written import continuations
 
 CANDIDATES = (1, 2, 4, 8, 16, 32)
 TOP_K = (6, 3, 2)  # section 4.1; further heads add no branches, so that a tree fits into a pass
-NEW_TOKENS = 64
 LENGTH, BATCH_TOKENS, PROMPT_TOKENS = 256, 4096, 64
 PEAK, SEED = 1e-2, 0  # ten times the paper's rate: these targets are small and the steps few, see docs/training.md
 
@@ -111,13 +110,13 @@ def config_of(variant: Variant, sizes: SpeculatorConfig) -> SpeculatorConfig:
     )
 
 
-def texts_of(target: Path, prompts: Sequence[Sequence[int]]) -> list[Text]:
+def texts_of(target: Path, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[Text]:
     """Greedy continuations, with states."""
     made = []
     with target_decoder(target) as decoder:
         for prompt in prompts:
             cache, todo, tokens, states = KVCache(decoder.config), list(prompt), [], []
-            for _ in range(NEW_TOKENS):
+            for _ in range(num_tokens):
                 reads = States(normed_last=True)
                 logits = decoder.forward(todo, cache, True, None, reads)
                 assert reads.values is not None
@@ -208,7 +207,7 @@ def measure(say: Callable[[str], None]) -> dict[str, dict[int, float]]:
         Stage("own text", written, later, batch, PEAK / 10, PEAK / 100),
     ]
     prompts = [tokenizer.encode(prompt) for prompt in read_prompts(arguments.prompts)[: arguments.num_prompts]]
-    texts = texts_of(arguments.target, prompts)
+    texts = texts_of(arguments.target, prompts, arguments.num_tokens)
     result: dict[str, dict[int, float]] = {}
     for variant in VARIANTS:
         model = trained(variant, target, sizes, stages, arguments.work)
@@ -225,6 +224,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("work", type=Path)
     parser.add_argument("--steps", type=int, default=1400, help="of both stages")
     parser.add_argument("--num-prompts", type=int, default=50)
+    parser.add_argument("--num-tokens", type=int, default=64, help="of each text")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

@@ -138,6 +138,46 @@ def test_the_4_bit_level_is_decoded_with_drafts_and_by_llama_cpp(tmp_path: Path)
         assert rows["llama.cpp"]["texts_as_plain"] >= 1  # the same weights; it rounds activations otherwise
 
 
+def test_trees_are_measured_beside_chains_with_every_hierarchy_named(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    run("-m", "mxconv.cli.main", "quantize", TARGET, "-o", tmp_path / "p")
+    strategies = ["mxfp4", f"mxfp4+checkpoint:{DRAFT}", "stand"]
+    counts = ["--num-prompts", "2", "--num-tokens", "12", "--json"]
+    out = run(EXAMPLES / "trees_report.py", tmp_path / "p", EXAMPLES / "prompts.jsonl", *strategies, *counts)
+    members = json.loads(out.splitlines()[-1])  # it ends with an error where a draft changes a token
+    rows = members["results"]
+    assert list(rows) == ["plain", *(f"{name}, {how}" for name in strategies for how in ("chains", "trees"))]
+    assert rows["plain"]["behind_prompt"] == rows["plain"]["whole"] == rows["plain"]["tokens_per_round"] == 1
+    for name in strategies:
+        trees, chains = rows[f"{name}, trees"], rows[f"{name}, chains"]
+        assert trees["over_chains"] == pytest.approx(trees["behind_prompt"] / chains["behind_prompt"])
+        assert all(1 <= row["tokens_per_round"] <= 1 + row["nodes_per_round"] for row in (trees, chains))
+    assert members["num_prompts"] == 2
+
+
+def test_the_mlp_speculators_report_trains_every_variant_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the extra train is not installed")
+    texts = tmp_path / "texts.jsonl"
+    code = json.dumps({"text": (EXAMPLES / "train_tiny_pair.py").read_text()})
+    texts.write_text(f"{code}\n" * 3)
+    arguments = [DRAFT, texts, EXAMPLES / "prompts.jsonl", tmp_path / "work", "--steps", "3", "--num-prompts", "1"]
+    arguments += ["--num-tokens", "8"]
+    found = json.loads(run(EXAMPLES / "mlp_report.py", *arguments, "--json").splitlines()[-1])
+    assert list(found) == [
+        "3 heads",
+        "3 heads, stage 1 alone",
+        "3 heads, none hears tokens",
+        "5 heads",
+        "7 heads",
+    ]
+    assert all(list(rates) == ["1", "2", "4", "8", "16", "32"] for rates in found.values())
+    assert all(rate >= 1 for rates in found.values() for rate in rates.values())
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("model.safetensors")}
+    assert len(written) == 5
+    assert json.loads(run(EXAMPLES / "mlp_report.py", *arguments, "--json").splitlines()[-1]) == found
+    assert all(path.stat().st_mtime_ns == time for path, time in written.items())
+
+
 def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Path) -> None:
     pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
     for model in (TARGET, DRAFT):

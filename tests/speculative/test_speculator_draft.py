@@ -19,7 +19,7 @@ from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedPackage
 from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.states import States
-from mxconv.model.tree import Tree
+from mxconv.model.tree import MOST_ROWS, Tree
 from mxconv.speculative.acceptance import GreedyAcceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.hierarchy import Hierarchy
@@ -143,6 +143,25 @@ def test_the_candidate_tree_is_the_likeliest_paths_of_all() -> None:
             found.append((*(found[parent] if parent >= 0 else ()), token))
         assert {path for path in found if len(path) == 3} == set(every[:num_candidates])
         assert set(found) == {path[:depth] for path in every[:num_candidates] for depth in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("num_heads", [4, 5, 8, 12])
+def test_a_deep_tree_has_a_share_of_a_pass_at_every_depth_and_fits_into_one(num_heads: int) -> None:
+    top_k, num_rows = (6, 3, 2, *(1,) * num_heads)[:num_heads], 0
+    random = np.random.default_rng(num_heads)
+
+    def evaluate(tokens: Sequence[int], tree: Tree) -> F32:
+        nonlocal num_rows
+        num_rows += len(tokens)
+        assert len(tree.parents) == num_rows <= MOST_ROWS
+        return random.standard_normal((len(tokens), 50)).astype(np.float32) * 3
+
+    first = random.standard_normal(50).astype(np.float32)
+    proposal = grow_candidates(first, 0, evaluate, GreedyAcceptance(), top_k, 36)
+    widths = proposal.widths
+    assert len(widths) == num_heads  # whole paths
+    assert 3 * MOST_ROWS // 4 <= len(proposal.tokens) < MOST_ROWS
+    assert widths[-1] >= MOST_ROWS // num_heads // 2
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ def grow_candidates(
 ) -> Proposal:
     """Expand every node of each depth, then keep the likeliest paths of full length.
 
+    Where all nodes of all depths are more than a pass has rows, every depth has its share of them, for the likeliest.
+
     Args:
         first: (vocab_size,) the logits behind the context.
         position: of the first proposed token in the sequence.
@@ -43,7 +45,7 @@ def grow_candidates(
         if depth == len(top_k) - 1:
             leaves = _likeliest(tree, added, num_candidates)
             break
-        frontier = _likeliest(tree, added, MOST_ROWS - len(parents))
+        frontier = _likeliest(tree, added, (MOST_ROWS - len(parents)) // (len(top_k) - 1 - depth))  # rows for all
         leaves = frontier[:num_candidates]
         if not frontier:
             break
@@ -60,13 +62,16 @@ def _likeliest(tree: GrowingTree, nodes: Sequence[int], most: int) -> list[int]:
 
 
 def _with_ancestors(tree: GrowingTree, leaves: Sequence[int]) -> Proposal:
-    """Some nodes and all above them, in the order in which they grew."""
+    """Some nodes and all above them, in the order in which they grew; of those the first that fit into a pass."""
     kept: set[int] = set()
     for leaf in leaves:
-        node = leaf
+        path, node = [], leaf
         while node >= 0 and node not in kept:
-            kept.add(node)
+            path.append(node)
             node = tree.parents[node]
+        if len(kept) + len(path) >= MOST_ROWS:
+            break
+        kept.update(path)
     nodes = sorted(kept)
     place = {-1: -1} | {node: index for index, node in enumerate(nodes)}
     return Proposal(
