@@ -1,6 +1,6 @@
 """The MLP speculators' report in kind: what candidates, tokens heard, the second stage and more heads are worth.
 
-    python examples/mlp_report.py TARGET TEXTS.jsonl PROMPTS.jsonl WORK [--steps N] [--num-prompts N] [--num-tokens N] [--json]
+    python examples/mlp_report.py TARGET TEXTS.jsonl PROMPTS.jsonl WORK [--steps N] [--num-prompts N] [--json]
 
 Trains five drafts for TARGET, a 16-bit folder, on TEXTS and on text that TARGET writes: three heads of which every one
 hears the tokens chosen before it, by both stages and by the first alone; three of Medusa's, which hear none; five and
