@@ -1,8 +1,8 @@
 """Trees beside chains: tokens a second with each draft, each hierarchy, and none, in turns, in one run.
 
-    python examples/trees_report.py PACKAGE PROMPTS.jsonl STRATEGY ... [--num-prompts N] [--json]
+    python examples/trees_report.py PACKAGE PROMPTS.jsonl STRATEGY ... [--target LEVEL] [--num-prompts N] [--json]
 
-A STRATEGY is a hierarchy: its drafts below PACKAGE's target, joined by +, each a level of PACKAGE or what `--draft`
+A STRATEGY is a hierarchy: its drafts below the target, joined by +, each a level of PACKAGE or what `--draft`
 takes: `mxfp4`, `stand`, `mxfp4+checkpoint:SMALL`. Each is decoded by `auto` twice, its drafts proposing chains and
 trees; what is learned stays from prompt to prompt. The prompts come one after the other, cut to --prompt-tokens, and
 for each of them all strategies take their turns, a sample of the machine's read bandwidth before each. Every text must
@@ -69,21 +69,21 @@ class Tally:
         }
 
 
-def load(package: Path, strategy: str, stack: ExitStack) -> LoadedPackage:
+def load(package: Path, target: str | None, strategy: str, stack: ExitStack) -> LoadedPackage:
     record = read_manifest(package)
     known = {level.name for level in record.levels}
     named = [draft for draft in strategy.split("+") if draft]
-    levels = [record.levels[0].name, *(draft for draft in named if draft in known)]
+    levels = [target or record.levels[0].name, *(draft for draft in named if draft in known)]
     specs = [parse_draft(draft) for draft in named if draft not in known]
     return stack.enter_context(LoadedPackage(package, levels, drafts=specs))
 
 
 def measure(arguments: argparse.Namespace, stack: ExitStack) -> tuple[dict[str, Tally], list[float]]:
     """The tally of every strategy, plain decoding first, and the bandwidth before each text."""
-    plain = load(arguments.package, "", stack)
+    plain = load(arguments.package, arguments.target, "", stack)
     hierarchies = {PLAIN: Hierarchy(plain.levels)}
     for strategy in arguments.strategies:
-        levels = load(arguments.package, strategy, stack).levels
+        levels = load(arguments.package, arguments.target, strategy, stack).levels
         for tree, how in (("chain", "chains"), ("auto", "trees")):
             hierarchies[f"{strategy}, {how}"] = Hierarchy(levels, "auto", tree=tree)  # type: ignore[arg-type]
     prompts = [plain.tokenizer.encode(text) for text in read_prompts(arguments.prompts)[: arguments.num_prompts]]
@@ -114,6 +114,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("package", type=Path)
     parser.add_argument("prompts", type=Path)
     parser.add_argument("strategies", nargs="+", metavar="STRATEGY")
+    parser.add_argument("--target", metavar="LEVEL", help="what is decoded; the package's first level by default")
     parser.add_argument("--num-prompts", type=int, help="of the file's; all by default")
     parser.add_argument("--num-tokens", type=int, default=64, help="of each text")
     parser.add_argument("--prompt-tokens", type=int, default=200, help="the most of a prompt")
@@ -136,8 +137,7 @@ def main() -> None:
     for name, row in rows.items():
         table.add_row(name, *(f"{row[column]:.3f}" if column in row else "" for column in columns))
     console.print(table)
-    read = spread(rates)
-    num_prompts = len(rates) // len(tallies)
+    read, num_prompts = spread(rates), len(rates) // len(tallies)
     console.print(f"{num_prompts} prompts; read bandwidth {read.median:.1f} GB/s ({read.p10:.1f} to {read.p90:.1f})")
     if arguments.json:
         members = {"machine": asdict(machine), "results": rows, "num_prompts": num_prompts}

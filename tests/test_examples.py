@@ -6,12 +6,17 @@ import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import TINY_LLAMA, llama_tensors
+from eagle3_heads import TorchEagle3, eagle3_config, write_eagle3
 from hub_server import TOKEN, HubServer
 from speculators import speculator_config, torch_logits, write_speculator
+from spires import spire_config, spire_tensors, write_spire
+from spires import torch_logits as spire_logits
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -195,10 +200,40 @@ def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Pa
 
 def test_a_widened_speculator_says_of_repeated_states_what_it_said(tmp_path: Path) -> None:
     folder = write_speculator(tmp_path / "small", speculator_config(16, 40), "BF16")
-    run(EXAMPLES / "widen_speculator.py", folder, tmp_path / "wide", "--factor", "8")
+    run(EXAMPLES / "widen_reader.py", folder, tmp_path / "wide", "--factor", "8")
     state = np.random.default_rng(0).standard_normal(16).astype(np.float32)
     small, wide = torch_logits(folder, state, [1, 2, 3]), torch_logits(tmp_path / "wide", np.tile(state, 8), [1, 2, 3])
     for narrow, broad in zip(small, wide, strict=True):
+        np.testing.assert_allclose(broad, narrow, rtol=1e-9, atol=1e-9)
+
+
+def test_widened_eagle3_heads_and_spire_drafts_do_too(tmp_path: Path) -> None:
+    """Of the kinds' variants those whose shapes differ: norms before the fusion, biases, a head of its own or none."""
+    random, repeated = np.random.default_rng(1), lambda states: np.tile(states, 8)
+    for place, changes in enumerate(({}, {"norm_before_fc": True}, {"fc_norm": True, "target_hidden_size": 8})):
+        folder = write_eagle3(tmp_path / f"eagle3-{place}", eagle3_config(40, 16, changes))
+        run(EXAMPLES / "widen_reader.py", folder, tmp_path / f"wide-{place}", "--factor", "8")
+        states = random.standard_normal((3, 5, changes.get("target_hidden_size", 16))).astype(np.float32)
+        small = TorchEagle3(folder).logits(states, [1, 2, 3, 4, 5], [6, 7])
+        wide = TorchEagle3(tmp_path / f"wide-{place}").logits(repeated(states), [1, 2, 3, 4, 5], [6, 7])
+        np.testing.assert_allclose(wide, small, rtol=1e-9, atol=1e-9)
+    target = TINY_LLAMA | {"num_hidden_layers": 3}
+    for place, layer_type in enumerate(("llama", "tied", "qwen2", "qwen3")):
+        config = spire_config(target, (0, 2), layer_type=layer_type.replace("tied", "llama"))
+        tensors = spire_tensors(llama_tensors(target, "F32"), config)
+        rows = {"q": config["num_attention_heads"] * 16, "k": config["num_key_value_heads"] * 16}
+        for layer, part in product(range(2), rows):
+            if layer_type == "qwen2":
+                tensors[f"model.layers.{layer}.self_attn.{part}_proj.bias"] = random.standard_normal(rows[part])
+            if layer_type == "qwen3":
+                tensors[f"model.layers.{layer}.self_attn.{part}_norm.weight"] = 1 + random.standard_normal(16) / 4
+        if layer_type == "tied":
+            del tensors["lm_head.weight"]
+        folder = write_spire(tmp_path / f"spire-{place}", config, tensors, "BF16")
+        run(EXAMPLES / "widen_reader.py", folder, tmp_path / f"broad-{place}", "--factor", "8")
+        states = random.standard_normal((2, 5, config["hidden_size"])).astype(np.float32)
+        narrow = spire_logits(folder, states, [3, 1, 4])
+        broad = spire_logits(tmp_path / f"broad-{place}", repeated(states), [3, 1, 4])
         np.testing.assert_allclose(broad, narrow, rtol=1e-9, atol=1e-9)
 
 
