@@ -15,7 +15,7 @@ Run it on a machine that does nothing else.
 import argparse
 import json
 import sys
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from mxconv.bench.samples import spread
 from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.manifest import read_manifest
 from mxconv.kernels.engine import usable_processors
-from mxconv.model.loader import LoadedPackage
+from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.speculative.hierarchy import Generation, Hierarchy
 from mxconv.speculative.prompts import read_prompts
 from mxconv.speculative.selection import GREEDY
@@ -69,30 +69,41 @@ class Tally:
         }
 
 
-def load(package: Path, target: str | None, strategy: str, stack: ExitStack) -> LoadedPackage:
+def load(package: Path, target: str | None, strategies: Sequence[str]) -> tuple[LoadedPackage, dict[str, LoadedLevel]]:
+    """All levels, each once, so that every strategy reads the same memory; those of drafts by what names them."""
     record = read_manifest(package)
     known = {level.name for level in record.levels}
-    named = [draft for draft in strategy.split("+") if draft]
-    levels = [target or record.levels[0].name, *(draft for draft in named if draft in known)]
-    specs = [parse_draft(draft) for draft in named if draft not in known]
-    return stack.enter_context(LoadedPackage(package, levels, drafts=specs))
+    named = dict.fromkeys(draft for strategy in strategies for draft in strategy.split("+"))
+    inside, others = [draft for draft in named if draft in known], [draft for draft in named if draft not in known]
+    levels = [target or record.levels[0].name, *inside]
+    loaded = LoadedPackage(package, levels, drafts=[parse_draft(draft) for draft in others])
+    return loaded, dict(zip([*inside, *others], loaded.levels[1:], strict=True))
 
 
-def measure(arguments: argparse.Namespace, stack: ExitStack) -> tuple[dict[str, Tally], list[float]]:
+def measure(arguments: argparse.Namespace) -> tuple[dict[str, Tally], list[float]]:
     """The tally of every strategy, plain decoding first, and the bandwidth before each text."""
-    plain = load(arguments.package, arguments.target, "", stack)
-    hierarchies = {PLAIN: Hierarchy(plain.levels)}
-    for strategy in arguments.strategies:
-        levels = load(arguments.package, arguments.target, strategy, stack).levels
-        for tree, how in (("chain", "chains"), ("auto", "trees")):
-            hierarchies[f"{strategy}, {how}"] = Hierarchy(levels, "auto", tree=tree)  # type: ignore[arg-type]
-    prompts = [plain.tokenizer.encode(text) for text in read_prompts(arguments.prompts)[: arguments.num_prompts]]
-    assert plain.matrices.engine is not None
-    bandwidth = ReadBandwidth(plain.matrices.engine, BANDWIDTH_CACHES * last_level_cache_bytes())
-    tallies, rates = {name: Tally() for name in hierarchies}, []
+    loaded, drafts = load(arguments.package, arguments.target, arguments.strategies)
+    with loaded:
+        hierarchies = {PLAIN: Hierarchy(loaded.levels[:1])}
+        for strategy in arguments.strategies:
+            levels = [loaded.levels[0], *(drafts[draft] for draft in strategy.split("+"))]
+            for tree, how in (("chain", "chains"), ("auto", "trees")):
+                hierarchies[f"{strategy}, {how}"] = Hierarchy(levels, "auto", tree=tree)  # type: ignore[arg-type]
+        return decode_in_turns(arguments, loaded, hierarchies)
+
+
+def decode_in_turns(
+    arguments: argparse.Namespace, loaded: LoadedPackage, hierarchies: Mapping[str, Hierarchy]
+) -> tuple[dict[str, Tally], list[float]]:
+    prompts = [loaded.tokenizer.encode(text) for text in read_prompts(arguments.prompts)[: arguments.num_prompts]]
+    assert loaded.matrices.engine is not None
+    bandwidth = ReadBandwidth(loaded.matrices.engine, BANDWIDTH_CACHES * last_level_cache_bytes())
+    tallies, rates, names = {name: Tally() for name in hierarchies}, [], list(hierarchies)
     for number, prompt in enumerate(prompts):
         ids, expected = prompt[: arguments.prompt_tokens], None
-        for name, hierarchy in hierarchies.items():
+        for place in range(len(names)):
+            name = names[(place + number) % len(names)]  # nobody always follows the same one
+            hierarchy = hierarchies[name]
             if number == 0:
                 hierarchy.generate(ids, WARM_TOKENS)
             rates.append(bandwidth.sample(BANDWIDTH_BYTES) / 1e9)
@@ -102,7 +113,7 @@ def measure(arguments: argparse.Namespace, stack: ExitStack) -> tuple[dict[str, 
                 pass
             expected = expected or done.token_ids
             if done.token_ids != expected:
-                sys.exit(f"prompt {number}: {name} wrote other tokens than plain decoding; please report this")
+                sys.exit(f"prompt {number}: {name} wrote other tokens than another strategy; please report this")
             tallies[name].add(done)
         print(f"\r{number + 1} of {len(prompts)} prompts", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
@@ -126,8 +137,7 @@ def main() -> None:
     arguments, console = parse(), Console(soft_wrap=True, highlight=False, width=120)
     machine = this_machine(usable_processors())
     console.print(f"{machine.cpu}, {machine.threads} threads, {machine.compiler}, {machine.commit}")
-    with ExitStack() as stack:
-        tallies, rates = measure(arguments, stack)
+    tallies, rates = measure(arguments)
     rows = {name: tally.row(tallies[PLAIN]) for name, tally in tallies.items()}
     for name, row in rows.items():
         if name.endswith(", trees"):
