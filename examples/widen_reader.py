@@ -4,9 +4,9 @@
 
 A model that is widened by repeating its dimensions FACTOR times says what the small one says, from states that are the
 small one's, repeated. What reads such a state then reads each number FACTOR times at a FACTOR-th of its weight, which
-is exact where FACTOR is a power of two. DRAFT is a folder that was trained for the small target: of an MLP speculator
-and an EAGLE-3 head the first matrix alone becomes wider, since their own states are their own; a SPIRe draft, whose
-states are the target's, becomes wider throughout.
+is exact where FACTOR is a power of two and nothing underflows, as F16 may. DRAFT is a folder that was trained for the
+small target: of an MLP speculator and an EAGLE-3 head the first matrix alone becomes wider, since their own states are
+their own; a SPIRe draft, whose states are the target's, becomes wider throughout.
 """
 
 import argparse

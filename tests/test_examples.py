@@ -211,11 +211,11 @@ def test_widened_eagle3_heads_and_spire_drafts_do_too(tmp_path: Path) -> None:
     """Of the kinds' variants those whose shapes differ: norms before the fusion, biases, a head of its own or none."""
     random, repeated = np.random.default_rng(1), lambda states: np.tile(states, 8)
     for place, changes in enumerate(({}, {"norm_before_fc": True}, {"fc_norm": True, "target_hidden_size": 8})):
-        folder = write_eagle3(tmp_path / f"eagle3-{place}", eagle3_config(40, 16, changes))
+        folder = write_eagle3(tmp_path / f"eagle3-{place}", eagle3_config(40, 16, changes), "BF16")
         run(EXAMPLES / "widen_reader.py", folder, tmp_path / f"wide-{place}", "--factor", "8")
         states = random.standard_normal((3, 5, changes.get("target_hidden_size", 16))).astype(np.float32)
-        small = TorchEagle3(folder).logits(states, [1, 2, 3, 4, 5], [6, 7])
-        wide = TorchEagle3(tmp_path / f"wide-{place}").logits(repeated(states), [1, 2, 3, 4, 5], [6, 7])
+        small = TorchEagle3(folder).logits(states, [9, 1, 2, 3, 4, 5], [6, 7])
+        wide = TorchEagle3(tmp_path / f"wide-{place}").logits(repeated(states), [9, 1, 2, 3, 4, 5], [6, 7])
         np.testing.assert_allclose(wide, small, rtol=1e-9, atol=1e-9)
     target = TINY_LLAMA | {"num_hidden_layers": 3}
     for place, layer_type in enumerate(("llama", "tied", "qwen2", "qwen3")):

@@ -96,7 +96,7 @@ def test_trees_are_large_where_rows_are_cheap_and_stop_where_they_become_dear() 
 @pytest.mark.parametrize("honest", [True, False])
 def test_useless_trees_cost_no_more_than_a_few_percent(price: Price, honest: bool) -> None:
     rate, _ = run(AdaptivePace(1, growers={0: False}), price, 0.0 if honest else 0.001, honest)
-    assert rate > 0.95
+    assert rate > 0.97
 
 
 def test_a_models_trees_beat_its_chains_where_rows_are_cheap() -> None:
@@ -109,7 +109,7 @@ def test_a_models_trees_beat_its_chains_where_rows_are_cheap() -> None:
 @pytest.mark.parametrize("price", [cheap, dear])
 def test_useless_trees_of_a_model_cost_no_more_than_a_few_percent(price: Price) -> None:
     rate, _ = run(AdaptivePace(1, growers={0: True}), price, 0.0, is_model=True)
-    assert rate > 0.95
+    assert rate > 0.97
 
 
 def test_a_pace_without_growers_asks_for_no_tree() -> None:
