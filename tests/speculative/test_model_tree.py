@@ -28,7 +28,7 @@ from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Proposal
-from mxconv.speculative.guesses import Guesses
+from mxconv.speculative.guesses import SHARPNESS, Guesses
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
 from mxconv.speculative.pacing.pace import FixedPace
@@ -196,8 +196,16 @@ NUM_TEXTS = 3000
 class KeepsLikelyDraws(RejectionAcceptance):
     """Wrong: leaves out what it drew where the token turned out to be unlikely."""
 
-    def guesses(self, logits: F32, position: int, least: float, most: int, first: int | None = None) -> Guesses:
-        said = super().guesses(logits, position, least, most, first)
+    def guesses(
+        self,
+        logits: F32,
+        position: int,
+        least: float,
+        most: int,
+        first: int | None = None,
+        sharpness: float = SHARPNESS,
+    ) -> Guesses:
+        said = super().guesses(logits, position, least, most, first, sharpness)
         assert said.distribution is not None
         shares = said.distribution[said.tokens]
         kept = [index for index, share in enumerate(shares) if share >= 0.2]
