@@ -1,12 +1,13 @@
 """Fit a draft that reads hidden states to a target whose every dimension was repeated: it says what it said.
 
-    python examples/widen_reader.py DRAFT OUT --factor 32
+    python examples/widen_reader.py DRAFT OUT --factor 32 [--target SMALL]
 
 A model that is widened by repeating its dimensions FACTOR times says what the small one says, from states that are the
 small one's, repeated. What reads such a state then reads each number FACTOR times at a FACTOR-th of its weight, which
 is exact where FACTOR is a power of two and nothing underflows, as F16 may. DRAFT is a folder that was trained for the
 small target: of an MLP speculator and an EAGLE-3 head the first matrix alone becomes wider, since their own states are
-their own; a SPIRe draft, whose states are the target's, becomes wider throughout.
+their own; a SPIRe draft, whose states are the target's, becomes wider throughout. A head without an embedding reads its
+target's: it is given that of the small one, the folder SMALL.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 Tensors = dict[str, torch.Tensor]
@@ -30,8 +32,6 @@ def widen_speculator(config: Config, tensors: Tensors, factor: int) -> None:
 
 def widen_eagle3(config: Config, tensors: Tensors, factor: int) -> None:
     size = config["target_hidden_size"] or config["transformer_layer_config"]["hidden_size"]
-    if "embed_tokens.weight" not in tensors:
-        raise SystemExit("the head has no embed_tokens.weight; one with an embedding of its own is required")
     states = tensors["fc.weight"].split(size, dim=1)  # joined, each is repeated by itself
     tensors["fc.weight"] = torch.cat([_reading(state, factor) for state in states], dim=1)
     if "input_norm.weight" in tensors:
@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("draft", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--factor", type=int, required=True)
+    parser.add_argument("--target", type=Path, help="the small target, for an EAGLE-3 head that reads its embedding")
     arguments = parser.parse_args()
     factor: int = arguments.factor
     if factor < 1 or factor & (factor - 1):
@@ -83,6 +84,11 @@ def main() -> None:
     if kind not in KINDS:
         parser.error(f"{arguments.draft}: a draft of kind {kind!r}; one of {', '.join(KINDS)} is required")
     tensors = load_file(arguments.draft / "model.safetensors")
+    if kind == "eagle3" and "embed_tokens.weight" not in tensors:
+        if arguments.target is None:
+            parser.error(f"{arguments.draft}: no embed_tokens.weight; --target is required, whose embedding it reads")
+        with safe_open(arguments.target / "model.safetensors", "pt") as file:
+            tensors["embed_tokens.weight"] = file.get_tensor("model.embed_tokens.weight")
     KINDS[kind](config, tensors, factor)
     arguments.output.mkdir(parents=True)
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}

@@ -14,6 +14,7 @@ import pytest
 from checkpoints import TINY_LLAMA, llama_tensors
 from eagle3_heads import TorchEagle3, eagle3_config, write_eagle3
 from hub_server import TOKEN, HubServer
+from safetensors.torch import load_file, save_file
 from speculators import speculator_config, torch_logits, write_speculator
 from spires import spire_config, spire_tensors, write_spire
 from spires import torch_logits as spire_logits
@@ -217,6 +218,15 @@ def test_widened_eagle3_heads_and_spire_drafts_do_too(tmp_path: Path) -> None:
         small = TorchEagle3(folder).logits(states, [9, 1, 2, 3, 4, 5], [6, 7])
         wide = TorchEagle3(tmp_path / f"wide-{place}").logits(repeated(states), [9, 1, 2, 3, 4, 5], [6, 7])
         np.testing.assert_allclose(wide, small, rtol=1e-9, atol=1e-9)
+    embedding = tmp_path / "small" / "model.safetensors"
+    embedding.parent.mkdir()
+    tensors = load_file(folder / "model.safetensors")
+    save_file({"model.embed_tokens.weight": tensors.pop("embed_tokens.weight")}, embedding)
+    save_file(tensors, folder / "model.safetensors")
+    given = [folder, tmp_path / "again", "--factor", "8", "--target", embedding.parent]
+    run(EXAMPLES / "widen_reader.py", *given)  # a head that reads its target's
+    wide = TorchEagle3(tmp_path / "again").logits(repeated(states), [9, 1, 2, 3, 4, 5], [6, 7])
+    np.testing.assert_allclose(wide, small, rtol=1e-9, atol=1e-9)
     target = TINY_LLAMA | {"num_hidden_layers": 3}
     for place, layer_type in enumerate(("llama", "tied", "qwen2", "qwen3")):
         config = spire_config(target, (0, 2), layer_type=layer_type.replace("tied", "llama"))
