@@ -13,8 +13,11 @@ constexpr int32_t kOffsetBase = 0;
 
 #include "ahead.inl"
 #include "generic.inl"
-#include "generic_tiles.inl"
-#include "avx2.inl"
+#include "avx2_rows.inl"
+#include "avx2_bsfp.inl"
+#include "avx2_int8.inl"
+#include "avx2_float.inl"
+#include "avx2_rates.inl"
 #include "linear.inl"
 #include "encode_mxfp4.inl"
 #include "encode_bsfp.inl"

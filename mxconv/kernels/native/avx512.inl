@@ -5,6 +5,8 @@
 
 constexpr int kSlotOfRow[16] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15};
 
+inline int64_t place_of(int64_t tile, int64_t row) { return (tile * kTileRows + kSlotOfRow[row]) * kTileColumns; }
+
 inline __m512i load(const void* bytes) { return _mm512_loadu_si512(bytes); }
 inline void store(void* bytes, __m512i value) { _mm512_storeu_si512(bytes, value); }
 

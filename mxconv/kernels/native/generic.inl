@@ -5,6 +5,8 @@ constexpr int64_t kChunk = 64;  // column tiles in scratch: 16 KB of patterns, h
 constexpr int64_t kScratch = kChunk * kTileRows * kTileColumns + 32;  // with a byte to spare
 constexpr int64_t kNowhere = kChunk * kTileRows * kTileColumns * 2;   // the byte to spare
 
+constexpr int64_t kRoom = 64;  // tokens whose partial sums are kept while one row tile streams by
+
 // Not std::min: a template of the standard library that is not inlined would be shared with other instruction sets.
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -89,7 +91,7 @@ struct Lane {
 struct Int8Block {
     alignas(64) int8_t codes[kBlock];
     float scale;
-    int32_t sum;
+    int32_t sums[2];  // of the codes in columns 0, 1, 4, 5, ... and 2, 3, 6, 7, ...
     bool finite;
 };
 
@@ -109,13 +111,13 @@ inline Int8Block quantize_block(const float values[kBlock]) {
     const float scale = amax / 127.0f;
     const bool usable = block.finite && scale >= 0x1p-126f;
     block.scale = usable ? scale : 0.0f;
-    block.sum = 0;
+    block.sums[0] = block.sums[1] = 0;
     if (!usable) {
         std::memset(block.codes, 0, sizeof block.codes);
         return block;
     }
     const float inverse = 1.0f / scale;
-    int32_t sum = 0;
+    int32_t sums[4] = {};
     for (int64_t i = 0; i < kBlock; ++i) {
         // adding 1.5 * 2^23 leaves the nearest integer in the low bits, ties to even; at most 127.0001 comes in
         const float shifted = values[i] * inverse + 12582912.0f;
@@ -125,11 +127,30 @@ inline Int8Block quantize_block(const float values[kBlock]) {
         code = code > 127 ? 127 : code;
         code = code < -127 ? -127 : code;
         block.codes[i] = static_cast<int8_t>(code);
-        sum += code;
+        sums[i % 4] += code;
     }
-    block.sum = sum;
+    block.sums[0] = sums[0] + sums[1];
+    block.sums[1] = sums[2] + sums[3];
     return block;
 }
+
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
+// What 16-bit sums of levels raised by kNarrowBias start from, one a half of every four columns.
+constexpr int32_t kNarrowBias = 16;
+
+inline int32_t offset_of(const Int8Block& block) {
+    const uint32_t low = static_cast<uint32_t>(-kNarrowBias * block.sums[0]) & 0xFFFF;
+    return static_cast<int32_t>(static_cast<uint32_t>(-kNarrowBias * block.sums[1]) << 16 | low);
+}
+#else
+inline int32_t offset_of(const Int8Block& block) { return kOffsetBase - kBias * (block.sums[0] + block.sums[1]); }
+#endif
+
+#if defined(__AVX512F__)
+constexpr int64_t kSplit = 8;  // columns whose odd ones stand before its even ones
+#elif defined(__AVX2__)
+constexpr int64_t kSplit = 16;
+#endif
 
 void prepare(const float* x, int64_t token, int64_t first, int64_t count, int forms, const Activations& a) {
     const Lane lane(a, token);
@@ -150,10 +171,10 @@ void prepare(const float* x, int64_t token, int64_t first, int64_t count, int fo
         if (forms & kRoundedBf16) {
             alignas(64) uint16_t rounded[kBlock];
             for (int64_t i = 0; i < kBlock; ++i) rounded[i] = round_to_bf16(values[i]);
-#if defined(__AVX512F__) && !defined(__AVX512BF16__)
-            float* to = a.split + lane.panel * a.padded + begin * w + lane.index * 8;
+#if defined(__AVX2__) && !defined(__AVX512BF16__)
+            float* to = a.split + lane.panel * a.padded + begin * w + lane.index * kSplit;
             for (int64_t i = 0; i < kBlock; ++i)
-                to[i / 8 * 8 * w + (i % 2 == 0 ? 4 : 0) + i % 8 / 2] = bf16_value(rounded[i]);
+                to[i / kSplit * kSplit * w + (i % 2 == 0 ? kSplit / 2 : 0) + i % kSplit / 2] = bf16_value(rounded[i]);
 #else
             uint16_t* to = a.bf16 + lane.panel * a.padded + begin * w + lane.index * 8;
             for (int64_t i = 0; i < kBlock; i += 8) std::memcpy(to + i * w, rounded + i, 8 * sizeof(uint16_t));
@@ -165,7 +186,7 @@ void prepare(const float* x, int64_t token, int64_t first, int64_t count, int fo
             for (int64_t i = 0; i < kBlock; i += 4) std::memcpy(to + i * w, block.codes + i, 4);
             const int64_t at = (lane.panel * a.padded + begin * w) / kBlock + lane.index;
             a.scales[at] = block.scale;
-            a.offsets[at] = kOffsetBase - kBias * block.sum;
+            a.offsets[at] = offset_of(block);
             if (!block.finite) __atomic_store_n(a.finite + token, uint8_t{0}, __ATOMIC_RELAXED);
         }
     }

@@ -4,25 +4,9 @@ using Bf16Element = uint16_t;
 
 inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.bf16 + token * a.padded; }
 
-constexpr int kSlotOfRow[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+inline int64_t place_of(int64_t tile, int64_t row) { return (tile * kTileRows + row) * kTileColumns; }
 
-void dense_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    for (int64_t r = 0; r < kTileRows; ++r) {
-        const int64_t row = row_tile * kTileRows + r;
-        for (int64_t tile = 0; tile < count; ++tile) {
-            uint16_t* to = scratch + (tile * kTileRows + r) * kTileColumns;
-            const int64_t column = (first + tile) * kTileColumns;
-            const uint16_t* from = matrix.patterns + row * matrix.columns + column;
-            if (row < matrix.rows && column + kTileColumns <= matrix.columns) {
-                std::memcpy(to, from, kTileColumns * sizeof(uint16_t));
-            } else {
-                for (int64_t c = 0; c < kTileColumns; ++c) {
-                    to[c] = row < matrix.rows && column + c < matrix.columns ? from[c] : uint16_t{0};
-                }
-            }
-        }
-    }
-}
+#include "dense_tiles.inl"
 
 void bsfp_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, EscapeCursor& escapes,
                 uint16_t* scratch) {

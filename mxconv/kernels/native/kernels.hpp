@@ -62,7 +62,8 @@ constexpr int64_t kWidest = 8;  // tokens that a product takes at once
 // Activation rows, in panels of up to kWidest tokens: tokens 8p .. 8p + w - 1 lie side by side, w = min(8, num_tokens - 8p),
 // so that a product walks one pointer through all of them. Panel p begins at 8p times the length of a row. In a panel
 //
-//     values, bf16, split   (padded / 8, w, 8)
+//     values, bf16   (padded / 8, w, 8)
+//     split          (padded / 8, w, 8), or (padded / 16, w, 16) for AVX2
 //     codes          (padded / 4, w, 4)
 //     scales, offsets   (padded / 32, w)
 struct Activations {
@@ -71,10 +72,11 @@ struct Activations {
     int64_t padded;    // columns, rounded up to 32
     float* values;     // kFloat
     uint16_t* bf16;    // kRoundedBf16: nearest even
-    float* split;      // kRoundedBf16 without BF16 arithmetic: the same, of eight columns the odd ones first
+    float* split;      // kRoundedBf16 without BF16 arithmetic: the same, of 8 or 16 columns the odd ones first
     int8_t* codes;     // kInt8: see formats/vnni8.md
     float* scales;     // kInt8
-    int32_t* offsets;  // kInt8: what integer sums start from: -128 times the sum of the block's codes, and kOffsetBase
+    int32_t* offsets;  // kInt8: what integer sums start from: -128 times the sum of the block's codes, and kOffsetBase;
+                       // for AVX2 two 16-bit numbers, see avx2_int8.inl
     uint8_t* finite;   // kInt8: (num_tokens); a row with an infinity or a NaN gets NaNs from a draft
 };
 

@@ -1,7 +1,7 @@
 // The matrix products that all instruction sets share in shape. Included inside an anonymous namespace by each of them,
 // behind its own definitions of
 //
-//     kSlotOfRow[16]                            where a tile in scratch keeps row r
+//     place_of                                  where scratch keeps the eight columns of a row of a tile
 //     dense_tiles, bsfp_tiles                   16-bit patterns of some tiles of a row tile, 256 bytes each, into scratch
 //     Bf16Element, bf16_panel                   the activations that BF16 weights are multiplied by
 //     kBf16Lanes, bf16_product, bf16_sum        partial sums a row, products of tiles in scratch, their total
@@ -11,8 +11,6 @@
 //
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
 // file give the same bits: they differ in who fills scratch. A short cut must add the same products in the same order.
-
-constexpr int64_t kRoom = 64;  // tokens whose partial sums are kept while one row tile streams by
 
 // Fill scratch with column tiles [first, first + count) of a row tile.
 inline void fill(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, EscapeCursor& escapes,
@@ -118,7 +116,7 @@ void patterns(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out) 
                 const int64_t columns = least(kTileColumns, matrix.columns - column);
                 if (columns <= 0) break;
                 for (int64_t r = 0; r < rows; ++r) {
-                    const uint16_t* from = scratch + (t * kTileRows + kSlotOfRow[r]) * kTileColumns;
+                    const uint16_t* from = scratch + place_of(t, r);
                     uint16_t* to = out + ((row_tile - first) * kTileRows + r) * matrix.columns + column;
                     std::memcpy(to, from, static_cast<size_t>(columns) * sizeof(uint16_t));
                 }

@@ -1,0 +1,204 @@
+// 4 bits x int8 for AVX2: 8 rows are 8 lanes of 32 bits. Some tokens at once, for each a register of sums or two.
+//
+// Without a dot-product instruction, vpmaddubsw multiplies unsigned by signed bytes and adds pairs in 16 bits, where it
+// saturates. A block's 16 products a lane fit into 16 bits where levels do not exceed 15: then sums may wrap around on the
+// way, and 16 is added to levels to make them unsigned. Larger levels are 16 a + b, a in -8..7 and b in 0..15, with a sum
+// each. The sums (of a too) start from -16 times the activations, see offset_of.
+
+inline __m256i byte_table(const uint8_t bytes[16]) { return _mm256_broadcastsi128_si256(load_half(bytes)); }
+
+inline __m256i four_bytes(const int8_t* x) {
+    int32_t bytes;
+    std::memcpy(&bytes, x, sizeof bytes);
+    return _mm256_set1_epi32(bytes);
+}
+
+#ifdef __AVXVNNI__
+// One dot-product instruction: levels are raised by 128.
+struct Dots {
+    static constexpr int kTables = 1, kHalves = 2;
+    static uint8_t entry(int level, int) { return static_cast<uint8_t>(level + kBias); }
+    static __m256i start(int32_t offset, int) { return _mm256_set1_epi32(offset); }
+    static __m256i add(__m256i sum, __m256i weights, __m256i x) { return _mm256_dpbusd_avx_epi32(sum, weights, x); }
+    static __m256i total(const __m256i sums[1]) { return sums[0]; }
+};
+#else
+constexpr int kMostNarrow = 15;
+
+inline __m256i add_pairs(__m256i sum, __m256i weights, __m256i x) {
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, x));
+}
+
+struct NarrowDots {
+    static constexpr int kTables = 1, kHalves = 2;
+    static uint8_t entry(int level, int) { return static_cast<uint8_t>(level + kNarrowBias); }
+    static __m256i start(int32_t offset, int) { return _mm256_set1_epi32(offset); }
+    static __m256i add(__m256i sum, __m256i weights, __m256i x) { return add_pairs(sum, weights, x); }
+    static __m256i total(const __m256i sums[1]) { return _mm256_madd_epi16(sums[0], _mm256_set1_epi16(1)); }
+};
+
+struct SplitDots {
+    static constexpr int kTables = 2, kHalves = 1;
+    static uint8_t entry(int level, int table) {
+        return static_cast<uint8_t>(table == 0 ? (level >> 4) + kNarrowBias : level & 15);
+    }
+    static __m256i start(int32_t offset, int table) { return _mm256_set1_epi32(table == 0 ? offset : 0); }
+    static __m256i add(__m256i sum, __m256i weights, __m256i x) { return add_pairs(sum, weights, x); }
+    static __m256i total(const __m256i sums[2]) {
+        return _mm256_add_epi32(_mm256_madd_epi16(sums[0], _mm256_set1_epi16(16)),
+                                _mm256_madd_epi16(sums[1], _mm256_set1_epi16(1)));
+    }
+};
+
+inline bool is_narrow(const Matrix& matrix) {
+    for (int8_t level : matrix.levels) {
+        if (level > kMostNarrow || level < -kMostNarrow) return false;
+    }
+    return true;
+}
+#endif
+
+template <class Kind>
+struct LevelTables {
+    __m256i tables[Kind::kTables];
+
+    explicit LevelTables(const Matrix& matrix) {
+        for (int table = 0; table < Kind::kTables; ++table) {
+            uint8_t bytes[16];
+            for (int i = 0; i < 16; ++i) bytes[i] = Kind::entry(matrix.levels[i], table);
+            tables[table] = byte_table(bytes);
+        }
+    }
+};
+
+// Integer dot products of one block: kHalves times 8 rows (32 bytes of each tile a half) x kTokens.
+template <class Kind, int kTokens, int kHalves>
+inline void block_dots(const LevelTables<Kind>& levels, const uint8_t* codes, const int8_t* x, const int32_t* offsets,
+                       int64_t width, __m256i dots[kHalves][kTokens]) {
+    const __m256i nibble = _mm256_set1_epi8(0x0F);
+    __m256i sums[kHalves][kTokens][Kind::kTables];
+    for (int t = 0; t < kTokens; ++t)
+        for (int half = 0; half < kHalves; ++half)
+            for (int table = 0; table < Kind::kTables; ++table)
+                sums[half][t][table] = Kind::start(offsets[t], table);
+#pragma GCC unroll 4
+    for (int tile = 0; tile < 4; ++tile) {
+        __m256i packed[kHalves];
+        for (int half = 0; half < kHalves; ++half) packed[half] = load(codes + 64 * tile + 32 * half);
+#pragma GCC unroll 2
+        for (int part = 0; part < 2; ++part, x += 4 * width) {
+            __m256i weights[kHalves][Kind::kTables];
+            for (int half = 0; half < kHalves; ++half) {
+                const __m256i shifted = part == 0 ? packed[half] : _mm256_srli_epi16(packed[half], 4);
+                const __m256i nibbles = _mm256_and_si256(shifted, nibble);
+                for (int table = 0; table < Kind::kTables; ++table)
+                    weights[half][table] = _mm256_shuffle_epi8(levels.tables[table], nibbles);
+            }
+#pragma GCC unroll 8
+            for (int t = 0; t < kTokens; ++t) {
+                const __m256i values = four_bytes(x + 4 * t);
+                for (int half = 0; half < kHalves; ++half)
+                    for (int table = 0; table < Kind::kTables; ++table)
+                        sums[half][t][table] = Kind::add(sums[half][t][table], weights[half][table], values);
+            }
+        }
+    }
+    for (int half = 0; half < kHalves; ++half)
+        for (int t = 0; t < kTokens; ++t) dots[half][t] = Kind::total(sums[half][t]);
+}
+
+// The scales of 8 rows in one block, or group of four.
+inline __m256 e8m0_scales(const uint8_t* scales, __m256 factor) {
+    // 0 stands for 2^-127, which is subnormal; its blocks are zeros, or weights that no activation makes matter
+    const __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
+    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(wide, 23)), factor);
+}
+
+inline __m256 bf16_scales(const uint16_t* scales, __m256 factor) {
+    const __m256i wide = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(scales)), 16);
+    return _mm256_mul_ps(_mm256_castsi256_ps(wide), factor);
+}
+
+// kHalves times 8 rows from row 8 * first_half on, times tokens lane .. lane + kTokens - 1 of a panel.
+template <class Kind, int kTokens, int kHalves>
+void int8_rows(const Matrix& matrix, int64_t row_tile, int first_half, const Activations& a, int64_t panel,
+               int64_t width, int64_t lane, float* out) {
+    const LevelTables<Kind> levels(matrix);
+    const __m256 factor = _mm256_set1_ps(matrix.scale_factor);
+    const int64_t blocks = a.padded / kBlock;
+    const bool is_e8m0 = matrix.scale_format == ScaleFormat::kE8m0;
+    const int64_t blocks_a_scale = is_e8m0 ? 1 : 4;
+    const int64_t num_scales = (blocks + blocks_a_scale - 1) / blocks_a_scale;
+    const uint8_t* codes = matrix.codes + row_tile * blocks * 256 + 32 * first_half;
+    const int64_t scales_at = row_tile * num_scales * kTileRows + 8 * first_half;
+    const auto* bytes = static_cast<const uint8_t*>(matrix.scales) + scales_at;
+    const auto* words = static_cast<const uint16_t*>(matrix.scales) + scales_at;
+    const int8_t* x = a.codes + panel * a.padded + lane * 4;
+    const float* x_scales = a.scales + panel * blocks + lane;
+    const int32_t* offsets = a.offsets + panel * blocks + lane;
+    __m256 sums[kHalves][kTokens];
+    for (int half = 0; half < kHalves; ++half)
+        for (int t = 0; t < kTokens; ++t) sums[half][t] = _mm256_setzero_ps();
+    for (int64_t i = 0; i < num_scales; ++i, bytes += kTileRows, words += kTileRows) {
+        const int64_t end = least((i + 1) * blocks_a_scale, blocks);
+        __m256 scales[kHalves];
+        for (int half = 0; half < kHalves; ++half) {
+            scales[half] = is_e8m0 ? e8m0_scales(bytes + 8 * half, factor) : bf16_scales(words + 8 * half, factor);
+        }
+        for (int64_t block = i * blocks_a_scale; block < end; ++block, codes += 256, x += kBlock * width) {
+            ask_codes(codes, 4);
+            __m256i dots[kHalves][kTokens];
+            block_dots<Kind, kTokens, kHalves>(levels, codes, x, offsets + block * width, width, dots);
+            for (int t = 0; t < kTokens; ++t) {
+                const __m256 x_scale = _mm256_set1_ps(x_scales[block * width + t]);
+                for (int half = 0; half < kHalves; ++half) {
+                    sums[half][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[half][t]),
+                                                    _mm256_mul_ps(scales[half], x_scale), sums[half][t]);
+                }
+            }
+        }
+    }
+    for (int half = 0; half < kHalves; ++half)
+        for (int t = 0; t < kTokens; ++t)
+            _mm256_storeu_ps(out + t * kTileRows + 8 * (first_half + half), sums[half][t]);
+}
+
+// Sixteen registers hold eight sums beside what they are added from: four tokens at once.
+template <class Kind, int kTokens>
+void int8_tokens(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
+                 int64_t lane, float* out) {
+    constexpr int kHalves = kTokens == 1 ? 2 : Kind::kHalves;
+    for (int half = 0; half < 2; half += kHalves) {
+        int8_rows<Kind, kTokens, kHalves>(matrix, row_tile, half, a, panel, width, lane, out + lane * kTileRows);
+    }
+}
+
+template <class Kind>
+void int8_panel(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
+                float* out) {
+    int64_t lane = 0;
+    for (int64_t left = width; left > 0; left = width - lane) {
+        // five are three and two, six are twice three
+        const int64_t count = left > 4 && left < 7 ? 3 : least(left, 4);
+        switch (count) {
+            case 1: int8_tokens<Kind, 1>(matrix, row_tile, a, panel, width, lane, out); break;
+            case 2: int8_tokens<Kind, 2>(matrix, row_tile, a, panel, width, lane, out); break;
+            case 3: int8_tokens<Kind, 3>(matrix, row_tile, a, panel, width, lane, out); break;
+            default: int8_tokens<Kind, 4>(matrix, row_tile, a, panel, width, lane, out); break;
+        }
+        lane += count;
+    }
+}
+
+void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
+                   float* out) {
+#ifdef __AVXVNNI__
+    int8_panel<Dots>(matrix, row_tile, a, panel, width, out);
+#else
+    if (is_narrow(matrix)) {
+        int8_panel<NarrowDots>(matrix, row_tile, a, panel, width, out);
+    } else {
+        int8_panel<SplitDots>(matrix, row_tile, a, panel, width, out);
+    }
+#endif
+}

@@ -1,0 +1,179 @@
+// 16-bit weights for AVX2: a register has 16 columns of one row, and so has scratch, where a row of tiles 2k and 2k + 1
+// lies together. Every product, from memory or from scratch, adds the same lanes in the same order, whatever the width.
+
+inline int64_t place_of(int64_t tile, int64_t row) { return (tile / 2 * 32 + row * 2 + tile % 2) * kTileColumns; }
+
+#include "dense_tiles.inl"
+
+inline __m256i load(const void* bytes) { return _mm256_loadu_si256(static_cast<const __m256i*>(bytes)); }
+
+inline __m128i load_half(const void* bytes) { return _mm_loadu_si128(static_cast<const __m128i*>(bytes)); }
+
+// 16 bytes of one place beside 16 of another.
+inline __m256i load_halves(const void* first, const void* second) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load_half(first)), load_half(second), 1);
+}
+
+using Bf16Element = float;
+
+inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.split + token * a.padded; }
+
+// BF16 times BF16, as floats: eight lanes add pair after pair of columns, the odd one first.
+struct Bf16Rows {
+    struct Weights {
+        __m256 odd, even;
+    };
+    static constexpr int64_t kStep = kSplit;  // from a token's activations to the next one's
+    static const float* panel(const Activations& a, int64_t token) { return bf16_panel(a, token); }
+    static Weights widen(const uint16_t* at) {
+        const __m256i patterns = load(at);
+        const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xFFFF0000));
+        return {_mm256_castsi256_ps(_mm256_and_si256(patterns, odd)),
+                _mm256_castsi256_ps(_mm256_slli_epi32(patterns, 16))};
+    }
+    static __m256 first(const Weights& weights) { return weights.odd; }
+    static __m256 second(const Weights& weights) { return weights.even; }
+    static constexpr int64_t to_second(int64_t) { return kSplit / 2; }  // from a token's first eight to its others
+};
+
+// F16 times float: eight lanes add tile after tile of eight columns.
+struct F16Rows {
+    struct Weights {
+        __m256 tiles[2];
+    };
+    static constexpr int64_t kStep = kTileColumns;
+    static const float* panel(const Activations& a, int64_t token) { return a.values + token * a.padded; }
+    static Weights widen(const uint16_t* at) {
+        return {{_mm256_cvtph_ps(load_half(at)), _mm256_cvtph_ps(load_half(at + kTileColumns))}};
+    }
+    static __m256 first(const Weights& weights) { return weights.tiles[0]; }
+    static __m256 second(const Weights& weights) { return weights.tiles[1]; }
+    static constexpr int64_t to_second(int64_t width) { return kTileColumns * width; }
+};
+
+constexpr int64_t kRowsAhead = 256;     // weights of a row that are asked for before they are needed, into level 1
+constexpr int64_t kPieceValues = 4096;  // activations of a panel that are multiplied before the next ones
+
+// Some rows of weights, `row` elements apart, whose next 16 columns are `step` elements on.
+struct RowsAt {
+    const uint16_t* at;
+    int64_t row, step;
+    int64_t ahead;  // elements from a piece of a row to what is needed in its place next; 0 asks for nothing
+};
+
+// kRows rows times kTokens tokens of a panel of kWidth, added to sums of (tokens, 16 rows, 8 lanes). Two groups of 16
+// columns a turn: a line of memory.
+template <class Format, int kWidth, int kTokens, int kRows>
+inline void multiply_rows(const RowsAt& rows, int64_t groups, const float* x, float* sums) {
+    __m256 sum[kTokens][kRows];
+    for (int t = 0; t < kTokens; ++t)
+        for (int r = 0; r < kRows; ++r) sum[t][r] = _mm256_load_ps(sums + t * 128 + 8 * r);
+    const uint16_t* at = rows.at;
+    constexpr int64_t kSecond = Format::to_second(kWidth);
+    for (int64_t group = 0; group < groups; group += 2) {
+        if (rows.ahead != 0) {
+            for (int r = 0; r < kRows; ++r) {
+                ask_level2(at + r * rows.row + rows.ahead);
+                ask_level1(at + r * rows.row + kRowsAhead);
+            }
+        }
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i, at += rows.step, x += 16 * kWidth) {
+            typename Format::Weights weights[kRows];
+            for (int r = 0; r < kRows; ++r) weights[r] = Format::widen(at + r * rows.row);
+#pragma GCC unroll 8
+            for (int t = 0; t < kTokens; ++t) {
+                const __m256 values = _mm256_loadu_ps(x + t * Format::kStep);
+                for (int r = 0; r < kRows; ++r)
+                    sum[t][r] = _mm256_fmadd_ps(Format::first(weights[r]), values, sum[t][r]);
+            }
+#pragma GCC unroll 8
+            for (int t = 0; t < kTokens; ++t) {
+                const __m256 values = _mm256_loadu_ps(x + kSecond + t * Format::kStep);
+                for (int r = 0; r < kRows; ++r)
+                    sum[t][r] = _mm256_fmadd_ps(Format::second(weights[r]), values, sum[t][r]);
+            }
+        }
+    }
+    for (int t = 0; t < kTokens; ++t)
+        for (int r = 0; r < kRows; ++r) _mm256_store_ps(sums + t * 128 + 8 * r, sum[t][r]);
+}
+
+// The 16 rows of a tile times a panel of kWidth tokens, kRows at once.
+template <class Format, int kWidth, int kRows>
+void multiply_panel(RowsAt rows, int64_t groups, const float* x, float* sums) {
+    for (int r = 0; r < kTileRows; r += kRows, rows.at += kRows * rows.row) {
+        multiply_rows<Format, kWidth, kWidth, kRows>(rows, groups, x, sums + 8 * r);
+    }
+}
+
+// Sixteen registers: sums of eight or twelve, and what they are multiplied from.
+template <class Format>
+void multiply_tile(const RowsAt& rows, int64_t groups, const float* x, int64_t width, float* sums) {
+    switch (width) {
+        case 1: return multiply_panel<Format, 1, 4>(rows, groups, x, sums);
+        case 2: return multiply_panel<Format, 2, 4>(rows, groups, x, sums);
+        case 3: return multiply_panel<Format, 3, 4>(rows, groups, x, sums);
+        case 4: return multiply_panel<Format, 4, 2>(rows, groups, x, sums);
+        case 5: return multiply_panel<Format, 5, 2>(rows, groups, x, sums);
+        case 6: return multiply_panel<Format, 6, 2>(rows, groups, x, sums);
+        case 7: return multiply_panel<Format, 7, 1>(rows, groups, x, sums);
+        default: return multiply_panel<Format, 8, 1>(rows, groups, x, sums);
+    }
+}
+
+constexpr int64_t kBf16Lanes = 8;
+constexpr int64_t kF16Lanes = 8;
+
+void f16_sum(const float* sums, float* out) {
+    for (int r = 0; r < 16; ++r) {
+        const float* s = sums + 8 * r;
+        out[r] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+    }
+}
+
+void bf16_sum(const float* sums, float* out) { f16_sum(sums, out); }
+
+// Over scratch.
+void bf16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
+    multiply_tile<Bf16Rows>({scratch, 16, 256, 0}, count / 2, x, width, sums);
+}
+
+void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
+    multiply_tile<F16Rows>({scratch, 16, 256, 0}, count / 2, x, width, sums);
+}
+
+// A dense row tile straight from memory, in pieces of columns whose activations stay in the level-1 cache.
+template <class Format>
+void multiply_dense(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
+    alignas(64) float sums[kRoom * 128];
+    const uint16_t* top = matrix.patterns + row_tile * kTileRows * matrix.columns;
+    for (int64_t base = 0; base < a.num_tokens; base += kRoom) {
+        const int64_t num_tokens = least(kRoom, a.num_tokens - base);
+        std::memset(sums, 0, static_cast<size_t>(num_tokens * 128) * sizeof(float));
+        const int64_t piece = kPieceValues / least(kWidest, num_tokens) / kBlock * kBlock;
+        for (int64_t column = 0; column < matrix.columns; column += piece) {
+            const int64_t count = least(piece, matrix.columns - column);
+            const bool is_last = column + count == matrix.columns;
+            RowsAt rows{top + column, matrix.columns, 16, is_last ? kTileRows * matrix.columns - column : piece};
+            for (int64_t token = 0; token < num_tokens; token += kWidest, rows.ahead = 0) {
+                const int64_t width = least(kWidest, num_tokens - token);
+                const float* x = Format::panel(a, base + token) + column * width;
+                multiply_tile<Format>(rows, count / 16, x, width, sums + token * 128);
+            }
+        }
+        for (int64_t t = 0; t < num_tokens; ++t) f16_sum(sums + t * 128, out + (base + t) * stride + row_tile * kTileRows);
+    }
+}
+
+// Whether this row tile was multiplied here: a dense one that has whole rows and whole blocks of columns.
+bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
+    const bool is_whole = (row_tile + 1) * kTileRows <= matrix.rows && matrix.columns % kBlock == 0;
+    if (matrix.kind != MatrixKind::kDense || !is_whole) return false;
+    if (matrix.format == FloatFormat::kBf16) {
+        multiply_dense<Bf16Rows>(matrix, row_tile, a, out, stride);
+    } else {
+        multiply_dense<F16Rows>(matrix, row_tile, a, out, stride);
+    }
+    return true;
+}
