@@ -12,6 +12,7 @@ namespace {
 constexpr int32_t kOffsetBase = 0;
 
 #include "ahead.inl"
+#include "unrolled.inl"
 #include "generic.inl"
 #include "avx2_rows.inl"
 #include "avx2_bsfp.inl"

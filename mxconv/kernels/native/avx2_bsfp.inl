@@ -54,8 +54,8 @@ struct Rebuilder {
         __m256i high_byte = _mm256_add_epi8(_mm256_shuffle_epi8(high_table, start), no_carry);
         for (int64_t plane = 0; plane < num_planes; ++plane) {
             const uint8_t* bits = planes + (tile * num_planes + plane) * 16;
-            const __m256i rows = _mm256_broadcastsi128_si256(_mm_set_epi64x(
-                0x0101010101010101 * (2 * kPair + 1), 0x0101010101010101 * (2 * kPair)));
+            const __m256i rows = _mm256_broadcastsi128_si256(
+                _mm_set_epi64x(0x0101010101010101 * (2 * kPair + 1), 0x0101010101010101 * (2 * kPair)));
             const __m256i column = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
             const __m256i spread = _mm256_shuffle_epi8(load_halves(bits, bits + num_planes * 16), rows);
             const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, column), column);

@@ -73,38 +73,39 @@ struct LevelTables {
 
 // Integer dot products of one block: kHalves times 8 rows (32 bytes of each tile a half) x kTokens.
 template <class Kind, int kTokens, int kHalves>
-inline void block_dots(const LevelTables<Kind>& levels, const uint8_t* codes, const int8_t* x, const int32_t* offsets,
-                       int64_t width, __m256i dots[kHalves][kTokens]) {
+[[gnu::always_inline]] inline void block_dots(const LevelTables<Kind>& levels, const uint8_t* codes, const int8_t* x,
+                                              const int32_t* offsets, int64_t width, __m256i dots[kHalves][kTokens]) {
+    constexpr int kTables = Kind::kTables;
     const __m256i nibble = _mm256_set1_epi8(0x0F);
-    __m256i sums[kHalves][kTokens][Kind::kTables];
-    for (int t = 0; t < kTokens; ++t)
-        for (int half = 0; half < kHalves; ++half)
-            for (int table = 0; table < Kind::kTables; ++table)
-                sums[half][t][table] = Kind::start(offsets[t], table);
-#pragma GCC unroll 4
-    for (int tile = 0; tile < 4; ++tile) {
-        __m256i packed[kHalves];
-        for (int half = 0; half < kHalves; ++half) packed[half] = load(codes + 64 * tile + 32 * half);
-#pragma GCC unroll 2
-        for (int part = 0; part < 2; ++part, x += 4 * width) {
-            __m256i weights[kHalves][Kind::kTables];
-            for (int half = 0; half < kHalves; ++half) {
-                const __m256i shifted = part == 0 ? packed[half] : _mm256_srli_epi16(packed[half], 4);
-                const __m256i nibbles = _mm256_and_si256(shifted, nibble);
-                for (int table = 0; table < Kind::kTables; ++table)
-                    weights[half][table] = _mm256_shuffle_epi8(levels.tables[table], nibbles);
-            }
-#pragma GCC unroll 8
-            for (int t = 0; t < kTokens; ++t) {
-                const __m256i values = four_bytes(x + 4 * t);
-                for (int half = 0; half < kHalves; ++half)
-                    for (int table = 0; table < Kind::kTables; ++table)
-                        sums[half][t][table] = Kind::add(sums[half][t][table], weights[half][table], values);
-            }
-        }
-    }
-    for (int half = 0; half < kHalves; ++half)
-        for (int t = 0; t < kTokens; ++t) dots[half][t] = Kind::total(sums[half][t]);
+    __m256i sums[kTokens][kHalves][kTables];
+    each<kTokens>([&](auto t) kInlined {
+        each<kHalves>([&](auto half) kInlined {
+            each<kTables>([&](auto table) kInlined { sums[t][half][table] = Kind::start(offsets[t], table); });
+        });
+    });
+    each<8>([&](auto four) kInlined {  // columns
+        __m256i weights[kHalves][kTables];
+        each<kHalves>([&](auto half) kInlined {
+            const __m256i packed = load(codes + 64 * (four / 2) + 32 * half);
+            const __m256i nibbles = _mm256_and_si256(four % 2 ? _mm256_srli_epi16(packed, 4) : packed, nibble);
+            each<kTables>([&](auto table)
+                              kInlined { weights[half][table] = _mm256_shuffle_epi8(levels.tables[table], nibbles); });
+        });
+        each<kTokens>([&](auto t) kInlined {
+            __m256i values = four_bytes(x + 4 * t);
+            hold(values);
+            each<kHalves>([&](auto half) kInlined {
+                each<kTables>([&](auto table) kInlined {
+                    sums[t][half][table] = Kind::add(sums[t][half][table], weights[half][table], values);
+                    hold(sums[t][half][table]);
+                });
+            });
+        });
+        x += 4 * width;
+    });
+    each<kHalves>([&](auto half) kInlined {
+        each<kTokens>([&](auto t) kInlined { dots[half][t] = Kind::total(sums[t][half]); });
+    });
 }
 
 // The scales of 8 rows in one block, or group of four.
@@ -149,13 +150,13 @@ void int8_rows(const Matrix& matrix, int64_t row_tile, int first_half, const Act
             ask_codes(codes, 4);
             __m256i dots[kHalves][kTokens];
             block_dots<Kind, kTokens, kHalves>(levels, codes, x, offsets + block * width, width, dots);
-            for (int t = 0; t < kTokens; ++t) {
+            each<kTokens>([&](auto t) kInlined {
                 const __m256 x_scale = _mm256_set1_ps(x_scales[block * width + t]);
-                for (int half = 0; half < kHalves; ++half) {
+                each<kHalves>([&](auto half) kInlined {
                     sums[half][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[half][t]),
                                                     _mm256_mul_ps(scales[half], x_scale), sums[half][t]);
-                }
-            }
+                });
+            });
         }
     }
     for (int half = 0; half < kHalves; ++half)

@@ -18,36 +18,28 @@ using Bf16Element = float;
 
 inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.split + token * a.padded; }
 
+// The value is in a register here, and what is added to it next is added next: a compiler that collects products and adds
+// them up later has sixteen registers too few.
+inline void hold(__m256& value) { asm("" : "+x"(value)); }
+inline void hold(__m256i& value) { asm("" : "+x"(value)); }
+
 // BF16 times BF16, as floats: eight lanes add pair after pair of columns, the odd one first.
 struct Bf16Rows {
-    struct Weights {
-        __m256 odd, even;
-    };
     static constexpr int64_t kStep = kSplit;  // from a token's activations to the next one's
     static const float* panel(const Activations& a, int64_t token) { return bf16_panel(a, token); }
-    static Weights widen(const uint16_t* at) {
-        const __m256i patterns = load(at);
-        const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xFFFF0000));
-        return {_mm256_castsi256_ps(_mm256_and_si256(patterns, odd)),
-                _mm256_castsi256_ps(_mm256_slli_epi32(patterns, 16))};
+    static __m256 first(const uint16_t* at) {
+        return _mm256_castsi256_ps(_mm256_and_si256(load(at), _mm256_set1_epi32(static_cast<int>(0xFFFF0000))));
     }
-    static __m256 first(const Weights& weights) { return weights.odd; }
-    static __m256 second(const Weights& weights) { return weights.even; }
+    static __m256 second(const uint16_t* at) { return _mm256_castsi256_ps(_mm256_slli_epi32(load(at), 16)); }
     static constexpr int64_t to_second(int64_t) { return kSplit / 2; }  // from a token's first eight to its others
 };
 
 // F16 times float: eight lanes add tile after tile of eight columns.
 struct F16Rows {
-    struct Weights {
-        __m256 tiles[2];
-    };
     static constexpr int64_t kStep = kTileColumns;
     static const float* panel(const Activations& a, int64_t token) { return a.values + token * a.padded; }
-    static Weights widen(const uint16_t* at) {
-        return {{_mm256_cvtph_ps(load_half(at)), _mm256_cvtph_ps(load_half(at + kTileColumns))}};
-    }
-    static __m256 first(const Weights& weights) { return weights.tiles[0]; }
-    static __m256 second(const Weights& weights) { return weights.tiles[1]; }
+    static __m256 first(const uint16_t* at) { return _mm256_cvtph_ps(load_half(at)); }
+    static __m256 second(const uint16_t* at) { return _mm256_cvtph_ps(load_half(at + kTileColumns)); }
     static constexpr int64_t to_second(int64_t width) { return kTileColumns * width; }
 };
 
@@ -61,49 +53,53 @@ struct RowsAt {
     int64_t ahead;  // elements from a piece of a row to what is needed in its place next; 0 asks for nothing
 };
 
-// kRows rows times kTokens tokens of a panel of kWidth, added to sums of (tokens, 16 rows, 8 lanes). Two groups of 16
-// columns a turn: a line of memory.
-template <class Format, int kWidth, int kTokens, int kRows>
+// kRows rows times a panel of kWidth tokens, added to sums of (tokens, 16 rows, 8 lanes). Two groups of 16 columns a turn: a
+// line of memory.
+template <class Format, int kWidth, int kRows>
 inline void multiply_rows(const RowsAt& rows, int64_t groups, const float* x, float* sums) {
-    __m256 sum[kTokens][kRows];
-    for (int t = 0; t < kTokens; ++t)
-        for (int r = 0; r < kRows; ++r) sum[t][r] = _mm256_load_ps(sums + t * 128 + 8 * r);
+    __m256 sum[kWidth][kRows];
+    each<kWidth>([&](auto t) kInlined {
+        each<kRows>([&](auto r) kInlined { sum[t][r] = _mm256_load_ps(sums + t * 128 + 8 * r); });
+    });
     const uint16_t* at = rows.at;
-    constexpr int64_t kSecond = Format::to_second(kWidth);
     for (int64_t group = 0; group < groups; group += 2) {
         if (rows.ahead != 0) {
-            for (int r = 0; r < kRows; ++r) {
+            each<kRows>([&](auto r) kInlined {
                 ask_level2(at + r * rows.row + rows.ahead);
                 ask_level1(at + r * rows.row + kRowsAhead);
-            }
+            });
         }
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; ++i, at += rows.step, x += 16 * kWidth) {
-            typename Format::Weights weights[kRows];
-            for (int r = 0; r < kRows; ++r) weights[r] = Format::widen(at + r * rows.row);
-#pragma GCC unroll 8
-            for (int t = 0; t < kTokens; ++t) {
-                const __m256 values = _mm256_loadu_ps(x + t * Format::kStep);
-                for (int r = 0; r < kRows; ++r)
-                    sum[t][r] = _mm256_fmadd_ps(Format::first(weights[r]), values, sum[t][r]);
+        each<4>([&](auto eight) kInlined {  // columns: first and second of both groups
+            constexpr bool kSecond = eight % 2;
+            __m256 weights[kRows];
+            each<kRows>([&](auto r) kInlined {
+                const uint16_t* from = at + r * rows.row;
+                weights[r] = kSecond ? Format::second(from) : Format::first(from);
+            });
+            each<kWidth>([&](auto t) kInlined {
+                __m256 values = _mm256_loadu_ps(x + (kSecond ? Format::to_second(kWidth) : 0) + t * Format::kStep);
+                if (kRows > 1) hold(values);
+                each<kRows>([&](auto r) kInlined {
+                    sum[t][r] = _mm256_fmadd_ps(weights[r], values, sum[t][r]);
+                    hold(sum[t][r]);
+                });
+            });
+            if (kSecond) {
+                at += rows.step;
+                x += 16 * kWidth;
             }
-#pragma GCC unroll 8
-            for (int t = 0; t < kTokens; ++t) {
-                const __m256 values = _mm256_loadu_ps(x + kSecond + t * Format::kStep);
-                for (int r = 0; r < kRows; ++r)
-                    sum[t][r] = _mm256_fmadd_ps(Format::second(weights[r]), values, sum[t][r]);
-            }
-        }
+        });
     }
-    for (int t = 0; t < kTokens; ++t)
-        for (int r = 0; r < kRows; ++r) _mm256_store_ps(sums + t * 128 + 8 * r, sum[t][r]);
+    each<kWidth>([&](auto t) kInlined {
+        each<kRows>([&](auto r) kInlined { _mm256_store_ps(sums + t * 128 + 8 * r, sum[t][r]); });
+    });
 }
 
 // The 16 rows of a tile times a panel of kWidth tokens, kRows at once.
 template <class Format, int kWidth, int kRows>
 void multiply_panel(RowsAt rows, int64_t groups, const float* x, float* sums) {
     for (int r = 0; r < kTileRows; r += kRows, rows.at += kRows * rows.row) {
-        multiply_rows<Format, kWidth, kWidth, kRows>(rows, groups, x, sums + 8 * r);
+        multiply_rows<Format, kWidth, kRows>(rows, groups, x, sums + 8 * r);
     }
 }
 
@@ -162,7 +158,8 @@ void multiply_dense(const Matrix& matrix, int64_t row_tile, const Activations& a
                 multiply_tile<Format>(rows, count / 16, x, width, sums + token * 128);
             }
         }
-        for (int64_t t = 0; t < num_tokens; ++t) f16_sum(sums + t * 128, out + (base + t) * stride + row_tile * kTileRows);
+        for (int64_t t = 0; t < num_tokens; ++t)
+            f16_sum(sums + t * 128, out + (base + t) * stride + row_tile * kTileRows);
     }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "lines.hpp"
 #include "team.hpp"
 
 namespace mxconv {
@@ -31,12 +32,12 @@ class ActivationBuffer {
     Activations& reserve(int64_t num_tokens, int64_t columns, int forms);
 
   private:
-    std::vector<float> values_, scales_;
-    std::vector<uint16_t> bf16_;
-    std::vector<float> split_;
-    std::vector<int8_t> codes_;
-    std::vector<int32_t> offsets_;
-    std::vector<uint8_t> finite_;
+    Lines<float> values_, scales_;
+    Lines<uint16_t> bf16_;
+    Lines<float> split_;
+    Lines<int8_t> codes_;
+    Lines<int32_t> offsets_;
+    Lines<uint8_t> finite_;
     Activations activations_{};
 };
 
