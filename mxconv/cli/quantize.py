@@ -1,6 +1,5 @@
 """`mxconv quantize`: a checkpoint becomes a package."""
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,6 +51,7 @@ def quantize(
     from mxconv.conversion.staging import check_target
     from mxconv.convert import convert
     from mxconv.errors import MxconvError
+    from mxconv.system.processor import usable_processors
 
     if residual_bits != "auto" and not residual_bits.isdecimal():
         raise typer.BadParameter(f"--residual-bits: {residual_bits!r}; auto or a number from 8 to 12 is required.")
@@ -69,7 +69,7 @@ def quantize(
             target=target,  # type: ignore[arg-type]
             drafts=tuple(draft or ()),
             max_shard_bytes=max_shard_bytes,
-            num_threads=os.cpu_count() or 1 if threads is None else threads,
+            num_threads=usable_processors() if threads is None else threads,
             force=force,
         )
     except MxconvError as error:
@@ -93,7 +93,7 @@ def quantize(
 
 
 def _result(manifest: "Manifest", output: Path, num_bytes_source: int, seconds: float) -> dict[str, Any]:
-    import resource
+    from mxconv.system.memory import peak_rss_bytes
 
     return {
         "package": str(output),
@@ -106,7 +106,7 @@ def _result(manifest: "Manifest", output: Path, num_bytes_source: int, seconds: 
         "lossless": manifest.lossless,
         "seconds": seconds,
         "input_gigabytes_per_second": num_bytes_source / seconds / 1e9,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": peak_rss_bytes(),
         "levels": [level.model_dump() for level in manifest.levels],
     }
 
