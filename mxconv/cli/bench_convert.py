@@ -64,6 +64,8 @@ def convert(
 def _print(machine: "Machine", results: "list[ConversionResult]", json_output: bool) -> None:
     from rich.table import Table
 
+    from mxconv.system.pages import can_forget
+
     out = console(json_output)
     print_machine(out, machine)
     table = Table(
@@ -89,6 +91,8 @@ def _print(machine: "Machine", results: "list[ConversionResult]", json_output: b
             f"{r.warm_ratio_to_copy:.2f}",
         )
     out.print(table)
+    if not can_forget():
+        out.print("this system drops no files from its cache: the cold figures are warm ones, too")
     for r in results:
         out.print(f"{r.codec} encoder alone: {r.encoder_gigabytes_per_second:.2f} GB/s a thread", highlight=False)
     first = results[0]

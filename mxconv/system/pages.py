@@ -30,9 +30,12 @@ def will_read(file: IO[bytes], begin: int, num_bytes: int) -> None:
         os.posix_fadvise(file.fileno(), begin, num_bytes, os.POSIX_FADV_WILLNEED)
 
 
-def forget(file: IO[bytes]) -> bool:
-    """Drop an open file from the page cache; False where the system offers no way."""
+def can_forget() -> bool:
+    """Whether `forget` does anything here: macOS and Windows let no program drop files from their caches."""
+    return sys.platform == "linux" and hasattr(os, "posix_fadvise")
+
+
+def forget(file: IO[bytes]) -> None:
+    """Drop an open file from the page cache, where that can be done."""
     if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        return True
-    return False
