@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mxconv.cli.bench_options import JSON, THREADS, print_machine
+from mxconv.cli.completion import one_of
 from mxconv.cli.output import console, format_bytes, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 def convert(
     source: Annotated[str | None, typer.Argument(help="A local checkpoint; random weights without one.")] = None,
-    codec: Annotated[list[str] | None, typer.Option(help="mxfp4 or bsfp; repeatable; both by default.")] = None,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option(help="mxfp4 or bsfp; repeatable; both by default.", autocompletion=one_of("mxfp4", "bsfp")),
+    ] = None,
     num_bytes: Annotated[int, typer.Option(min=1 << 16, help="Size of the random checkpoint.")] = 1_000_000_000,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each figure.")] = 3,
     workspace: Annotated[
