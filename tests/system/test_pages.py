@@ -16,7 +16,7 @@ from mxconv.verify import verify
 @pytest.fixture
 def no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((mmap, "MADV_WILLNEED"), (mmap, "MADV_DONTNEED"), (os, "posix_fadvise")):
-        monkeypatch.delattr(module, name)
+        monkeypatch.delattr(module, name, raising=False)
 
 
 def resident_pages(mapped: mmap.mmap) -> int:
@@ -31,7 +31,7 @@ def resident_pages(mapped: mmap.mmap) -> int:
 @pytest.fixture
 def mapped(tmp_path: Path) -> mmap.mmap:
     path = tmp_path / "file"
-    path.write_bytes(bytes(range(256)) * 16 * 64)  # 64 pages of 4096 bytes
+    path.write_bytes(bytes(range(256)) * (64 * mmap.PAGESIZE // 256))
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
