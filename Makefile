@@ -20,7 +20,9 @@ lint: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(filter mxconv/%,$(NATIVE))
-	$(BIN)/mypy
+	$(BIN)/mypy --platform linux --cache-dir .mypy_cache/linux
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 	$(BIN)/lint-imports
 
 schema: .venv/core.stamp

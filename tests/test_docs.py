@@ -1,4 +1,4 @@
-"""The lines of docs/drafts.md and docs/training.md run as they are printed."""
+"""The lines of docs/drafts.md and docs/training.md run as printed; CONTRIBUTING.md and SECURITY.md name what exists."""
 
 import re
 import shlex
@@ -53,6 +53,30 @@ def test_the_pages_commands_work(page: str, folder: Path) -> None:
 def test_the_pages_python_works(folder: Path) -> None:
     (code,) = blocks("drafts", "python")
     assert "rounds" not in run(folder, "-c", code).lower()
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_files_and_targets_that_a_page_names_exist(page: str) -> None:
+    named = re.findall(r"`([^`\n]+)`", (ROOT / page).read_text())
+    words = [word for text in named for word in text.split()]
+    paths = [
+        word for word in words if re.match(r"(\.ci|\.github|mxconv|tests|formats|docs|examples)/|[A-Z]+\.md$", word)
+    ]
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    assert paths and missing == []
+    targets = {text.split()[1] for text in named if text.startswith("make ")}
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(f"\n{target}:" in makefile for target in targets)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_options_that_a_page_names_exist(page: str) -> None:
+    known = "".join(run(ROOT, "-m", "mxconv.cli.main", command, "--help") for command in ("generate", "push", "pull"))
+    known += run(ROOT, "-m", "mxconv.cli.main", "--help") + run(
+        ROOT, "-m", "mxconv.cli.main", "bench", "kernels", "--help"
+    )
+    for option in re.findall(r"`[^`\n]*?(--[a-z-]+)", (ROOT / page).read_text()):
+        assert option in known, option
 
 
 def test_the_page_names_every_kind_of_draft() -> None:

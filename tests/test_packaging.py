@@ -77,6 +77,7 @@ def test_the_wheel_holds_the_python_package_and_no_sources_of_the_kernels(instal
         if path.suffix in (".py", ".pyi", ".j2", ".js", ".css", ".toml", ".typed")
     }
     assert {file for file in files if file.startswith("mxconv/")} == expected
+    assert "mxconv/py.typed" in files
     assert all(file.startswith(("mxconv/", "mxconv-")) for file in files)
 
 
@@ -88,6 +89,29 @@ def test_without_native_kernels_a_model_is_quantized_and_decoded(installed: Path
     decoded = run(installed, "mxconv.cli.main", *arguments, MXCONV_KERNEL="numpy")
     assert decoded.returncode == 0, decoded.stderr
     assert "1 of 1 texts identical" in decoded.stdout
+
+
+def test_a_users_program_is_checked_against_the_types(installed: Path, tmp_path: Path) -> None:
+    api = pytest.importorskip("mypy.api", reason="mypy comes with the extra `lint`")
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    shutil.copytree(installed / "mxconv", site / "mxconv")
+    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import mxconv\n"
+        "with mxconv.load('package') as model:\n"
+        "    reveal_type(model.generate('Once', max_new_tokens=8).text)\n"
+        "    model.generate(max_new_tokens='many')\n"
+    )
+    (tmp_path / "mypy.ini").write_text(f"[mypy]\nstrict = true\ncache_dir = {tmp_path / 'cache'}\n")
+    options = ["--python-executable", str(environment / "bin" / "python"), "--config-file", str(tmp_path / "mypy.ini")]
+    output, errors, exit_code = api.run([*options, str(program)])
+    assert (errors, exit_code) == ("", 1)
+    assert f'{program}:3: note: Revealed type is "str"' in output
+    assert f'{program}:4: error: Argument "max_new_tokens"' in output
+    assert "import-untyped" not in output
 
 
 def run(installed: Path, module: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,6 @@ and is timed without the start of that process. It flushes what it writes to the
 is timed too.
 """
 
-import os
 import shutil
 import tempfile
 import time
@@ -24,6 +23,9 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import Codec, QuantizeOptions
 from mxconv.convert import convert
 from mxconv.progress import Progress, silent
+from mxconv.system.disk import flush_file, settle
+from mxconv.system.memory import peak_rss_bytes
+from mxconv.system.pages import forget
 
 BLOCK = 1 << 22
 COLD, WARM = "cold", "warm"
@@ -151,7 +153,7 @@ def _sample(source: str, files: Sequence[Path], codec: Codec, num_threads: int, 
         shutil.copyfile(path, copies / path.name)
     copied = time.perf_counter()
     for path in files:
-        _flush(copies / path.name)
+        flush_file(copies / path.name)
     flushed = time.perf_counter()
     shutil.rmtree(copies)
     prepare(files)
@@ -169,42 +171,22 @@ def _convert(source: str, package: Path, codec: Codec, num_threads: int) -> Conv
     return Conversion(time.perf_counter() - begin, peak_rss_bytes())
 
 
-def peak_rss_bytes() -> int:
-    """The most memory that this process had resident. Linux's VmHWM, since ru_maxrss begins at the parent's."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def _num_bytes(files: Sequence[Path]) -> int:
     return sum(path.stat().st_size for path in files)
 
 
 def _forget(files: Sequence[Path]) -> None:
     """Drop files from the page cache, and let writes settle."""
-    os.sync()
+    settle()
     for path in files:
         with path.open("rb") as file:
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            forget(file)
 
 
 def _read(files: Sequence[Path]) -> None:
-    os.sync()
+    settle()
     for path in files:
         with path.open("rb", buffering=0) as file:
             buffer = np.empty(BLOCK, np.uint8)
             while file.readinto(buffer.data):
                 pass
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -1,12 +1,12 @@
 """Which machine measured: what every table of figures begins with."""
 
-import platform
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import mxconv
 from mxconv.kernels import _native
+from mxconv.system.processor import cpu_name
 
 DEFAULT_CACHE_BYTES = 64 << 20
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -24,28 +24,19 @@ class Machine:
 
 def this_machine(num_threads: int) -> Machine:
     version = _native.compiler()
-    return Machine(_cpu_name(), num_threads, f"GCC {version}" if version[:1].isdigit() else version, _commit())
+    return Machine(cpu_name(), num_threads, f"GCC {version}" if version[:1].isdigit() else version, _commit())
 
 
 def last_level_cache_bytes(caches: Path = CACHES) -> int:
     """The size of the largest cache that Linux lists; 64 MiB where it lists none."""
     found = []
     for path in caches.glob("index*/size"):
-        text = path.read_text().strip()
+        text = path.read_text(encoding="ascii").strip()
         unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
         digits = text.rstrip("KMG")
         if digits.isdecimal():
             found.append(int(digits) * unit)
     return max(found, default=DEFAULT_CACHE_BYTES)
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _commit() -> str | None:

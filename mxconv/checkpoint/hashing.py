@@ -1,11 +1,11 @@
 """SHA-256 of files that do not fit into memory."""
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.system.pages import will_read
 
 CHUNK_BYTES = 1 << 18  # what is read stays in a core's own cache until it is hashed
 PIECE_BYTES = 1 << 25
@@ -44,8 +44,7 @@ class FileHash:
         window = memoryview(chunk)
         end = self.num_bytes + PIECE_BYTES
         with open_file(self.path) as file:
-            if hasattr(os, "posix_fadvise"):  # the disk fetches the next piece meanwhile; not on macOS
-                os.posix_fadvise(file.fileno(), self.num_bytes, 2 * PIECE_BYTES, os.POSIX_FADV_WILLNEED)
+            will_read(file, self.num_bytes, 2 * PIECE_BYTES)
             file.seek(self.num_bytes)
             while self.num_bytes < end:
                 num_read = file.readinto(chunk)  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ environment variables.
 """
 
 import glob
+import ntpath
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -70,10 +71,10 @@ def check_names(repo_id: str, names: Iterable[str]) -> None:
     """Refuse a listing with names that would lead out of a folder.
 
     Raises:
-        CheckpointError: one is absolute, or has `..` or a backslash in it.
+        CheckpointError: one is absolute, or has a drive, `..` or a backslash in it.
     """
     for name in names:
-        if name.startswith("/") or "\\" in name or ".." in name.split("/"):
+        if name.startswith("/") or ntpath.splitdrive(name)[0] or "\\" in name or ".." in name.split("/"):
             raise CheckpointError(
                 f"{repo_id}: lists a file named {name!r}; a path inside the repository is required. "
                 "Do not use this repository unless you know who made it."

@@ -13,6 +13,7 @@ from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.checkpoint.header import TensorEntry, read_header
 from mxconv.checkpoint.regular_file import open_file
 from mxconv.errors import CheckpointError
+from mxconv.system.pages import release, will_need
 
 
 class MappedFile:
@@ -77,18 +78,13 @@ class MappedFile:
 
     def fetch(self, begin: int, end: int) -> None:
         """Have the disk bring these bytes into the page cache, and do not wait for it."""
-        end = min(end, len(self._map))
-        begin -= begin % mmap.PAGESIZE
-        if begin < end and hasattr(mmap, "MADV_WILLNEED"):
-            self._map.madvise(mmap.MADV_WILLNEED, begin, end - begin)
+        will_need(self._map, begin, end)
 
     def release(self, rows: NDArray[np.generic]) -> None:
         """Take the pages under a view of this file out of resident memory; reading them again is safe."""
-        if self._bytes is None or rows.nbytes == 0 or not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        begin = rows.ctypes.data - self._bytes.ctypes.data
-        page_begin = begin - begin % mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, page_begin, begin + rows.nbytes - page_begin)
+        if self._bytes is not None and rows.nbytes:
+            begin = rows.ctypes.data - self._bytes.ctypes.data
+            release(self._map, begin, begin + rows.nbytes)
 
     def close(self) -> None:
         """Unmap, or leave that to the last view that is still in use."""

@@ -19,7 +19,7 @@ class PageRange:
         Anonymous memory would read back as zeros, hence the check against what /proc says.
         """
         first = address - address % mmap.PAGESIZE
-        if self.begin <= first and address + num_bytes <= self.end:
+        if self.begin <= first and address + num_bytes <= self.end and hasattr(mmap, "MADV_DONTNEED"):
             libc = ctypes.CDLL(None)
             libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(address + num_bytes - first), mmap.MADV_DONTNEED)
 
@@ -31,7 +31,7 @@ def mapped_ranges(path: Path) -> list[PageRange]:
         return []
     target = str(path.resolve())
     ranges = []
-    for line in maps.read_text(errors="surrogateescape").splitlines():
+    for line in maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         fields = line.split(maxsplit=5)  # begin-end, permissions, offset, device, inode, path
         if len(fields) == 6 and fields[5] == target:
             begin, end = fields[0].split("-")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mxconv.cli.bench_options import JSON, THREADS, print_machine
+from mxconv.cli.completion import one_of
 from mxconv.cli.output import console, format_bytes, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 def convert(
     source: Annotated[str | None, typer.Argument(help="A local checkpoint; random weights without one.")] = None,
-    codec: Annotated[list[str] | None, typer.Option(help="mxfp4 or bsfp; repeatable; both by default.")] = None,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option(help="mxfp4 or bsfp; repeatable; both by default.", autocompletion=one_of("mxfp4", "bsfp")),
+    ] = None,
     num_bytes: Annotated[int, typer.Option(min=1 << 16, help="Size of the random checkpoint.")] = 1_000_000_000,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each figure.")] = 3,
     workspace: Annotated[
@@ -64,6 +68,8 @@ def convert(
 def _print(machine: "Machine", results: "list[ConversionResult]", json_output: bool) -> None:
     from rich.table import Table
 
+    from mxconv.system.pages import can_forget
+
     out = console(json_output)
     print_machine(out, machine)
     table = Table(
@@ -89,6 +95,8 @@ def _print(machine: "Machine", results: "list[ConversionResult]", json_output: b
             f"{r.warm_ratio_to_copy:.2f}",
         )
     out.print(table)
+    if not can_forget():
+        out.print("this system drops no files from its cache: the cold figures are warm ones, too")
     for r in results:
         out.print(f"{r.codec} encoder alone: {r.encoder_gigabytes_per_second:.2f} GB/s a thread", highlight=False)
     first = results[0]

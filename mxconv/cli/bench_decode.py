@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.bench_options import JSON, THREADS, widths_of
+from mxconv.cli.completion import kernels
 from mxconv.cli.generate_options import DRAFT, LEVELS, TREE, level_names, tree_size
 from mxconv.cli.output import print_json, progress_bars
 
@@ -40,7 +41,9 @@ def decode(
     ] = None,
     num_tokens: Annotated[str, typer.Option(help="Tokens a forward pass, joined by commas; each 1 to 64.")] = "1,4,8",
     samples: Annotated[int, typer.Option(min=20, help="Samples of each forward pass.")] = 20,
-    kernel: Annotated[str | None, typer.Option(help="Native implementation; MXCONV_KERNEL sets a default.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Native implementation; MXCONV_KERNEL sets a default.", autocompletion=kernels)
+    ] = None,
     threads: THREADS = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite pictures that exist.")] = False,
     json_output: JSON = False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mxconv.cli.bench_options import JSON, THREADS, print_machine, widths_of
+from mxconv.cli.completion import native_kernels, one_of
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -17,10 +18,16 @@ if TYPE_CHECKING:
 def kernels(
     only: Annotated[
         list[str] | None,
-        typer.Option(help="bf16, fp16, bsfp-full, bsfp-draft, mxfp4-int8 or mxfp4-fp32; repeatable; all by default."),
+        typer.Option(
+            help="bf16, fp16, bsfp-full, bsfp-draft, mxfp4-int8 or mxfp4-fp32; repeatable; all by default.",
+            autocompletion=one_of("bf16", "fp16", "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-fp32"),
+        ),
     ] = None,
     kernel: Annotated[
-        list[str] | None, typer.Option(help="Implementation, or all; repeatable; this processor's best by default.")
+        list[str] | None,
+        typer.Option(
+            help="Implementation, or all; repeatable; this processor's best by default.", autocompletion=native_kernels
+        ),
     ] = None,
     num_tokens: Annotated[str, typer.Option(help="Tokens a product, joined by commas; each 1 to 64.")] = "1,2,4,8,16",
     out_features: Annotated[int, typer.Option(min=1, max=1 << 20, help="Rows of the matrix.")] = 8192,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxconv.cli import completion
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def cost(
     trace: Annotated[
         list[Path] | None, typer.Option(help="What `generate --trace` wrote; repeatable, one file a strategy.")
     ] = None,
-    hardware: Annotated[str, typer.Option(help="A name, or a .toml file; `list` shows the names.")] = "this-machine",
+    hardware: Annotated[
+        str, typer.Option(help="A name, or a .toml file; `list` shows the names.", autocompletion=completion.hardware)
+    ] = "this-machine",
     model: Annotated[Model, typer.Option(help="Which model answers.")] = Model.all,
     acceptance: Annotated[
         str | None,

@@ -198,7 +198,7 @@ def _write_trace(path: Path, lines: list[dict[str, Any]]) -> None:
     from mxconv.errors import ModelError
 
     try:
-        with path.open("x") as file:
+        with path.open("x", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
     except OSError as error:
         raise ModelError(f"{path}: cannot be written ({error.strerror}). Check the path.") from error

@@ -4,11 +4,16 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
+from mxconv.cli.completion import drafts, kernels, one_of
+
 MOST_NODES = 63  # of a tree: with the context's last token, the rows of a pass
 
 DRAFT = Annotated[
     list[str] | None,
-    typer.Option(help="A further draft below the others, as for quantize: prompt-lookup, ngram:TABLE. Repeatable."),
+    typer.Option(
+        help="A further draft below the others, as for quantize: prompt-lookup, ngram:TABLE. Repeatable.",
+        autocompletion=drafts,
+    ),
 ]
 LEVELS = Annotated[
     str | None,
@@ -18,7 +23,10 @@ LEVELS = Annotated[
 ]
 NUM_DRAFT_TOKENS = Annotated[
     str | None,
-    typer.Option(help="Draft tokens a round: one number, or one a draft level: 8,4; auto: what pays, measured."),
+    typer.Option(
+        help="Draft tokens a round: one number, or one a draft level: 8,4; auto: what pays, measured.",
+        autocompletion=one_of("auto"),
+    ),
 ]
 CONFIDENCE = Annotated[
     str | None,
@@ -28,10 +36,16 @@ CONFIDENCE = Annotated[
 ]
 TREE = Annotated[
     str,
-    typer.Option(help="Trees of drafts: auto (what pays; chains where lengths are given), chain, or the most nodes."),
+    typer.Option(
+        help="Trees of drafts: auto (what pays; chains where lengths are given), chain, or the most nodes.",
+        autocompletion=one_of("auto", "chain"),
+    ),
 ]
 KERNEL = Annotated[
-    str | None, typer.Option(help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.")
+    str | None,
+    typer.Option(
+        help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.", autocompletion=kernels
+    ),
 ]
 THREADS = Annotated[int | None, typer.Option(min=1, help="Threads of native kernels; all processors by default.")]
 TEMPERATURE = Annotated[float, typer.Option(min=0, help="Randomness; 0 always takes the likeliest token.")]

@@ -4,7 +4,7 @@ import io
 import os
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -20,6 +20,7 @@ from mxconv.cli.quantize import quantize
 from mxconv.cli.train import train
 from mxconv.cli.tune import tune
 from mxconv.cli.verify import verify
+from mxconv.cli.version import print_version
 from mxconv.errors import MxconvError
 
 
@@ -39,12 +40,21 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="Turn any 16-bit LLM checkpoint into its own draft, and prove that nothing was lost.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # drawing the help with rich takes longer than everything else before it
 )
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Version, kernel and processor.")
+    ] = False,
+) -> None:
+    """Turn any 16-bit LLM checkpoint into its own draft, and prove that nothing was lost."""
+
+
 for command in (quantize, inspect, verify, generate, export, cost, push, pull):
     app.command()(command)
 app.add_typer(bench, name="bench")

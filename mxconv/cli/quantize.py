@@ -1,12 +1,12 @@
 """`mxconv quantize`: a checkpoint becomes a package."""
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxconv.cli.completion import drafts, one_of
 from mxconv.cli.output import console, format_bytes, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -17,25 +17,54 @@ if TYPE_CHECKING:
 def quantize(
     source: Annotated[str, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, or Hub model id.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The package: a folder that does not exist yet.")],
-    codec: Annotated[str, typer.Option(help="mxfp4 or bsfp.")] = "mxfp4",
-    scale_rule: Annotated[str, typer.Option(help="MXFP4 block scales: ocp, even, ceil, ggml or mse.")] = "ocp",
-    lm_head: Annotated[str, typer.Option(help="Output head: quantize, or keep in 16 bits.")] = "quantize",
+    codec: Annotated[str, typer.Option(help="mxfp4 or bsfp.", autocompletion=one_of("mxfp4", "bsfp"))] = "mxfp4",
+    scale_rule: Annotated[
+        str,
+        typer.Option(
+            help="MXFP4 block scales: ocp, even, ceil, ggml or mse.",
+            autocompletion=one_of("ocp", "even", "ceil", "ggml", "mse"),
+        ),
+    ] = "ocp",
+    lm_head: Annotated[
+        str, typer.Option(help="Output head: quantize, or keep in 16 bits.", autocompletion=one_of("quantize", "keep"))
+    ] = "quantize",
     skip: Annotated[list[str] | None, typer.Option(help="Tensor name pattern to leave in 16 bits; repeatable.")] = None,
-    outliers: Annotated[str, typer.Option(help="BSFP: exact (lossless), or rescale (SPEQ Algorithm 1).")] = "exact",
-    segments: Annotated[str, typer.Option(help="BSFP segment table: fitted, or paper (SPEQ's).")] = "fitted",
-    residual_bits: Annotated[str, typer.Option(help="BSFP residual width: auto, or 8 to 12.")] = "auto",
-    on_nonfinite: Annotated[str, typer.Option(help="A tensor with NaN or infinity: error, or keep.")] = "error",
-    dtype: Annotated[str | None, typer.Option(help="Round F32 weights to bf16 or fp16.")] = None,
+    outliers: Annotated[
+        str,
+        typer.Option(
+            help="BSFP: exact (lossless), or rescale (SPEQ Algorithm 1).", autocompletion=one_of("exact", "rescale")
+        ),
+    ] = "exact",
+    segments: Annotated[
+        str,
+        typer.Option(help="BSFP segment table: fitted, or paper (SPEQ's).", autocompletion=one_of("fitted", "paper")),
+    ] = "fitted",
+    residual_bits: Annotated[
+        str,
+        typer.Option(
+            help="BSFP residual width: auto, or 8 to 12.", autocompletion=one_of("auto", "8", "9", "10", "11", "12")
+        ),
+    ] = "auto",
+    on_nonfinite: Annotated[
+        str, typer.Option(help="A tensor with NaN or infinity: error, or keep.", autocompletion=one_of("error", "keep"))
+    ] = "error",
+    dtype: Annotated[
+        str | None, typer.Option(help="Round F32 weights to bf16 or fp16.", autocompletion=one_of("bf16", "fp16"))
+    ] = None,
     target: Annotated[
         str | None,
-        typer.Option(help="MXFP4: include or reference the 16-bit weights; by default include local ones."),
+        typer.Option(
+            help="MXFP4: include or reference the 16-bit weights; by default include local ones.",
+            autocompletion=one_of("include", "reference"),
+        ),
     ] = None,
     draft: Annotated[
         list[str] | None,
         typer.Option(
             help="A further level, outermost first: checkpoint:PATH, package:PATH, layer-skip:LAYERS, "
             "swift, early-exit, streaming, speculator:PATH, spire:PATH, eagle3:PATH, prompt-lookup, ngram:TABLE, "
-            "token-recycling or stand, each [,num_draft_tokens=N,confidence=P]. Repeatable."
+            "token-recycling or stand, each [,num_draft_tokens=N,confidence=P]. Repeatable.",
+            autocompletion=drafts,
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
@@ -52,6 +81,7 @@ def quantize(
     from mxconv.conversion.staging import check_target
     from mxconv.convert import convert
     from mxconv.errors import MxconvError
+    from mxconv.system.processor import usable_processors
 
     if residual_bits != "auto" and not residual_bits.isdecimal():
         raise typer.BadParameter(f"--residual-bits: {residual_bits!r}; auto or a number from 8 to 12 is required.")
@@ -69,7 +99,7 @@ def quantize(
             target=target,  # type: ignore[arg-type]
             drafts=tuple(draft or ()),
             max_shard_bytes=max_shard_bytes,
-            num_threads=os.cpu_count() or 1 if threads is None else threads,
+            num_threads=usable_processors() if threads is None else threads,
             force=force,
         )
     except MxconvError as error:
@@ -93,7 +123,7 @@ def quantize(
 
 
 def _result(manifest: "Manifest", output: Path, num_bytes_source: int, seconds: float) -> dict[str, Any]:
-    import resource
+    from mxconv.system.memory import peak_rss_bytes
 
     return {
         "package": str(output),
@@ -106,7 +136,7 @@ def _result(manifest: "Manifest", output: Path, num_bytes_source: int, seconds: 
         "lossless": manifest.lossless,
         "seconds": seconds,
         "input_gigabytes_per_second": num_bytes_source / seconds / 1e9,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": peak_rss_bytes(),
         "levels": [level.model_dump() for level in manifest.levels],
     }
 

@@ -47,7 +47,11 @@ def generate(
 
     def write(path: Path) -> None:
         done = 0
-        with target_decoder(target) as decoder, progress_bars("texts") as progress, path.open("w") as file:
+        with (
+            target_decoder(target) as decoder,
+            progress_bars("texts") as progress,
+            path.open("w", encoding="utf-8") as file,
+        ):
             for rows in continuations(decoder, prompts, new_tokens, sampling, seed):
                 for row in rows.tolist():
                     line = {"num_prompt_tokens": prompt_tokens, "token_ids": row, "text": tokenizer.decode(row)}

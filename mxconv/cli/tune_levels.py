@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.bench_options import JSON, THREADS, print_machine
+from mxconv.cli.completion import kernels
 from mxconv.cli.generate_options import DRAFT, LEVELS, level_names
 from mxconv.cli.output import console, print_json, progress_bars
 
@@ -26,7 +27,9 @@ def levels(
     budget: Annotated[float, typer.Option(min=0, help="Seconds to measure; the last decode may end later.")] = 120,
     levels: LEVELS = None,
     draft: DRAFT = None,
-    kernel: Annotated[str | None, typer.Option(help="Native implementation; MXCONV_KERNEL sets a default.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Native implementation; MXCONV_KERNEL sets a default.", autocompletion=kernels)
+    ] = None,
     threads: THREADS = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure and print, but write nothing.")] = False,
     json_output: JSON = False,

@@ -8,10 +8,11 @@ While a conversion runs the journal is locked, and a second one into the same fo
 """
 
 import contextlib
-import fcntl
 import json
 from pathlib import Path
 from typing import Any
+
+from filelock import lock_descriptor
 
 from mxconv.errors import PackageError
 
@@ -71,14 +72,14 @@ class Journal:
 
     def _lock(self, folder: Path) -> None:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            is_ours = lock_descriptor(self._file.fileno(), blocking=False)
+        except OSError:
+            return  # a file system without locks
+        if not is_ours:
             raise PackageError(
                 f"{folder}: another process is converting into it; one at a time is required. "
                 "Wait until it ends, or choose another output."
-            ) from error
-        except OSError:
-            return  # a file system without locks
+            )
 
 
 def _parse(text: str) -> dict[str, Any] | None:

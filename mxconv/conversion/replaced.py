@@ -48,6 +48,8 @@ def step_aside(target: Path) -> None:
     """
     check_aside(target)
     delete_old(target)
+    if aside(target).is_dir():  # and empty; Windows renames onto nothing that is there
+        aside(target).rmdir()
     (target / MARKER).touch()
     target.rename(aside(target))
 
@@ -59,7 +61,7 @@ def check_aside(target: Path) -> None:
         PackageError: something that is not ours stands where the old package has to wait.
     """
     old = aside(target)
-    # an empty folder is what a kill at the very end of a deletion leaves; a rename replaces it
+    # an empty folder is what a kill at the very end of a deletion leaves
     is_empty = old.is_dir() and not old.is_symlink() and not any(old.iterdir())
     if os.path.lexists(old) and not is_empty and not _is_marked(old):
         raise PackageError(f"{old}: exists; the old package has to wait there while it is replaced. Move it away.")

@@ -9,6 +9,7 @@ from io import FileIO
 
 from mxconv.checkpoint.hashing import CHUNK_BYTES, PIECE_BYTES
 from mxconv.conversion.layout import Shard
+from mxconv.system.positional import read_at
 
 Reported = Callable[[str], AbstractContextManager[None]]
 
@@ -50,7 +51,7 @@ class ShardHash:
         with self._reported(self.shard.file_name):
             end = min(self._ready_end, self._position + PIECE_BYTES)
             while self._position < end:
-                chunk = os.pread(self._file.fileno(), min(CHUNK_BYTES, end - self._position), self._position)
+                chunk = read_at(self._file, min(CHUNK_BYTES, end - self._position), self._position)
                 if not chunk:
                     raise OSError("it was cut short")
                 self._digest.update(chunk)

@@ -33,8 +33,11 @@ from mxconv.conversion.replaced import check_aside, delete_old, recover, remove,
 from mxconv.conversion.shard_hash import ShardHash
 from mxconv.conversion.work import Workers
 from mxconv.errors import PackageError
+from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, reserve
+from mxconv.system.positional import read_at, write_at
 
 CHUNK_BYTES = 1 << 20
+NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES, errno.EINVAL)  # the last on Windows
 
 
 class Staging:
@@ -102,10 +105,7 @@ class Staging:
     def write(self, shard: Shard, offset: int, piece: NDArray[np.generic]) -> None:
         """Write bytes at an offset of a shard; threads may write side by side."""
         with self._reported(shard.file_name):
-            view = piece.reshape(-1).view(np.uint8).data
-            while view:
-                num_written = os.pwrite(self._files[shard.file_name].fileno(), view, offset)
-                view, offset = view[num_written:], offset + num_written
+            write_at(self._files[shard.file_name], piece.reshape(-1).view(np.uint8).data, offset)
 
     def note(self, encoded: EncodedTensor) -> None:
         """Note in the journal that a tensor is written and hashed."""
@@ -137,7 +137,7 @@ class Staging:
                     os.link(source.resolve(), path)
                     return
                 except OSError as error:
-                    if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES):
+                    if error.errno not in NO_LINK:
                         raise
             shutil.copyfile(source, path)
 
@@ -147,12 +147,14 @@ class Staging:
         with self._reported("the package"):
             for file in self._files.values():
                 os.fsync(file.fileno())
-            _fsync(self.path / FILE_NAME)
-            _fsync(self.path)
+            flush_file(self.path / FILE_NAME)
+            flush_folder(self.path)
             if self.target.exists() and force:
                 step_aside(self.target)
+            if not RENAMES_OPEN_FILES:  # whoever takes the lock in this moment gets the folder, and we an error
+                self.close()
             self.path.rename(self.target)
-            _fsync(self.target.parent)
+            flush_folder(self.target.parent)
             (self.target / JOURNAL).unlink(missing_ok=True)
             delete_old(self.target)
             self.close()
@@ -177,10 +179,8 @@ class Staging:
         path.touch()
         file = path.open("r+b", buffering=0)
         self._files[shard.file_name] = file
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, shard.num_bytes)
-        os.ftruncate(file.fileno(), shard.num_bytes)
-        os.pwrite(file.fileno(), shard.header, 0)
+        reserve(file, shard.num_bytes)
+        write_at(file, shard.header, 0)
 
     def _is_intact(self, encoded: EncodedTensor, layout: Layout) -> bool:
         """Whether the arrays of a finished tensor are the bytes that were written."""
@@ -280,17 +280,9 @@ def _parse_finished(line: dict[str, Any]) -> EncodedTensor | None:
 def _checksum(file: FileIO, offset: int, num_bytes: int) -> int:
     checksum = 0
     while num_bytes:
-        chunk = os.pread(file.fileno(), min(CHUNK_BYTES, num_bytes), offset)
+        chunk = read_at(file, min(CHUNK_BYTES, num_bytes), offset)
         if not chunk:
             break
         checksum = zlib.crc32(chunk, checksum)
         offset, num_bytes = offset + len(chunk), num_bytes - len(chunk)
     return checksum
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

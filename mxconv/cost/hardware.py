@@ -101,7 +101,7 @@ def open_hardware(name: str) -> Hardware:
         CheckpointError: a file that cannot be read.
         MxconvError: no such name, or a file that is no description.
     """
-    if name.endswith(".toml") or os.sep in name:
+    if name.endswith(".toml") or "/" in name or os.sep in name:
         return read_hardware(Path(name))
     own = user_folder() / f"{name}.toml"
     if own.is_file():

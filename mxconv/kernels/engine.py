@@ -12,6 +12,7 @@ import sys
 from functools import cache
 
 from mxconv.errors import ModelError
+from mxconv.system import processor
 
 try:
     from mxconv.kernels import _native
@@ -75,10 +76,8 @@ def choose_engine(kernel: str | None = None, num_threads: int | None = None) -> 
 
 
 def usable_processors() -> int:
-    """How many processors this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return min(len(os.sched_getaffinity(0)), MAX_THREADS)
-    return min(os.cpu_count() or 1, MAX_THREADS)
+    """How many processors this process may run on, up to 1024."""
+    return min(processor.usable_processors(), MAX_THREADS)
 
 
 @cache

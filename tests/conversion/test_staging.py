@@ -1,5 +1,6 @@
 """What happens beside the target: resuming, refusing, replacing. Real kills are in test_killed.py."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -193,6 +194,19 @@ def test_a_second_conversion_into_the_same_folder_is_refused(source: Path, tmp_p
     )
     journal.close()
     quantize(source, tmp_path / "p")
+
+
+def test_where_files_cannot_be_locked_conversions_go_on_without(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl", reason="a lock of Unix")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    quantize(source, tmp_path / "p")
+    assert verify(tmp_path / "p").lossless
 
 
 def test_nothing_is_overwritten_without_force(source: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import BLOCK_BYTES, unpack_blocks
 from mxconv.codecs.mxfp4 import BLOCK, dequantize_mxfp4
 from mxconv.errors import CheckpointError
+from mxconv.system.pages import release
 
 
 class GgufFile:
@@ -84,12 +85,11 @@ class GgufFile:
     def release_rows(self, name: str, start: int, stop: int) -> None:
         """Take the pages of rows [start, stop), of whole heads where they are in another order, out of memory."""
         entry = self._stored[name]
-        if self._bytes is None or entry.end == entry.begin or not hasattr(mmap, "MADV_DONTNEED"):
+        if self._bytes is None or entry.end == entry.begin:
             return
         row_bytes = (entry.end - entry.begin) // entry.shape[0] if entry.shape else entry.end - entry.begin
         begin = entry.begin + start * row_bytes
-        page_begin = begin - begin % mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, page_begin, entry.begin + stop * row_bytes - page_begin)
+        release(self._map, begin, entry.begin + stop * row_bytes)
 
     def release(self, rows: NDArray[np.generic]) -> None:
         """Nothing: `release_rows` does it, since rows need not be views of the file."""

@@ -1,21 +1,20 @@
 #include "dispatch.hpp"
 
+#include "cpuid.hpp"
+
 namespace mxconv {
 
 const std::vector<const Kernels*>& available() {
     static const std::vector<const Kernels*> found = [] {
         std::vector<const Kernels*> list;
 #if defined(__x86_64__)
-        __builtin_cpu_init();
-        const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                              __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
-                              __builtin_cpu_supports("bmi2");
-        const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                                __builtin_cpu_supports("avx512vnni");
-        if (has_avx512 && __builtin_cpu_supports("avx512bf16")) list.push_back(&kAvx512Bf16);
+        const CpuFeatures& has = cpu_features();
+        const bool has_avx2 = has.avx2 && has.fma && has.f16c && has.bmi && has.bmi2;
+        const bool has_avx512 =
+            has_avx2 && has.avx512f && has.avx512bw && has.avx512vl && has.avx512dq && has.avx512vnni;
+        if (has_avx512 && has.avx512bf16) list.push_back(&kAvx512Bf16);
         if (has_avx512) list.push_back(&kAvx512Vnni);
-        if (has_avx2 && __builtin_cpu_supports("avxvnni")) list.push_back(&kAvxVnni);
+        if (has_avx2 && has.avxvnni) list.push_back(&kAvxVnni);
         if (has_avx2) list.push_back(&kAvx2);
 #endif
         list.push_back(&kPortable);

@@ -2,24 +2,14 @@
 
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
+#include "cpuid.hpp"
 
 namespace mxconv {
 
 constexpr int64_t kBlockBytes = 64;
 constexpr int kLanes = 4;
 
-bool has_sha256() {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    unsigned a, b, c, d;
-    return __builtin_cpu_supports("avx") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 29 & 1);
-#else
-    return false;
-#endif
-}
+bool has_sha256() { return cpu_features().avx && cpu_features().sha; }
 
 void sha256_update(Sha256* const* streams, const uint8_t* const* bytes, const int64_t* num_bytes, int64_t count) {
     for (int64_t begin = 0; begin < count; begin += kLanes) {

@@ -1,0 +1,23 @@
+/* Of Windows on x86-64, as much of it as Python's headers ask for: Linux has no copy. For .ci/compilers alone. */
+#define MS_WINDOWS 1
+#define MS_WIN32 1
+#define MS_WIN64 1
+#define SIZEOF_SHORT 2
+#define SIZEOF_INT 4
+#define SIZEOF_LONG 4
+#define SIZEOF_LONG_LONG 8
+#define SIZEOF_FLOAT 4
+#define SIZEOF_DOUBLE 8
+#define SIZEOF_FPOS_T 8
+#define SIZEOF_OFF_T 4
+#define SIZEOF_PID_T 4
+#define SIZEOF_VOID_P 8
+#define SIZEOF_SIZE_T 8
+#define SIZEOF_WCHAR_T 2
+#define SIZEOF_TIME_T 8
+#define ALIGNOF_LONG 4
+#define ALIGNOF_SIZE_T 8
+#define HAVE_WCHAR_H 1
+#define HAVE_DECLSPEC_DLL 1
+#define NT_THREADS 1
+#define WITH_THREAD 1

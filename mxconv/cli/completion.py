@@ -1,0 +1,42 @@
+"""What a shell offers for options whose values are names; `mxconv --install-completion` teaches it to ask."""
+
+from collections.abc import Callable, Iterable
+
+Offer = Callable[[str], list[str]]
+
+
+def one_of(*names: str) -> Offer:
+    """Names that are known beforehand."""
+    return lambda incomplete: _beginning(names, incomplete)  # typer asks for this name of the argument
+
+
+def kernels(incomplete: str) -> list[str]:
+    """What `--kernel` takes on this processor."""
+    from mxconv.kernels.engine import kernel_names
+
+    return _beginning(kernel_names(), incomplete)
+
+
+def native_kernels(incomplete: str) -> list[str]:
+    """What `bench kernels --kernel` takes on this processor."""
+    from mxconv.kernels.engine import native_names
+
+    return _beginning((*native_names(), "all"), incomplete)
+
+
+def drafts(incomplete: str) -> list[str]:
+    """Kinds of drafts, up to the colon where a path or another subject follows."""
+    from mxconv.checkpoint.draft_spec import OF_KIND
+
+    return _beginning((kind + (":" if subject else "") for kind, (subject, _) in OF_KIND.items()), incomplete)
+
+
+def hardware(incomplete: str) -> list[str]:
+    """Descriptions that `cost --hardware` finds by name."""
+    from mxconv.cost.hardware import hardware_names
+
+    return _beginning((*hardware_names(), "list"), incomplete)
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

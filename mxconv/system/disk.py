@@ -1,0 +1,62 @@
+"""Space on a disk, and what must be on it before something else is."""
+
+import errno
+import os
+import shutil
+import sys
+from io import FileIO
+from pathlib import Path
+
+RENAMES_OPEN_FILES = sys.platform != "win32"  # Windows renames no folder in which a file is open
+
+
+def reserve(file: FileIO, num_bytes: int) -> None:
+    """Give a file open for writing this length, and room on the disk; new bytes are zeros.
+
+    Raises:
+        OSError: ENOSPC where there is no room, or another reason of the system.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+    else:  # macOS makes a file with a hole, which a disk that is full takes
+        there = _allocated_bytes(os.fstat(file.fileno()))
+        if num_bytes - there > shutil.disk_usage(file.name).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.ftruncate(file.fileno(), num_bytes)
+
+
+def _allocated_bytes(status: os.stat_result) -> int:
+    if sys.platform == "win32":
+        return status.st_size
+    return status.st_blocks * 512
+
+
+def flush_file(path: Path) -> None:
+    """Wait until a file's bytes are on the disk.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    with path.open("r+b") as file:  # Windows flushes only what may be written
+        os.fsync(file.fileno())
+
+
+def flush_folder(path: Path) -> None:
+    """Wait until a folder's names are on the disk; on Windows, which opens no folders, they are in NTFS's own journal.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def settle() -> None:
+    """Wait until all pending writes of the machine are on its disks; Windows has no call for that."""
+    if hasattr(os, "sync"):
+        os.sync()

@@ -1,0 +1,92 @@
+"""What a shell is offered, by the program that it asks; and a real bash that was taught to ask."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from mxconv.checkpoint.draft_spec import OF_KIND
+from mxconv.codecs.mxfp4 import SCALE_RULES
+from mxconv.conversion.options import Codec
+from mxconv.cost.hardware import hardware_names
+from mxconv.kernels.engine import kernel_names, native_names
+
+
+def offered(line: str) -> list[str]:
+    """Words that complete the last one of a line."""
+    words = [*line.split(), *([""] if line.endswith(" ") else [])]
+    asked = {"_MXCONV_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    command = [sys.executable, "-m", "mxconv.cli.main"]
+    found = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, check=False)
+    assert found.stderr == ""
+    return found.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("mxconv quantize s --codec ", list(get_args(Codec))),
+        ("mxconv quantize s --scale-rule ", list(SCALE_RULES)),
+        ("mxconv quantize s --scale-rule e", ["even"]),
+        ("mxconv quantize s --outliers ", ["exact", "rescale"]),
+        ("mxconv quantize s --segments p", ["paper"]),
+        ("mxconv quantize s --draft ", [kind + (":" if OF_KIND[kind][0] else "") for kind in OF_KIND]),
+        ("mxconv generate p --kernel ", list(kernel_names())),
+        ("mxconv generate p --accept ", ["coupled", "rejection"]),
+        ("mxconv generate p --tree ", ["auto", "chain"]),
+        ("mxconv verify p --kernel n", ["numpy"]),
+        ("mxconv bench kernels --kernel ", [*native_names(), "all"]),
+        ("mxconv bench kernels --only mx", ["mxfp4-int8", "mxfp4-fp32"]),
+        ("mxconv cost --hardware ", [*hardware_names(), "list"]),
+        ("mxconv export p --to c", ["compressed-tensors"]),
+        ("mxconv exp", ["export"]),
+    ],
+)
+def test_names_are_offered(line: str, words: list[str]) -> None:
+    assert offered(line) == words
+
+
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("codec", "quantize s --codec "),
+        ("lm_head", "quantize s --lm-head "),
+        ("on_nonfinite", "quantize s --on-nonfinite "),
+        ("residual_bits", "quantize s --residual-bits "),
+        ("dtype", "quantize s --dtype "),
+        ("target", "quantize s --target "),
+    ],
+)
+def test_every_name_that_is_offered_is_taken(option: str, line: str, run: Any, source: Path, tmp_path: Path) -> None:
+    words = offered(f"mxconv {line}")
+    assert words
+    for word in words:
+        codec = "bsfp" if option == "residual_bits" or word == "bsfp" else "mxfp4"
+        arguments = ["--dry-run", "--codec", codec, f"--{option.replace('_', '-')}", word]
+        outcome = run("quantize", source, "-o", tmp_path / "p", *arguments)
+        assert outcome.exit_code != 2, outcome.stderr  # 1 where these weights cannot be had so
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_a_bash_that_installed_it_completes(tmp_path: Path) -> None:
+    scripts = tmp_path / "bin"
+    scripts.mkdir()
+    (scripts / "mxconv").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mxconv.cli.main "$@"\n')
+    (scripts / "mxconv").chmod(0o755)
+    environment = os.environ | {"HOME": str(tmp_path), "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    script = """
+        mxconv --install-completion || exit 1
+        . ~/.bashrc
+        complete -p mxconv
+        COMP_WORDS=(mxconv quantize source --codec "") COMP_CWORD=4
+        _mxconv_completion mxconv
+        echo "offered: ${COMPREPLY[*]}"
+    """
+    taught = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert taught.returncode == 0, taught.stderr
+    assert "bash completion installed" in taught.stdout
+    assert taught.stdout.splitlines()[-1] == "offered: mxfp4 bsfp"

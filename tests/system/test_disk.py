@@ -1,0 +1,91 @@
+"""Room on disks and orders of writing; a disk that is really full is in tests/conversion/test_full_disk.py."""
+
+import errno
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from checkpoints import write_tiny_llama
+from packages import files_of, quantize
+
+from mxconv.conversion import staging
+from mxconv.system.disk import flush_folder, reserve, settle
+from mxconv.verify import verify
+
+
+@pytest.fixture
+def no_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+
+
+@pytest.mark.usefixtures("no_reservation")
+def test_where_nothing_is_reserved_more_than_is_free_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w+b", buffering=0) as file:
+        reserve(file, 5000)
+        file.write(b"x" * 5000)
+        reserve(file, 4000)
+        with pytest.raises(OSError) as caught:
+            reserve(file, shutil.disk_usage(tmp_path).total + 1)
+    assert caught.value.errno == errno.ENOSPC
+    assert (tmp_path / "file").read_bytes() == b"x" * 4000
+
+
+@pytest.mark.usefixtures("no_reservation")
+def test_a_conversion_where_nothing_is_reserved_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_tiny_llama(tmp_path / "m")
+    quantize(source, tmp_path / "p", codec="bsfp", segments="paper")
+    monkeypatch.undo()
+    quantize(source, tmp_path / "q", codec="bsfp", segments="paper")
+    assert files_of(tmp_path / "p") == files_of(tmp_path / "q")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists the open files of a process")
+@pytest.mark.parametrize("renames_open_files", [True, False])
+def test_where_open_files_hold_a_folder_fast_a_package_is_renamed_with_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames_open_files: bool
+) -> None:
+    monkeypatch.setattr(staging, "RENAMES_OPEN_FILES", renames_open_files)
+    source = write_tiny_llama(tmp_path / "m")
+    rename, num_open = Path.rename, []
+
+    def watched(path: Path, target: Path) -> Path:
+        links = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        num_open.append(sum(link.is_relative_to(path) for link in links))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    for force in (False, True):
+        quantize(source, tmp_path / "p", force=force)
+        assert verify(tmp_path / "p").lossless
+    in_place, aside, replaced = num_open
+    assert (in_place > 0, aside, replaced > 0) == (renames_open_files, 0, renames_open_files)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "p"]
+
+
+def test_an_old_package_steps_aside_onto_nothing_that_is_there(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "m")
+    quantize(source, tmp_path / "p")
+    (tmp_path / "p.replaced").mkdir()  # what a kill at the very end of a deletion leaves
+    quantize(source, tmp_path / "p", force=True)
+    assert verify(tmp_path / "p").lossless
+    assert not (tmp_path / "p.replaced").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows opens no folders")
+def test_names_are_flushed_where_folders_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush_folder(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        flush_folder(tmp_path / "absent")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(sys, "platform", "win32")
+        flush_folder(tmp_path / "absent")  # opens nothing
+
+
+def test_writes_settle_with_or_without_the_systems_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle()
+    monkeypatch.delattr(os, "sync", raising=False)
+    settle()
