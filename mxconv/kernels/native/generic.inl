@@ -150,7 +150,8 @@ void prepare(const float* x, int64_t token, int64_t first, int64_t count, int fo
         if (forms & kRoundedBf16) {
             alignas(64) uint16_t rounded[kBlock];
             for (int64_t i = 0; i < kBlock; ++i) rounded[i] = round_to_bf16(values[i]);
-#if defined(__AVX512F__) && !defined(__AVX512BF16__)
+#if (defined(__AVX512F__) && !defined(__AVX512BF16__)) || \
+    (defined(MXCONV_NEON) && !defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC))
             float* to = a.split + lane.panel * a.padded + begin * w + lane.index * 8;
             for (int64_t i = 0; i < kBlock; ++i)
                 to[i / 8 * 8 * w + (i % 2 == 0 ? 4 : 0) + i % 8 / 2] = bf16_value(rounded[i]);
