@@ -21,21 +21,21 @@ inline PairStarts pair_starts(const uint16_t* starts) {  // (2, 8)
 }
 
 // Rebuilds tiles of one row tile, all but their escapes. Where all rows have the same starts, so has every pair, and one
-// table of 16 serves.
-template <bool kShared>
+// table of 16 serves. kPlanes is R - 8.
+template <bool kShared, int kPlanes>
 struct Rebuilder {
     const uint8_t* codes;
     const uint8_t* low;
     const uint8_t* planes;
-    int64_t num_planes;
     PairStarts starts[kShared ? 1 : 8];
+    uint8x16_t rows_of_first_pair = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
+    uint8x16_t bit_of_column = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
 
     Rebuilder(const Matrix& matrix, int64_t row_tile) {
         const int64_t index = row_tile * matrix.column_tiles();
-        num_planes = matrix.residual_planes;
         codes = matrix.codes + index * 64;
         low = matrix.residual_low + index * 128;
-        planes = matrix.residual_high + index * num_planes * 16;
+        planes = matrix.residual_high + index * kPlanes * 16;
         const uint16_t* first = matrix.starts + row_tile * kTileRows * 8;
         for (int pair = 0; pair < (kShared ? 1 : 8); ++pair) starts[pair] = pair_starts(first + pair * 16);
     }
@@ -51,10 +51,9 @@ struct Rebuilder {
             low_bytes = vqtbl2q_u8(starts[pair].low, index);
             high_bytes = vqtbl2q_u8(starts[pair].high, index);
         }
-        const uint8x16_t bit_of_column = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
-        for (int64_t plane = 0; plane < num_planes; ++plane) {
-            const uint8_t* rows = planes + (tile * num_planes + plane) * 16 + 2 * pair;
-            const uint8x16_t bits = vcombine_u8(vld1_dup_u8(rows), vld1_dup_u8(rows + 1));
+        for (int plane = 0; plane < kPlanes; ++plane) {
+            const uint8x16_t rows = vaddq_u8(rows_of_first_pair, vdupq_n_u8(static_cast<uint8_t>(2 * pair)));
+            const uint8x16_t bits = vqtbl1q_u8(vld1q_u8(planes + (tile * kPlanes + plane) * 16), rows);
             const uint8x16_t worth = vdupq_n_u8(static_cast<uint8_t>(1 << plane));
             high_bytes = vaddq_u8(high_bytes, vandq_u8(vtstq_u8(bits, bit_of_column), worth));
         }
@@ -77,10 +76,21 @@ struct Rebuilder {
     }
 };
 
+template <bool kShared, int kPlanes>
+void rebuild(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
+    const Rebuilder<kShared, kPlanes> rebuilder(matrix, row_tile);
+    for (int64_t tile = 0; tile < count; ++tile) rebuilder(first + tile, scratch + tile * 128);
+}
+
 template <bool kShared>
 void rebuild(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    const Rebuilder<kShared> rebuilder(matrix, row_tile);
-    for (int64_t tile = 0; tile < count; ++tile) rebuilder(first + tile, scratch + tile * 128);
+    switch (matrix.residual_planes) {
+        case 0: return rebuild<kShared, 0>(matrix, row_tile, first, count, scratch);
+        case 1: return rebuild<kShared, 1>(matrix, row_tile, first, count, scratch);
+        case 2: return rebuild<kShared, 2>(matrix, row_tile, first, count, scratch);
+        case 3: return rebuild<kShared, 3>(matrix, row_tile, first, count, scratch);
+        default: return rebuild<kShared, 4>(matrix, row_tile, first, count, scratch);
+    }
 }
 
 constexpr int kUsualEscapes = 4;  // a tile; patched without a branch on how many there are

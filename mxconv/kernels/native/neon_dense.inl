@@ -34,27 +34,33 @@ inline Halves bf16_halves(uint16x8_t patterns) {
 // Rows [first, first + kRows) of some tiles times kTokens rows of activations. Each sum is read and written once.
 template <Halves (*kWiden)(uint16x8_t), int kTokens, int kRows>
 void row_block(const Tiles& tiles, int64_t count, int first, const float* x, int64_t width, float* sums) {
-    Halves sum[kTokens][kRows];
+    float32x4_t sum[kTokens][kRows][2];
+#pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t)
-        for (int r = 0; r < kRows; ++r) sum[t][r] = load_halves(sums + t * 128 + 8 * (first + r));
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half)
+                sum[t][r][half] = vld1q_f32(sums + t * 128 + 8 * (first + r) + 4 * half);
     const uint16_t* tile = tiles.patterns + first * tiles.row_stride;
     for (int64_t i = 0; i < count; ++i, tile += tiles.tile_stride, x += 8 * width) {
-        Halves values[kTokens];
-        for (int t = 0; t < kTokens; ++t) values[t] = load_halves(x + 8 * t);
+#pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
             const Halves weights = kWiden(vld1q_u16(tile + r * tiles.row_stride));
+#pragma GCC unroll 4
             for (int t = 0; t < kTokens; ++t) {
-                sum[t][r].first = vfmaq_f32(sum[t][r].first, weights.first, values[t].first);
-                sum[t][r].second = vfmaq_f32(sum[t][r].second, weights.second, values[t].second);
+                sum[t][r][0] = vfmaq_f32(sum[t][r][0], weights.first, vld1q_f32(x + 8 * t));
+                sum[t][r][1] = vfmaq_f32(sum[t][r][1], weights.second, vld1q_f32(x + 8 * t + 4));
             }
         }
     }
-    for (int t = 0; t < kTokens; ++t) {
-        for (int r = 0; r < kRows; ++r) {
-            vst1q_f32(sums + t * 128 + 8 * (first + r), sum[t][r].first);
-            vst1q_f32(sums + t * 128 + 8 * (first + r) + 4, sum[t][r].second);
-        }
-    }
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t)
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half)
+                vst1q_f32(sums + t * 128 + 8 * (first + r) + 4 * half, sum[t][r][half]);
 }
 
 template <Halves (*kWiden)(uint16x8_t), int kTokens, int kRows>

@@ -44,25 +44,35 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
         float scale[kTileRows];
         for (int64_t r = 0; r < kTileRows; ++r) scale[r] = scale_value(matrix, row_tile, block, r);
         for (int four = 0; four < 4; ++four) {
-            float32x4_t in_block[kTokens];
-            for (float32x4_t& sum : in_block) sum = vdupq_n_f32(0);
+            float32x4_t in_block[kTokens][4];  // columns 0 4, 1 5, 2 6, 3 7 of the tiles
+#pragma GCC unroll 4
+            for (int t = 0; t < kTokens; ++t)
+#pragma GCC unroll 4
+                for (int c = 0; c < 4; ++c) in_block[t][c] = vdupq_n_f32(0);
             for (int tile = 0; tile < 4; ++tile) {
                 const uint8x16_t packed = vqtbl1q_u8(vld1q_u8(codes + 64 * tile + 16 * four), transposed);
                 const uint8x16_t nibbles[2] = {vandq_u8(packed, vdupq_n_u8(0x0F)), vshrq_n_u8(packed, 4)};
+#pragma GCC unroll 2
                 for (int half = 0; half < 2; ++half) {
                     float32x4_t weights[4];
                     look_up<kShort>(levels, nibbles[half], weights);
+#pragma GCC unroll 4
                     for (int t = 0; t < kTokens; ++t) {
                         const float32x4_t values = vld1q_f32(x + (tile * width + t) * 8 + 4 * half);
-                        in_block[t] = vfmaq_laneq_f32(in_block[t], weights[0], values, 0);
-                        in_block[t] = vfmaq_laneq_f32(in_block[t], weights[1], values, 1);
-                        in_block[t] = vfmaq_laneq_f32(in_block[t], weights[2], values, 2);
-                        in_block[t] = vfmaq_laneq_f32(in_block[t], weights[3], values, 3);
+                        in_block[t][0] = vfmaq_laneq_f32(in_block[t][0], weights[0], values, 0);
+                        in_block[t][1] = vfmaq_laneq_f32(in_block[t][1], weights[1], values, 1);
+                        in_block[t][2] = vfmaq_laneq_f32(in_block[t][2], weights[2], values, 2);
+                        in_block[t][3] = vfmaq_laneq_f32(in_block[t][3], weights[3], values, 3);
                     }
                 }
             }
             const float32x4_t scales = vld1q_f32(scale + 4 * four);
-            for (int t = 0; t < kTokens; ++t) sums[four][t] = vfmaq_f32(sums[four][t], in_block[t], scales);
+#pragma GCC unroll 4
+            for (int t = 0; t < kTokens; ++t) {
+                const float32x4_t total =
+                    vaddq_f32(vaddq_f32(in_block[t][0], in_block[t][1]), vaddq_f32(in_block[t][2], in_block[t][3]));
+                sums[four][t] = vfmaq_f32(sums[four][t], total, scales);
+            }
         }
     }
     for (int t = 0; t < kTokens; ++t)

@@ -24,8 +24,7 @@ inline int32x4_t multiply_add(int32x4_t sum, int32x4_t weights, int32x4_t x) {
     const float32x4_t floats = vreinterpretq_f32_s32(sum);
 #ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
     if constexpr (kForm == kRoundedBf16) {
-        return vreinterpretq_s32_f32(
-            vbfmmlaq_f32(floats, vreinterpretq_bf16_s32(weights), vreinterpretq_bf16_s32(x)));
+        return vreinterpretq_s32_f32(vbfmmlaq_f32(floats, vreinterpretq_bf16_s32(weights), vreinterpretq_bf16_s32(x)));
     }
 #endif
     return vreinterpretq_s32_f32(vfmaq_f32(floats, vreinterpretq_f32_s32(weights), vreinterpretq_f32_s32(x)));
