@@ -2,7 +2,7 @@
 
     tests/aarch64/run predict
 
-Prints the table of docs/arm.md. Loops come out of the disassembly of what tests/aarch64/run compiled (GCC 12), are found
+Prints the table of docs/arm.md. Loops come out of the disassembly of what tests/aarch64/run compiled, are found
 by their instructions, and are scaled to a tile and all tokens of a pass. Caches and memory are taken to be infinitely
 fast, and a loop to go on for ever: these are predictions, nobody has measured them.
 """
