@@ -108,7 +108,8 @@ def test_gguf_wraps_its_scale_below_2_to_the_minus_125_where_ours_clamps() -> No
     values = np.zeros((1, 32), np.float32)
     values[0, 0] = 2.0**-126
     assert quantize_mxfp4(values, "ggml")[1].tolist() == [[0]]
-    assert oracles.mxfp4_by_gguf(values)[1].tolist() == [[255]]
+    # -1 as an unsigned byte: C leaves it open, x86 wraps and aarch64 saturates
+    assert oracles.mxfp4_by_gguf(values)[1].tolist() in ([[255]], [[0]])
 
 
 def test_gguf_rounds_its_logarithm_up_just_below_a_power_of_two_of_float32() -> None:

@@ -28,7 +28,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @with_native
 def test_the_widest_implementation_comes_first_and_numpy_last() -> None:
-    known = ["avx512bf16", "avx512vnni", "avxvnni", "avx2", "portable", "numpy"]
+    known = ["avx512bf16", "avx512vnni", "avxvnni", "avx2", "neonbf16", "neoni8mm", "neon", "portable", "numpy"]
     assert list(kernel_names()) == [name for name in known if name in kernel_names()]
     assert kernel_names()[-2:] == ("portable", "numpy")
     assert choose_kernel() == kernel_names()[0]

@@ -1,4 +1,7 @@
-"""Models with an oracle beside them: the same weights in transformers, float32, eager attention."""
+"""Models with an oracle beside them: the same weights in transformers, float32, eager attention.
+
+Where transformers and torch are not installed the models have other weights and no oracle; what needs none runs.
+"""
 
 import json
 import os
@@ -10,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from native_models import DRAFTS, TARGETS, native_copy, with_format
-from transformers import AutoConfig, AutoModelForCausalLM
+from random_weights import random_weights
 
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.kernels.dense import DenseMatrix
@@ -22,7 +24,14 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.matrices import Matrices
 from mxconv.model.weights import Weights
 
-torch.set_num_threads(1)  # tiny models: threads cost more than they bring
+try:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+except ImportError:
+    has_oracle = False
+else:
+    has_oracle = True
+    torch.set_num_threads(1)  # tiny models: threads cost more than they bring
 
 SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")
 
@@ -79,10 +88,12 @@ class Oracle:
 
     decoder: Decoder
     weights: Weights
-    torch_model: torch.nn.Module
+    torch_model: Any  # torch.nn.Module; None without one
 
     def logits(self, token_ids: list[int]) -> np.ndarray:
         """(num_tokens, vocab_size) float32, as transformers computes them."""
+        if self.torch_model is None:
+            pytest.skip("torch and transformers are not installed")
         with torch.no_grad():
             return self.torch_model(torch.tensor([token_ids])).logits[0].numpy()
 
@@ -92,7 +103,7 @@ class Oracle:
         return [int(token) for token in ids]
 
 
-def weights_of(torch_model: torch.nn.Module, float_format: FloatFormat) -> Weights:
+def weights_of(torch_model: Any, float_format: FloatFormat) -> Weights:
     """The tensors of a transformers model whose values are exact in this format. Ties are resolved."""
     tensors = {name: tensor.numpy() for name, tensor in torch_model.state_dict().items()}
     return Weights(
@@ -105,7 +116,7 @@ def weights_of(torch_model: torch.nn.Module, float_format: FloatFormat) -> Weigh
     )
 
 
-def randomize(torch_model: torch.nn.Module, float_format: FloatFormat) -> None:
+def randomize(torch_model: Any, float_format: FloatFormat) -> None:
     """Weights large enough to make logits that differ, norms around one, no bias at its initial zero."""
     generator = torch.Generator().manual_seed(5)
     for name, tensor in torch_model.named_parameters():
@@ -122,9 +133,15 @@ def tiny_oracle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ora
 
     def make(architecture: str) -> Oracle:
         if architecture not in made:
-            torch_config = AutoConfig.for_model(**(SIZES | ARCHITECTURES[architecture]))
-            torch_model = AutoModelForCausalLM.from_config(torch_config, attn_implementation="eager").eval()
             float_format = FP16 if architecture.startswith("qwen") else BF16
+            fields = SIZES | ARCHITECTURES[architecture]
+            if not has_oracle:
+                config = ModelConfig.from_dict(fields)
+                weights = random_weights(config, float_format)
+                made[architecture] = Oracle(Decoder(config, weights, architecture), weights, None)
+                return made[architecture]
+            torch_config = AutoConfig.for_model(**fields)
+            torch_model = AutoModelForCausalLM.from_config(torch_config, attn_implementation="eager").eval()
             randomize(torch_model, float_format)
             folder = tmp_path_factory.mktemp("config")
             torch_config.save_pretrained(folder)
@@ -170,6 +187,8 @@ def shared_folder(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_oracle(shared_folder: Path) -> Oracle:
+    if not has_oracle:
+        pytest.skip("torch and transformers are not installed")
     torch_model = AutoModelForCausalLM.from_pretrained(
         shared_folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()

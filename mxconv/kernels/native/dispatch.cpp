@@ -1,6 +1,9 @@
 #include "dispatch.hpp"
 
 #include "cpuid.hpp"
+#if defined(__aarch64__)
+#include "arm_features.hpp"
+#endif
 
 namespace mxconv {
 
@@ -16,6 +19,12 @@ const std::vector<const Kernels*>& available() {
         if (has_avx512) list.push_back(&kAvx512Vnni);
         if (has_avx2 && has.avxvnni) list.push_back(&kAvxVnni);
         if (has_avx2) list.push_back(&kAvx2);
+#elif defined(__aarch64__)
+        const ArmFeatures features = arm_features();
+        const bool has_i8mm = features.dot_products && features.int8_matrices;
+        if (has_i8mm && features.bf16) list.push_back(&kNeonBf16);
+        if (has_i8mm) list.push_back(&kNeonI8mm);
+        if (features.dot_products) list.push_back(&kNeon);
 #endif
         list.push_back(&kPortable);
         return list;

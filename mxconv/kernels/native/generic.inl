@@ -146,10 +146,15 @@ inline int32_t offset_of(const Int8Block& block) {
 inline int32_t offset_of(const Int8Block& block) { return kOffsetBase - kBias * (block.sums[0] + block.sums[1]); }
 #endif
 
-#if defined(__AVX512F__)
-constexpr int64_t kSplit = 8;  // columns whose odd ones stand before its even ones
+// BF16 activations without BF16 arithmetic are floats, of some columns the odd ones before the even ones; 0: they stay BF16.
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+constexpr int64_t kSplit = 0;
+#elif defined(__AVX512F__) || defined(MXCONV_NEON)
+constexpr int64_t kSplit = 8;
 #elif defined(__AVX2__)
 constexpr int64_t kSplit = 16;
+#else
+constexpr int64_t kSplit = 0;
 #endif
 
 void prepare(const float* x, int64_t token, int64_t first, int64_t count, int forms, const Activations& a) {
@@ -171,14 +176,17 @@ void prepare(const float* x, int64_t token, int64_t first, int64_t count, int fo
         if (forms & kRoundedBf16) {
             alignas(64) uint16_t rounded[kBlock];
             for (int64_t i = 0; i < kBlock; ++i) rounded[i] = round_to_bf16(values[i]);
-#if defined(__AVX2__) && !defined(__AVX512BF16__)
-            float* to = a.split + lane.panel * a.padded + begin * w + lane.index * kSplit;
-            for (int64_t i = 0; i < kBlock; ++i)
-                to[i / kSplit * kSplit * w + (i % 2 == 0 ? kSplit / 2 : 0) + i % kSplit / 2] = bf16_value(rounded[i]);
-#else
-            uint16_t* to = a.bf16 + lane.panel * a.padded + begin * w + lane.index * 8;
-            for (int64_t i = 0; i < kBlock; i += 8) std::memcpy(to + i * w, rounded + i, 8 * sizeof(uint16_t));
-#endif
+            if (kSplit > 0) {
+                constexpr int64_t kHalf = kSplit > 0 ? kSplit / 2 : 1;
+                float* to = a.split + lane.panel * a.padded + begin * w + lane.index * kSplit;
+                for (int64_t i = 0; i < kBlock; ++i) {
+                    const int64_t first = i / (2 * kHalf) * kSplit * w + (i % 2 == 0 ? kHalf : 0);
+                    to[first + i % (2 * kHalf) / 2] = bf16_value(rounded[i]);
+                }
+            } else {
+                uint16_t* to = a.bf16 + lane.panel * a.padded + begin * w + lane.index * 8;
+                for (int64_t i = 0; i < kBlock; i += 8) std::memcpy(to + i * w, rounded + i, 8 * sizeof(uint16_t));
+            }
         }
         if (forms & kInt8) {
             const Int8Block block = quantize_block(values);

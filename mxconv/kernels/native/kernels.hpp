@@ -154,5 +154,8 @@ extern const Kernels kAvx2;
 extern const Kernels kAvxVnni;
 extern const Kernels kAvx512Vnni;
 extern const Kernels kAvx512Bf16;
+extern const Kernels kNeon;
+extern const Kernels kNeonI8mm;
+extern const Kernels kNeonBf16;
 
 }  // namespace mxconv

@@ -63,6 +63,9 @@ inline Floats fused(Floats a, Floats b, Floats c) {
     return static_cast<Floats>(_mm512_fmadd_ps(static_cast<__m512>(a), static_cast<__m512>(b), static_cast<__m512>(c)));
 #elif defined(__AVX2__) && defined(__FMA__)
     return static_cast<Floats>(_mm256_fmadd_ps(static_cast<__m256>(a), static_cast<__m256>(b), static_cast<__m256>(c)));
+#elif defined(MXCONV_NEON)
+    return static_cast<Floats>(
+        vfmaq_f32(static_cast<float32x4_t>(c), static_cast<float32x4_t>(a), static_cast<float32x4_t>(b)));
 #else
     return a * b + c;
 #endif
@@ -87,6 +90,8 @@ inline float lane_sum(Floats vector) {
     const __m128 four = half_sum(vector);
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#elif defined(MXCONV_NEON)
+    return vaddvq_f32(static_cast<float32x4_t>(vector));  // two pairwise additions
 #else
     return (vector[0] + vector[2]) + (vector[1] + vector[3]);
 #endif
@@ -193,6 +198,10 @@ inline void four_dots(const float* x, const float* rows, int64_t length, float* 
     const __m128 first = _mm_add_ps(_mm_unpacklo_ps(fours[0], fours[1]), _mm_unpackhi_ps(fours[0], fours[1]));
     const __m128 second = _mm_add_ps(_mm_unpacklo_ps(fours[2], fours[3]), _mm_unpackhi_ps(fours[2], fours[3]));
     _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(first, second), _mm_movehl_ps(second, first)));
+#elif defined(MXCONV_NEON)
+    float32x4_t fours[4];
+    for (int k = 0; k < 4; ++k) fours[k] = static_cast<float32x4_t>(sums[k]);
+    vst1q_f32(out, vpaddq_f32(vpaddq_f32(fours[0], fours[1]), vpaddq_f32(fours[2], fours[3])));
 #else
     for (int k = 0; k < 4; ++k) out[k] = lane_sum(sums[k]);
 #endif
