@@ -19,12 +19,17 @@ The peers are no dependencies; one that is not installed is left out. `pip insta
 optimum-intel nncf` (with torch's CPU build) for whole models too. llama.cpp is as fast as it was compiled: `pip install
 --no-cache-dir --no-binary llama-cpp-python llama-cpp-python` compiles it for this machine's processor. What `make test`
 builds, which pip keeps, is not optimized and does not repack 4-bit weights.
+
+`--avx2` compares what processors without AVX-512 would run, on any: mxconv's AVX2 kernels (with AVX-VNNI where it is),
+OpenVINO held to the same by oneDNN, and a llama.cpp that was compiled so: CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_SSE42=ON
+-DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON", and -DGGML_AVX_VNNI=ON where it is.
 """
 
 import argparse
 import contextlib
 import json
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -58,6 +63,7 @@ from mxconv.bench.forwards import BANDWIDTH_CACHES, CONTEXT
 from mxconv.bench.machine import last_level_cache_bytes, this_machine
 from mxconv.bench.rates import ReadBandwidth, seconds_of
 from mxconv.bench.samples import spread
+from mxconv.kernels.engine import native_names
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
@@ -307,11 +313,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--model", type=Path, help="a BF16 checkpoint instead of random weights")
     parser.add_argument("--product", type=int, default=8192, help="rows and columns; a multiple of 32")
+    parser.add_argument("--avx2", action="store_true", help="nobody uses AVX-512, whatever the processor has")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
     if options.rounds < 1 or options.product < 32 or options.product % 32:
         parser.error("--rounds of at least 1 and --product a multiple of 32 are required")
     console = Console(soft_wrap=True, highlight=False, width=100)
+    if options.avx2:
+        hold_to_avx2()
     engine = _native.Engine(implementations()[0], THREADS)
     machine = this_machine(THREADS)
     console.print(f"{machine.cpu}, {THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}")
@@ -325,7 +334,7 @@ def main() -> None:
     if has("llama_cpp", "llama-cpp-python", console):
         models += [("BF16", "llama.cpp BF16", LlamaCppModel, (target, ids))]
         models += [("4 bits", "llama.cpp MXFP4", LlamaCppModel, (draft, ids))]
-        say_how_llama_was_built(console)
+        say_how_llama_was_built(console, options.avx2)
     if has("optimum.intel", "optimum-intel", console):
         exported = export_openvino(model, options.folder, console)
         models += [("BF16", "OpenVINO BF16", OpenVinoModel, (exported["bf16"], ids))]
@@ -359,11 +368,22 @@ def has(module: str, package: str, console: Console) -> bool:
     return True
 
 
-def say_how_llama_was_built(console: Console) -> None:
+def hold_to_avx2() -> None:
+    """Set what mxconv and oneDNN read; the contenders' processes inherit it."""
+    kernel = next((name for name in native_names() if name in ("avxvnni", "avx2")), None)
+    if kernel is None:
+        sys.exit("--avx2: this processor has no AVX2")
+    os.environ["MXCONV_KERNEL"] = kernel
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2_VNNI" if kernel == "avxvnni" else "AVX2"
+
+
+def say_how_llama_was_built(console: Console, without_avx512: bool) -> None:
     import llama_cpp
 
     features = llama_cpp.llama_print_system_info().decode()
     console.print(features.strip(" |"))
+    if without_avx512 and "AVX512" in features:
+        sys.exit("--avx2: this llama.cpp was compiled for AVX-512; compile it as this file's head says")
     for name in ("REPACK", "LLAMAFILE"):
         if f"{name} = 1" not in features:
             console.print(f"llama.cpp was compiled without {name}: its times are not its best (see this file's head)")

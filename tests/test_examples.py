@@ -120,6 +120,20 @@ def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: P
     assert all(row["milliseconds"] > 0 for row in rows)
 
 
+def test_nobody_uses_avx512_where_nobody_may(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    from mxconv.kernels.engine import native_names
+
+    if "avx2" not in native_names():
+        pytest.skip("this processor has no AVX2")
+    words = [EXAMPLES / "compare_peers.py", tmp_path, "--rounds", "1", "--model", DRAFT, "--product", "256", "--avx2"]
+    done = subprocess.run([sys.executable, *map(str, words)], check=False, capture_output=True, text=True, timeout=600)
+    assert re.search("kernels avx(2|vnni)$", done.stdout, re.MULTILINE)
+    llama_refused = "compiled for AVX-512" in done.stderr  # whoever compiles it for this processor gets that
+    assert done.returncode == (1 if llama_refused else 0), done.stderr
+    assert llama_refused == ("AVX512 = 1" in done.stdout)
+
+
 def test_the_4_bit_level_is_decoded_with_drafts_and_by_llama_cpp(tmp_path: Path) -> None:
     pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
     run("-m", "mxconv.cli.main", "quantize", TARGET, "-o", tmp_path / "p", "--draft", f"checkpoint:{DRAFT}")

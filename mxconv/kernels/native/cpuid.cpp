@@ -28,7 +28,7 @@ uint64_t saved_registers() {
 
 // Intel SDM volume 2A, CPUID.
 CpuFeatures ask() {
-    const Leaf basic(1, 0), extended(7, 0), more(7, 1);
+    const Leaf vendor(0, 0), basic(1, 0), extended(7, 0), more(7, 1);
     const uint64_t saved = bit(basic.ecx, 27) ? saved_registers() : 0;
     const bool ymm = (saved & 0x06) == 0x06, zmm = (saved & 0xE6) == 0xE6;
     CpuFeatures found{};
@@ -46,6 +46,9 @@ CpuFeatures ask() {
     found.avx512vl = found.avx512f && bit(extended.ebx, 31);
     found.avx512vnni = found.avx512f && bit(extended.ecx, 11);
     found.avx512bf16 = found.avx512f && bit(more.eax, 5);
+    const unsigned family = basic.eax >> 8 & 0xF, model = (basic.eax >> 4 & 0xF) | (basic.eax >> 12 & 0xF0);
+    const bool is_intel = vendor.ebx == 0x756E6547;  // "Genu"
+    found.slow_bf16 = has_slow_bf16(is_intel, family == 0xF ? family + (basic.eax >> 20 & 0xFF) : family, model);
     return found;
 }
 

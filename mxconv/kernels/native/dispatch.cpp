@@ -15,8 +15,10 @@ const std::vector<const Kernels*>& available() {
         const bool has_avx2 = has.avx2 && has.fma && has.f16c && has.bmi && has.bmi2;
         const bool has_avx512 =
             has_avx2 && has.avx512f && has.avx512bw && has.avx512vl && has.avx512dq && has.avx512vnni;
-        if (has_avx512 && has.avx512bf16) list.push_back(&kAvx512Bf16);
+        const bool has_bf16 = has_avx512 && has.avx512bf16;
+        if (has_bf16 && !has.slow_bf16) list.push_back(&kAvx512Bf16);
         if (has_avx512) list.push_back(&kAvx512Vnni);
+        if (has_bf16 && has.slow_bf16) list.push_back(&kAvx512Bf16);
         if (has_avx2 && has.avxvnni) list.push_back(&kAvxVnni);
         if (has_avx2) list.push_back(&kAvx2);
 #elif defined(__aarch64__)
