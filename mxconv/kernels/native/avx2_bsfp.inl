@@ -24,25 +24,23 @@ struct StartTables {
 };
 
 // Rebuilds pairs of tiles of one row tile, all but their escapes.
-template <bool kShared>
+template <bool kShared, int kPlanes>
 struct Rebuilder {
     const uint8_t* codes;
     const uint8_t* low;
     const uint8_t* planes;
-    int64_t num_planes;
     StartTables starts;
 
     Rebuilder(const Matrix& matrix, int64_t row_tile) : starts(matrix, row_tile) {
         const int64_t index = row_tile * matrix.column_tiles();
-        num_planes = matrix.residual_planes;
         codes = matrix.codes + index * 64;
         low = matrix.residual_low + index * 128;
-        planes = matrix.residual_high + index * num_planes * 16;
+        planes = matrix.residual_high + index * kPlanes * 16;
     }
 
-    // Two rows, a byte a weight: nibbles n to 16-bit patterns.
+    // Two rows, a byte a weight: nibbles n and the tiles' bit planes to 16-bit patterns.
     template <int kPair>
-    [[gnu::always_inline]] void two_rows(__m256i n, int64_t tile, uint16_t* to) const {
+    [[gnu::always_inline]] void two_rows(__m256i n, const __m256i* bits, int64_t tile, uint16_t* to) const {
         const __m256i code = _mm256_set1_epi8(0x07);
         const __m256i second_row = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0808080808080808, 0));
         const __m256i start = kShared ? n : _mm256_or_si256(_mm256_and_si256(n, code), second_row);
@@ -52,16 +50,19 @@ struct Rebuilder {
         const __m256i low_byte = _mm256_add_epi8(_mm256_shuffle_epi8(low_table, start), residual);
         const __m256i no_carry = _mm256_cmpeq_epi8(_mm256_max_epu8(low_byte, residual), low_byte);
         __m256i high_byte = _mm256_add_epi8(_mm256_shuffle_epi8(high_table, start), no_carry);
-        for (int64_t plane = 0; plane < num_planes; ++plane) {
-            const uint8_t* bits = planes + (tile * num_planes + plane) * 16;
+        each<kPlanes>([&](auto plane) kInlined {
             const __m256i rows = _mm256_broadcastsi128_si256(
                 _mm_set_epi64x(0x0101010101010101 * (2 * kPair + 1), 0x0101010101010101 * (2 * kPair)));
             const __m256i column = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
-            const __m256i spread = _mm256_shuffle_epi8(load_halves(bits, bits + num_planes * 16), rows);
+            const __m256i spread = _mm256_shuffle_epi8(bits[plane], rows);
             const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, column), column);
-            const __m256i worth = _mm256_set1_epi8(static_cast<char>(1 << plane));
-            high_byte = _mm256_add_epi8(high_byte, _mm256_and_si256(is_set, worth));
-        }
+            if constexpr (plane == 0) {
+                high_byte = _mm256_sub_epi8(high_byte, is_set);
+            } else {
+                const __m256i worth = _mm256_set1_epi8(static_cast<char>(1 << plane));
+                high_byte = _mm256_add_epi8(high_byte, _mm256_and_si256(is_set, worth));
+            }
+        });
         if (!kShared) {
             const __m256i sign = _mm256_set1_epi8(static_cast<char>(0x80));
             high_byte = _mm256_or_si256(high_byte, _mm256_and_si256(_mm256_slli_epi16(n, 4), sign));
@@ -71,20 +72,21 @@ struct Rebuilder {
     }
 
     template <int kQuarter>
-    [[gnu::always_inline]] void four_rows(int64_t tile, uint16_t* to) const {
+    [[gnu::always_inline]] void four_rows(const __m256i* bits, int64_t tile, uint16_t* to) const {
         const __m256i nibble = _mm256_set1_epi8(0x0F);
         const __m256i packed = load_halves(codes + tile * 64 + 16 * kQuarter, codes + (tile + 1) * 64 + 16 * kQuarter);
         const __m256i first_columns = _mm256_and_si256(packed, nibble);
         const __m256i last_columns = _mm256_and_si256(_mm256_srli_epi16(packed, 4), nibble);
-        two_rows<2 * kQuarter>(_mm256_unpacklo_epi32(first_columns, last_columns), tile, to + 64 * kQuarter);
-        two_rows<2 * kQuarter + 1>(_mm256_unpackhi_epi32(first_columns, last_columns), tile, to + 64 * kQuarter + 32);
+        two_rows<2 * kQuarter>(_mm256_unpacklo_epi32(first_columns, last_columns), bits, tile, to + 64 * kQuarter);
+        two_rows<2 * kQuarter + 1>(_mm256_unpackhi_epi32(first_columns, last_columns), bits, tile,
+                                   to + 64 * kQuarter + 32);
     }
 
     // Ask for the planes of tiles that come later.
     [[gnu::always_inline]] void ask(int64_t tile) const {
         ask_page(codes + tile * 64, 128);
         ask_page(low + tile * 128, 256);
-        ask_page(planes + tile * num_planes * 16, num_planes * 32);
+        if (kPlanes > 0) ask_page(planes + tile * kPlanes * 16, kPlanes * 32);
         const int64_t later = tile + kPlanesFarAhead, soon = tile + kPlanesAhead;
         for (int64_t line = 0; line < 128; line += 64) {
             ask_level2(codes + later * 64 + line);
@@ -99,17 +101,30 @@ struct Rebuilder {
     // Tiles `tile`, an even one, and `tile` + 1.
     [[gnu::always_inline]] void operator()(int64_t tile, uint16_t* to) const {
         ask(tile);
-        four_rows<0>(tile, to);
-        four_rows<1>(tile, to);
-        four_rows<2>(tile, to);
-        four_rows<3>(tile, to);
+        __m256i bits[kPlanes + 1];
+        each<kPlanes>([&](auto plane) kInlined {
+            const uint8_t* first = planes + (tile * kPlanes + plane) * 16;
+            bits[plane] = load_halves(first, first + kPlanes * 16);
+        });
+        each<4>([&](auto quarter) kInlined { four_rows<quarter>(bits, tile, to); });
     }
 };
 
+template <bool kShared, int kPlanes>
+void rebuild_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
+    const Rebuilder<kShared, kPlanes> rebuild(matrix, row_tile);
+    for (int64_t tile = 0; tile < count; tile += 2) rebuild(first + tile, scratch + tile * 128);
+}
+
 template <bool kShared>
 void rebuild_chunk(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
-    const Rebuilder<kShared> rebuild(matrix, row_tile);
-    for (int64_t tile = 0; tile < count; tile += 2) rebuild(first + tile, scratch + tile * 128);
+    switch (matrix.residual_planes) {
+        case 0: return rebuild_tiles<kShared, 0>(matrix, row_tile, first, count, scratch);
+        case 1: return rebuild_tiles<kShared, 1>(matrix, row_tile, first, count, scratch);
+        case 2: return rebuild_tiles<kShared, 2>(matrix, row_tile, first, count, scratch);
+        case 3: return rebuild_tiles<kShared, 3>(matrix, row_tile, first, count, scratch);
+        default: return rebuild_tiles<kShared, 4>(matrix, row_tile, first, count, scratch);
+    }
 }
 
 // Replace the high bytes of the escapes of `count` tiles. One loop over all of them: a loop a tile would end at a number
