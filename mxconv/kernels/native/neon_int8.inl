@@ -104,7 +104,7 @@ struct BlockByMatrices {
 
     [[gnu::always_inline]] void operator()(int8x16_t levels, const uint8_t* codes, int32x4_t dots[kTokens]) const {
         if (kTokens > 4) asm volatile("" : : "r"(x) : "memory");  // as above
-        int32x4_t sums[kPairs][2];  // two tokens x two rows; rows 0 1 and 2 3
+        int32x4_t sums[kPairs][2];                                // two tokens x two rows; rows 0 1 and 2 3
 #pragma GCC unroll 4
         for (int p = 0; p < kPairs; ++p) sums[p][0] = sums[p][1] = no_dots();
 #pragma GCC unroll 4
