@@ -63,12 +63,12 @@ from mxconv.bench.forwards import BANDWIDTH_CACHES, CONTEXT
 from mxconv.bench.machine import last_level_cache_bytes, this_machine
 from mxconv.bench.rates import ReadBandwidth, seconds_of
 from mxconv.bench.samples import spread
-from mxconv.kernels.engine import native_names
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels import _native
+from mxconv.kernels.engine import native_names
 
 PAUSE_SECONDS = 0.05  # longer than OpenMP, TBB and the native kernels spin before they sleep
 BANDWIDTH_BYTES = 1 << 26
