@@ -370,11 +370,11 @@ def has(module: str, package: str, console: Console) -> bool:
 
 def hold_to_avx2() -> None:
     """Set what mxconv and oneDNN read; the contenders' processes inherit it."""
-    kernel = next((name for name in native_names() if name in ("avxvnni", "avx2")), None)
+    kernel = next((name for name in native_names() if name.startswith("avx") and "512" not in name), None)
     if kernel is None:
         sys.exit("--avx2: this processor has no AVX2")
     os.environ["MXCONV_KERNEL"] = kernel
-    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2_VNNI" if kernel == "avxvnni" else "AVX2"
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2" if kernel == "avx2" else "AVX2_VNNI"
 
 
 def say_how_llama_was_built(console: Console, without_avx512: bool) -> None:

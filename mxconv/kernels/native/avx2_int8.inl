@@ -13,7 +13,19 @@ inline __m256i four_bytes(const int8_t* x) {
     return _mm256_set1_epi32(bytes);
 }
 
-#ifdef __AVXVNNI__
+#if defined(MXCONV_AVXVNNIINT8)
+// One dot-product instruction of signed bytes: levels are what they are. GCC 12 has no name for it, but its assembler has.
+struct Dots {
+    static constexpr int kTables = 1, kHalves = 2;
+    static uint8_t entry(int level, int) { return static_cast<uint8_t>(level); }
+    static __m256i start(int32_t, int) { return _mm256_setzero_si256(); }
+    static __m256i add(__m256i sum, __m256i weights, __m256i x) {
+        asm("vpdpbssd %2, %1, %0" : "+x"(sum) : "x"(weights), "x"(x));
+        return sum;
+    }
+    static __m256i total(const __m256i sums[1]) { return sums[0]; }
+};
+#elif defined(__AVXVNNI__)
 // One dot-product instruction: levels are raised by 128.
 struct Dots {
     static constexpr int kTables = 1, kHalves = 2;
@@ -193,7 +205,7 @@ void int8_panel(const Matrix& matrix, int64_t row_tile, const Activations& a, in
 
 void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
                    float* out) {
-#ifdef __AVXVNNI__
+#if defined(MXCONV_AVXVNNIINT8) || defined(__AVXVNNI__)
     int8_panel<Dots>(matrix, row_tile, a, panel, width, out);
 #else
     if (is_narrow(matrix)) {

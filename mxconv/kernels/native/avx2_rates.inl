@@ -14,7 +14,7 @@ uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
     return words[0] ^ words[1] ^ words[2] ^ words[3];
 }
 
-// A multiply-add of bytes is one vpdpbusd, or vpmaddubsw with the addition that it needs at least.
+// A multiply-add of bytes is one vpdpbusd or vpdpbssd, or vpmaddubsw with the addition that it needs at least.
 int64_t multiply_adds(Form form, int64_t iterations) {
     constexpr int kChains = 12;
     __m256i sums[kChains] = {};
@@ -25,8 +25,8 @@ int64_t multiply_adds(Form form, int64_t iterations) {
 #pragma GCC unroll 12
         for (int k = 0; k < kChains; ++k) {
             if (form == kInt8) {
-#ifdef __AVXVNNI__
-                sums[k] = _mm256_dpbusd_avx_epi32(sums[k], weights, x);
+#if defined(MXCONV_AVXVNNIINT8) || defined(__AVXVNNI__)
+                sums[k] = Dots::add(sums[k], weights, x);
 #else
                 __m256i products = _mm256_maddubs_epi16(weights, x);
                 asm volatile("" : "+x"(products));

@@ -40,6 +40,7 @@ CpuFeatures ask() {
     found.bmi2 = bit(extended.ebx, 8);
     found.sha = bit(extended.ebx, 29);
     found.avxvnni = found.avx2 && bit(more.eax, 4);
+    found.avxvnniint8 = found.avx2 && bit(more.edx, 4);
     found.avx512f = zmm && bit(extended.ebx, 16);
     found.avx512dq = found.avx512f && bit(extended.ebx, 17);
     found.avx512bw = found.avx512f && bit(extended.ebx, 30);

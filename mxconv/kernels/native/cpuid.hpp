@@ -7,7 +7,7 @@ namespace mxconv {
 struct CpuFeatures {
     bool avx, avx2, fma, f16c, bmi, bmi2;
     bool avx512f, avx512bw, avx512vl, avx512dq, avx512vnni, avx512bf16;
-    bool avxvnni, sha;
+    bool avxvnni, avxvnniint8, sha;
     bool slow_bf16;  // vdpbf16ps at half the rate of FP32 multiply-adds
 };
 

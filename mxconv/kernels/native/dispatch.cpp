@@ -19,6 +19,9 @@ const std::vector<const Kernels*>& available() {
         if (has_bf16 && !has.slow_bf16) list.push_back(&kAvx512Bf16);
         if (has_avx512) list.push_back(&kAvx512Vnni);
         if (has_bf16 && has.slow_bf16) list.push_back(&kAvx512Bf16);
+#if defined(MXCONV_HAS_AVXVNNIINT8)
+        if (has_avx2 && has.avxvnniint8) list.push_back(&kAvxVnniInt8);
+#endif
         if (has_avx2 && has.avxvnni) list.push_back(&kAvxVnni);
         if (has_avx2) list.push_back(&kAvx2);
 #elif defined(__aarch64__)

@@ -152,6 +152,7 @@ struct Kernels {
 extern const Kernels kPortable;
 extern const Kernels kAvx2;
 extern const Kernels kAvxVnni;
+extern const Kernels kAvxVnniInt8;
 extern const Kernels kAvx512Vnni;
 extern const Kernels kAvx512Bf16;
 extern const Kernels kNeon;

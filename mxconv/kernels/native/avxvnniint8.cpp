@@ -1,0 +1,34 @@
+// AVX2 with the dot product of signed by signed bytes (AVX-VNNI-INT8): what ML-SpecQD's processor has.
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "encoders.hpp"
+#include "kernels.hpp"
+
+#define MXCONV_AVXVNNIINT8
+
+namespace mxconv {
+namespace {
+
+constexpr int32_t kOffsetBase = 0;
+
+#include "ahead.inl"
+#include "unrolled.inl"
+#include "generic.inl"
+#include "avx2_rows.inl"
+#include "avx2_bsfp.inl"
+#include "avx2_int8.inl"
+#include "avx2_float.inl"
+#include "avx2_rates.inl"
+#include "linear.inl"
+#include "encode_mxfp4.inl"
+#include "encode_bsfp.inl"
+#include "encoders_plain.inl"
+#include "rowwise.inl"
+
+}  // namespace
+
+const Kernels kAvxVnniInt8{"avxvnniint8", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, &kEncoders};
+
+}  // namespace mxconv
