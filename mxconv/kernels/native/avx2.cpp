@@ -9,8 +9,6 @@
 namespace mxconv {
 namespace {
 
-constexpr int32_t kOffsetBase = 0;
-
 #include "ahead.inl"
 #include "unrolled.inl"
 #include "generic.inl"
