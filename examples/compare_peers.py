@@ -377,7 +377,7 @@ def hold_to_avx2() -> None:
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2" if kernel == "avx2" else "AVX2_VNNI"
 
 
-def say_how_llama_was_built(console: Console, without_avx512: bool) -> None:
+def say_how_llama_was_built(console: Console, without_avx512: bool = False) -> None:
     import llama_cpp
 
     features = llama_cpp.llama_print_system_info().decode()
