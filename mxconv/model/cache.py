@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-import numpy as np
-
-from mxconv.arrays import F32
+from mxconv.arrays import F32, float32_zeros
 from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
 
@@ -118,7 +116,7 @@ class KVCache:
     def _allocate(self, capacity: int) -> F32:
         shape = self.num_layers, self.num_key_value_heads, capacity, self.head_dim
         try:
-            return np.zeros(shape, np.float32)
+            return float32_zeros(shape)
         except (MemoryError, ValueError) as error:
             raise ModelError(
                 f"KV cache: no memory for {capacity} positions, shape {shape} in float32; "

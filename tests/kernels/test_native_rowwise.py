@@ -46,8 +46,16 @@ def norm(engine: Any, x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarr
 def attend(
     engine: Any, query: np.ndarray, keys: np.ndarray, values: np.ndarray, run: int, others: list[int]
 ) -> np.ndarray:
-    out = np.empty_like(query)
-    _native.attend(engine, np.atleast_2d(query), keys, values, np.array(others, np.int32), run, np.atleast_2d(out))
+    return attend_tokens(engine, np.atleast_2d(query)[None], keys, values, [run], [others]).reshape(query.shape)
+
+
+def attend_tokens(
+    engine: Any, queries: np.ndarray, keys: np.ndarray, values: np.ndarray, runs: list[int], others: list[list[int]]
+) -> np.ndarray:
+    """Of queries (tokens, heads, head_dim); each token sees as many others."""
+    out = np.empty_like(queries)
+    positions = np.array(others, np.int32).reshape(len(queries), -1)
+    _native.attend(engine, queries, keys, values, np.array(runs, np.int32), positions, out)
     return out
 
 
@@ -122,6 +130,25 @@ def test_heads_that_share_keys_get_the_bits_that_each_gets_alone(
     together = attend(engine, queries, keys, values, 130, [140, 135])
     alone = np.stack([attend(engine, query, keys, values, 130, [140, 135]) for query in queries])
     assert together.tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("head_dim", [10, 64, 144])
+@pytest.mark.parametrize(
+    "runs", [list(range(120, 160)), [1, 2, 3, 4, 5], [64, 63, 65, 128, 129, 3], [1], [127, 128], [0, 0, 0]]
+)
+def test_tokens_that_share_keys_get_the_bits_that_each_gets_alone(
+    engine: Any, rng: np.random.Generator, runs: list[int], head_dim: int
+) -> None:
+    keys, values = normal(rng, 2, 170, head_dim)
+    for num_heads in (1, 2, 3, 8):
+        queries = normal(rng, len(runs), num_heads, head_dim)
+        others = rng.integers(0, 170, (len(runs), 5)).tolist()
+        for seen in (others, [[] for _ in runs]):
+            if not any(seen) and 0 in runs:
+                continue
+            together = attend_tokens(engine, queries, keys, values, runs, seen)
+            alone = [attend(engine, query, keys, values, *of) for query, *of in zip(queries, runs, seen, strict=True)]
+            assert together.tobytes() == np.stack(alone).tobytes()
 
 
 def test_scores_of_any_size_give_a_mean_of_values(engine: Any, rng: np.random.Generator) -> None:

@@ -215,3 +215,5 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
     }
 #endif
 }
+
+constexpr auto many_int8 = no_many;

@@ -222,11 +222,14 @@ void row_tile_panels(const Matrix& matrix, int64_t row_tile, const Activations& 
     }
 }
 
+constexpr int64_t kDirectTokens = 16;  // beyond which transposing each panel's weights takes longer than scratch does
+
 // Whether this row tile was multiplied here: a dense one of 16 rows, or BSFP for one panel. Others go over scratch, where
-// a tile that is rebuilt once serves all tokens.
+// a tile that is transposed or rebuilt once serves all tokens.
 bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
     const bool is_whole = (row_tile + 1) * kTileRows <= matrix.rows;
-    if (matrix.kind == MatrixKind::kDense ? !is_whole : a.num_tokens > kWidest) return false;
+    const bool is_dense = matrix.kind == MatrixKind::kDense;
+    if (is_dense ? !is_whole || a.num_tokens > kDirectTokens : a.num_tokens > kWidest) return false;
     if (matrix.format == FloatFormat::kBf16) {
         row_tile_panels<Bf16Panel>(matrix, row_tile, a, out, stride);
     } else {

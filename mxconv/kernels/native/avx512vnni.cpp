@@ -12,8 +12,10 @@ namespace {
 constexpr int32_t kOffsetBase = 0x4B400000;  // the bits of 1.5 * 2^23: sums are floats as they are, see avx512.inl
 
 #include "ahead.inl"
+#include "unrolled.inl"
 #include "generic.inl"
 #include "avx512.inl"
+#include "avx512_int8.inl"
 #include "avx512_bsfp.inl"
 #include "avx512_panel.inl"
 #include "linear.inl"

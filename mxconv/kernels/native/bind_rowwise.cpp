@@ -1,4 +1,5 @@
 // The row-wise kernels one by one, on the calling thread: a forward pass calls them itself, tests compare them here.
+#include <algorithm>
 #include <vector>
 
 #include "arrays.hpp"
@@ -30,24 +31,32 @@ void silu_multiply(const Engine& engine, const Array<float>& gate, const Array<f
 }
 
 void attend(const Engine& engine, const Array<float>& queries, const Array<float>& keys, const Array<float>& values,
-            const Array<int32_t>& positions, int64_t run, const MutableArray<float>& out) {
-    require(queries, "queries", {-1, -1});
-    const auto num_heads = static_cast<int64_t>(queries.shape(0)), head_dim = static_cast<int64_t>(queries.shape(1));
+            const Array<int32_t>& runs, const Array<int32_t>& positions, const MutableArray<float>& out) {
+    require(queries, "queries", {-1, -1, -1});
+    const auto num_tokens = static_cast<int64_t>(queries.shape(0)), num_heads = static_cast<int64_t>(queries.shape(1));
+    const auto head_dim = static_cast<int64_t>(queries.shape(2));
     require(keys, "keys", {-1, head_dim});
     const auto num_positions = static_cast<int64_t>(keys.shape(0));
     require(values, "values", {num_positions, head_dim});
-    require(positions, "positions", {-1});
-    require(out, "out", {num_heads, head_dim});
-    const auto num_others = static_cast<int64_t>(positions.shape(0));
-    if (run < 0 || run > num_positions || run + num_others < 1) throw nb::value_error("no visible position");
-    for (int64_t i = 0; i < num_others; ++i) {
+    require(runs, "runs", {num_tokens});
+    require(positions, "positions", {num_tokens, -1});
+    require(out, "out", {num_tokens, num_heads, head_dim});
+    const auto num_others = static_cast<int64_t>(positions.shape(1));
+    std::vector<Visible> visible;
+    int64_t most = 0;
+    for (int64_t t = 0; t < num_tokens; ++t) {
+        const int64_t run = runs.data()[t];
+        if (run < 0 || run > num_positions || run + num_others < 1) throw nb::value_error("no visible position");
+        visible.push_back({0, run, positions.data() + t * num_others, num_others});
+        most = std::max(most, run + num_others);
+    }
+    for (size_t i = 0; i < positions.size(); ++i) {
         const int32_t position = positions.data()[i];
         if (position < 0 || position >= num_positions) throw nb::value_error("a position outside the keys");
     }
-    const Visible visible{0, run, positions.data(), num_others};
-    std::vector<float> shares(static_cast<size_t>(num_heads * (run + num_others + kAttentionChunk)));
-    engine.kernels->rowwise.attend(queries.data(), num_heads, keys.data(), values.data(), head_dim, visible,
-                                   shares.data(), out.data());
+    Lines<float> shares(static_cast<size_t>(kAttentionRows * (most + kAttentionChunk)));
+    engine.kernels->rowwise.attend({queries.data(), num_tokens, num_heads, num_heads * head_dim, num_heads * head_dim},
+                                   keys.data(), values.data(), head_dim, visible.data(), shares.data(), out.data());
 }
 
 }  // namespace
@@ -57,10 +66,12 @@ void bind_rowwise(nb::module_& module) {
                nb::arg("eps"), nb::arg("out").noconvert(), "RMS norm of each row of x (rows, n).");
     module.def("silu_multiply", &silu_multiply, nb::arg("engine"), nb::arg("gate").noconvert(),
                nb::arg("up").noconvert(), nb::arg("out").noconvert(), "out = silu(gate) * up, each (n,).");
-    module.def(
-        "attend", &attend, nb::arg("engine"), nb::arg("queries").noconvert(), nb::arg("keys").noconvert(),
-        nb::arg("values").noconvert(), nb::arg("positions").noconvert(), nb::arg("run"), nb::arg("out").noconvert(),
-        "Attention of scaled queries (heads, head_dim) over the first `run` keys (n, head_dim), then `positions`.");
+    module.def("attend", &attend, nb::arg("engine"), nb::arg("queries").noconvert(), nb::arg("keys").noconvert(),
+               nb::arg("values").noconvert(), nb::arg("runs").noconvert(), nb::arg("positions").noconvert(),
+               nb::arg("out").noconvert(),
+               "Attention of scaled queries (tokens, heads, head_dim) to keys (n, head_dim): each token's to the first "
+               "of them, "
+               "as many as `runs` says, then to its `positions` (tokens, m).");
 }
 
 }  // namespace mxconv

@@ -14,7 +14,6 @@ constexpr int64_t kWeightsAtOnce = 1 << 16;  // in a piece: long enough to strea
 constexpr int64_t kFewestWeights = 1 << 12;  // under which taking a piece costs more than it
 constexpr int64_t kPiecesPerThread = 4;
 constexpr int kOperatorsPerLayer = 5;
-constexpr int64_t kMostHeads = 16;  // whose shares a call of attend keeps
 
 int form_of(const Matrix* matrix) { return mxconv::form_of(matrix->kind, matrix->format); }
 
@@ -30,8 +29,8 @@ void assume_finite(const Activations& activations, int forms) {
     if (forms & kInt8) std::memset(activations.finite, 1, static_cast<size_t>(activations.num_tokens));
 }
 
-template <class Element>
-void grow(std::vector<Element>& buffer, int64_t length) {
+template <class Buffer>
+void grow(Buffer& buffer, int64_t length) {
     if (buffer.size() < static_cast<size_t>(length)) buffer.resize(static_cast<size_t>(length));
 }
 
@@ -43,9 +42,9 @@ struct Decoder::Workspace {
     const int thread;
     ActivationBuffer buffer;
     Activations normed{};
-    std::vector<float> row;       // one of hidden_size, or a piece of one
-    std::vector<float> shares;    // of the visible positions
-    std::vector<int32_t> others;  // that a token sees beside a run of positions
+    Lines<float> row;             // one of hidden_size, or a piece of one, or pieces of some
+    Lines<float> shares;          // of the visible positions
+    std::vector<int32_t> others;  // that tokens see beside a run of positions, most_others_ each
 };
 
 Decoder::Decoder(Engine& engine, DecoderWeights weights) : engine_(engine), weights_(std::move(weights)) {
@@ -102,6 +101,7 @@ void Decoder::run(const Slice& slice) {
     const int64_t heads = w.num_heads * w.head_dim, kv_heads = w.num_key_value_heads * w.head_dim;
     int64_t most_visible = 0;
     for (int64_t i = 0; i < tokens; ++i) most_visible = std::max(most_visible, slice.tokens[i].place + 1);
+    most_others_ = kTokensAtOnce + std::min(most_sinks_, most_visible);
     grow(queries_, tokens * heads);
     grow(keys_, tokens * kv_heads);
     grow(values_, tokens * kv_heads);
@@ -114,10 +114,9 @@ void Decoder::run(const Slice& slice) {
     assume_finite(inner_, inner_forms_);
     for (auto& own : workspaces_) {
         own->normed = own->buffer.reserve(tokens, w.hidden_size, normed_forms_);
-        grow(own->row, std::max({w.hidden_size, w.intermediate_size, heads}));
-        const int64_t heads_at_once = std::min(kMostHeads, w.num_heads / w.num_key_value_heads);
-        grow(own->shares, heads_at_once * (most_visible + kAttentionChunk));
-        grow(own->others, kTokensAtOnce + std::min(most_sinks_, most_visible));
+        grow(own->row, std::max({w.hidden_size, w.intermediate_size, tokens_together() * heads}));
+        grow(own->shares, kAttentionRows * (most_visible + kAttentionChunk));
+        grow(own->others, tokens_together() * most_others_);
     }
     for (Pieces& pieces : pieces_) pieces.reset();
     engine_.team->run([&](int thread) { work(slice, thread); });
@@ -264,29 +263,49 @@ Visible Decoder::visible(const Token& token, const DecoderLayer& layer, int32_t*
     return seen;
 }
 
-// Attention by token and heads. A unit of heads fills whole blocks of 32 columns, so that it can be prepared at once,
-// and where that leaves every thread enough units it has all heads that share keys and values: they are read once.
+// Attention by tokens and heads. A unit of heads fills whole blocks of 32 columns, so that it can be prepared at once, and
+// where that leaves every thread enough units it has all heads that share keys and values, for some tokens whose positions
+// begin together: keys and values are read once for all of them.
 void Decoder::attend(const Slice& slice, int64_t layer, Pieces& pieces, Workspace& own) {
     const DecoderLayer& l = weights_.layers[static_cast<size_t>(layer)];
     const int64_t head_dim = weights_.head_dim, heads = weights_.num_heads, kv_heads = weights_.num_key_value_heads;
-    const int64_t num_tokens = slice.num_tokens, group = heads / kv_heads;
+    const int64_t num_tokens = slice.num_tokens, group = heads / kv_heads, enough = 2 * engine_.team->size();
     const int64_t fewest = kBlock / std::gcd(head_dim, kBlock), grouped = std::lcm(fewest, group);
-    const int64_t unit = ceil_divide(heads, grouped) * num_tokens >= 2 * engine_.team->size() ? grouped : fewest;
-    take(pieces, ceil_divide(heads, unit) * num_tokens, own.thread, [&](int64_t i) {
-        const int64_t token = i % num_tokens;
-        const int64_t first = i / num_tokens * unit, last = std::min(first + unit, heads);
-        const SequenceTokens& sequence = *slice.tokens[token].sequence;
-        const Visible seen = visible(slice.tokens[token], l, own.others.data());
-        for (int64_t head = first, next; head < last; head = next) {
-            next = std::min((head / group + 1) * group, last);
-            const int64_t at = (layer * kv_heads + head / group) * sequence.capacity * head_dim;
-            engine_.kernels->rowwise.attend(queries_.data() + (token * heads + head) * head_dim, next - head,
-                                            sequence.keys + at, sequence.values + at, head_dim, seen, own.shares.data(),
-                                            own.row.data() + (head - first) * head_dim);
+    const int64_t unit = ceil_divide(heads, grouped) * num_tokens >= enough ? grouped : fewest;
+    const int64_t units = ceil_divide(heads, unit);
+    const int64_t together = std::max<int64_t>(1, std::min(tokens_together(), num_tokens * units / enough));
+    const int64_t tiles = ceil_divide(num_tokens, together);
+    take(pieces, units * tiles, own.thread, [&](int64_t i) {
+        const int64_t first = i / tiles * unit, last = std::min(first + unit, heads),
+                      columns = (last - first) * head_dim;
+        const int64_t end = std::min((i % tiles + 1) * together, num_tokens);
+        for (int64_t token = i % tiles * together, next; token < end; token = next) {
+            const SequenceTokens& sequence = *slice.tokens[token].sequence;
+            Visible seen[kAttentionRows];
+            for (next = token; next < end && slice.tokens[next].sequence == &sequence; ++next) {
+                int32_t* others = own.others.data() + (next - token) * most_others_;
+                seen[next - token] = visible(slice.tokens[next], l, others);
+                if (seen[next - token].start != seen[0].start) break;
+            }
+            for (int64_t head = first, other; head < last; head = other) {
+                other = std::min((head / group + 1) * group, last);
+                const int64_t at = (layer * kv_heads + head / group) * sequence.capacity * head_dim;
+                const float* queries = queries_.data() + (token * heads + head) * head_dim;
+                engine_.kernels->rowwise.attend({queries, next - token, other - head, heads * head_dim, columns},
+                                                sequence.keys + at, sequence.values + at, head_dim, seen,
+                                                own.shares.data(), own.row.data() + (head - first) * head_dim);
+            }
+            for (int64_t t = token; t < next; ++t) {
+                engine_.kernels->prepare(own.row.data() + (t - token) * columns, t, first * head_dim, columns,
+                                         form_of(l.output.matrix), mixed_);
+            }
         }
-        engine_.kernels->prepare(own.row.data(), token, first * head_dim, (last - first) * head_dim,
-                                 form_of(l.output.matrix), mixed_);
     });
+}
+
+// How many tokens share a reading of keys and values, at most.
+int64_t Decoder::tokens_together() const {
+    return std::max<int64_t>(1, kAttentionRows * weights_.num_key_value_heads / weights_.num_heads);
 }
 
 // silu(gate) * up. A piece is the same rows of both matrices, and fills whole blocks of 32 columns.

@@ -114,18 +114,19 @@ class Decoder {
     void predict(const Slice& slice, Pieces& pieces, Workspace& own);
     static Visible visible(const Token& token, const DecoderLayer& layer, int32_t* others);
     int64_t tiles_at_once(const Matrix& matrix, int64_t multiple) const;
+    int64_t tokens_together() const;
 
     Engine& engine_;
     const DecoderWeights weights_;
     int normed_forms_ = 0, mixed_forms_ = 0, inner_forms_ = 0;  // that any layer's matrices ask for
-    int64_t most_sinks_ = 0;
+    int64_t most_sinks_ = 0, most_others_ = 0;
     std::mutex callers_;
     std::vector<std::unique_ptr<Workspace>> workspaces_;
     std::vector<Pieces> pieces_;
-    std::vector<Token> tokens_;                   // of a pass
-    std::vector<float> queries_, keys_, values_;  // (tokens, heads * head_dim)
-    std::vector<float> gates_, ups_;              // (tokens, intermediate_size)
-    std::vector<float> products_;                 // (tokens, hidden_size)
+    std::vector<Token> tokens_;             // of a pass
+    Lines<float> queries_, keys_, values_;  // (tokens, heads * head_dim)
+    Lines<float> gates_, ups_;              // (tokens, intermediate_size)
+    Lines<float> products_;                 // (tokens, hidden_size)
     ActivationBuffer mixed_buffer_, inner_buffer_;
     Activations mixed_{}, inner_{};  // what attention and SiLU hand to the next matrix
 };

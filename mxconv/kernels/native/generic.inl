@@ -199,3 +199,6 @@ void prepare(const float* x, int64_t token, int64_t first, int64_t count, int fo
         }
     }
 }
+
+// For products that have no short cut for many tokens, see linear.inl.
+inline bool no_many(const Matrix&, int64_t, const Activations&, int64_t, int64_t, float*) { return false; }

@@ -99,6 +99,16 @@ struct Visible {
     int64_t num_others;
 };
 
+constexpr int64_t kAttentionRows = 32;  // of queries whose shares are kept at once
+
+// Scaled queries of some heads of some tokens, (num_heads, head_dim) each.
+struct AttentionQueries {
+    const float* values;
+    int64_t num_tokens, num_heads;
+    int64_t stride;      // from a token's queries to the next one's
+    int64_t out_stride;  // from a token's results to the next one's
+};
+
 // What a forward pass does beside its matrices, on one row or head. NaNs and infinities flow as IEEE says.
 struct Rowwise {
     // out = x / sqrt(mean(x^2) + eps) * weight, each (length)
@@ -113,11 +123,11 @@ struct Rowwise {
     // out = gate / (1 + e^-gate) * up, each (length)
     void (*silu_multiply)(const float* gate, const float* up, int64_t length, float* out);
 
-    // Softmax-weighted means of values for heads that share them. Queries are (num_heads, head_dim), scaled, as is out;
-    // keys and values (positions, head_dim). At least one position is visible. `shares` is room for a chunk of 64 more
-    // than the visible positions, for each head of up to 16.
-    void (*attend)(const float* queries, int64_t num_heads, const float* keys, const float* values, int64_t head_dim,
-                   const Visible& visible, float* shares, float* out);
+    // Softmax-weighted means of values for rows of queries that share them: the heads of some tokens. A token sees its own
+    // `visible` positions, at least one; where there are several tokens, all runs begin together. Results depend on a row's
+    // own query and positions alone. `shares` is room for kAttentionRows times whole chunks of the most visible positions.
+    void (*attend)(const AttentionQueries& queries, const float* keys, const float* values, int64_t head_dim,
+                   const Visible* visible, float* shares, float* out);
 };
 
 struct Encoders;  // encoders.hpp

@@ -8,6 +8,7 @@
 //     kF16Lanes, f16_product, f16_sum
 //     whole_tile                                a short cut past scratch with the same products in the same order, or false
 //     four_bit_int8, four_bit_float             rows of one row tile times up to kWidest tokens
+//     many_int8                                 a short cut for more, up to kRoom, with the same sums, or false
 //
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
 // file give the same bits: they differ in who fills scratch. A short cut must add the same products in the same order.
@@ -72,20 +73,25 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
     }
 }
 
-template <class Multiply>
+template <class Multiply, class MultiplyMany>
 void draft_linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out, int64_t stride,
-                  Multiply multiply) {
-    alignas(64) float rows[kWidest * kTileRows];
+                  Multiply multiply, MultiplyMany multiply_many) {
+    alignas(64) float rows[kRoom * kTileRows];
     for (int64_t row_tile = first; row_tile < last; ++row_tile) {
-        for (int64_t token = 0; token < a.num_tokens; token += kWidest) {
-            const int64_t width = least(kWidest, a.num_tokens - token);
-            multiply(matrix, row_tile, a, token, width, rows);
-            for (int64_t t = 0; t < width; ++t) {
+        for (int64_t base = 0; base < a.num_tokens; base += kRoom) {
+            const int64_t num_tokens = least(kRoom, a.num_tokens - base);
+            if (!multiply_many(matrix, row_tile, a, base, num_tokens, rows)) {
+                for (int64_t token = 0; token < num_tokens; token += kWidest) {
+                    const int64_t width = least(kWidest, num_tokens - token);
+                    multiply(matrix, row_tile, a, base + token, width, rows + token * kTileRows);
+                }
+            }
+            for (int64_t t = 0; t < num_tokens; ++t) {
                 float* row = rows + t * kTileRows;
-                if (matrix.kind == MatrixKind::kFourBitInt8 && !a.finite[token + t]) {
+                if (matrix.kind == MatrixKind::kFourBitInt8 && !a.finite[base + t]) {
                     for (int64_t r = 0; r < kTileRows; ++r) row[r] = __builtin_nanf("");
                 }
-                store_rows(row, matrix, row_tile, out + (token + t) * stride);
+                store_rows(row, matrix, row_tile, out + (base + t) * stride);
             }
         }
     }
@@ -93,8 +99,10 @@ void draft_linear(const Matrix& matrix, const Activations& a, int64_t first, int
 
 void linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out, int64_t stride) {
     switch (matrix.kind) {
-        case MatrixKind::kFourBitInt8: return draft_linear(matrix, a, first, last, out, stride, four_bit_int8);
-        case MatrixKind::kFourBitFloat: return draft_linear(matrix, a, first, last, out, stride, four_bit_float);
+        case MatrixKind::kFourBitInt8:
+            return draft_linear(matrix, a, first, last, out, stride, four_bit_int8, many_int8);
+        case MatrixKind::kFourBitFloat:
+            return draft_linear(matrix, a, first, last, out, stride, four_bit_float, no_many);
         default:
             if (matrix.format == FloatFormat::kBf16)
                 return target_linear<Bf16Product>(matrix, a, first, last, out, stride);

@@ -195,3 +195,5 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
         default: return int8_rows<8>(matrix, row_tile, a, panel, out);
     }
 }
+
+constexpr auto many_int8 = no_many;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int32_t kOffsetBase = 0;
 
+#include "unrolled.inl"
 #include "generic.inl"
 #include "neon_dense.inl"
 #include "neon_bsfp.inl"

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int32_t kOffsetBase = 0;
 
+#include "unrolled.inl"
 #include "generic.inl"
 #include "generic_tiles.inl"
 
@@ -135,6 +136,8 @@ int64_t multiply_adds(Form form, int64_t iterations) {
     }
     return iterations * kLanes;
 }
+
+constexpr auto many_int8 = no_many;
 
 #include "linear.inl"
 #include "encode_mxfp4.inl"
