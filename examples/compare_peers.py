@@ -3,11 +3,14 @@
     python examples/compare_peers.py FOLDER             # which keeps up to 8 GB of model files for the next run
     python examples/compare_peers.py FOLDER --rounds 1 --model examples/models/pylib-0.2m --product 256
 
+    python examples/compare_peers.py FOLDER --prompts 512,1900 --rounds 3
+
 Whole model: TinyLlama's shape with random weights (or --model), 1, 4 and 8 tokens in one step behind a context of 32,
-logits of all tokens. One product: a matrix of 8192 x 8192 times 1 and 8 tokens, copies of which take turns, together
-beyond four last-level caches. OpenVINO's INT4 has float16 scales per 32 and quantizes activations to int8. Conversion:
-the BF16 model to MXFP4 with everything that mxconv checks, hashes and flushes, and by what llama-quantize calls; both
-read files that are in the page cache.
+logits of all tokens. With --prompts instead: whole prompts of these lengths, logits of the last token, then steps of 1
+and 8 tokens behind the longest. One product: a matrix of 8192 x 8192 times 1 and 8 tokens, copies of which take turns,
+together beyond four last-level caches. OpenVINO's INT4 has float16 scales per 32 and quantizes activations to int8.
+Conversion: the BF16 model to MXFP4 with everything that mxconv checks, hashes and flushes, and by what llama-quantize
+calls; both read files that are in the page cache.
 
 Every contender lives in a process of its own with two threads; in each round all take their turns, a sample of the
 machine's read bandwidth before each and a pause before that, in which the threads of the last one fall asleep. Results
@@ -94,6 +97,7 @@ sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode
 """
 
 Plan = tuple[str, str, Callable[..., Contender], tuple[Any, ...]]  # group, name, how to make it, of what
+Maker = Plan  # of a model, but for its tokens and how many of them are its context
 
 
 def serve(pipe: Connection, kind: Callable[..., Contender], arguments: Sequence[Any]) -> None:
@@ -105,7 +109,7 @@ def serve(pipe: Connection, kind: Callable[..., Contender], arguments: Sequence[
             pipe.send(contender.check(num_tokens))
             contender.rewind()
         else:
-            contender.step(num_tokens)  # wakes the threads
+            contender.step(min(num_tokens, MODEL_WIDTHS[-1]))  # wakes the threads
             contender.rewind()
             pipe.send([timed(contender, num_tokens) for _ in range(repetitions)])
 
@@ -200,23 +204,23 @@ def measure(
     return rows
 
 
-def compare_logits(entries: list[Entry], console: Console) -> None:
-    """Of the same tokens, between the engines of each group; the widest step. INT4 weights are others than MXFP4's."""
-    exact = entries[0].ask(MODEL_WIDTHS[-1], 0)
+def compare_logits(entries: list[Entry], width: int, console: Console) -> None:
+    """Of a step of the same tokens, between the engines of each group. INT4 weights are others than MXFP4's."""
+    found = {entry: entry.ask(width, 0) for entry in entries}
+    exact = found[entries[0]]
     for entry in entries[1:]:
-        logits = entry.ask(MODEL_WIDTHS[-1], 0)
+        logits = found[entry]
         likeness = (logits * exact).sum() / np.sqrt((logits**2).sum() * (exact**2).sum())
         console.print(f"{entry.name}: cosine {likeness:.4f} with the logits of {entries[0].name}")
         assert likeness >= MIN_LIKENESS, f"{entry.name}: not the logits of this model"
     for group in MAX_DIFFERENCE:
         ours, *peers = (entry for entry in entries if entry.group == group)
-        logits = ours.ask(MODEL_WIDTHS[-1], 0)
+        logits = found[ours]
         for peer in peers:
             if peer.name.endswith("INT4"):
                 continue
-            theirs = peer.ask(MODEL_WIDTHS[-1], 0)
-            difference = np.abs(logits - theirs).max() / np.abs(logits).max()
-            same = (logits.argmax(axis=1) == theirs.argmax(axis=1)).sum()
+            difference = np.abs(logits - found[peer]).max() / np.abs(logits).max()
+            same = (logits.argmax(axis=1) == found[peer].argmax(axis=1)).sum()
             console.print(
                 f"{ours.name} and {peer.name}: largest difference {difference:.5f} of the largest logit, "
                 f"{same} of {len(logits)} greedy tokens are the same"
@@ -313,6 +317,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--model", type=Path, help="a BF16 checkpoint instead of random weights")
     parser.add_argument("--product", type=int, default=8192, help="rows and columns; a multiple of 32")
+    parser.add_argument("--prompts", type=lengths, help="measure prompts of these lengths instead, e.g. 512,1900")
     parser.add_argument("--avx2", action="store_true", help="nobody uses AVX-512, whatever the processor has")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
@@ -326,38 +331,62 @@ def main() -> None:
     console.print(f"{machine.cpu}, {THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}")
     model, package, target, draft = prepare(options.folder, options.model, console)
     vocab_size = json.loads((package / "config.json").read_text())["vocab_size"]
-    ids = np.random.default_rng(0).integers(0, vocab_size, CONTEXT + MODEL_WIDTHS[-1]).tolist()
-    models: list[Plan] = [("BF16", "mxconv BF16", MxconvModel, (package, 0, ids))]
-    models += [("4 bits", "mxconv MXFP4", MxconvModel, (package, 1, ids))]
-    products: list[Plan] = [("BF16", "mxconv bf16", MxconvProduct, ("bf16", options.product))]
-    products += [("4 bits", "mxconv mxfp4-int8", MxconvProduct, ("mxfp4-int8", options.product))]
+    makers: list[Maker] = [("BF16", "mxconv BF16", MxconvModel, (package, 0))]
+    makers += [("4 bits", "mxconv MXFP4", MxconvModel, (package, 1))]
     if has("llama_cpp", "llama-cpp-python", console):
-        models += [("BF16", "llama.cpp BF16", LlamaCppModel, (target, ids))]
-        models += [("4 bits", "llama.cpp MXFP4", LlamaCppModel, (draft, ids))]
+        makers += [("BF16", "llama.cpp BF16", LlamaCppModel, (target,))]
+        makers += [("4 bits", "llama.cpp MXFP4", LlamaCppModel, (draft,))]
         say_how_llama_was_built(console, options.avx2)
     if has("optimum.intel", "optimum-intel", console):
         exported = export_openvino(model, options.folder, console)
-        models += [("BF16", "OpenVINO BF16", OpenVinoModel, (exported["bf16"], ids))]
-        models += [("4 bits", "OpenVINO INT4", OpenVinoModel, (exported["int4"], ids))]
-    if has("openvino", "openvino", console):
-        products += [("BF16", "OpenVINO BF16", OpenVinoProduct, ("bf16", options.product))]
-        products += [("4 bits", "OpenVINO INT4", OpenVinoProduct, ("int4", options.product))]
+        makers += [("BF16", "OpenVINO BF16", OpenVinoModel, (exported["bf16"],))]
+        makers += [("4 bits", "OpenVINO INT4", OpenVinoModel, (exported["int4"],))]
     bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
     rows = []
-    with running(models) as entries:
-        compare_logits(entries, console)
-        rows += measure("whole model", entries, MODEL_WIDTHS, options.rounds, MODEL_REPETITIONS, bandwidth)
-    console.print(table_of("Whole model, milliseconds a step", rows))
-    with running(products) as entries:
-        check_products(entries, console)
-        found = measure("product", entries, PRODUCT_WIDTHS, options.rounds, PRODUCT_REPETITIONS, bandwidth)
-    console.print(table_of(f"One {options.product} x {options.product} product, milliseconds", found))
-    if find_spec("llama_cpp"):
-        converted = measure_conversion(model, target, options.folder, min(options.rounds, MAX_CONVERSIONS))
-        console.print(table_of("Conversion, milliseconds", converted))
-        found += converted
+
+    def measure_models(title: str, context: int, widths: Sequence[int], repetitions: int) -> None:
+        ids = np.random.default_rng(0).integers(0, vocab_size, context + widths[-1]).tolist()
+        with running([(*maker[:3], (*maker[3], ids, context)) for maker in makers]) as entries:
+            compare_logits(entries, widths[-1], console)
+            found = measure(title, entries, widths, options.rounds, repetitions, bandwidth)
+        console.print(table_of(f"{title}, milliseconds", found))
+        rows.extend(found)
+
+    if options.prompts:
+        measure_models("prompts", 0, options.prompts, 1)
+        measure_models(
+            f"steps behind {options.prompts[-1]} tokens", options.prompts[-1], PRODUCT_WIDTHS, MODEL_REPETITIONS
+        )
+    else:
+        measure_models("whole model", CONTEXT, MODEL_WIDTHS, MODEL_REPETITIONS)
+        rows += measure_products(options.product, options.rounds, bandwidth, console)
+        if find_spec("llama_cpp"):
+            converted = measure_conversion(model, target, options.folder, min(options.rounds, MAX_CONVERSIONS))
+            console.print(table_of("Conversion, milliseconds", converted))
+            rows += converted
     if options.json:
-        print(json.dumps({"machine": asdict(machine), "rows": [asdict(row) for row in rows + found]}))
+        print(json.dumps({"machine": asdict(machine), "rows": [asdict(row) for row in rows]}))
+
+
+def measure_products(size: int, rounds: int, bandwidth: ReadBandwidth, console: Console) -> list[Row]:
+    plans: list[Plan] = [("BF16", "mxconv bf16", MxconvProduct, ("bf16", size))]
+    plans += [("4 bits", "mxconv mxfp4-int8", MxconvProduct, ("mxfp4-int8", size))]
+    if has("openvino", "openvino", console):
+        plans += [("BF16", "OpenVINO BF16", OpenVinoProduct, ("bf16", size))]
+        plans += [("4 bits", "OpenVINO INT4", OpenVinoProduct, ("int4", size))]
+    with running(plans) as entries:
+        check_products(entries, console)
+        found = measure("product", entries, PRODUCT_WIDTHS, rounds, PRODUCT_REPETITIONS, bandwidth)
+    console.print(table_of(f"One {size} x {size} product, milliseconds", found))
+    return found
+
+
+def lengths(text: str) -> list[int]:
+    """Of --prompts: ascending numbers, joined by commas."""
+    found = [int(part) for part in text.split(",")]
+    if found != sorted(set(found)) or found[0] < 2:
+        raise ValueError
+    return found
 
 
 def has(module: str, package: str, console: Console) -> bool:

@@ -10,7 +10,6 @@ import numpy as np
 
 from mxconv.arrays import F32
 from mxconv.bench.engine import implementations
-from mxconv.bench.forwards import CONTEXT
 from mxconv.bench.kernels import CACHE_MULTIPLE
 from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.operands import Operand, make_operand
@@ -37,20 +36,26 @@ class Contender(Protocol):
 
 
 class MxconvModel:
-    """A level of a package: the tokens behind `CONTEXT` others, which stay in its cache."""
+    """A level of a package: tokens behind `context` others, which stay in its cache. Behind none they are a prompt.
 
-    def __init__(self, package: Path, level: int, ids: list[int]) -> None:
+    Of a prompt only the last token's logits are wanted, here as in the other engines.
+    """
+
+    def __init__(self, package: Path, level: int, ids: list[int], context: int) -> None:
         self.loaded = LoadedPackage(package, num_threads=THREADS)
         decoder = self.loaded.levels[level].decoder
         assert decoder is not None  # only a look-up has none
-        self.decoder, self.ids, self.cache = decoder, ids, KVCache(decoder.config, len(ids))
-        self.decoder.forward(ids[:CONTEXT], self.cache, last_only=True)
+        self.decoder, self.ids, self.context = decoder, ids, context
+        self.cache = KVCache(decoder.config, len(ids))
+        if context:
+            self.decoder.forward(ids[:context], self.cache, last_only=True)
 
     def step(self, num_tokens: int) -> F32:
-        return self.decoder.forward(self.ids[CONTEXT : CONTEXT + num_tokens], self.cache)
+        ids = self.ids[self.context : self.context + num_tokens]
+        return self.decoder.forward(ids, self.cache, last_only=self.context == 0)
 
     def rewind(self) -> None:
-        self.cache.truncate(CONTEXT)
+        self.cache.truncate(self.context)
 
     check = step
 
@@ -58,10 +63,10 @@ class MxconvModel:
 class LlamaCppModel:
     """A GGUF file in the same place; its flash attention, cache type and repacking are llama.cpp's own defaults."""
 
-    def __init__(self, path: Path, ids: list[int]) -> None:
+    def __init__(self, path: Path, ids: list[int], context: int) -> None:
         import llama_cpp
 
-        self.library, self.ids = llama_cpp, ids
+        self.library, self.ids, self.num_before = llama_cpp, ids, context
         self.log = llama_cpp.llama_log_callback(print_errors)  # kept: C calls it
         llama_cpp.llama_log_set(self.log, None)
         model_parameters = llama_cpp.llama_model_default_params()
@@ -71,23 +76,26 @@ class LlamaCppModel:
             raise RuntimeError(f"{path}: llama.cpp does not load it")
         self.num_logits = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         parameters = llama_cpp.llama_context_default_params()
-        parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = 4 * len(ids), len(ids), len(ids)
+        parameters.n_ctx, parameters.n_batch = len(ids), len(ids)
+        parameters.n_ubatch = min(len(ids), parameters.n_ubatch)  # 512, its default, takes prompts fastest
         parameters.n_threads = parameters.n_threads_batch = THREADS
         self.context = llama_cpp.llama_init_from_model(self.model, parameters)
         self.memory = llama_cpp.llama_get_memory(self.context)
         self.batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
-        self._decode(0, CONTEXT)
+        if context:
+            self._decode(0, context, last_only=True)
 
     def step(self, num_tokens: int) -> Any:
-        return self._decode(CONTEXT, num_tokens)
+        return self._decode(self.num_before, num_tokens, last_only=self.num_before == 0)
 
     def rewind(self) -> None:
-        self.library.llama_memory_seq_rm(self.memory, 0, CONTEXT, -1)
+        self.library.llama_memory_seq_rm(self.memory, 0, self.num_before, -1)
 
     def check(self, num_tokens: int) -> F32:
-        return np.ctypeslib.as_array(self.step(num_tokens), (num_tokens, self.num_logits)).copy()
+        num_rows = num_tokens if self.num_before else 1
+        return np.ctypeslib.as_array(self.step(num_tokens), (num_rows, self.num_logits)).copy()
 
-    def _decode(self, position: int, num_tokens: int, last_only: bool = False) -> Any:
+    def _decode(self, position: int, num_tokens: int, last_only: bool) -> Any:
         self.batch.n_tokens = num_tokens
         for index in range(num_tokens):
             self.batch.token[index], self.batch.pos[index] = self.ids[position + index], position + index
@@ -106,7 +114,7 @@ def print_errors(level: int, text: bytes, _: Any) -> None:
 class OpenVinoModel:
     """What optimum-intel exported, in the same place."""
 
-    def __init__(self, folder: Path, ids: list[int]) -> None:
+    def __init__(self, folder: Path, ids: list[int], context: int) -> None:
         import openvino
 
         settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, "NUM_STREAMS": 1}
@@ -115,20 +123,23 @@ class OpenVinoModel:
         else:
             settings["INFERENCE_PRECISION_HINT"] = "bf16"
         compiled = openvino.Core().compile_model(folder / "openvino_model.xml", "CPU", settings)
-        self.request, self.ids = compiled.create_infer_request(), ids
-        self._infer(0, CONTEXT)
-        self.states = [(state, state.state.data.copy()) for state in self.request.query_state()]
+        self.request, self.ids, self.context = compiled.create_infer_request(), ids, context
+        if context:
+            self._infer(0, context)
+        self.states = [(state, state.state.data.copy()) for state in self.request.query_state() if context]
         self.tensor = openvino.Tensor
 
     def step(self, num_tokens: int) -> F32:
-        return self._infer(CONTEXT, num_tokens)
+        return self._infer(self.context, num_tokens)
 
     def rewind(self) -> None:
+        if not self.context:
+            self.request.reset_state()
         for state, stored in self.states:
             state.state = self.tensor(stored)
 
     def check(self, num_tokens: int) -> F32:
-        return self.step(num_tokens).copy()
+        return self.step(num_tokens)[0 if self.context else -1 :].copy()
 
     def _infer(self, position: int, num_tokens: int) -> F32:
         end = position + num_tokens

@@ -120,6 +120,17 @@ def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: P
     assert all(row["milliseconds"] > 0 for row in rows)
 
 
+def test_prompts_of_the_peers_are_compared_and_timed(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    out = run(
+        EXAMPLES / "compare_peers.py", tmp_path, "--rounds", "1", "--model", DRAFT, "--prompts", "20,70", "--json"
+    )
+    rows = [row for row in json.loads(out.splitlines()[-1])["rows"] if row["contender"] == "mxconv BF16"]
+    parts = [("prompts", 20), ("prompts", 70), ("steps behind 70 tokens", 1), ("steps behind 70 tokens", 8)]
+    assert [(row["part"], row["num_tokens"]) for row in rows] == parts
+    assert all(row["milliseconds"] > 0 for row in rows)
+
+
 def test_nobody_uses_avx512_where_nobody_may(tmp_path: Path) -> None:
     pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
     from mxconv.kernels.engine import native_names

@@ -43,31 +43,43 @@ struct F16Product {
     static void total(const float* sums, float* out) { f16_sum(sums, out); }
 };
 
+constexpr int64_t kTilesTogether = 4;  // row tiles that one reading of many tokens' activations serves
+
 template <class Product>
 void target_linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out,
                    int64_t stride) {
+    constexpr int64_t kSums = kRoom * Product::kLanes;
     alignas(64) uint16_t scratch[kScratch];
-    alignas(64) float sums[kRoom * Product::kLanes];
+    alignas(64) float sums[kTilesTogether * kSums];
     alignas(64) float rows[kTileRows];
     const int64_t column_tiles = matrix.column_tiles();
-    for (int64_t row_tile = first; row_tile < last; ++row_tile) {
+    for (int64_t row_tile = first, together; row_tile < last; row_tile += together) {
+        together = 1;
         if (whole_tile(matrix, row_tile, a, out, stride)) continue;
+        if (a.num_tokens > kWidest) together = least(kTilesTogether, last - row_tile);
         for (int64_t base = 0; base < a.num_tokens; base += kRoom) {
             const int64_t num_tokens = least(kRoom, a.num_tokens - base);
-            std::memset(sums, 0, static_cast<size_t>(num_tokens * Product::kLanes) * sizeof(float));
-            EscapeCursor escapes = escapes_of(matrix, row_tile);
+            EscapeCursor escapes[kTilesTogether];
+            for (int64_t i = 0; i < together; ++i) {
+                escapes[i] = escapes_of(matrix, row_tile + i);
+                std::memset(sums + i * kSums, 0, static_cast<size_t>(num_tokens * Product::kLanes) * sizeof(float));
+            }
             for (int64_t tile = 0; tile < column_tiles; tile += kChunk) {
                 const int64_t count = least(kChunk, column_tiles - tile);
-                fill(matrix, row_tile, tile, count, escapes, scratch);
-                for (int64_t token = 0; token < num_tokens; token += kWidest) {
-                    const int64_t width = least(kWidest, num_tokens - token);
-                    const auto* x = Product::panel(a, base + token) + tile * kTileColumns * width;
-                    Product::add(scratch, count, x, width, sums + token * Product::kLanes);
+                for (int64_t i = 0; i < together; ++i) {
+                    fill(matrix, row_tile + i, tile, count, escapes[i], scratch);
+                    for (int64_t token = 0; token < num_tokens; token += kWidest) {
+                        const int64_t width = least(kWidest, num_tokens - token);
+                        const auto* x = Product::panel(a, base + token) + tile * kTileColumns * width;
+                        Product::add(scratch, count, x, width, sums + i * kSums + token * Product::kLanes);
+                    }
                 }
             }
-            for (int64_t token = 0; token < num_tokens; ++token) {
-                Product::total(sums + token * Product::kLanes, rows);
-                store_rows(rows, matrix, row_tile, out + (base + token) * stride);
+            for (int64_t i = 0; i < together; ++i) {
+                for (int64_t token = 0; token < num_tokens; ++token) {
+                    Product::total(sums + i * kSums + token * Product::kLanes, rows);
+                    store_rows(rows, matrix, row_tile + i, out + (base + token) * stride);
+                }
             }
         }
     }
