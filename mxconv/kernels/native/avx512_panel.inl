@@ -38,15 +38,18 @@ struct F16Panel {
     static void total(const float* sums, float* out) { f16_sum(sums, out); }
 };
 
-template <class Format, int kTokens, int kQuarters>
-void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typename Format::Element* x, float* sums) {
+// Some quarters of a row tile times kTokens tokens, and kMore of the panel behind theirs.
+template <class Format, int kTokens, int kMore, int kQuarters>
+void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typename Format::Element* x,
+                    const typename Format::Element* more, float* sums) {
     const int64_t top = row_tile * kTileRows;
     const uint16_t* rows[kQuarters][4];
     for (int q = 0; q < kQuarters; ++q)
         for (int i = 0; i < 4; ++i) rows[q][i] = matrix.patterns + (top + kQuarterRows[first + q][i]) * matrix.columns;
-    __m512 sum[kQuarters][kTokens][Format::kSums];
+    constexpr int kAll = kTokens + kMore;
+    __m512 sum[kQuarters][kAll][Format::kSums];
     for (int q = 0; q < kQuarters; ++q)
-        for (int t = 0; t < kTokens; ++t)
+        for (int t = 0; t < kAll; ++t)
             for (int k = 0; k < Format::kSums; ++k) sum[q][t][k] = _mm512_setzero_ps();
     // The rows that come next begin as these end: ask for them in time.
     const int next = (first + kQuarters) % 4;
@@ -68,9 +71,14 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
                 const auto row = Format::broadcast(x + (tile * kTokens + t) * 8);
                 for (int q = 0; q < kQuarters; ++q) Format::add(weights[q], row, sum[q][t]);
             }
+#pragma GCC unroll 8
+            for (int t = 0; t < kMore; ++t) {
+                const auto row = Format::broadcast(more + (tile * kMore + t) * 8);
+                for (int q = 0; q < kQuarters; ++q) Format::add(weights[q], row, sum[q][kTokens + t]);
+            }
         }
     };
-    for (; column < whole; column += 32, x += kTokens * 32) {
+    for (; column < whole; column += 32, x += kTokens * 32, more += kMore * 32) {
         __m512i tiles[kQuarters][4];
         const int64_t soon = place(column + kDenseAhead), later = place(column + kDenseFarAhead);
         for (int q = 0; q < kQuarters; ++q) {
@@ -93,24 +101,23 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
         multiply(tiles);
     }
     for (int q = 0; q < kQuarters; ++q)
-        for (int t = 0; t < kTokens; ++t)
+        for (int t = 0; t < kAll; ++t)
             for (int k = 0; k < Format::kSums; ++k)
                 _mm512_store_ps(sums + t * Format::kFloats + ((first + q) * Format::kSums + k) * 16, sum[q][t][k]);
 }
 
-template <class Format, int kTokens>
-void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out,
-                 int64_t stride) {
-    constexpr int kSums = kTokens * Format::kSums;
+template <class Format, int kTokens, int kMore = 0>
+void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::Element* x, float* out, int64_t stride,
+                 const typename Format::Element* more = nullptr) {
+    constexpr int kAll = kTokens + kMore, kSums = kAll * Format::kSums;
     // Eight rows at once share the activations that they load, as long as registers hold their sums. With one or two
     // sums there is little to share, and memory delivers four rows faster than eight.
     constexpr int kQuarters = kSums > 2 && kSums <= 8 ? 2 : 1;
-    alignas(64) float sums[kTokens * Format::kFloats];
+    alignas(64) float sums[kAll * Format::kFloats];
     for (int first = 0; first < 4; first += kQuarters) {
-        dense_quarters<Format, kTokens, kQuarters>(matrix, row_tile, first, x, sums);
+        dense_quarters<Format, kTokens, kMore, kQuarters>(matrix, row_tile, first, x, more, sums);
     }
-    for (int t = 0; t < kTokens; ++t)
-        Format::total(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
+    for (int t = 0; t < kAll; ++t) Format::total(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
 }
 
 constexpr int64_t kPanelChunk = 16;  // tiles in one of three scratches of 4 KB
@@ -204,21 +211,24 @@ void panel(const Matrix& matrix, int64_t row_tile, const typename Format::Elemen
     }
 }
 
+// Nine to sixteen tokens of a dense BF16 matrix by FP32: two panels share what a row tile's weights become.
+template <class Format>
+void dense_panels(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
+    const auto *x = Format::panel(a, 0), *more = Format::panel(a, kWidest);
+    with_width(a.num_tokens - kWidest,
+               [&](auto width) { dense_panel<Format, kWidest, width>(matrix, row_tile, x, out, stride, more); });
+}
+
 template <class Format>
 void row_tile_panels(const Matrix& matrix, int64_t row_tile, const Activations& a, float* out, int64_t stride) {
+    if constexpr (Format::kSums == 1 && kSplit > 0) {
+        const bool is_pair = a.num_tokens > kWidest && a.num_tokens <= 2 * kWidest;
+        if (is_pair && matrix.kind == MatrixKind::kDense) return dense_panels<Format>(matrix, row_tile, a, out, stride);
+    }
     for (int64_t token = 0; token < a.num_tokens; token += kWidest) {
-        const auto* x = Format::panel(a, token);
-        float* to = out + token * stride;
-        switch (least(kWidest, a.num_tokens - token)) {
-            case 1: panel<Format, 1>(matrix, row_tile, x, to, stride); break;
-            case 2: panel<Format, 2>(matrix, row_tile, x, to, stride); break;
-            case 3: panel<Format, 3>(matrix, row_tile, x, to, stride); break;
-            case 4: panel<Format, 4>(matrix, row_tile, x, to, stride); break;
-            case 5: panel<Format, 5>(matrix, row_tile, x, to, stride); break;
-            case 6: panel<Format, 6>(matrix, row_tile, x, to, stride); break;
-            case 7: panel<Format, 7>(matrix, row_tile, x, to, stride); break;
-            default: panel<Format, 8>(matrix, row_tile, x, to, stride); break;
-        }
+        with_width(least(kWidest, a.num_tokens - token), [&](auto width) {
+            panel<Format, width>(matrix, row_tile, Format::panel(a, token), out + token * stride, stride);
+        });
     }
 }
 
