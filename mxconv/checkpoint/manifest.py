@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from mxconv import __version__
 from mxconv.checkpoint.json_file import MAX_JSON_BYTES, parse_json_object
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.checkpoint.stacked import Axes, StackedExperts
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import float_format
 from mxconv.errors import CheckpointError, PackageError
@@ -99,6 +100,13 @@ class SegmentRecord(Record):
         return SegmentTable(float_format(dtype), self.residual_bits, starts, tuple(self.levels), self.kind)
 
 
+class ExpertsRecord(Record):
+    """That a tensor is a stack of matrices, see formats/package.md, "Stacked experts"."""
+
+    axes: Axes = Field(description="of the source: (experts, out_features, in_features), or the last two exchanged")
+    segments: list[SegmentRecord] = Field(default=[], description="BSFP: one an expert, where they share none")
+
+
 class TensorRecord(Record):
     name: str
     dtype: str = Field(description="as safetensors names it; of a cast tensor the 16-bit one")
@@ -107,6 +115,44 @@ class TensorRecord(Record):
     reason: str = Field(description="why it has this codec")
     sha256: Digest = Field(description="of the tensor's bytes, row-major, little-endian")
     segments: SegmentRecord | None = None
+    experts: ExpertsRecord | None = Field(default=None, description="of a tensor that is a stack of matrices")
+
+    @model_validator(mode="after")
+    def _stack(self) -> "TensorRecord":
+        if self.experts is None:
+            return self
+        if self.codec == "keep" or len(self.shape) != 3 or 0 in self.shape:
+            raise ValueError(
+                f"experts of {self.codec} {self.shape}; three dimensions, none empty, that are not kept are required"
+            )
+        if own := self.experts.segments:
+            widths = {(each.residual_bits, len(each.starts)) for each in own}
+            if len(own) != self.shape[0] or len(widths) != 1 or self.segments is not None:
+                raise ValueError(
+                    f"{len(own)} segment tables of {len(widths)} kinds for {self.shape[0]} experts; one each and of "
+                    "one kind, or `segments` for all, is required"
+                )
+        return self
+
+    @property
+    def stack(self) -> StackedExperts | None:
+        """Where each expert lies; None of a matrix, and of what is no stack."""
+        if self.experts is None:
+            return None
+        num_experts, first, second = self.shape
+        return StackedExperts((num_experts, first, second), self.experts.axes)
+
+    @property
+    def all_segments(self) -> list[SegmentRecord]:
+        """Every segment table of a BSFP tensor: of the matrix or of all experts one, or one an expert."""
+        if self.segments is not None:
+            return [self.segments]
+        return [] if self.experts is None else self.experts.segments
+
+    @property
+    def is_rescaled(self) -> bool:
+        """Whether it comes back changed."""
+        return any(each.rescale_factor != 1.0 for each in self.all_segments)
 
 
 Kind = Literal[

@@ -19,8 +19,8 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
 from mxconv.codecs.bsfp.rescale import undo_rescale
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.float16 import FORMATS, float_format
-from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.codecs.float16 import FORMATS
+from mxconv.codecs.vnni8 import TILE_ROWS, padded
 from mxconv.errors import CheckpointError, CodecError, PackageError
 
 DecodeBsfp = Callable[[PackedBsfp, SegmentTable, tuple[int, int]], U16]
@@ -44,6 +44,22 @@ class StoredBsfp:
     packed: PackedBsfp
     escape_offsets: I64  # (row tiles + 1,) index of each row tile's first escape
     rescale_factor: float
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its arrays, or of its share of those of a stack."""
+        p = self.packed
+        arrays = (
+            p.codes,
+            p.residual_low,
+            p.residual_high,
+            p.scales,
+            p.escape_counts,
+            p.escape_positions,
+            p.escape_high,
+        )
+        shifts = 0 if p.row_shifts is None else p.row_shifts.nbytes
+        return sum(array.nbytes for array in arrays) + shifts + self.escape_offsets.nbytes
 
     def row_tiles(self, start: int, stop: int) -> PackedBsfp:
         """The rows of tiles [start, stop), still packed."""
@@ -144,41 +160,58 @@ class Package:
         """Whether the target's weights are in the package, not referenced."""
         return self.manifest.levels[0].location == "package"
 
-    def mxfp4(self, record: TensorRecord) -> StoredMxfp4:
-        """A matrix of the MXFP4 level."""
-        codes, scales = (self._array(a.name) for a in mxfp4_arrays(record.name, _matrix_shape(record)))
-        return StoredMxfp4(_matrix_shape(record), cast(U8, codes), cast(U8, scales))
+    def mxfp4(self, record: TensorRecord, expert: int | None = None) -> StoredMxfp4:
+        """A matrix of the MXFP4 level, or that of one expert of a stack: nothing else of it is read."""
+        shape, tiles = _place(record, expert)
+        codes, scales = (self._array(a.name)[tiles] for a in mxfp4_arrays(record.name, _stored_shape(record)))
+        return StoredMxfp4(shape, cast(U8, codes), cast(U8, scales))
 
-    def bsfp(self, record: TensorRecord) -> StoredBsfp:
-        """A matrix of a BSFP package: target and draft.
+    def bsfp(self, record: TensorRecord, expert: int | None = None) -> StoredBsfp:
+        """A matrix of a BSFP package, or that of one expert of a stack, of which alone is read: target and draft.
 
         Raises:
             PackageError: its escape lists contradict themselves.
         """
-        assert record.segments is not None
-        table = record.segments.table(record.dtype)
-        part = {a.name.rpartition(".")[2]: self._array(a.name) for a in _bsfp_arrays(record, table)}
-        low = cast(U8, part["residual_low"])
+        shape, tiles = _place(record, expert)
+        segments = record.all_segments[expert or 0] if len(record.all_segments) > 1 else record.all_segments[0]
+        table = segments.table(record.dtype)
+        part = {a.name.rpartition(".")[2]: self._array(a.name) for a in _bsfp_arrays(record)}
+        low = cast(U8, part["residual_low"])[tiles]
         no_high = np.zeros((*low.shape[:2], 0, TILE_ROWS), np.uint8)
+        rows = slice(tiles.start * TILE_ROWS, tiles.stop * TILE_ROWS)
+        offsets = cast(I64, part["escape_offsets"])[tiles.start : tiles.stop + 1]
+        counts = cast(U8, part["escape_counts"])[tiles]
+        escapes = self._escapes(record, tiles, offsets, counts, len(part["escape_high"]))
         packed = PackedBsfp(
-            codes=cast(U8, part["codes"]),
+            codes=cast(U8, part["codes"])[tiles],
             residual_low=low,
-            residual_high=cast(U8, part.get("residual_high", no_high)),
-            scales=cast(U16, part["scales"]),
-            row_shifts=cast(I8, part["row_shifts"]) if "row_shifts" in part else None,
-            escape_counts=cast(U8, part["escape_counts"]),
-            escape_positions=cast(U8, part["escape_positions"]),
-            escape_high=cast(U8, part["escape_high"]),
+            residual_high=cast(U8, part["residual_high"])[tiles] if "residual_high" in part else no_high,
+            scales=cast(U16, part["scales"])[tiles],
+            row_shifts=cast(I8, part["row_shifts"])[rows] if "row_shifts" in part else None,
+            escape_counts=counts,
+            escape_positions=cast(U8, part["escape_positions"])[escapes],
+            escape_high=cast(U8, part["escape_high"])[escapes],
         )
-        offsets = cast(I64, part["escape_offsets"])
-        in_tiles = packed.escape_counts.sum(axis=1, dtype=np.int64)
-        if offsets[0] != 0 or not np.array_equal(np.diff(offsets), in_tiles) or offsets[-1] != len(packed.escape_high):
+        return StoredBsfp(shape, table, packed, offsets - escapes.start, segments.rescale_factor)
+
+    def _escapes(self, record: TensorRecord, tiles: slice, offsets: I64, counts: U8, num_escapes: int) -> slice:
+        """Which of the escapes are of these row tiles.
+
+        Raises:
+            PackageError: offsets, counts and lists contradict each other.
+        """
+        first, last = int(offsets[0]), int(offsets[-1])
+        in_tiles = counts.sum(axis=1, dtype=np.int64)
+        has_begun = tiles.start > 0 or first == 0
+        has_ended = tiles.stop < _stored_shape(record)[0] // TILE_ROWS or last == num_escapes
+        agrees = np.array_equal(np.diff(offsets), in_tiles) and 0 <= first <= last <= num_escapes
+        if not (agrees and has_begun and has_ended):
             raise PackageError(
-                f"{self.root}: tensor {record.name}: escape offsets end at {int(offsets[-1])} and counts sum to "
-                f"{int(in_tiles.sum())}, of {len(packed.escape_high)} escapes; they must agree. "
+                f"{self.root}: tensor {record.name}: escape offsets end at {last} and counts sum to "
+                f"{int(in_tiles.sum())}, of {num_escapes} escapes; they must agree. "
                 "The file is damaged; convert again."
             )
-        return StoredBsfp(_matrix_shape(record), table, packed, offsets, record.segments.rescale_factor)
+        return slice(first, last)
 
     def kept(self, record: TensorRecord) -> SourceTensor:
         """A tensor that is stored as it was, in the target or among the BSFP planes."""
@@ -192,6 +225,16 @@ class Package:
                 array.release(*tiles)
         if record.name in self.arrays:
             self.arrays[record.name].release(start, stop)
+
+    def release_expert(self, record: TensorRecord, expert: int) -> None:
+        """Drop one expert of a stack from resident memory."""
+        assert record.stack is not None
+        first, stop = record.stack.tiles(expert)
+        for part in ("codes", "scales", "residual_low", "residual_high"):
+            if (array := self.arrays.get(f"{record.name}.{part}")) is not None:
+                array.release(first, stop)
+        if record.name in self.arrays:
+            self.arrays[record.name].release(expert, expert + 1)
 
     def _array(self, name: str) -> NDArray[np.generic]:
         return self.arrays[name].array()
@@ -241,17 +284,17 @@ class Package:
                 "Convert again."
             )
         if record.codec == "mxfp4":
-            expected += mxfp4_arrays(record.name, _matrix_shape(record))
+            expected += mxfp4_arrays(record.name, _stored_shape(record))
         if record.codec == "bsfp":
-            if record.segments is None:
+            if not record.all_segments:
                 raise PackageError(f"{self.root}: tensor {record.name}: codec bsfp without segments. Convert again.")
             try:
-                table = record.segments.table(record.dtype)
-                expected += _bsfp_arrays(record, table)
-                if table.has_row_shifts:
-                    shifts = self.arrays.get(f"{record.name}.row_shifts")
-                    if shifts is not None and shifts.dtype == "I8":
-                        table.row_starts(shifts.num_elements, cast(I8, shifts.array()))
+                expected += _bsfp_arrays(record)
+                tables = [segments.table(record.dtype) for segments in record.all_segments]
+                shifts = self.arrays.get(f"{record.name}.row_shifts")
+                if tables[0].has_row_shifts and shifts is not None and shifts.dtype == "I8":
+                    for table, rows in zip(tables, np.array_split(cast(I8, shifts.array()), len(tables)), strict=True):
+                        table.row_starts(len(rows), rows)
             except CodecError as error:
                 raise PackageError(f"{self.root}: tensor {record.name}: {error}") from error
         elif self.has_target:
@@ -270,7 +313,10 @@ class Package:
                 )
 
 
-def _matrix_shape(record: TensorRecord) -> tuple[int, int]:
+def _stored_shape(record: TensorRecord) -> tuple[int, int]:
+    """Of the matrix that the arrays of a tensor hold."""
+    if (stack := record.stack) is not None:
+        return stack.stored_shape
     if len(record.shape) != 2 or 0 in record.shape:
         raise PackageError(
             f"tensor {record.name}: {record.codec} {record.shape}; a non-empty matrix is required. Convert again."
@@ -278,13 +324,26 @@ def _matrix_shape(record: TensorRecord) -> tuple[int, int]:
     return record.shape[0], record.shape[1]
 
 
-def _bsfp_arrays(record: TensorRecord, table: SegmentTable) -> tuple[StoredArray, ...]:
-    assert record.segments is not None
-    float_format(record.dtype)
-    return bsfp_arrays(
-        record.name,
-        _matrix_shape(record),
-        table.residual_bits,
-        table.has_row_shifts,
-        record.segments.num_escapes,
-    )
+def _place(record: TensorRecord, expert: int | None) -> tuple[tuple[int, int], slice]:
+    """(out_features, in_features), and the row tiles, of a matrix or of one expert of a stack."""
+    stack = record.stack
+    if stack is None or expert is None:
+        assert stack is None and expert is None, f"{record.name}: a stack of experts, and one of them, go together"
+        shape = _stored_shape(record)
+        return shape, slice(0, padded(shape[0], TILE_ROWS) // TILE_ROWS)
+    if not 0 <= expert < stack.num_experts:
+        raise ValueError(f"tensor {record.name!r} has {stack.num_experts} experts, none of number {expert}")
+    return stack.matrix_shape, slice(*stack.tiles(expert))
+
+
+def tensor_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
+    """The arrays of a quantized tensor; none of a kept one."""
+    if record.codec == "mxfp4":
+        return mxfp4_arrays(record.name, _stored_shape(record))
+    return _bsfp_arrays(record) if record.codec == "bsfp" else ()
+
+
+def _bsfp_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
+    table = record.all_segments[0].table(record.dtype)
+    num_escapes = sum(segments.num_escapes for segments in record.all_segments)
+    return bsfp_arrays(record.name, _stored_shape(record), table.residual_bits, table.has_row_shifts, num_escapes)

@@ -6,6 +6,7 @@ from typing import Literal
 from mxconv.checkpoint.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import (
+    ExpertsRecord,
     FileRecord,
     LevelRecord,
     Manifest,
@@ -122,9 +123,11 @@ def _codec_name(dtype: str) -> Literal["bf16", "f16"]:
 def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
     plan, sha256 = survey.plan, encoded.sha256
     assert sha256 is not None
-    segments = None
-    if survey.table is not None:
-        segments = SegmentRecord.of(survey.table, survey.num_escapes, survey.rescale_factor)
+    segments = [SegmentRecord.of(s.table, s.num_escapes, s.rescale_factor) for s in survey.segments]
+    has_one = len(segments) == 1
+    experts = None
+    if plan.experts is not None:
+        experts = ExpertsRecord(axes=plan.experts.axes, segments=[] if has_one else segments)
     return TensorRecord(
         name=plan.name,
         dtype=plan.dtype,
@@ -132,5 +135,6 @@ def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
         codec=plan.codec,
         reason=plan.reason,
         sha256=sha256,
-        segments=segments,
+        segments=segments[0] if has_one else None,
+        experts=experts,
     )

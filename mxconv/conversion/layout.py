@@ -43,11 +43,11 @@ def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
     """The arrays of a quantized tensor; none for a kept one."""
     plan = survey.plan
     if plan.codec == "mxfp4":
-        return mxfp4_arrays(plan.name, plan.matrix_shape)
+        return mxfp4_arrays(plan.name, plan.stored_shape)
     if plan.codec == "bsfp":
         assert survey.table is not None
         table = survey.table
-        return bsfp_arrays(plan.name, plan.matrix_shape, table.residual_bits, table.has_row_shifts, survey.num_escapes)
+        return bsfp_arrays(plan.name, plan.stored_shape, table.residual_bits, table.has_row_shifts, survey.num_escapes)
     return ()
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from mxconv.checkpoint.expert_names import stacked_experts
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.conversion.options import Codec, QuantizeOptions
@@ -16,7 +18,17 @@ CASTS = {"bf16": BF16, "fp16": FP16}
 EMBEDDINGS = ("*embed_tokens.weight", "*embeddings.weight", "*wte.weight", "*wpe.weight", "speculator.emb.*")
 HEADS = ("lm_head.weight", "*.lm_head.weight")
 MIXTURES = ("spire.memory_weights",)
-ROUTERS = ("*.mlp.gate.weight", "*.router.weight", "*.block_sparse_moe.gate.weight", "*.shared_expert_gate.weight")
+ROUTERS = (
+    "*.mlp.gate.weight",
+    "*.block_sparse_moe.gate.weight",
+    "*.feed_forward.gate.weight",
+    "*.mixer.gate.weight",
+    "*.router.weight",
+    "*.router.gate.weight",
+    "*.router.layer.weight",
+    "*.router.proj.weight",
+    "*.shared_expert_gate.weight",
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,7 @@ class TensorPlan:
     reason: str
     float_format: FloatFormat | None  # of the result where it is a 16-bit float
     is_cast: bool = False  # rounded from F32
+    experts: StackedExperts | None = None  # of a tensor that is a stack of matrices
 
     @property
     def name(self) -> str:
@@ -45,8 +58,16 @@ class TensorPlan:
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
+        """(out_features, in_features) of the matrix, or of each expert."""
+        if self.experts is not None:
+            return self.experts.matrix_shape
         rows, columns = self.tensor.shape
         return rows, columns
+
+    @property
+    def stored_shape(self) -> tuple[int, int]:
+        """Of the matrix that the package's arrays hold."""
+        return self.matrix_shape if self.experts is None else self.experts.stored_shape
 
 
 def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[TensorPlan]:
@@ -57,7 +78,8 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
             --dtype contradicts the source, or nothing at all would be quantized.
     """
     tied = is_tied(checkpoint.config, checkpoint.tensors)
-    plans = [_plan(tensor, options, tied) for tensor in checkpoint.tensors.values()]
+    stacks = stacked_experts(checkpoint.tensors)
+    plans = [_plan(tensor, options, tied, stacks.get(name)) for name, tensor in checkpoint.tensors.items()]
     check_any_quantized(checkpoint, plans)
     return plans
 
@@ -89,8 +111,9 @@ def matches(name: str, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> TensorPlan:
-    codec, reason = choose_codec(tensor, options, tied)
+def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool, experts: StackedExperts | None) -> TensorPlan:
+    codec, reason = choose_codec(tensor, options, tied, experts)
+    experts = None if codec == "keep" else experts
     if tensor.dtype in FORMATS:
         wanted = CASTS[options.dtype].name if options.dtype else tensor.dtype
         if wanted != tensor.dtype:
@@ -98,9 +121,9 @@ def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> TensorP
                 f"{tensor.path}: tensor {tensor.name} is {tensor.dtype}, but --dtype {options.dtype} was given; "
                 "--dtype rounds F32 only, 16-bit weights stay as they are. Leave it out."
             )
-        return TensorPlan(tensor, codec, reason, FORMATS[tensor.dtype])
+        return TensorPlan(tensor, codec, reason, FORMATS[tensor.dtype], experts=experts)
     if tensor.dtype == "F32" and options.dtype:
-        return TensorPlan(tensor, codec, reason, CASTS[options.dtype], is_cast=True)
+        return TensorPlan(tensor, codec, reason, CASTS[options.dtype], is_cast=True, experts=experts)
     if codec == "keep":
         return TensorPlan(tensor, codec, reason, None)
     if tensor.dtype == "F32":
@@ -114,13 +137,15 @@ def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> TensorP
     )
 
 
-def choose_codec(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> tuple[Codec | Literal["keep"], str]:
-    """What a tensor becomes, and why."""
+def choose_codec(
+    tensor: SourceTensor, options: QuantizeOptions, tied: bool, experts: StackedExperts | None = None
+) -> tuple[Codec | Literal["keep"], str]:
+    """What a tensor becomes, and why. `experts` is what `stacked_experts` says of it."""
     name = tensor.name
     for glob in options.skip:
         if fnmatchcase(name, glob):
             return "keep", f"--skip {glob}"
-    if len(tensor.shape) != 2:
+    if len(tensor.shape) != 2 and experts is None:
         return "keep", "not a matrix"
     if 0 in tensor.shape:
         return "keep", "empty"
@@ -136,4 +161,4 @@ def choose_codec(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> 
         return "keep", "expert router"
     if matches(name, MIXTURES):
         return "keep", "mixture of memories"
-    return options.codec, "matrix"
+    return options.codec, "matrix" if experts is None else "stacked experts"

@@ -8,14 +8,14 @@ import numpy as np
 
 from mxconv.arrays import F32, U16
 from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.package import Package, tensor_arrays
 from mxconv.checkpoint.referenced import open_referenced
-from mxconv.checkpoint.stored import bsfp_arrays, mxfp4_arrays
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
 from mxconv.report.checkpoint_weights import source_tensor
+from mxconv.report.expert_weights import of_experts, with_experts
 from mxconv.report.weights import Weights, WeightTensor
 
 
@@ -47,12 +47,23 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
 
 
 def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
-    stored = package.bsfp(record)
-    assert record.segments is not None  # Package checked it
-    arrays = bsfp_arrays(
-        record.name, stored.shape, stored.table.residual_bits, stored.table.has_row_shifts, record.segments.num_escapes
+    stack = record.stack
+    if stack is None:
+        return _bsfp_matrix(package, record, None)
+    first = _bsfp_matrix(package, record, 0)
+    whole = replace(
+        first,
+        name=record.name,
+        shape=stack.shape,
+        num_stored_bytes=sum(array.num_bytes for array in tensor_arrays(record)),
+        experts=lambda: [_bsfp_matrix(package, record, number) for number in range(stack.num_experts)],
     )
-    parts = [package.arrays[array.name] for array in arrays]
+    return of_experts(whole, stack)
+
+
+def _bsfp_matrix(package: Package, record: TensorRecord, expert: int | None) -> WeightTensor:
+    """A matrix, or one expert's."""
+    stored = package.bsfp(record, expert)
 
     def rows(start: int, stop: int) -> U16:
         return stored.target_rows(start, stop, decode_bsfp)
@@ -63,11 +74,14 @@ def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
         return draft if stored.rescale_factor == 1.0 else (draft / stored.rescale_factor).astype(np.float32)
 
     def release(start: int, stop: int) -> None:
-        for part in parts:  # whole: the escapes of some rows have no rows of their own
-            part.release()
+        if expert is not None:
+            package.release_expert(record, expert)
+            return
+        for array in tensor_arrays(record):  # whole: the escapes of some rows have no rows of their own
+            package.arrays[array.name].release()
 
     return WeightTensor(
-        name=record.name,
+        name=record.name if expert is None else f"{record.name}[{expert}]",
         dtype=record.dtype,
         shape=stored.shape,
         float_format=stored.table.float_format,
@@ -76,16 +90,31 @@ def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
         rows=rows,
         release=release,
         codec="bsfp",
-        num_stored_bytes=sum(part.num_bytes for part in parts),
+        num_stored_bytes=stored.num_bytes,
         draft_rows=draft_rows,
         note=f"rescaled by {stored.rescale_factor:.6g}: not lossless" if stored.rescale_factor != 1.0 else None,
     )
 
 
 def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) -> WeightTensor:
-    stored = package.mxfp4(record)
-    rows, columns = stored.shape
-    arrays = [package.arrays[array.name] for array in mxfp4_arrays(record.name, (rows, columns))]
+    stack = record.stack
+    if stack is None:
+        return _mxfp4_matrix(tensor, package, record, None)
+    sources = with_experts(tensor, stack)
+
+    def experts() -> list[WeightTensor]:
+        assert sources.experts is not None
+        return [_mxfp4_matrix(each, package, record, number) for number, each in enumerate(sources.experts())]
+
+    num_bytes = sum(array.num_bytes for array in tensor_arrays(record))
+    drafted = of_experts(replace(tensor, experts=experts, num_stored_bytes=num_bytes), stack)
+    return replace(drafted, rows=tensor.rows)
+
+
+def _mxfp4_matrix(tensor: WeightTensor, package: Package, record: TensorRecord, expert: int | None) -> WeightTensor:
+    """A matrix, or one expert's, with its draft."""
+    stored = package.mxfp4(record, expert)
+    columns = stored.shape[1]
 
     def draft_rows(start: int, stop: int) -> F32:
         tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
@@ -93,14 +122,14 @@ def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) ->
 
     def release(start: int, stop: int) -> None:
         tensor.release(start, stop)
-        for array in arrays:
-            array.release(start // TILE_ROWS, -(-stop // TILE_ROWS))
+        if expert is not None:
+            package.release_expert(record, expert)
+            return
+        for array in tensor_arrays(record):
+            package.arrays[array.name].release(start // TILE_ROWS, -(-stop // TILE_ROWS))
 
     return replace(
-        tensor,
-        release=release,
-        num_stored_bytes=sum(array.num_bytes for array in arrays),
-        draft_rows=draft_rows,
+        tensor, release=release, num_stored_bytes=stored.codes.nbytes + stored.scales.nbytes, draft_rows=draft_rows
     )
 
 

@@ -15,7 +15,7 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.codecs.float16 import FORMATS
 from mxconv.conversion.encode import encoded_slices
 from mxconv.conversion.plan import TensorPlan
-from mxconv.conversion.survey import Survey
+from mxconv.conversion.survey import Segments, Survey
 from mxconv.errors import MxconvError
 from mxconv.kernels.sha256 import HashStream, new_stream, update
 from mxconv.verification.rebuilt import RebuiltTensor
@@ -72,7 +72,7 @@ def verify_with_source(package: Package, record: TensorRecord, source: Checkpoin
 
 def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVerification:
     """In one pass: each slice of the source is encoded, rebuilt from the package, compared and hashed."""
-    rebuilt = RebuiltTensor(package, record) if package.has_target else None
+    rebuilt = RebuiltTensor(package, record)
     digest, rebuilt_digest = new_stream(), new_stream()
     max_abs_error, row = 0.0, 0
     stale: set[str] = set()
@@ -82,16 +82,18 @@ def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVe
             if not _is_stored(package, name, offsets[name], piece):
                 stale.add(name)
             offsets[name] += piece.nbytes
-        if rebuilt is None:
+        if not len(original):
+            continue
+        if not package.has_target:
             _update([digest], [original])
         else:
             found = rebuilt.rows(row, row + len(original))
             max_abs_error = max(max_abs_error, _max_abs_error(found, original, record.dtype))
             _update([digest, rebuilt_digest], [original, found])
-        package.release(record, row, row + len(original))
+        rebuilt.release(row, row + len(original))
         row += len(original)
     sha256 = digest.hexdigest()
-    sha256_rebuilt = sha256 if rebuilt is None else rebuilt_digest.hexdigest()
+    sha256_rebuilt = rebuilt_digest.hexdigest() if package.has_target else sha256
     status: Status = "bit-exact" if sha256_rebuilt == sha256 else _declared_loss(record)
     details = [f"{name} differs from what the source encodes to" for name in sorted(stale)]
     if sha256 != record.sha256:
@@ -115,7 +117,7 @@ def _is_stored(package: Package, name: str, offset: int, piece: NDArray[np.gener
 
 def _declared_loss(record: TensorRecord) -> Status:
     """A difference is a loss where the manifest declares the tensor rescaled, and a mismatch anywhere else."""
-    return "lossy" if record.segments is not None and record.segments.rescale_factor != 1.0 else "mismatch"
+    return "lossy" if record.is_rescaled else "mismatch"
 
 
 def _survey_of(record: TensorRecord, source: Checkpoint) -> Survey:
@@ -127,11 +129,12 @@ def _survey_of(record: TensorRecord, source: Checkpoint) -> Survey:
         record.reason,
         FORMATS.get(record.dtype),
         is_cast=tensor.dtype == "F32" and record.dtype != "F32",
+        experts=record.stack,
     )
-    if record.segments is None:
-        return Survey(plan)
-    table = record.segments.table(record.dtype)
-    return Survey(plan, table, record.segments.num_escapes, record.segments.rescale_factor)
+    return Survey(
+        plan,
+        tuple(Segments(s.table(record.dtype), s.num_escapes, s.rescale_factor) for s in record.all_segments),
+    )
 
 
 def _max_abs_error(found: NDArray[np.generic], original: NDArray[np.generic], dtype: str) -> float:
