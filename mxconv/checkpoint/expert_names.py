@@ -1,7 +1,7 @@
 """Which tensors are stacks of experts, and which way their matrices lie.
 
-A layer has two stacks: one leads from hidden_size to the experts' own size, one back. Where the first holds gates and ups
-side by side, its shape and that of the second say which axis is which, so that no family need be known:
+A layer has two stacks: one leads from hidden_size to the experts' own size, one back. Where the first holds gates and
+ups side by side, its shape and that of the second say which axis is which, so that no family need be known:
 
     first (E, a, b), second (E, c, d)    out_in: a = 2 d and b = c    in_out: b = 2 c and a = d    never both
 

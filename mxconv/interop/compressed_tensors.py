@@ -34,6 +34,7 @@ from mxconv.errors import MxconvError
 from mxconv.interop.export import Export
 from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
 from mxconv.interop.plain_safetensors import dense_tensor
+from mxconv.interop.stacks import refuse_stacks
 from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
 
@@ -65,6 +66,7 @@ def export_compressed_tensors(
                 f"{package}: its draft is {opened.manifest.options.codec}, which compressed-tensors has no format for; "
                 "MXFP4 is required. Convert the source with --codec mxfp4, or export --to safetensors."
             )
+        refuse_stacks(opened, "compressed-tensors")
         records = {record.name: record for record in opened.manifest.tensors}
         packed = {record.name for record in records.values() if _is_packable(record)}
         if not packed:
