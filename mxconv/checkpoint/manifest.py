@@ -107,6 +107,15 @@ class ExpertsRecord(Record):
     segments: list[SegmentRecord] = Field(default=[], description="BSFP: one an expert, where they share none")
 
 
+class ScaledRecord(Record):
+    """That a matrix is FP8 with block scales, see formats/fp8.md."""
+
+    by: str = Field(description="name of the tensor that holds its scales")
+    block: Annotated[list[Annotated[int, Field(ge=1, lt=2**31)]], Field(min_length=2, max_length=2)] = Field(
+        description="rows and columns of a block"
+    )
+
+
 class TensorRecord(Record):
     name: str
     dtype: str = Field(description="as safetensors names it; of a cast tensor the 16-bit one")
@@ -116,6 +125,7 @@ class TensorRecord(Record):
     sha256: Digest = Field(description="of the tensor's bytes, row-major, little-endian")
     segments: SegmentRecord | None = None
     experts: ExpertsRecord | None = Field(default=None, description="of a tensor that is a stack of matrices")
+    scaled: ScaledRecord | None = Field(default=None, description="of an FP8 matrix")
 
     @model_validator(mode="after")
     def _stack(self) -> "TensorRecord":

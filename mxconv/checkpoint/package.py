@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import I8, I64, U8, U16
+from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.manifest import FILE_NAME, Manifest, TensorRecord, read_manifest
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.regular_file import check_regular_file
@@ -217,6 +218,28 @@ class Package:
         """A tensor that is stored as it was, in the target or among the BSFP planes."""
         return self.arrays[record.name]
 
+    def fp8(self, record: TensorRecord, tensors: Mapping[str, SourceTensor] | None = None) -> Fp8Matrix:
+        """An FP8 matrix, decoded as it is read.
+
+        Args:
+            record: with `scaled`.
+            tensors: where the target's tensors are, if not in the package.
+
+        Raises:
+            PackageError: its scales are missing, or do not belong to it.
+        """
+        scaled, found = record.scaled, self.arrays if tensors is None else tensors
+        assert scaled is not None
+        missing = [name for name in (record.name, scaled.by) if name not in found]
+        if missing:
+            raise PackageError(
+                f"{self.root}: tensor {missing[0]} is missing; FP8 weights and scales are required. Convert again."
+            )
+        try:
+            return Fp8Matrix(found[record.name], found[scaled.by], (scaled.block[0], scaled.block[1]))
+        except CheckpointError as error:
+            raise PackageError(f"{error} It is part of the package {self.root}.") from error
+
     def release(self, record: TensorRecord, start: int, stop: int) -> None:
         """Drop rows [start, stop) of a tensor from resident memory: its tiles, or itself where it is kept."""
         tiles = start // TILE_ROWS, -(-stop // TILE_ROWS)
@@ -278,7 +301,10 @@ class Package:
     def _check_arrays(self, record: TensorRecord) -> None:
         """The arrays that stand for one tensor must be there, with the dtype and shape that its record implies."""
         expected: list[StoredArray] = []
-        if record.codec != "keep" and record.dtype not in FORMATS:
+        if record.scaled is not None and self.has_target:
+            self.fp8(record)
+        has_weights = record.dtype in FORMATS or (record.codec == "mxfp4" and record.scaled is not None)
+        if record.codec != "keep" and not has_weights:
             raise PackageError(
                 f"{self.root}: tensor {record.name}: {record.codec} of {record.dtype}; BF16 or F16 is required. "
                 "Convert again."

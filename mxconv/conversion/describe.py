@@ -10,6 +10,7 @@ from mxconv.checkpoint.manifest import (
     FileRecord,
     LevelRecord,
     Manifest,
+    ScaledRecord,
     SegmentRecord,
     SourceRecord,
     TensorRecord,
@@ -137,4 +138,5 @@ def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
         sha256=sha256,
         segments=segments[0] if has_one else None,
         experts=experts,
+        scaled=None if plan.fp8 is None else ScaledRecord(by=plan.fp8.scales.name, block=list(plan.fp8.block)),
     )

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Literal
 
 from mxconv.checkpoint.expert_names import stacked_experts
+from mxconv.checkpoint.fp8 import Fp8Matrix, fp8_matrices
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
@@ -41,6 +43,7 @@ class TensorPlan:
     float_format: FloatFormat | None  # of the result where it is a 16-bit float
     is_cast: bool = False  # rounded from F32
     experts: StackedExperts | None = None  # of a tensor that is a stack of matrices
+    fp8: Fp8Matrix | None = None  # of a matrix that stays FP8: what is encoded are the weights that it stands for
 
     @property
     def name(self) -> str:
@@ -49,7 +52,7 @@ class TensorPlan:
     @property
     def dtype(self) -> str:
         """As safetensors names it, after any cast."""
-        return self.float_format.name if self.float_format else self.tensor.dtype
+        return self.float_format.name if self.float_format and self.fp8 is None else self.tensor.dtype
 
     @property
     def num_bytes(self) -> int:
@@ -70,6 +73,32 @@ class TensorPlan:
         return self.matrix_shape if self.experts is None else self.experts.stored_shape
 
 
+@dataclass(frozen=True)
+class Recognized:
+    """What the names, dtypes and shapes of a checkpoint's tensors say of one another.
+
+    Args:
+        is_tied: whether the output head is the embedding matrix.
+        stacks: the experts that are stacked in one tensor.
+        fp8: the FP8 matrices with block scales.
+    """
+
+    is_tied: bool
+    stacks: Mapping[str, StackedExperts]
+    fp8: Mapping[str, Fp8Matrix]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Recognized":
+        """Raises CheckpointError where tensors that belong together contradict each other."""
+        tensors, config = checkpoint.tensors, checkpoint.config
+        return cls(is_tied(config, tensors), stacked_experts(tensors), fp8_matrices(tensors, config))
+
+    @cached_property
+    def scales(self) -> frozenset[str]:
+        """The names of the tensors that are scales of FP8 matrices."""
+        return frozenset(matrix.scales.name for matrix in self.fp8.values())
+
+
 def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[TensorPlan]:
     """Decide on every tensor.
 
@@ -77,9 +106,8 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
         CheckpointError: a tensor that would be quantized has an unsupported dtype, F32 comes without --dtype,
             --dtype contradicts the source, or nothing at all would be quantized.
     """
-    tied = is_tied(checkpoint.config, checkpoint.tensors)
-    stacks = stacked_experts(checkpoint.tensors)
-    plans = [_plan(tensor, options, tied, stacks.get(name)) for name, tensor in checkpoint.tensors.items()]
+    recognized = Recognized.of(checkpoint)
+    plans = [_plan(tensor, options, recognized) for tensor in checkpoint.tensors.values()]
     check_any_quantized(checkpoint, plans)
     return plans
 
@@ -111,9 +139,13 @@ def matches(name: str, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool, experts: StackedExperts | None) -> TensorPlan:
-    codec, reason = choose_codec(tensor, options, tied, experts)
-    experts = None if codec == "keep" else experts
+def _plan(tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized) -> TensorPlan:
+    codec, reason = choose_codec(tensor, options, recognized)
+    if (fp8 := recognized.fp8.get(tensor.name)) is not None:
+        return TensorPlan(tensor, codec, reason, None if codec == "keep" else BF16, fp8=fp8)
+    if tensor.name in recognized.scales:
+        return TensorPlan(tensor, codec, reason, None)
+    experts = None if codec == "keep" else recognized.stacks.get(tensor.name)
     if tensor.dtype in FORMATS:
         wanted = CASTS[options.dtype].name if options.dtype else tensor.dtype
         if wanted != tensor.dtype:
@@ -138,27 +170,32 @@ def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool, experts: S
 
 
 def choose_codec(
-    tensor: SourceTensor, options: QuantizeOptions, tied: bool, experts: StackedExperts | None = None
+    tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized
 ) -> tuple[Codec | Literal["keep"], str]:
-    """What a tensor becomes, and why. `experts` is what `stacked_experts` says of it."""
+    """What a tensor becomes, and why."""
     name = tensor.name
+    if name in recognized.scales:
+        return "keep", "scales of FP8 blocks"
     for glob in options.skip:
         if fnmatchcase(name, glob):
             return "keep", f"--skip {glob}"
-    if len(tensor.shape) != 2 and experts is None:
+    is_stack = name in recognized.stacks
+    if len(tensor.shape) != 2 and not is_stack:
         return "keep", "not a matrix"
     if 0 in tensor.shape:
         return "keep", "empty"
     if tensor.dtype in INTEGERS:
         return "keep", "integers"
+    if name in recognized.fp8 and options.codec == "bsfp":
+        return "keep", "FP8, which BSFP would make larger"
     if matches(name, HEADS):
         return (options.codec, "output head") if options.lm_head == "quantize" else ("keep", "--lm-head keep")
     if matches(name, EMBEDDINGS):
-        if tied and options.lm_head == "quantize":
+        if recognized.is_tied and options.lm_head == "quantize":
             return options.codec, "output head, tied to the embeddings"
         return "keep", "embeddings"
     if matches(name, ROUTERS):
         return "keep", "expert router"
     if matches(name, MIXTURES):
         return "keep", "mixture of memories"
-    return options.codec, "matrix" if experts is None else "stacked experts"
+    return options.codec, "stacked experts" if is_stack else "matrix"

@@ -51,7 +51,8 @@ class Preparation:
         """The 16-bit format that most quantized weights are in."""
         weights = {"BF16": 0, "F16": 0}
         for survey in self.quantized:
-            weights[survey.plan.dtype] += survey.plan.tensor.num_elements
+            assert survey.plan.float_format is not None
+            weights[survey.plan.float_format.name] += survey.plan.tensor.num_elements
         return "BF16" if weights["BF16"] >= weights["F16"] else "F16"
 
     @property

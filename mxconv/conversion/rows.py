@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, U16
+from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.bsfp.rescale import rescale
@@ -30,6 +31,7 @@ class PatternRows:
     rescale_factor: float = 1.0
     experts: StackedExperts | None = None
     expert: int = 0
+    fp8: Fp8Matrix | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -38,17 +40,22 @@ class PatternRows:
         num_rows, num_columns = self.tensor.shape
         return num_rows, num_columns
 
-    def slices(self, max_weights: int = MAX_SLICE_WEIGHTS) -> Iterator[tuple[int, U16, U16]]:
+    def slices(self, max_weights: int = MAX_SLICE_WEIGHTS) -> Iterator[tuple[int, NDArray[np.generic], U16]]:
         """Ascending slices of whole tiles.
 
         Yields:
-            The first row, the 16-bit source patterns (a view unless cast), and what is encoded: the same, or rescaled.
+            The first row, the source's rows (16-bit patterns, a view unless cast; or bytes of FP8), and the patterns
+            that are encoded: the same, or rescaled, or decoded from FP8.
         """
         num_rows, num_columns = self.shape
         step = max(max_weights // num_columns // TILE_ROWS, 1) * TILE_ROWS
         for start in range(0, num_rows, step):
             stop = min(start + step, num_rows)
             rows = self._rows(start, stop)
+            if self.fp8 is not None:
+                yield start, rows, rescale(self.fp8.patterns(start, stop), self.rescale_factor, self.float_format)
+                self.tensor.release(start, stop)
+                continue
             patterns = self.float_format.encode(cast(F32, rows)) if self.is_cast else cast(U16, rows)
             yield start, patterns, rescale(patterns, self.rescale_factor, self.float_format)
             if self.experts is None:

@@ -66,7 +66,7 @@ class Survey:
         count = 1 if plan.experts is None else plan.experts.num_experts
         factors = [self.segments_of(n).rescale_factor if self.segments else 1.0 for n in range(count)]
         return [
-            PatternRows(plan.tensor, plan.float_format, plan.is_cast, factor, plan.experts, number)
+            PatternRows(plan.tensor, plan.float_format, plan.is_cast, factor, plan.experts, number, plan.fp8)
             for number, factor in enumerate(factors)
         ]
 
@@ -91,7 +91,7 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
         return survey
     if plan.codec == "mxfp4":
         for rows in survey.matrices():
-            for start, patterns, _ in rows.slices():
+            for start, _, patterns in rows.slices():
                 if not _is_finite(patterns, plan.float_format):
                     return _with_nonfinite(survey, rows, start, options)
         return survey
@@ -169,8 +169,10 @@ def _with_nonfinite(survey: Survey, rows: PatternRows, first_row: int, options: 
     plan = survey.plan
     assert plan.float_format is not None
     if options.on_nonfinite == "keep":
-        return Survey(replace(plan, codec="keep", reason="holds non-finite weights", experts=None))
-    for start, patterns, _ in rows.slices():
+        float_format = plan.float_format if plan.fp8 is None else None
+        reason = "holds non-finite weights"
+        return Survey(replace(plan, codec="keep", reason=reason, float_format=float_format, experts=None))
+    for start, _, patterns in rows.slices():
         if start < first_row or _is_finite(patterns, plan.float_format):
             continue
         row, column = np.argwhere((patterns & MAGNITUDE_MASK) >= plan.float_format.infinity)[0]

@@ -23,7 +23,11 @@ def package_bytes(package: Package, is_draft: bool) -> int:
     """Of a package's target, or of its 4-bit level."""
     matrices = [record for record in package.manifest.tensors if len(record.shape) == 2 or record.stack is not None]
     names = {record.name for record in matrices}
-    return sum(_record_bytes(record, is_draft) for record in matrices if _is_multiplied(record.name, names))
+    scales = {
+        record.scaled.by for record in matrices if record.scaled is not None
+    }  # of what is decoded when it is loaded
+    multiplied = [r for r in matrices if r.name not in scales and _is_multiplied(r.name, names)]
+    return sum(_record_bytes(record, is_draft) for record in multiplied)
 
 
 def checkpoint_bytes(folder: Path) -> int:

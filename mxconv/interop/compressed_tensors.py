@@ -34,7 +34,7 @@ from mxconv.errors import MxconvError
 from mxconv.interop.export import Export
 from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
 from mxconv.interop.plain_safetensors import dense_tensor
-from mxconv.interop.stacks import refuse_stacks
+from mxconv.interop.refused_tensors import refuse_fp8, refuse_stacks
 from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
 
@@ -67,6 +67,7 @@ def export_compressed_tensors(
                 "MXFP4 is required. Convert the source with --codec mxfp4, or export --to safetensors."
             )
         refuse_stacks(opened, "compressed-tensors")
+        refuse_fp8(opened, "compressed-tensors")
         records = {record.name: record for record in opened.manifest.tensors}
         packed = {record.name for record in records.values() if _is_packable(record)}
         if not packed:

@@ -23,6 +23,7 @@ from mxconv.checkpoint.stored import StoredArray
 from mxconv.errors import MxconvError, PackageError
 from mxconv.interop.export import Export
 from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
+from mxconv.interop.refused_tensors import refuse_fp8
 from mxconv.model.stored_weights import EMBEDDING
 from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
@@ -56,6 +57,8 @@ def export_safetensors(
                 f"{package}: its draft is {manifest.options.codec}, whose values need more than 16 bits; an MXFP4 "
                 "draft is required. Export --level target, or convert with --codec mxfp4."
             )
+        if level == "draft":
+            refuse_fp8(opened, "a draft in 16 bits")
         records = {record.name: record for record in manifest.tensors}
         weights = package_weights(str(package), opened, stack)
         tensors = {

@@ -17,7 +17,7 @@ def with_experts(tensor: WeightTensor, stack: StackedExperts) -> WeightTensor:
         tensor: (experts, ...), whose rows are experts.
         stack: its shape and axes.
     """
-    return replace(tensor, experts=lambda: [_expert(tensor, stack, n) for n in range(stack.num_experts)])
+    return replace(tensor, matrices=lambda: [_expert(tensor, stack, n) for n in range(stack.num_experts)])
 
 
 def of_experts(tensor: WeightTensor, stack: StackedExperts) -> WeightTensor:
@@ -25,8 +25,8 @@ def of_experts(tensor: WeightTensor, stack: StackedExperts) -> WeightTensor:
 
     @cache
     def experts() -> list[WeightTensor]:
-        assert tensor.experts is not None
-        return tensor.experts()
+        assert tensor.matrices is not None
+        return tensor.matrices()
 
     def rows(start: int, stop: int) -> U16:
         return np.stack([stack.matrix(e.rows(0, e.shape[0])) for e in experts()[start:stop]])
@@ -42,7 +42,7 @@ def of_experts(tensor: WeightTensor, stack: StackedExperts) -> WeightTensor:
         for expert in experts()[start:stop]:
             expert.release(0, expert.shape[0])
 
-    return replace(tensor, rows=rows, draft_rows=draft_rows, release=release, experts=experts)
+    return replace(tensor, rows=rows, draft_rows=draft_rows, release=release, matrices=experts)
 
 
 def _expert(tensor: WeightTensor, stack: StackedExperts, number: int) -> WeightTensor:
@@ -60,5 +60,5 @@ def _expert(tensor: WeightTensor, stack: StackedExperts, number: int) -> WeightT
         shape=stack.matrix_shape,
         rows=rows,
         release=release,
-        experts=None,
+        matrices=None,
     )

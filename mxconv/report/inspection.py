@@ -71,8 +71,8 @@ def inspect_weights(
         MxconvError: no tensor matches.
     """
     chosen = []
-    for whole in weights.tensors:  # a stack of experts: all that its name matches, or some by theirs, NAME[3]
-        parts = [whole] if whole.experts is None else whole.experts()
+    for whole in weights.tensors:  # of a stack of experts all, or some by their own names: NAME[3]
+        parts = [whole] if whole.matrices is None else whole.matrices()
         is_chosen = fnmatchcase(whole.name, tensor_glob)
         chosen += [tensor for tensor in parts if is_chosen or _names(tensor_glob, tensor.name)]
     if not chosen:

@@ -16,6 +16,7 @@ from mxconv.errors import PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
 from mxconv.report.checkpoint_weights import source_tensor
 from mxconv.report.expert_weights import of_experts, with_experts
+from mxconv.report.fp8_weights import decoded
 from mxconv.report.weights import Weights, WeightTensor
 
 
@@ -42,6 +43,9 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
             continue
         original = package.kept(record) if referenced is None else _referenced(package, record, referenced)
         tensor = replace(source_tensor(original, record.codec != "keep", record.reason, None), codec=record.codec)
+        if record.scaled is not None:
+            tensors.append(_with_fp8(tensor, package, record, referenced))
+            continue
         tensors.append(_with_mxfp4(tensor, package, record) if record.codec == "mxfp4" else tensor)
     return Weights(source, "package", manifest.source.commit, tuple(tensors), tuple(notes))
 
@@ -56,7 +60,7 @@ def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
         name=record.name,
         shape=stack.shape,
         num_stored_bytes=sum(array.num_bytes for array in tensor_arrays(record)),
-        experts=lambda: [_bsfp_matrix(package, record, number) for number in range(stack.num_experts)],
+        matrices=lambda: [_bsfp_matrix(package, record, number) for number in range(stack.num_experts)],
     )
     return of_experts(whole, stack)
 
@@ -96,6 +100,16 @@ def _bsfp_matrix(package: Package, record: TensorRecord, expert: int | None) -> 
     )
 
 
+def _with_fp8(
+    tensor: WeightTensor, package: Package, record: TensorRecord, referenced: Mapping[str, SourceTensor] | None
+) -> WeightTensor:
+    """Bytes, looked at decoded."""
+    weights = decoded(tensor, package.fp8(record, referenced))
+    if record.codec == "mxfp4":
+        weights = _mxfp4_matrix(weights, package, record, None)
+    return replace(tensor, matrices=lambda: [weights])
+
+
 def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) -> WeightTensor:
     stack = record.stack
     if stack is None:
@@ -103,11 +117,11 @@ def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) ->
     sources = with_experts(tensor, stack)
 
     def experts() -> list[WeightTensor]:
-        assert sources.experts is not None
-        return [_mxfp4_matrix(each, package, record, number) for number, each in enumerate(sources.experts())]
+        assert sources.matrices is not None
+        return [_mxfp4_matrix(each, package, record, number) for number, each in enumerate(sources.matrices())]
 
     num_bytes = sum(array.num_bytes for array in tensor_arrays(record))
-    drafted = of_experts(replace(tensor, experts=experts, num_stored_bytes=num_bytes), stack)
+    drafted = of_experts(replace(tensor, matrices=experts, num_stored_bytes=num_bytes), stack)
     return replace(drafted, rows=tensor.rows)
 
 

@@ -28,7 +28,7 @@ class WeightTensor:
     num_stored_bytes: int = 0
     draft_rows: Callable[[int, int], F32] | None = field(default=None, repr=False)  # a package's
     note: str | None = None
-    experts: Callable[[], list["WeightTensor"]] | None = field(default=None, repr=False)  # matrices of a stack
+    matrices: Callable[[], list["WeightTensor"]] | None = field(default=None, repr=False)  # looked at in its place
 
     @property
     def num_weights(self) -> int:

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import U16
+from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.codecs.float16 import FORMATS
+from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.conversion.encode import encoded_slices
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Segments, Survey
-from mxconv.errors import MxconvError
+from mxconv.errors import CheckpointError, MxconvError
 from mxconv.kernels.sha256 import HashStream, new_stream, update
 from mxconv.verification.rebuilt import RebuiltTensor
 
@@ -123,13 +124,19 @@ def _declared_loss(record: TensorRecord) -> Status:
 def _survey_of(record: TensorRecord, source: Checkpoint) -> Survey:
     """The survey that a conversion of this tensor would have made, taken from its record."""
     tensor = source.tensors[record.name]
+    fp8 = None
+    if record.scaled is not None:
+        if record.scaled.by not in source.tensors:
+            raise CheckpointError(f"{tensor.path}: tensor {record.scaled.by} is missing; the source's own is required.")
+        fp8 = Fp8Matrix(tensor, source.tensors[record.scaled.by], (record.scaled.block[0], record.scaled.block[1]))
     plan = TensorPlan(
         tensor,
         record.codec,
         record.reason,
-        FORMATS.get(record.dtype),
+        BF16 if fp8 is not None else FORMATS.get(record.dtype),
         is_cast=tensor.dtype == "F32" and record.dtype != "F32",
         experts=record.stack,
+        fp8=fp8,
     )
     return Survey(
         plan,
