@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mxconv import __version__
+from mxconv.checkpoint.carried import BLOCK_BYTES, CarriedTensor, Part
 from mxconv.checkpoint.json_file import MAX_JSON_BYTES, parse_json_object
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.checkpoint.stacked import Axes, StackedExperts
@@ -116,6 +117,13 @@ class ScaledRecord(Record):
     )
 
 
+class CarriedRecord(Record):
+    """That a tensor is the source's own MXFP4, see formats/package.md, "Sources that are not 16 bits"."""
+
+    of: str = Field(description="what the arrays are named by")
+    part: Part = Field(description="the array that stands for this tensor")
+
+
 class TensorRecord(Record):
     name: str
     dtype: str = Field(description="as safetensors names it; of a cast tensor the 16-bit one")
@@ -126,9 +134,18 @@ class TensorRecord(Record):
     segments: SegmentRecord | None = None
     experts: ExpertsRecord | None = Field(default=None, description="of a tensor that is a stack of matrices")
     scaled: ScaledRecord | None = Field(default=None, description="of an FP8 matrix")
+    carried: CarriedRecord | None = Field(default=None, description="of MXFP4 that the source has")
 
     @model_validator(mode="after")
     def _stack(self) -> "TensorRecord":
+        if self.carried is not None:
+            ends = {"codes": [BLOCK_BYTES], "scales": []}[self.carried.part]
+            is_whole = len(self.shape) == 3 + len(ends) and self.shape[3:] == ends and 0 not in self.shape
+            if not is_whole or (self.dtype, self.codec, self.experts) != ("U8", "mxfp4", None):
+                raise ValueError(
+                    f"carried {self.carried.part}: {self.codec} of {self.dtype} {self.shape}; mxfp4 of U8 (experts, "
+                    f"out_features, blocks{', 16' if ends else ''}) is required"
+                )
         if self.experts is None:
             return self
         if self.codec == "keep" or len(self.shape) != 3 or 0 in self.shape:
@@ -147,10 +164,24 @@ class TensorRecord(Record):
     @property
     def stack(self) -> StackedExperts | None:
         """Where each expert lies; None of a matrix, and of what is no stack."""
+        if (carried := self.carried_tensor) is not None:
+            return carried.stack
         if self.experts is None:
             return None
         num_experts, first, second = self.shape
         return StackedExperts((num_experts, first, second), self.experts.axes)
+
+    @property
+    def carried_tensor(self) -> CarriedTensor | None:
+        """Of MXFP4 that the source has."""
+        if self.carried is None:
+            return None
+        return CarriedTensor(self.carried.of, self.carried.part, tuple(self.shape))
+
+    @property
+    def stem(self) -> str:
+        """What its arrays are named by."""
+        return self.name if self.carried is None else self.carried.of
 
     @property
     def all_segments(self) -> list[SegmentRecord]:

@@ -15,7 +15,7 @@ from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.manifest import FILE_NAME, Manifest, TensorRecord, read_manifest
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
+from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
 from mxconv.codecs.bsfp.rescale import undo_rescale
@@ -164,7 +164,7 @@ class Package:
     def mxfp4(self, record: TensorRecord, expert: int | None = None) -> StoredMxfp4:
         """A matrix of the MXFP4 level, or that of one expert of a stack: nothing else of it is read."""
         shape, tiles = _place(record, expert)
-        codes, scales = (self._array(a.name)[tiles] for a in mxfp4_arrays(record.name, _stored_shape(record)))
+        codes, scales = (self._array(a.name)[tiles] for a in mxfp4_arrays(record.stem, _stored_shape(record)))
         return StoredMxfp4(shape, cast(U8, codes), cast(U8, scales))
 
     def bsfp(self, record: TensorRecord, expert: int | None = None) -> StoredBsfp:
@@ -254,7 +254,7 @@ class Package:
         assert record.stack is not None
         first, stop = record.stack.tiles(expert)
         for part in ("codes", "scales", "residual_low", "residual_high"):
-            if (array := self.arrays.get(f"{record.name}.{part}")) is not None:
+            if (array := self.arrays.get(f"{record.stem}.{part}")) is not None:
                 array.release(first, stop)
         if record.name in self.arrays:
             self.arrays[record.name].release(expert, expert + 1)
@@ -303,14 +303,15 @@ class Package:
         expected: list[StoredArray] = []
         if record.scaled is not None and self.has_target:
             self.fp8(record)
-        has_weights = record.dtype in FORMATS or (record.codec == "mxfp4" and record.scaled is not None)
+        is_mxfp4 = record.codec == "mxfp4" and (record.scaled is not None or record.carried is not None)
+        has_weights = record.dtype in FORMATS or is_mxfp4
         if record.codec != "keep" and not has_weights:
             raise PackageError(
                 f"{self.root}: tensor {record.name}: {record.codec} of {record.dtype}; BF16 or F16 is required. "
                 "Convert again."
             )
         if record.codec == "mxfp4":
-            expected += mxfp4_arrays(record.name, _stored_shape(record))
+            expected += mxfp4_arrays(record.stem, _stored_shape(record))
         if record.codec == "bsfp":
             if not record.all_segments:
                 raise PackageError(f"{self.root}: tensor {record.name}: codec bsfp without segments. Convert again.")
@@ -323,7 +324,7 @@ class Package:
                         table.row_starts(len(rows), rows)
             except CodecError as error:
                 raise PackageError(f"{self.root}: tensor {record.name}: {error}") from error
-        elif self.has_target:
+        elif self.has_target and not (record.carried and self.manifest.options.codec == "bsfp"):
             expected.append(StoredArray(record.name, record.dtype, tuple(record.shape)))
         for array in expected:
             found = self.arrays.get(array.name)
@@ -364,6 +365,8 @@ def _place(record: TensorRecord, expert: int | None) -> tuple[tuple[int, int], s
 
 def tensor_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
     """The arrays of a quantized tensor; none of a kept one."""
+    if (carried := record.carried_tensor) is not None:
+        return (carried_array(carried),)
     if record.codec == "mxfp4":
         return mxfp4_arrays(record.name, _stored_shape(record))
     return _bsfp_arrays(record) if record.codec == "bsfp" else ()

@@ -6,6 +6,7 @@ from typing import Literal
 from mxconv.checkpoint.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import (
+    CarriedRecord,
     ExpertsRecord,
     FileRecord,
     LevelRecord,
@@ -138,5 +139,6 @@ def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
         sha256=sha256,
         segments=segments[0] if has_one else None,
         experts=experts,
+        carried=None if plan.carried is None else CarriedRecord(of=plan.carried.of, part=plan.carried.part),
         scaled=None if plan.fp8 is None else ScaledRecord(by=plan.fp8.scales.name, block=list(plan.fp8.block)),
     )

@@ -5,14 +5,19 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import U16
+from mxconv.arrays import U8, U16
+from mxconv.checkpoint.carried import CarriedTensor
+from mxconv.checkpoint.stored import carried_array
+from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.packing import PackedBsfp, escape_offsets
-from mxconv.codecs.mxfp4 import ScaleRule
+from mxconv.codecs.mxfp4 import BLOCK, NonFiniteError, ScaleRule
+from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Segments, Survey
 from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4, row_shifts_of
 
@@ -95,6 +100,9 @@ def encoded_slices(
         NonFiniteError: MXFP4 of a weight that is not finite.
     """
     plan, num_escapes, is_first = survey.plan, 0, True
+    if plan.carried is not None:
+        yield from _carried_slices(plan, plan.carried)
+        return
     for piece in _slices(survey):
         parts: dict[str, NDArray[np.generic]] = {}
         if not len(piece.patterns):
@@ -163,7 +171,7 @@ class _Slice(NamedTuple):
 def _slices(survey: Survey) -> Iterator[_Slice]:
     """A tensor in pieces."""
     plan = survey.plan
-    if plan.codec == "keep":
+    if plan.codec == "keep" or plan.carried is not None:
         yield from _kept_slices(survey)
         return
     for number, rows in enumerate(survey.matrices()):
@@ -176,6 +184,22 @@ def _slices(survey: Survey) -> Iterator[_Slice]:
             plan.tensor.release(number, number + 1)
 
 
+def _carried_slices(
+    plan: TensorPlan, carried: CarriedTensor
+) -> Iterator[tuple[NDArray[np.generic], dict[str, NDArray[np.generic]]]]:
+    """The source's own MXFP4, some tiles of an expert at a time."""
+    name, tensor = carried_array(carried).name, plan.tensor
+    for number in range(tensor.shape[0]):
+        (expert,) = cast(U8, tensor.rows(number, number + 1))
+        for start, stop in _steps(expert.shape[0], expert.nbytes, TILE_ROWS):
+            rows = np.ascontiguousarray(expert[start:stop])
+            if carried.part == "scales" and (rows == e8m0.NAN).any():
+                row, block = np.argwhere(rows == e8m0.NAN)[0]
+                raise NonFiniteError(start + int(row), int(block) * BLOCK, float("nan"))
+            yield rows, {name: carried.to_tiles(rows)}
+        tensor.release(number, number + 1)
+
+
 def _kept_slices(survey: Survey) -> Iterator[_Slice]:
     tensor = survey.plan.tensor
     if not tensor.shape:
@@ -186,8 +210,8 @@ def _kept_slices(survey: Survey) -> Iterator[_Slice]:
         tensor.release(start, stop)
 
 
-def _steps(num_rows: int, num_bytes: int) -> Iterator[tuple[int, int]]:
+def _steps(num_rows: int, num_bytes: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
     """Ranges of rows of some megabytes."""
-    step = max(MAX_SLICE_BYTES // max(num_bytes // max(num_rows, 1), 1), 1)
+    step = max(MAX_SLICE_BYTES // max(num_bytes // max(num_rows, 1), 1) // multiple, 1) * multiple
     for start in range(0, num_rows, step):
         yield start, min(start + step, num_rows)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxconv.checkpoint.header_format import format_header
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
+from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays
 from mxconv.conversion.survey import Survey
 from mxconv.errors import CheckpointError
 
@@ -42,6 +42,8 @@ class Layout:
 def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
     """The arrays of a quantized tensor; none for a kept one."""
     plan = survey.plan
+    if plan.carried is not None:
+        return (carried_array(plan.carried),)
     if plan.codec == "mxfp4":
         return mxfp4_arrays(plan.name, plan.stored_shape)
     if plan.codec == "bsfp":

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
 
+from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
 from mxconv.checkpoint.expert_names import stacked_experts
 from mxconv.checkpoint.fp8 import Fp8Matrix, fp8_matrices
 from mxconv.checkpoint.source import Checkpoint
@@ -13,12 +14,14 @@ from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.conversion.options import Codec, QuantizeOptions
+from mxconv.conversion.refused_sources import check_quantizer
 from mxconv.errors import CheckpointError
 
 INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 CASTS = {"bf16": BF16, "fp16": FP16}
 EMBEDDINGS = ("*embed_tokens.weight", "*embeddings.weight", "*wte.weight", "*wpe.weight", "speculator.emb.*")
 HEADS = ("lm_head.weight", "*.lm_head.weight")
+BIASES = ("*_bias",)  # one for each expert and feature
 MIXTURES = ("spire.memory_weights",)
 ROUTERS = (
     "*.mlp.gate.weight",
@@ -43,6 +46,7 @@ class TensorPlan:
     float_format: FloatFormat | None  # of the result where it is a 16-bit float
     is_cast: bool = False  # rounded from F32
     experts: StackedExperts | None = None  # of a tensor that is a stack of matrices
+    carried: CarriedTensor | None = None  # of MXFP4 that the source has
     fp8: Fp8Matrix | None = None  # of a matrix that stays FP8: what is encoded are the weights that it stands for
 
     @property
@@ -58,6 +62,13 @@ class TensorPlan:
     def num_bytes(self) -> int:
         """Of the 16-bit tensor, after any cast."""
         return self.tensor.num_elements * 2 if self.is_cast else self.tensor.num_bytes
+
+    @property
+    def num_weights(self) -> int:
+        """Carried codes come two a byte, their scales are none."""
+        if self.carried is None:
+            return self.tensor.num_elements
+        return 2 * self.tensor.num_elements if self.carried.part == "codes" else 0
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
@@ -81,17 +92,20 @@ class Recognized:
         is_tied: whether the output head is the embedding matrix.
         stacks: the experts that are stacked in one tensor.
         fp8: the FP8 matrices with block scales.
+        carried: MXFP4 that the checkpoint has already.
     """
 
     is_tied: bool
     stacks: Mapping[str, StackedExperts]
     fp8: Mapping[str, Fp8Matrix]
+    carried: Mapping[str, CarriedTensor]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Recognized":
         """Raises CheckpointError where tensors that belong together contradict each other."""
         tensors, config = checkpoint.tensors, checkpoint.config
-        return cls(is_tied(config, tensors), stacked_experts(tensors), fp8_matrices(tensors, config))
+        fp8 = fp8_matrices(tensors, config)
+        return cls(is_tied(config, tensors), stacked_experts(tensors), fp8, carried_tensors(tensors))
 
     @cached_property
     def scales(self) -> frozenset[str]:
@@ -106,6 +120,7 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
         CheckpointError: a tensor that would be quantized has an unsupported dtype, F32 comes without --dtype,
             --dtype contradicts the source, or nothing at all would be quantized.
     """
+    check_quantizer(checkpoint)
     recognized = Recognized.of(checkpoint)
     plans = [_plan(tensor, options, recognized) for tensor in checkpoint.tensors.values()]
     check_any_quantized(checkpoint, plans)
@@ -145,6 +160,8 @@ def _plan(tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized
         return TensorPlan(tensor, codec, reason, None if codec == "keep" else BF16, fp8=fp8)
     if tensor.name in recognized.scales:
         return TensorPlan(tensor, codec, reason, None)
+    if codec != "keep" and (carried := recognized.carried.get(tensor.name)) is not None:
+        return TensorPlan(tensor, codec, reason, None, carried=carried)
     experts = None if codec == "keep" else recognized.stacks.get(tensor.name)
     if tensor.dtype in FORMATS:
         wanted = CASTS[options.dtype].name if options.dtype else tensor.dtype
@@ -179,6 +196,9 @@ def choose_codec(
     for glob in options.skip:
         if fnmatchcase(name, glob):
             return "keep", f"--skip {glob}"
+    carried = recognized.carried.get(name)
+    if carried is not None and not matches(carried.partner, options.skip):
+        return "mxfp4", "MXFP4 of the source, carried over"
     is_stack = name in recognized.stacks
     if len(tensor.shape) != 2 and not is_stack:
         return "keep", "not a matrix"
@@ -196,6 +216,8 @@ def choose_codec(
         return "keep", "embeddings"
     if matches(name, ROUTERS):
         return "keep", "expert router"
+    if matches(name, BIASES):
+        return "keep", "biases of experts"
     if matches(name, MIXTURES):
         return "keep", "mixture of memories"
     return options.codec, "stacked experts" if is_stack else "matrix"

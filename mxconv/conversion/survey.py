@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import I8
+from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.histogram import NUM_PATTERNS, PatternHistogram
 from mxconv.codecs.bsfp.planes import encode_planes
 from mxconv.codecs.bsfp.rescale import rescale_factor
@@ -89,6 +90,9 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
     survey = Survey(plan)
     if plan.codec == "keep":
         return survey
+    if plan.carried is not None:
+        check_carried(plan)
+        return survey
     if plan.codec == "mxfp4":
         for rows in survey.matrices():
             for start, _, patterns in rows.slices():
@@ -116,6 +120,25 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
         fits = tables.choose(own=len(set(factors)) > 1)  # one table has one factor
         chosen = [Segments(f.table, f.num_escapes, factor) for f, factor in zip(fits, factors, strict=False)]
     return replace(survey, segments=_joined(chosen))
+
+
+def check_carried(plan: TensorPlan) -> None:
+    """Refuse scales that are no numbers: one reading pass of them.
+
+    Raises:
+        CheckpointError: there is one.
+    """
+    assert plan.carried is not None
+    if plan.carried.part == "codes":
+        return
+    for expert in range(plan.tensor.shape[0]):
+        found = np.argwhere(plan.tensor.rows(expert, expert + 1)[0] == e8m0.NAN)
+        if len(found):
+            raise CheckpointError(
+                f"{plan.tensor.path}: tensor {plan.name} holds {e8m0.NAN} at index [{expert}, {found[0][0]}, "
+                f"{found[0][1]}]; scales of 0 to 254 are required. Use --skip '{plan.name}' to keep these experts as "
+                "they are."
+            )
 
 
 def _segments(histogram: PatternHistogram, factor: float, options: QuantizeOptions) -> Segments:

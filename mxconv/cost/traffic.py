@@ -1,4 +1,4 @@
-"""How many bytes of weights a forward pass reads, from what is stored.
+"""How many bytes of weights a forward pass reads, from what is stored; of experts those of all of them.
 
 Counted are the matrices that are multiplied, the output head among them. The embedding's rows, norms, biases and the
 KV cache are not: together they are a thousandth of a model.
@@ -47,7 +47,7 @@ def _is_multiplied(name: str, names: set[str]) -> bool:
 
 def _record_bytes(record: TensorRecord, is_draft: bool) -> int:
     arrays = tensor_arrays(record)
-    if record.codec == "mxfp4" and is_draft:
+    if record.codec == "mxfp4" and (is_draft or record.carried is not None):
         return _sum(arrays)
     if record.codec != "bsfp":
         return prod(record.shape) * BYTES_PER_WEIGHT

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import U8
 from mxconv.checkpoint.json_file import read_json_object
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package, inside
 from mxconv.checkpoint.stored import StoredArray
 from mxconv.codecs.mxfp4 import BLOCK
+from mxconv.codecs.nibble_pairs import pack_pairs
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
 from mxconv.conversion.plan import EMBEDDINGS, HEADS, matches
 from mxconv.errors import MxconvError
@@ -188,8 +188,3 @@ def _codes(package: Package, record: TensorRecord) -> Iterator[NDArray[np.generi
 def _scales(package: Package, record: TensorRecord) -> Iterator[NDArray[np.generic]]:
     stored = package.mxfp4(record)
     yield unpack_scales(stored.scales)[: stored.shape[0], : stored.shape[1] // BLOCK]
-
-
-def pack_pairs(codes: U8) -> U8:
-    """(rows, columns) codes 0..15 -> (rows, columns / 2) bytes: the even column in the low nibble."""
-    return codes[:, 0::2] | np.left_shift(codes[:, 1::2], 4, dtype=np.uint8)

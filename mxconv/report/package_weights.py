@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from mxconv.report.checkpoint_weights import source_tensor
 from mxconv.report.expert_weights import of_experts, with_experts
 from mxconv.report.fp8_weights import decoded
 from mxconv.report.weights import Weights, WeightTensor
+from mxconv.verification.rebuilt import RebuiltTensor
 
 
 def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
@@ -41,12 +43,16 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
         if record.codec == "bsfp":
             tensors.append(_bsfp_tensor(package, record))
             continue
+        if record.carried is not None and referenced is None:
+            tensors.append(_carried_tensor(package, record))
+            continue
         original = package.kept(record) if referenced is None else _referenced(package, record, referenced)
         tensor = replace(source_tensor(original, record.codec != "keep", record.reason, None), codec=record.codec)
         if record.scaled is not None:
             tensors.append(_with_fp8(tensor, package, record, referenced))
             continue
-        tensors.append(_with_mxfp4(tensor, package, record) if record.codec == "mxfp4" else tensor)
+        has_draft = record.codec == "mxfp4" and record.carried is None
+        tensors.append(_with_mxfp4(tensor, package, record) if has_draft else tensor)
     return Weights(source, "package", manifest.source.commit, tuple(tensors), tuple(notes))
 
 
@@ -97,6 +103,34 @@ def _bsfp_matrix(package: Package, record: TensorRecord, expert: int | None) -> 
         num_stored_bytes=stored.num_bytes,
         draft_rows=draft_rows,
         note=f"rescaled by {stored.rescale_factor:.6g}: not lossless" if stored.rescale_factor != 1.0 else None,
+    )
+
+
+def _carried_tensor(package: Package, record: TensorRecord) -> WeightTensor:
+    """Bytes of the source's own MXFP4, by experts."""
+    rebuilt = RebuiltTensor(package, record)
+    num_rows = record.shape[1]
+
+    def rows(start: int, stop: int) -> U16:
+        found = [rebuilt.rows(number * num_rows, (number + 1) * num_rows) for number in range(start, stop)]
+        return cast(U16, np.stack(found).reshape(stop - start, *record.shape[1:]))  # bytes, which nobody counts
+
+    def release(start: int, stop: int) -> None:
+        for number in range(start, stop):
+            package.release_expert(record, number)
+
+    return WeightTensor(
+        name=record.name,
+        dtype=record.dtype,
+        shape=tuple(record.shape),
+        float_format=None,
+        is_quantized=True,
+        reason=record.reason,
+        rows=rows,
+        release=release,
+        codec=record.codec,
+        num_stored_bytes=sum(array.num_bytes for array in tensor_arrays(record)),
+        note=record.reason,
     )
 
 

@@ -6,7 +6,6 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import U16
 from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
@@ -29,7 +28,8 @@ class RebuiltTensor:
         is_matrix = record.codec == "bsfp" and self._stack is None
         self._stored = package.bsfp(record) if is_matrix else None
         self._expert = -1  # the one that was rebuilt last
-        self._matrix: U16 = np.zeros((0, 0), np.uint16)  # of that expert, as the source has it
+        self._matrix: NDArray[np.generic] = np.zeros((0, 0), np.uint16)  # of that expert, as the source has it
+        self._is_rebuilt = self._stack is not None and record.name not in package.arrays
 
     @property
     def num_rows(self) -> int:
@@ -50,7 +50,7 @@ class RebuiltTensor:
         """
         if self._stored is not None:
             return self._stored.target_rows(start, stop, decode_bsfp)
-        if self._stack is not None and self.record.codec == "bsfp":
+        if self._is_rebuilt:
             expert, first = divmod(start, self.record.shape[1])
             return self._rebuilt(expert)[first : first + stop - start]
         kept = self.package.kept(self.record)
@@ -76,11 +76,17 @@ class RebuiltTensor:
         elif stop % self.record.shape[1] == 0 and stop > start:
             self.package.release_expert(self.record, start // self.record.shape[1])
 
-    def _rebuilt(self, expert: int) -> U16:
-        if self._stack is not None and expert != self._expert:
+    def _rebuilt(self, expert: int) -> NDArray[np.generic]:
+        carried = self.record.carried_tensor
+        if expert == self._expert:
+            return self._matrix
+        if carried is not None:
+            mxfp4 = self.package.mxfp4(self.record, expert)
+            self._matrix = carried.from_tiles(mxfp4.codes if carried.part == "codes" else mxfp4.scales)
+        elif self._stack is not None:
             stored = self.package.bsfp(self.record, expert)
             self._matrix = self._stack.matrix(stored.target_rows(0, stored.shape[0], decode_bsfp))
-            self._expert = expert
+        self._expert = expert
         return self._matrix
 
 

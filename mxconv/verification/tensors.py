@@ -135,7 +135,8 @@ def _survey_of(record: TensorRecord, source: Checkpoint) -> Survey:
         record.reason,
         BF16 if fp8 is not None else FORMATS.get(record.dtype),
         is_cast=tensor.dtype == "F32" and record.dtype != "F32",
-        experts=record.stack,
+        experts=record.stack if record.carried is None else None,
+        carried=record.carried_tensor,
         fp8=fp8,
     )
     return Survey(

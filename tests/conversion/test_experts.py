@@ -10,7 +10,7 @@ import pytest
 from checkpoints import write_safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packages import files_of, forge, quantize
+from packages import StoppedError, files_of, forge, quantize, stop_after
 from stacked_models import write_random_model
 
 from mxconv.checkpoint.manifest import TensorRecord
@@ -294,6 +294,16 @@ def test_one_changed_weight_of_an_expert_is_found_and_measured(tmp_path: Path, c
     found = {tensor.name: tensor for tensor in changed.tensors if tensor.status != "bit-exact"}
     assert list(found) == [FIRST]
     assert found[FIRST].max_abs_error == pytest.approx(1, rel=0.05)
+
+
+@both_codecs
+def test_a_stopped_conversion_goes_on_with_the_stacks_that_are_left(tmp_path: Path, codec: str) -> None:
+    source = write_stacks(tmp_path / "m.safetensors", "in_out", *random_stacks())
+    quantize(source, tmp_path / "whole", codec=codec)
+    with pytest.raises(StoppedError):
+        quantize(source, tmp_path / "p", stop_after(1), codec=codec)
+    quantize(source, tmp_path / "p", codec=codec)
+    assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
 
 
 def test_a_skipped_stack_stays_in_16_bits(tmp_path: Path) -> None:
