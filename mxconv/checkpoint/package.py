@@ -1,8 +1,7 @@
 """Reading a package: the manifest, and every stored array as a view of its memory-mapped file."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import cast
@@ -15,81 +14,16 @@ from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.manifest import FILE_NAME, Manifest, TensorRecord, read_manifest
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays
+from mxconv.checkpoint.stored import StoredArray, mxfp4_arrays
+from mxconv.checkpoint.stored_matrix import StoredBsfp, StoredMxfp4
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
-from mxconv.codecs.bsfp.rescale import undo_rescale
-from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.checkpoint.tensor_arrays import place_of, stored_shape, tensor_arrays
+from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.float16 import FORMATS
-from mxconv.codecs.vnni8 import TILE_ROWS, padded
+from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import CheckpointError, CodecError, PackageError
 
-DecodeBsfp = Callable[[PackedBsfp, SegmentTable, tuple[int, int]], U16]
-
-
-@dataclass(frozen=True)
-class StoredMxfp4:
-    """An MXFP4 matrix as stored, see formats/mxfp4.md."""
-
-    shape: tuple[int, int]
-    codes: U8  # (row tiles, column tiles, 64)
-    scales: U8  # (row tiles, blocks, 16)
-
-
-@dataclass(frozen=True)
-class StoredBsfp:
-    """A BSFP matrix as stored, see formats/bsfp.md."""
-
-    shape: tuple[int, int]
-    table: SegmentTable
-    packed: PackedBsfp
-    escape_offsets: I64  # (row tiles + 1,) index of each row tile's first escape
-    rescale_factor: float
-
-    @property
-    def num_bytes(self) -> int:
-        """Of its arrays, or of its share of those of a stack."""
-        p = self.packed
-        arrays = (
-            p.codes,
-            p.residual_low,
-            p.residual_high,
-            p.scales,
-            p.escape_counts,
-            p.escape_positions,
-            p.escape_high,
-        )
-        shifts = 0 if p.row_shifts is None else p.row_shifts.nbytes
-        return sum(array.nbytes for array in arrays) + shifts + self.escape_offsets.nbytes
-
-    def row_tiles(self, start: int, stop: int) -> PackedBsfp:
-        """The rows of tiles [start, stop), still packed."""
-        p, offsets = self.packed, self.escape_offsets
-        escapes = slice(int(offsets[start]), int(offsets[stop]))
-        return replace(
-            p,
-            codes=p.codes[start:stop],
-            residual_low=p.residual_low[start:stop],
-            residual_high=p.residual_high[start:stop],
-            scales=p.scales[start:stop],
-            row_shifts=None if p.row_shifts is None else p.row_shifts[start * TILE_ROWS : stop * TILE_ROWS],
-            escape_counts=p.escape_counts[start:stop],
-            escape_positions=p.escape_positions[escapes],
-            escape_high=p.escape_high[escapes],
-        )
-
-    def target_rows(self, start: int, stop: int, decode: DecodeBsfp = decode_bsfp) -> U16:
-        """The 16-bit patterns of rows [start, stop): exact, unless the tensor was rescaled.
-
-        Args:
-            start: a multiple of 16.
-            stop: a multiple of 16, or the last row's end.
-            decode: the reference, or something faster that gives the same bits.
-        """
-        tiles = self.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
-        patterns = decode(tiles, self.table, (stop - start, self.shape[1]))
-        with np.errstate(over="ignore"):  # of a forged factor; the tensor's hash tells
-            return undo_rescale(patterns, self.rescale_factor, self.table.float_format)
+__all__ = ["Package", "StoredBsfp", "StoredMxfp4", "inside"]
 
 
 def inside(root: Path, name: str) -> Path:
@@ -163,8 +97,8 @@ class Package:
 
     def mxfp4(self, record: TensorRecord, expert: int | None = None) -> StoredMxfp4:
         """A matrix of the MXFP4 level, or that of one expert of a stack: nothing else of it is read."""
-        shape, tiles = _place(record, expert)
-        codes, scales = (self._array(a.name)[tiles] for a in mxfp4_arrays(record.stem, _stored_shape(record)))
+        shape, tiles = place_of(record, expert)
+        codes, scales = (self._array(a.name)[tiles] for a in mxfp4_arrays(record.stem, stored_shape(record)))
         return StoredMxfp4(shape, cast(U8, codes), cast(U8, scales))
 
     def bsfp(self, record: TensorRecord, expert: int | None = None) -> StoredBsfp:
@@ -173,10 +107,10 @@ class Package:
         Raises:
             PackageError: its escape lists contradict themselves.
         """
-        shape, tiles = _place(record, expert)
+        shape, tiles = place_of(record, expert)
         segments = record.all_segments[expert or 0] if len(record.all_segments) > 1 else record.all_segments[0]
         table = segments.table(record.dtype)
-        part = {a.name.rpartition(".")[2]: self._array(a.name) for a in _bsfp_arrays(record)}
+        part = {a.name.rpartition(".")[2]: self._array(a.name) for a in tensor_arrays(record)}
         low = cast(U8, part["residual_low"])[tiles]
         no_high = np.zeros((*low.shape[:2], 0, TILE_ROWS), np.uint8)
         rows = slice(tiles.start * TILE_ROWS, tiles.stop * TILE_ROWS)
@@ -204,7 +138,7 @@ class Package:
         first, last = int(offsets[0]), int(offsets[-1])
         in_tiles = counts.sum(axis=1, dtype=np.int64)
         has_begun = tiles.start > 0 or first == 0
-        has_ended = tiles.stop < _stored_shape(record)[0] // TILE_ROWS or last == num_escapes
+        has_ended = tiles.stop < stored_shape(record)[0] // TILE_ROWS or last == num_escapes
         agrees = np.array_equal(np.diff(offsets), in_tiles) and 0 <= first <= last <= num_escapes
         if not (agrees and has_begun and has_ended):
             raise PackageError(
@@ -311,12 +245,12 @@ class Package:
                 "Convert again."
             )
         if record.codec == "mxfp4":
-            expected += mxfp4_arrays(record.stem, _stored_shape(record))
+            expected += mxfp4_arrays(record.stem, stored_shape(record))
         if record.codec == "bsfp":
             if not record.all_segments:
                 raise PackageError(f"{self.root}: tensor {record.name}: codec bsfp without segments. Convert again.")
             try:
-                expected += _bsfp_arrays(record)
+                expected += tensor_arrays(record)
                 tables = [segments.table(record.dtype) for segments in record.all_segments]
                 shifts = self.arrays.get(f"{record.name}.row_shifts")
                 if tables[0].has_row_shifts and shifts is not None and shifts.dtype == "I8":
@@ -338,41 +272,3 @@ class Package:
                     f"{found.path}: array {array.name} is {found.dtype} {list(found.shape)}; "
                     f"{array.dtype} {list(array.shape)} is required. The file is damaged; convert again."
                 )
-
-
-def _stored_shape(record: TensorRecord) -> tuple[int, int]:
-    """Of the matrix that the arrays of a tensor hold."""
-    if (stack := record.stack) is not None:
-        return stack.stored_shape
-    if len(record.shape) != 2 or 0 in record.shape:
-        raise PackageError(
-            f"tensor {record.name}: {record.codec} {record.shape}; a non-empty matrix is required. Convert again."
-        )
-    return record.shape[0], record.shape[1]
-
-
-def _place(record: TensorRecord, expert: int | None) -> tuple[tuple[int, int], slice]:
-    """(out_features, in_features), and the row tiles, of a matrix or of one expert of a stack."""
-    stack = record.stack
-    if stack is None or expert is None:
-        assert stack is None and expert is None, f"{record.name}: a stack of experts, and one of them, go together"
-        shape = _stored_shape(record)
-        return shape, slice(0, padded(shape[0], TILE_ROWS) // TILE_ROWS)
-    if not 0 <= expert < stack.num_experts:
-        raise ValueError(f"tensor {record.name!r} has {stack.num_experts} experts, none of number {expert}")
-    return stack.matrix_shape, slice(*stack.tiles(expert))
-
-
-def tensor_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
-    """The arrays of a quantized tensor; none of a kept one."""
-    if (carried := record.carried_tensor) is not None:
-        return (carried_array(carried),)
-    if record.codec == "mxfp4":
-        return mxfp4_arrays(record.name, _stored_shape(record))
-    return _bsfp_arrays(record) if record.codec == "bsfp" else ()
-
-
-def _bsfp_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
-    table = record.all_segments[0].table(record.dtype)
-    num_escapes = sum(segments.num_escapes for segments in record.all_segments)
-    return bsfp_arrays(record.name, _stored_shape(record), table.residual_bits, table.has_row_shifts, num_escapes)

@@ -6,17 +6,13 @@ from typing import Literal
 from mxconv.checkpoint.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import (
-    CarriedRecord,
-    ExpertsRecord,
     FileRecord,
     LevelRecord,
     Manifest,
-    ScaledRecord,
-    SegmentRecord,
     SourceRecord,
-    TensorRecord,
     TokenizerRecord,
 )
+from mxconv.checkpoint.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
 from mxconv.conversion.encode import EncodedTensor
 from mxconv.conversion.names import draft_folder, relative_name
 from mxconv.conversion.preparation import Preparation

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from mxconv.checkpoint.expert_names import stacked_experts
 from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package, tensor_arrays
+from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stored import StoredArray
+from mxconv.checkpoint.tensor_arrays import tensor_arrays
 from mxconv.model.stored_weights import EMBEDDING, HEAD
 
 SPECULATOR_EMBEDDING = "speculator.emb."

@@ -9,9 +9,10 @@ import numpy as np
 
 from mxconv.arrays import F32, U16
 from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package, tensor_arrays
+from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.referenced import open_referenced
 from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.checkpoint.tensor_arrays import tensor_arrays
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
