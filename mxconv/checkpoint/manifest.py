@@ -10,14 +10,32 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from mxconv import __version__
 from mxconv.checkpoint.json_file import MAX_JSON_BYTES, parse_json_object
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
-from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.float16 import float_format
+from mxconv.checkpoint.tensor_record import Count, Digest, Record, SegmentRecord, TensorRecord
 from mxconv.errors import CheckpointError, PackageError
+
+__all__ = [
+    "FILE_NAME",
+    "CertificateRecord",
+    "DecodeRecord",
+    "FileRecord",
+    "LevelRecord",
+    "Manifest",
+    "OptionsRecord",
+    "RelativePath",
+    "SegmentRecord",
+    "SourceRecord",
+    "TensorRecord",
+    "TokenizerRecord",
+    "TunedRecord",
+    "check_relative",
+    "read_manifest",
+    "replace_manifest",
+]
 
 FILE_NAME = "mxconv.json"
 FORMAT_VERSION: Literal[1] = 1
@@ -37,14 +55,6 @@ def check_relative(path: str) -> str:
 
 
 RelativePath = Annotated[str, AfterValidator(check_relative)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in lower-case hex")]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-class Record(BaseModel):
-    """Base of all parts: unknown keys are errors, values are not coerced."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class FileRecord(Record):
@@ -68,45 +78,6 @@ class SourceRecord(Record):
 class TokenizerRecord(Record):
     sha256: Digest = Field(description="of tokenizer.json")
     vocab_size: Count = Field(description="from config.json")
-
-
-class SegmentRecord(Record):
-    """A BSFP segment table, see formats/bsfp.md."""
-
-    kind: Literal["fitted", "paper"]
-    residual_bits: Annotated[int, Field(ge=8, le=12)]
-    starts: list[list[int]]
-    levels: list[float]
-    num_escapes: Count
-    rescale_factor: float = Field(
-        default=1.0, ge=2.0**-128, le=1, description="below 1: rescaled by SPEQ Algorithm 1, not lossless"
-    )
-
-    @classmethod
-    def of(cls, table: SegmentTable, num_escapes: int, rescale_factor: float) -> "SegmentRecord":
-        return cls(
-            kind="paper" if table.kind == "paper" else "fitted",
-            residual_bits=table.residual_bits,
-            starts=[list(row) for row in table.starts],
-            levels=list(table.levels),
-            num_escapes=num_escapes,
-            rescale_factor=rescale_factor,
-        )
-
-    def table(self, dtype: str) -> SegmentTable:
-        """Raises CodecError where the numbers are no segment table."""
-        starts = tuple(tuple(row) for row in self.starts)
-        return SegmentTable(float_format(dtype), self.residual_bits, starts, tuple(self.levels), self.kind)
-
-
-class TensorRecord(Record):
-    name: str
-    dtype: str = Field(description="as safetensors names it; of a cast tensor the 16-bit one")
-    shape: list[Count]
-    codec: Literal["mxfp4", "bsfp", "keep"]
-    reason: str = Field(description="why it has this codec")
-    sha256: Digest = Field(description="of the tensor's bytes, row-major, little-endian")
-    segments: SegmentRecord | None = None
 
 
 Kind = Literal[

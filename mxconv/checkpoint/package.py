@@ -1,8 +1,7 @@
 """Reading a package: the manifest, and every stored array as a view of its memory-mapped file."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import cast
@@ -11,68 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import I8, I64, U8, U16
+from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.manifest import FILE_NAME, Manifest, TensorRecord, read_manifest
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
+from mxconv.checkpoint.stored import StoredArray, mxfp4_arrays
+from mxconv.checkpoint.stored_matrix import StoredBsfp, StoredMxfp4
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
-from mxconv.codecs.bsfp.rescale import undo_rescale
-from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.float16 import FORMATS, float_format
+from mxconv.checkpoint.tensor_arrays import place_of, stored_shape, tensor_arrays
+from mxconv.codecs.bsfp.packing import PackedBsfp
+from mxconv.codecs.float16 import FORMATS
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import CheckpointError, CodecError, PackageError
 
-DecodeBsfp = Callable[[PackedBsfp, SegmentTable, tuple[int, int]], U16]
-
-
-@dataclass(frozen=True)
-class StoredMxfp4:
-    """An MXFP4 matrix as stored, see formats/mxfp4.md."""
-
-    shape: tuple[int, int]
-    codes: U8  # (row tiles, column tiles, 64)
-    scales: U8  # (row tiles, blocks, 16)
-
-
-@dataclass(frozen=True)
-class StoredBsfp:
-    """A BSFP matrix as stored, see formats/bsfp.md."""
-
-    shape: tuple[int, int]
-    table: SegmentTable
-    packed: PackedBsfp
-    escape_offsets: I64  # (row tiles + 1,) index of each row tile's first escape
-    rescale_factor: float
-
-    def row_tiles(self, start: int, stop: int) -> PackedBsfp:
-        """The rows of tiles [start, stop), still packed."""
-        p, offsets = self.packed, self.escape_offsets
-        escapes = slice(int(offsets[start]), int(offsets[stop]))
-        return replace(
-            p,
-            codes=p.codes[start:stop],
-            residual_low=p.residual_low[start:stop],
-            residual_high=p.residual_high[start:stop],
-            scales=p.scales[start:stop],
-            row_shifts=None if p.row_shifts is None else p.row_shifts[start * TILE_ROWS : stop * TILE_ROWS],
-            escape_counts=p.escape_counts[start:stop],
-            escape_positions=p.escape_positions[escapes],
-            escape_high=p.escape_high[escapes],
-        )
-
-    def target_rows(self, start: int, stop: int, decode: DecodeBsfp = decode_bsfp) -> U16:
-        """The 16-bit patterns of rows [start, stop): exact, unless the tensor was rescaled.
-
-        Args:
-            start: a multiple of 16.
-            stop: a multiple of 16, or the last row's end.
-            decode: the reference, or something faster that gives the same bits.
-        """
-        tiles = self.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
-        patterns = decode(tiles, self.table, (stop - start, self.shape[1]))
-        with np.errstate(over="ignore"):  # of a forged factor; the tensor's hash tells
-            return undo_rescale(patterns, self.rescale_factor, self.table.float_format)
+__all__ = ["Package", "StoredBsfp", "StoredMxfp4", "inside"]
 
 
 def inside(root: Path, name: str) -> Path:
@@ -144,45 +95,84 @@ class Package:
         """Whether the target's weights are in the package, not referenced."""
         return self.manifest.levels[0].location == "package"
 
-    def mxfp4(self, record: TensorRecord) -> StoredMxfp4:
-        """A matrix of the MXFP4 level."""
-        codes, scales = (self._array(a.name) for a in mxfp4_arrays(record.name, _matrix_shape(record)))
-        return StoredMxfp4(_matrix_shape(record), cast(U8, codes), cast(U8, scales))
+    def mxfp4(self, record: TensorRecord, expert: int | None = None) -> StoredMxfp4:
+        """A matrix of the MXFP4 level, or that of one expert of a stack: nothing else of it is read."""
+        shape, tiles = place_of(record, expert)
+        codes, scales = (self._array(a.name)[tiles] for a in mxfp4_arrays(record.stem, stored_shape(record)))
+        return StoredMxfp4(shape, cast(U8, codes), cast(U8, scales))
 
-    def bsfp(self, record: TensorRecord) -> StoredBsfp:
-        """A matrix of a BSFP package: target and draft.
+    def bsfp(self, record: TensorRecord, expert: int | None = None) -> StoredBsfp:
+        """A matrix of a BSFP package, or that of one expert of a stack, of which alone is read: target and draft.
 
         Raises:
             PackageError: its escape lists contradict themselves.
         """
-        assert record.segments is not None
-        table = record.segments.table(record.dtype)
-        part = {a.name.rpartition(".")[2]: self._array(a.name) for a in _bsfp_arrays(record, table)}
-        low = cast(U8, part["residual_low"])
+        shape, tiles = place_of(record, expert)
+        segments = record.all_segments[expert or 0] if len(record.all_segments) > 1 else record.all_segments[0]
+        table = segments.table(record.dtype)
+        part = {a.name.rpartition(".")[2]: self._array(a.name) for a in tensor_arrays(record)}
+        low = cast(U8, part["residual_low"])[tiles]
         no_high = np.zeros((*low.shape[:2], 0, TILE_ROWS), np.uint8)
+        rows = slice(tiles.start * TILE_ROWS, tiles.stop * TILE_ROWS)
+        offsets = cast(I64, part["escape_offsets"])[tiles.start : tiles.stop + 1]
+        counts = cast(U8, part["escape_counts"])[tiles]
+        escapes = self._escapes(record, tiles, offsets, counts, len(part["escape_high"]))
         packed = PackedBsfp(
-            codes=cast(U8, part["codes"]),
+            codes=cast(U8, part["codes"])[tiles],
             residual_low=low,
-            residual_high=cast(U8, part.get("residual_high", no_high)),
-            scales=cast(U16, part["scales"]),
-            row_shifts=cast(I8, part["row_shifts"]) if "row_shifts" in part else None,
-            escape_counts=cast(U8, part["escape_counts"]),
-            escape_positions=cast(U8, part["escape_positions"]),
-            escape_high=cast(U8, part["escape_high"]),
+            residual_high=cast(U8, part["residual_high"])[tiles] if "residual_high" in part else no_high,
+            scales=cast(U16, part["scales"])[tiles],
+            row_shifts=cast(I8, part["row_shifts"])[rows] if "row_shifts" in part else None,
+            escape_counts=counts,
+            escape_positions=cast(U8, part["escape_positions"])[escapes],
+            escape_high=cast(U8, part["escape_high"])[escapes],
         )
-        offsets = cast(I64, part["escape_offsets"])
-        in_tiles = packed.escape_counts.sum(axis=1, dtype=np.int64)
-        if offsets[0] != 0 or not np.array_equal(np.diff(offsets), in_tiles) or offsets[-1] != len(packed.escape_high):
+        return StoredBsfp(shape, table, packed, offsets - escapes.start, segments.rescale_factor)
+
+    def _escapes(self, record: TensorRecord, tiles: slice, offsets: I64, counts: U8, num_escapes: int) -> slice:
+        """Which of the escapes are of these row tiles.
+
+        Raises:
+            PackageError: offsets, counts and lists contradict each other.
+        """
+        first, last = int(offsets[0]), int(offsets[-1])
+        in_tiles = counts.sum(axis=1, dtype=np.int64)
+        has_begun = tiles.start > 0 or first == 0
+        has_ended = tiles.stop < stored_shape(record)[0] // TILE_ROWS or last == num_escapes
+        agrees = np.array_equal(np.diff(offsets), in_tiles) and 0 <= first <= last <= num_escapes
+        if not (agrees and has_begun and has_ended):
             raise PackageError(
-                f"{self.root}: tensor {record.name}: escape offsets end at {int(offsets[-1])} and counts sum to "
-                f"{int(in_tiles.sum())}, of {len(packed.escape_high)} escapes; they must agree. "
+                f"{self.root}: tensor {record.name}: escape offsets end at {last} and counts sum to "
+                f"{int(in_tiles.sum())}, of {num_escapes} escapes; they must agree. "
                 "The file is damaged; convert again."
             )
-        return StoredBsfp(_matrix_shape(record), table, packed, offsets, record.segments.rescale_factor)
+        return slice(first, last)
 
     def kept(self, record: TensorRecord) -> SourceTensor:
         """A tensor that is stored as it was, in the target or among the BSFP planes."""
         return self.arrays[record.name]
+
+    def fp8(self, record: TensorRecord, tensors: Mapping[str, SourceTensor] | None = None) -> Fp8Matrix:
+        """An FP8 matrix, decoded as it is read.
+
+        Args:
+            record: with `scaled`.
+            tensors: where the target's tensors are, if not in the package.
+
+        Raises:
+            PackageError: its scales are missing, or do not belong to it.
+        """
+        scaled, found = record.scaled, self.arrays if tensors is None else tensors
+        assert scaled is not None
+        missing = [name for name in (record.name, scaled.by) if name not in found]
+        if missing:
+            raise PackageError(
+                f"{self.root}: tensor {missing[0]} is missing; FP8 weights and scales are required. Convert again."
+            )
+        try:
+            return Fp8Matrix(found[record.name], found[scaled.by], (scaled.block[0], scaled.block[1]))
+        except CheckpointError as error:
+            raise PackageError(f"{error} It is part of the package {self.root}.") from error
 
     def release(self, record: TensorRecord, start: int, stop: int) -> None:
         """Drop rows [start, stop) of a tensor from resident memory: its tiles, or itself where it is kept."""
@@ -192,6 +182,16 @@ class Package:
                 array.release(*tiles)
         if record.name in self.arrays:
             self.arrays[record.name].release(start, stop)
+
+    def release_expert(self, record: TensorRecord, expert: int) -> None:
+        """Drop one expert of a stack from resident memory."""
+        assert record.stack is not None
+        first, stop = record.stack.tiles(expert)
+        for part in ("codes", "scales", "residual_low", "residual_high"):
+            if (array := self.arrays.get(f"{record.stem}.{part}")) is not None:
+                array.release(first, stop)
+        if record.name in self.arrays:
+            self.arrays[record.name].release(expert, expert + 1)
 
     def _array(self, name: str) -> NDArray[np.generic]:
         return self.arrays[name].array()
@@ -235,26 +235,30 @@ class Package:
     def _check_arrays(self, record: TensorRecord) -> None:
         """The arrays that stand for one tensor must be there, with the dtype and shape that its record implies."""
         expected: list[StoredArray] = []
-        if record.codec != "keep" and record.dtype not in FORMATS:
+        if record.scaled is not None and self.has_target:
+            self.fp8(record)
+        is_mxfp4 = record.codec == "mxfp4" and (record.scaled is not None or record.carried is not None)
+        has_weights = record.dtype in FORMATS or is_mxfp4
+        if record.codec != "keep" and not has_weights:
             raise PackageError(
                 f"{self.root}: tensor {record.name}: {record.codec} of {record.dtype}; BF16 or F16 is required. "
                 "Convert again."
             )
         if record.codec == "mxfp4":
-            expected += mxfp4_arrays(record.name, _matrix_shape(record))
+            expected += mxfp4_arrays(record.stem, stored_shape(record))
         if record.codec == "bsfp":
-            if record.segments is None:
+            if not record.all_segments:
                 raise PackageError(f"{self.root}: tensor {record.name}: codec bsfp without segments. Convert again.")
             try:
-                table = record.segments.table(record.dtype)
-                expected += _bsfp_arrays(record, table)
-                if table.has_row_shifts:
-                    shifts = self.arrays.get(f"{record.name}.row_shifts")
-                    if shifts is not None and shifts.dtype == "I8":
-                        table.row_starts(shifts.num_elements, cast(I8, shifts.array()))
+                expected += tensor_arrays(record)
+                tables = [segments.table(record.dtype) for segments in record.all_segments]
+                shifts = self.arrays.get(f"{record.name}.row_shifts")
+                if tables[0].has_row_shifts and shifts is not None and shifts.dtype == "I8":
+                    for table, rows in zip(tables, np.array_split(cast(I8, shifts.array()), len(tables)), strict=True):
+                        table.row_starts(len(rows), rows)
             except CodecError as error:
                 raise PackageError(f"{self.root}: tensor {record.name}: {error}") from error
-        elif self.has_target:
+        elif self.has_target and not (record.carried and self.manifest.options.codec == "bsfp"):
             expected.append(StoredArray(record.name, record.dtype, tuple(record.shape)))
         for array in expected:
             found = self.arrays.get(array.name)
@@ -268,23 +272,3 @@ class Package:
                     f"{found.path}: array {array.name} is {found.dtype} {list(found.shape)}; "
                     f"{array.dtype} {list(array.shape)} is required. The file is damaged; convert again."
                 )
-
-
-def _matrix_shape(record: TensorRecord) -> tuple[int, int]:
-    if len(record.shape) != 2 or 0 in record.shape:
-        raise PackageError(
-            f"tensor {record.name}: {record.codec} {record.shape}; a non-empty matrix is required. Convert again."
-        )
-    return record.shape[0], record.shape[1]
-
-
-def _bsfp_arrays(record: TensorRecord, table: SegmentTable) -> tuple[StoredArray, ...]:
-    assert record.segments is not None
-    float_format(record.dtype)
-    return bsfp_arrays(
-        record.name,
-        _matrix_shape(record),
-        table.residual_bits,
-        table.has_row_shifts,
-        record.segments.num_escapes,
-    )

@@ -6,6 +6,7 @@ Writer and reader both ask this file; `formats/mxfp4.md` and `formats/bsfp.md` a
 from dataclasses import dataclass
 from math import prod
 
+from mxconv.checkpoint.carried import CarriedTensor
 from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
@@ -34,6 +35,12 @@ def mxfp4_arrays(name: str, shape: tuple[int, int]) -> tuple[StoredArray, ...]:
         StoredArray(f"{name}.codes", "U8", (row_tiles, columns // TILE_COLUMNS, TILE_ELEMENTS // 2)),
         StoredArray(f"{name}.scales", "U8", (row_tiles, columns // BLOCK, TILE_ROWS)),
     )
+
+
+def carried_array(carried: CarriedTensor) -> StoredArray:
+    """What one tensor of a source's own MXFP4 is stored as."""
+    codes, scales = mxfp4_arrays(carried.of, carried.stack.stored_shape)
+    return codes if carried.part == "codes" else scales
 
 
 def bsfp_arrays(

@@ -9,11 +9,10 @@ from mxconv.checkpoint.manifest import (
     FileRecord,
     LevelRecord,
     Manifest,
-    SegmentRecord,
     SourceRecord,
-    TensorRecord,
     TokenizerRecord,
 )
+from mxconv.checkpoint.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
 from mxconv.conversion.encode import EncodedTensor
 from mxconv.conversion.names import draft_folder, relative_name
 from mxconv.conversion.preparation import Preparation
@@ -122,9 +121,11 @@ def _codec_name(dtype: str) -> Literal["bf16", "f16"]:
 def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
     plan, sha256 = survey.plan, encoded.sha256
     assert sha256 is not None
-    segments = None
-    if survey.table is not None:
-        segments = SegmentRecord.of(survey.table, survey.num_escapes, survey.rescale_factor)
+    segments = [SegmentRecord.of(s.table, s.num_escapes, s.rescale_factor) for s in survey.segments]
+    has_one = len(segments) == 1
+    experts = None
+    if plan.experts is not None:
+        experts = ExpertsRecord(axes=plan.experts.axes, segments=[] if has_one else segments)
     return TensorRecord(
         name=plan.name,
         dtype=plan.dtype,
@@ -132,5 +133,8 @@ def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
         codec=plan.codec,
         reason=plan.reason,
         sha256=sha256,
-        segments=segments,
+        segments=segments[0] if has_one else None,
+        experts=experts,
+        carried=None if plan.carried is None else CarriedRecord(of=plan.carried.of, part=plan.carried.part),
+        scaled=None if plan.fp8 is None else ScaledRecord(by=plan.fp8.scales.name, block=list(plan.fp8.block)),
     )

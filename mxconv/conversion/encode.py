@@ -5,18 +5,24 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import U16
+from mxconv.arrays import U8, U16
+from mxconv.checkpoint.carried import CarriedTensor
+from mxconv.checkpoint.stored import carried_array
+from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.packing import PackedBsfp, escape_offsets
-from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.mxfp4 import ScaleRule
-from mxconv.conversion.survey import Survey
+from mxconv.codecs.mxfp4 import BLOCK, NonFiniteError, ScaleRule
+from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.conversion.plan import TensorPlan
+from mxconv.conversion.survey import Segments, Survey
 from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4, row_shifts_of
 
 MAX_SLICE_BYTES = 4 << 20  # of tensors that are copied
+NOTHING = np.zeros(0, np.uint16)
 
 Write = Callable[[str, int, NDArray[np.generic]], None]
 """Takes an array's name, the byte offset inside it, and what belongs there."""
@@ -87,29 +93,35 @@ def encoded_slices(
         scale_rule: of MXFP4.
 
     Yields:
-        The 16-bit rows, contiguous, and the piece of each stored array by its name: pieces adjoin, in ascending order.
+        Rows of the 16-bit tensor, contiguous, and the piece of each stored array by its name: both adjoin, in ascending
+        order. Where a stack of experts is stored another way than it lies, rows and pieces come by turns.
 
     Raises:
         NonFiniteError: MXFP4 of a weight that is not finite.
     """
-    plan, num_escapes, num_rows, is_first = survey.plan, 0, 0, True
-    for original, encoded in _slices(survey):
+    plan, num_escapes, is_first = survey.plan, 0, True
+    if plan.carried is not None:
+        yield from _carried_slices(plan, plan.carried)
+        return
+    for piece in _slices(survey):
         parts: dict[str, NDArray[np.generic]] = {}
-        if plan.codec == "mxfp4":
-            parts = _mxfp4_parts(survey, encoded, scale_rule)
+        if not len(piece.patterns):
+            pass
+        elif plan.codec == "mxfp4":
+            parts = _mxfp4_parts(survey, piece.patterns, scale_rule)
         elif plan.codec == "bsfp":
-            packed = _bsfp_piece(survey, num_rows, encoded)
+            packed = _bsfp_piece(survey.segments_of(piece.matrix), piece.start, piece.patterns)
             offsets = num_escapes + escape_offsets(packed)
             parts = _bsfp_parts(packed) | {"escape_offsets": offsets if is_first else offsets[1:]}
-            num_escapes, num_rows, is_first = int(offsets[-1]), num_rows + len(encoded), False
-        yield np.ascontiguousarray(original), {f"{plan.name}.{part}": piece for part, piece in parts.items()}
+            num_escapes, is_first = int(offsets[-1]), False
+        yield np.ascontiguousarray(piece.original), {f"{plan.name}.{part}": p for part, p in parts.items()}
 
 
 def tensor_sha256(survey: Survey) -> str:
     """The hash that `encode_tensor` gives, alone."""
     digest = hashlib.sha256()
-    for original, _ in _slices(survey):
-        digest.update(np.ascontiguousarray(original).reshape(-1).view(np.uint8).data)
+    for piece in _slices(survey):
+        digest.update(np.ascontiguousarray(piece.original).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -120,12 +132,11 @@ def _mxfp4_parts(survey: Survey, patterns: U16, scale_rule: ScaleRule) -> dict[s
     return {"codes": codes, "scales": scales}
 
 
-def _bsfp_piece(survey: Survey, first: int, patterns: U16) -> PackedBsfp:
+def _bsfp_piece(segments: Segments, first: int, patterns: U16) -> PackedBsfp:
     """Some rows, of which this is the first, as BSFP."""
-    table, shifts = survey.table, None
-    assert isinstance(table, SegmentTable)
-    if table.has_row_shifts and survey.row_shifts is not None:
-        shifts = survey.row_shifts[first : first + len(patterns)]
+    table, shifts = segments.table, None
+    if table.has_row_shifts and segments.row_shifts is not None:
+        shifts = segments.row_shifts[first : first + len(patterns)]
     elif table.has_row_shifts:
         shifts = row_shifts_of(patterns, table.float_format)
     return encode_bsfp(patterns, table, shifts)
@@ -148,21 +159,59 @@ def _bsfp_parts(packed: PackedBsfp) -> dict[str, NDArray[np.generic]]:
     return parts
 
 
-def _slices(survey: Survey) -> Iterator[tuple[NDArray[np.generic], U16]]:
-    """Pieces of a tensor: 16-bit rows of a matrix with what is encoded of them, or bytes to copy."""
+class _Slice(NamedTuple):
+    """A piece of a tensor: some of its rows, and what is encoded; either may be empty."""
+
+    original: NDArray[np.generic]
+    patterns: U16 = NOTHING
+    matrix: int = 0  # that the patterns are of
+    start: int = 0  # the row that they begin at
+
+
+def _slices(survey: Survey) -> Iterator[_Slice]:
+    """A tensor in pieces."""
     plan = survey.plan
-    if plan.codec != "keep":
-        for _, original, encoded in survey.rows().slices():
-            yield original, encoded
+    if plan.codec == "keep" or plan.carried is not None:
+        yield from _kept_slices(survey)
         return
-    nothing = np.zeros(0, np.uint16)
-    tensor = plan.tensor
+    for number, rows in enumerate(survey.matrices()):
+        is_turned = plan.experts is not None and plan.experts.axes == "in_out"
+        for start, original, patterns in rows.slices():
+            yield _Slice(NOTHING if is_turned else original, patterns, number, start)
+        if is_turned:  # what was encoded are columns of the source
+            (expert,) = survey.original(number, number + 1)
+            yield from (_Slice(expert[a:b]) for a, b in _steps(expert.shape[0], expert.nbytes))
+            plan.tensor.release(number, number + 1)
+
+
+def _carried_slices(
+    plan: TensorPlan, carried: CarriedTensor
+) -> Iterator[tuple[NDArray[np.generic], dict[str, NDArray[np.generic]]]]:
+    """The source's own MXFP4, some tiles of an expert at a time."""
+    name, tensor = carried_array(carried).name, plan.tensor
+    for number in range(tensor.shape[0]):
+        (expert,) = cast(U8, tensor.rows(number, number + 1))
+        for start, stop in _steps(expert.shape[0], expert.nbytes, TILE_ROWS):
+            rows = np.ascontiguousarray(expert[start:stop])
+            if carried.part == "scales" and (rows == e8m0.NAN).any():
+                row, block = np.argwhere(rows == e8m0.NAN)[0]
+                raise NonFiniteError(start + int(row), int(block) * BLOCK, float("nan"))
+            yield rows, {name: carried.to_tiles(rows)}
+        tensor.release(number, number + 1)
+
+
+def _kept_slices(survey: Survey) -> Iterator[_Slice]:
+    tensor = survey.plan.tensor
     if not tensor.shape:
-        yield survey.original().reshape(1), nothing
+        yield _Slice(survey.original().reshape(1))
         return
-    row_bytes = max(tensor.num_bytes // max(tensor.shape[0], 1), 1)
-    step = max(MAX_SLICE_BYTES // row_bytes, 1)
-    for start in range(0, tensor.shape[0], step):
-        stop = min(start + step, tensor.shape[0])
-        yield survey.original(start, stop), nothing
+    for start, stop in _steps(tensor.shape[0], tensor.num_bytes):
+        yield _Slice(survey.original(start, stop))
         tensor.release(start, stop)
+
+
+def _steps(num_rows: int, num_bytes: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of some megabytes."""
+    step = max(MAX_SLICE_BYTES // max(num_bytes // max(num_rows, 1), 1) // multiple, 1) * multiple
+    for start in range(0, num_rows, step):
+        yield start, min(start + step, num_rows)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxconv.checkpoint.header_format import format_header
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
+from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays
 from mxconv.conversion.survey import Survey
 from mxconv.errors import CheckpointError
 
@@ -42,12 +42,14 @@ class Layout:
 def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
     """The arrays of a quantized tensor; none for a kept one."""
     plan = survey.plan
+    if plan.carried is not None:
+        return (carried_array(plan.carried),)
     if plan.codec == "mxfp4":
-        return mxfp4_arrays(plan.name, plan.matrix_shape)
+        return mxfp4_arrays(plan.name, plan.stored_shape)
     if plan.codec == "bsfp":
         assert survey.table is not None
         table = survey.table
-        return bsfp_arrays(plan.name, plan.matrix_shape, table.residual_bits, table.has_row_shifts, survey.num_escapes)
+        return bsfp_arrays(plan.name, plan.stored_shape, table.residual_bits, table.has_row_shifts, survey.num_escapes)
     return ()
 
 

@@ -3,20 +3,37 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Literal
 
+from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
+from mxconv.checkpoint.expert_names import stacked_experts
+from mxconv.checkpoint.fp8 import Fp8Matrix, fp8_matrices
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.conversion.options import Codec, QuantizeOptions
+from mxconv.conversion.refused_sources import check_quantizer
 from mxconv.errors import CheckpointError
 
 INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 CASTS = {"bf16": BF16, "fp16": FP16}
 EMBEDDINGS = ("*embed_tokens.weight", "*embeddings.weight", "*wte.weight", "*wpe.weight", "speculator.emb.*")
 HEADS = ("lm_head.weight", "*.lm_head.weight")
+BIASES = ("*_bias",)  # one for each expert and feature
 MIXTURES = ("spire.memory_weights",)
-ROUTERS = ("*.mlp.gate.weight", "*.router.weight", "*.block_sparse_moe.gate.weight", "*.shared_expert_gate.weight")
+ROUTERS = (
+    "*.mlp.gate.weight",
+    "*.block_sparse_moe.gate.weight",
+    "*.feed_forward.gate.weight",
+    "*.mixer.gate.weight",
+    "*.router.weight",
+    "*.router.gate.weight",
+    "*.router.layer.weight",
+    "*.router.proj.weight",
+    "*.shared_expert_gate.weight",
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +45,9 @@ class TensorPlan:
     reason: str
     float_format: FloatFormat | None  # of the result where it is a 16-bit float
     is_cast: bool = False  # rounded from F32
+    experts: StackedExperts | None = None  # of a tensor that is a stack of matrices
+    carried: CarriedTensor | None = None  # of MXFP4 that the source has
+    fp8: Fp8Matrix | None = None  # of a matrix that stays FP8: what is encoded are the weights that it stands for
 
     @property
     def name(self) -> str:
@@ -36,7 +56,7 @@ class TensorPlan:
     @property
     def dtype(self) -> str:
         """As safetensors names it, after any cast."""
-        return self.float_format.name if self.float_format else self.tensor.dtype
+        return self.float_format.name if self.float_format and self.fp8 is None else self.tensor.dtype
 
     @property
     def num_bytes(self) -> int:
@@ -44,9 +64,53 @@ class TensorPlan:
         return self.tensor.num_elements * 2 if self.is_cast else self.tensor.num_bytes
 
     @property
+    def num_weights(self) -> int:
+        """Carried codes come two a byte, their scales are none."""
+        if self.carried is None:
+            return self.tensor.num_elements
+        return 2 * self.tensor.num_elements if self.carried.part == "codes" else 0
+
+    @property
     def matrix_shape(self) -> tuple[int, int]:
+        """(out_features, in_features) of the matrix, or of each expert."""
+        if self.experts is not None:
+            return self.experts.matrix_shape
         rows, columns = self.tensor.shape
         return rows, columns
+
+    @property
+    def stored_shape(self) -> tuple[int, int]:
+        """Of the matrix that the package's arrays hold."""
+        return self.matrix_shape if self.experts is None else self.experts.stored_shape
+
+
+@dataclass(frozen=True)
+class Recognized:
+    """What the names, dtypes and shapes of a checkpoint's tensors say of one another.
+
+    Args:
+        is_tied: whether the output head is the embedding matrix.
+        stacks: the experts that are stacked in one tensor.
+        fp8: the FP8 matrices with block scales.
+        carried: MXFP4 that the checkpoint has already.
+    """
+
+    is_tied: bool
+    stacks: Mapping[str, StackedExperts]
+    fp8: Mapping[str, Fp8Matrix]
+    carried: Mapping[str, CarriedTensor]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Recognized":
+        """Raises CheckpointError where tensors that belong together contradict each other."""
+        tensors, config = checkpoint.tensors, checkpoint.config
+        fp8 = fp8_matrices(tensors, config)
+        return cls(is_tied(config, tensors), stacked_experts(tensors), fp8, carried_tensors(tensors))
+
+    @cached_property
+    def scales(self) -> frozenset[str]:
+        """The names of the tensors that are scales of FP8 matrices."""
+        return frozenset(matrix.scales.name for matrix in self.fp8.values())
 
 
 def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[TensorPlan]:
@@ -56,8 +120,9 @@ def plan_tensors(checkpoint: Checkpoint, options: QuantizeOptions) -> list[Tenso
         CheckpointError: a tensor that would be quantized has an unsupported dtype, F32 comes without --dtype,
             --dtype contradicts the source, or nothing at all would be quantized.
     """
-    tied = is_tied(checkpoint.config, checkpoint.tensors)
-    plans = [_plan(tensor, options, tied) for tensor in checkpoint.tensors.values()]
+    check_quantizer(checkpoint)
+    recognized = Recognized.of(checkpoint)
+    plans = [_plan(tensor, options, recognized) for tensor in checkpoint.tensors.values()]
     check_any_quantized(checkpoint, plans)
     return plans
 
@@ -89,8 +154,15 @@ def matches(name: str, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> TensorPlan:
-    codec, reason = choose_codec(tensor, options, tied)
+def _plan(tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized) -> TensorPlan:
+    codec, reason = choose_codec(tensor, options, recognized)
+    if (fp8 := recognized.fp8.get(tensor.name)) is not None:
+        return TensorPlan(tensor, codec, reason, None if codec == "keep" else BF16, fp8=fp8)
+    if tensor.name in recognized.scales:
+        return TensorPlan(tensor, codec, reason, None)
+    if codec != "keep" and (carried := recognized.carried.get(tensor.name)) is not None:
+        return TensorPlan(tensor, codec, reason, None, carried=carried)
+    experts = None if codec == "keep" else recognized.stacks.get(tensor.name)
     if tensor.dtype in FORMATS:
         wanted = CASTS[options.dtype].name if options.dtype else tensor.dtype
         if wanted != tensor.dtype:
@@ -98,9 +170,9 @@ def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> TensorP
                 f"{tensor.path}: tensor {tensor.name} is {tensor.dtype}, but --dtype {options.dtype} was given; "
                 "--dtype rounds F32 only, 16-bit weights stay as they are. Leave it out."
             )
-        return TensorPlan(tensor, codec, reason, FORMATS[tensor.dtype])
+        return TensorPlan(tensor, codec, reason, FORMATS[tensor.dtype], experts=experts)
     if tensor.dtype == "F32" and options.dtype:
-        return TensorPlan(tensor, codec, reason, CASTS[options.dtype], is_cast=True)
+        return TensorPlan(tensor, codec, reason, CASTS[options.dtype], is_cast=True, experts=experts)
     if codec == "keep":
         return TensorPlan(tensor, codec, reason, None)
     if tensor.dtype == "F32":
@@ -114,26 +186,38 @@ def _plan(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> TensorP
     )
 
 
-def choose_codec(tensor: SourceTensor, options: QuantizeOptions, tied: bool) -> tuple[Codec | Literal["keep"], str]:
+def choose_codec(
+    tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized
+) -> tuple[Codec | Literal["keep"], str]:
     """What a tensor becomes, and why."""
     name = tensor.name
+    if name in recognized.scales:
+        return "keep", "scales of FP8 blocks"
     for glob in options.skip:
         if fnmatchcase(name, glob):
             return "keep", f"--skip {glob}"
-    if len(tensor.shape) != 2:
+    carried = recognized.carried.get(name)
+    if carried is not None and not matches(carried.partner, options.skip):
+        return "mxfp4", "MXFP4 of the source, carried over"
+    is_stack = name in recognized.stacks
+    if len(tensor.shape) != 2 and not is_stack:
         return "keep", "not a matrix"
     if 0 in tensor.shape:
         return "keep", "empty"
     if tensor.dtype in INTEGERS:
         return "keep", "integers"
+    if name in recognized.fp8 and options.codec == "bsfp":
+        return "keep", "FP8, which BSFP would make larger"
     if matches(name, HEADS):
         return (options.codec, "output head") if options.lm_head == "quantize" else ("keep", "--lm-head keep")
     if matches(name, EMBEDDINGS):
-        if tied and options.lm_head == "quantize":
+        if recognized.is_tied and options.lm_head == "quantize":
             return options.codec, "output head, tied to the embeddings"
         return "keep", "embeddings"
     if matches(name, ROUTERS):
         return "keep", "expert router"
+    if matches(name, BIASES):
+        return "keep", "biases of experts"
     if matches(name, MIXTURES):
         return "keep", "mixture of memories"
-    return options.codec, "matrix"
+    return options.codec, "stacked experts" if is_stack else "matrix"

@@ -44,14 +44,15 @@ class Preparation:
     def bits_per_weight(self) -> float:
         """Stored bits over weights, of the quantized tensors: scales, escapes and padding counted."""
         num_bytes = sum(array.num_bytes for survey in self.quantized for array in quantized_arrays(survey))
-        return 8 * num_bytes / sum(survey.plan.tensor.num_elements for survey in self.quantized)
+        return 8 * num_bytes / sum(survey.plan.num_weights for survey in self.quantized)
 
     @property
     def main_dtype(self) -> Literal["BF16", "F16"]:
         """The 16-bit format that most quantized weights are in."""
         weights = {"BF16": 0, "F16": 0}
         for survey in self.quantized:
-            weights[survey.plan.dtype] += survey.plan.tensor.num_elements
+            if survey.plan.float_format is not None:  # MXFP4 of the source is in none
+                weights[survey.plan.float_format.name] += survey.plan.num_weights
         return "BF16" if weights["BF16"] >= weights["F16"] else "F16"
 
     @property

@@ -4,7 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mxconv.arrays import F32, U16
+from mxconv.checkpoint.fp8 import Fp8Matrix
+from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.bsfp.rescale import rescale
 from mxconv.codecs.float16 import FloatFormat
@@ -15,24 +20,51 @@ MAX_SLICE_WEIGHTS = 1 << 20  # a thread works on 2 MB of weights and about 40 MB
 
 @dataclass(frozen=True)
 class PatternRows:
-    """A matrix as patterns, slice by slice; resident memory stays flat however large it is."""
+    """A matrix as patterns, slice by slice; resident memory stays flat however large it is.
+
+    Of a tensor that is a stack it is the matrix of one expert, as (out_features, in_features).
+    """
 
     tensor: SourceTensor
     float_format: FloatFormat
     is_cast: bool = False
     rescale_factor: float = 1.0
+    experts: StackedExperts | None = None
+    expert: int = 0
+    fp8: Fp8Matrix | None = None
 
-    def slices(self, max_weights: int = MAX_SLICE_WEIGHTS) -> Iterator[tuple[int, U16, U16]]:
+    @property
+    def shape(self) -> tuple[int, int]:
+        if self.experts is not None:
+            return self.experts.matrix_shape
+        num_rows, num_columns = self.tensor.shape
+        return num_rows, num_columns
+
+    def slices(self, max_weights: int = MAX_SLICE_WEIGHTS) -> Iterator[tuple[int, NDArray[np.generic], U16]]:
         """Ascending slices of whole tiles.
 
         Yields:
-            The first row, the 16-bit source patterns (a view unless cast), and what is encoded: the same, or rescaled.
+            The first row, the source's rows (16-bit patterns, a view unless cast; or bytes of FP8), and the patterns
+            that are encoded: the same, or rescaled, or decoded from FP8.
         """
-        num_rows, num_columns = self.tensor.shape
+        num_rows, num_columns = self.shape
         step = max(max_weights // num_columns // TILE_ROWS, 1) * TILE_ROWS
         for start in range(0, num_rows, step):
             stop = min(start + step, num_rows)
-            rows = self.tensor.rows(start, stop)
+            rows = self._rows(start, stop)
+            if self.fp8 is not None:
+                yield start, rows, rescale(self.fp8.patterns(start, stop), self.rescale_factor, self.float_format)
+                self.tensor.release(start, stop)
+                continue
             patterns = self.float_format.encode(cast(F32, rows)) if self.is_cast else cast(U16, rows)
             yield start, patterns, rescale(patterns, self.rescale_factor, self.float_format)
-            self.tensor.release(start, stop)
+            if self.experts is None:
+                self.tensor.release(start, stop)
+        if self.experts is not None:
+            self.tensor.release(self.expert, self.expert + 1)
+
+    def _rows(self, start: int, stop: int) -> NDArray[np.generic]:
+        if self.experts is None:
+            return self.tensor.rows(start, stop)
+        (stored,) = self.tensor.rows(self.expert, self.expert + 1)
+        return np.ascontiguousarray(self.experts.matrix(stored)[start:stop])

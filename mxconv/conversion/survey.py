@@ -3,18 +3,21 @@
 After it the length of every stored array is known, so headers can be written before the first plane.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import I8
+from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.histogram import NUM_PATTERNS, PatternHistogram
 from mxconv.codecs.bsfp.planes import encode_planes
 from mxconv.codecs.bsfp.rescale import rescale_factor
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import MAGNITUDE_MASK, FloatFormat
+from mxconv.conversion.expert_tables import ExpertTables
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.rows import PatternRows
@@ -23,18 +26,50 @@ from mxconv.kernels.encoders import add_to_histogram, fit_table
 
 
 @dataclass(frozen=True)
+class Segments:
+    """How BSFP cuts a matrix."""
+
+    table: SegmentTable
+    num_escapes: int
+    rescale_factor: float = 1.0
+    row_shifts: I8 | None = None  # (rows,) where the table has some and they are known already
+
+
+@dataclass(frozen=True)
 class Survey:
     """A tensor's plan with what its weights decided."""
 
     plan: TensorPlan
-    table: SegmentTable | None = None  # of BSFP
-    num_escapes: int = 0
-    rescale_factor: float = 1.0
-    row_shifts: I8 | None = None  # (rows,) where the table has some and they are known already
+    segments: tuple[Segments, ...] = ()  # of BSFP: of the matrix, or of all experts together, or of each
 
-    def rows(self) -> PatternRows:
-        assert self.plan.float_format is not None
-        return PatternRows(self.plan.tensor, self.plan.float_format, self.plan.is_cast, self.rescale_factor)
+    @property
+    def table(self) -> SegmentTable | None:
+        """Of experts the first one's: all have the same arrays."""
+        return self.segments[0].table if self.segments else None
+
+    @property
+    def num_escapes(self) -> int:
+        return sum(segments.num_escapes for segments in self.segments)
+
+    @property
+    def rescale_factor(self) -> float:
+        """1 where nothing was rescaled; of experts the least."""
+        return min((segments.rescale_factor for segments in self.segments), default=1.0)
+
+    def segments_of(self, number: int) -> Segments:
+        """Of one of `matrices`."""
+        return self.segments[number if len(self.segments) > 1 else 0]
+
+    def matrices(self) -> list[PatternRows]:
+        """What is encoded: the matrix, or each expert's, in order."""
+        plan = self.plan
+        assert plan.float_format is not None
+        count = 1 if plan.experts is None else plan.experts.num_experts
+        factors = [self.segments_of(n).rescale_factor if self.segments else 1.0 for n in range(count)]
+        return [
+            PatternRows(plan.tensor, plan.float_format, plan.is_cast, factor, plan.experts, number, plan.fp8)
+            for number, factor in enumerate(factors)
+        ]
 
     def original(self, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
         """The source's rows [start, stop), or all of it, after any cast: what must come back."""
@@ -52,29 +87,68 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
     Raises:
         CheckpointError: a weight is not finite, and --on-nonfinite is error.
     """
-    if plan.codec == "keep":
-        return Survey(plan)
     survey = Survey(plan)
+    if plan.codec == "keep":
+        return survey
+    if plan.carried is not None:
+        check_carried(plan)
+        return survey
     if plan.codec == "mxfp4":
-        for start, patterns, _ in survey.rows().slices():
-            if not _is_finite(patterns, plan.float_format):
-                return _with_nonfinite(survey, start, options)
+        for rows in survey.matrices():
+            for start, _, patterns in rows.slices():
+                if not _is_finite(patterns, plan.float_format):
+                    return _with_nonfinite(survey, rows, start, options)
         return survey
 
-    histogram, first_row = _histogram(survey)
-    if first_row is not None:
-        return _with_nonfinite(survey, first_row, options)
-    if options.outliers == "rescale":
-        factor = rescale_factor(_max_abs(histogram))
+    assert plan.float_format is not None
+    chosen: list[Segments] = []
+    factors: list[float] = []
+    tables = ExpertTables(plan.float_format, options.residual_bits)
+    for rows in survey.matrices():
+        histogram, first_row = _histogram(rows)
+        if first_row is not None:
+            return _with_nonfinite(survey, rows, first_row, options)
+        factor = rescale_factor(_max_abs(histogram)) if options.outliers == "rescale" else 1.0
         if factor != 1.0:
-            survey = replace(survey, rescale_factor=factor)
-            histogram, _ = _histogram(survey)
+            histogram, _ = _histogram(replace(rows, rescale_factor=factor))
+        factors.append(factor)
+        if plan.experts is not None and options.segments == "fitted":
+            tables.add(histogram)
+        else:
+            chosen.append(_segments(histogram, factor, options))
+    if not chosen:
+        fits = tables.choose(own=len(set(factors)) > 1)  # one table has one factor
+        chosen = [Segments(f.table, f.num_escapes, factor) for f, factor in zip(fits, factors, strict=False)]
+    return replace(survey, segments=_joined(chosen))
+
+
+def check_carried(plan: TensorPlan) -> None:
+    """Refuse scales that are no numbers: one reading pass of them.
+
+    Raises:
+        CheckpointError: there is one.
+    """
+    assert plan.carried is not None
+    if plan.carried.part == "codes":
+        return
+    for expert in range(plan.tensor.shape[0]):
+        found = np.argwhere(plan.tensor.rows(expert, expert + 1)[0] == e8m0.NAN)
+        if len(found):
+            raise CheckpointError(
+                f"{plan.tensor.path}: tensor {plan.name} holds {e8m0.NAN} at index [{expert}, {found[0][0]}, "
+                f"{found[0][1]}]; scales of 0 to 254 are required. Use --skip '{plan.name}' to keep these experts as "
+                "they are."
+            )
+
+
+def _segments(histogram: PatternHistogram, factor: float, options: QuantizeOptions) -> Segments:
+    """Of the matrix that was counted."""
     if options.segments == "paper":
         table = paper_table(histogram.float_format)
-        return replace(survey, table=table, num_escapes=num_escapes(histogram, table))
+        return Segments(table, num_escapes(histogram, table), factor)
     fitted = fit_table(histogram, options.residual_bits)
     shifts = histogram.row_shifts if fitted.table.has_row_shifts else None
-    return replace(survey, table=fitted.table, row_shifts=shifts, num_escapes=fitted.num_escapes)
+    return Segments(fitted.table, fitted.num_escapes, factor, shifts)
 
 
 def num_escapes(histogram: PatternHistogram, table: SegmentTable) -> int:
@@ -84,12 +158,19 @@ def num_escapes(histogram: PatternHistogram, table: SegmentTable) -> int:
     return int(histogram.counts[escaped].sum())
 
 
-def _histogram(survey: Survey) -> tuple[PatternHistogram, int | None]:
+def _joined(segments: Iterable[Segments]) -> tuple[Segments, ...]:
+    """One where all are the same."""
+    each = tuple(segments)
+    if len({(s.table, s.rescale_factor) for s in each}) > 1:
+        return each
+    return (replace(each[0], num_escapes=sum(s.num_escapes for s in each)),)
+
+
+def _histogram(rows: PatternRows) -> tuple[PatternHistogram, int | None]:
     """The histogram, and the first row of the first slice with a non-finite weight."""
-    assert survey.plan.float_format is not None
-    histogram = PatternHistogram(survey.plan.float_format)
+    histogram = PatternHistogram(rows.float_format)
     first_row = None
-    for start, _, patterns in survey.rows().slices():
+    for start, _, patterns in rows.slices():
         add_to_histogram(histogram, patterns)
         if first_row is None and histogram.num_nonfinite:
             first_row = start
@@ -106,20 +187,25 @@ def _is_finite(patterns: np.ndarray, float_format: FloatFormat | None) -> bool:
     return bool(((patterns & MAGNITUDE_MASK) < float_format.infinity).all())
 
 
-def _with_nonfinite(survey: Survey, first_row: int, options: QuantizeOptions) -> Survey:
+def _with_nonfinite(survey: Survey, rows: PatternRows, first_row: int, options: QuantizeOptions) -> Survey:
     """Keep a tensor in 16 bits, or refuse it; `first_row` begins the slice that holds the first such weight."""
     plan = survey.plan
     assert plan.float_format is not None
     if options.on_nonfinite == "keep":
-        return Survey(replace(plan, codec="keep", reason="holds non-finite weights"))
-    for start, patterns, _ in survey.rows().slices():
+        float_format = plan.float_format if plan.fp8 is None else None
+        reason = "holds non-finite weights"
+        return Survey(replace(plan, codec="keep", reason=reason, float_format=float_format, experts=None))
+    for start, _, patterns in rows.slices():
         if start < first_row or _is_finite(patterns, plan.float_format):
             continue
         row, column = np.argwhere((patterns & MAGNITUDE_MASK) >= plan.float_format.infinity)[0]
         found = plan.float_format.decode(patterns[row : row + 1, column])[0]
+        index = [start + row, column]
+        if plan.experts is not None:
+            index = [rows.expert, *(index if plan.experts.axes == "out_in" else index[::-1])]
         cause = " after rounding to 16 bits" if plan.is_cast else ""
         raise CheckpointError(
-            f"{plan.tensor.path}: tensor {plan.name} holds {found} at index [{start + row}, {column}]{cause}; "
+            f"{plan.tensor.path}: tensor {plan.name} holds {found} at index [{', '.join(map(str, index))}]{cause}; "
             "finite weights are required. Use --on-nonfinite keep to leave this tensor in 16 bits."
         )
     raise AssertionError("a survey found a non-finite weight that is gone")

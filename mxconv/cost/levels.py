@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from mxconv.cost.accelerator.machine import Machine
 from mxconv.cost.accelerator.passes import Mode, run_pass
@@ -77,7 +78,7 @@ def level_count(level: CostLevel, workload: Workload, num_tokens: float = 1) -> 
     """Bytes and multiply-adds of one pass of a level; `num_tokens` may be a mean."""
     a = level.architecture
     assert a is not None
-    bits = None if level.num_bytes is None else 8 * level.num_bytes / multiplied_weights(a)
+    bits = None if level.num_bytes is None else 8 * level.num_bytes / multiplied_weights(a, inf)  # of all experts
     return count_pass(a, level.codec, num_tokens, workload.batch, workload.context, workload.kv_dtype, bits)
 
 

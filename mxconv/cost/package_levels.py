@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 from mxconv.checkpoint.manifest import LevelRecord
@@ -70,7 +71,7 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
             windows=tuple(window for layer, window in enumerate(a.windows) if layer not in skipped.attention),
             dense_sizes=tuple(size for layer, size in enumerate(a.dense_sizes) if layer not in skipped.mlp),
         )
-        share = multiplied_weights(kept) / multiplied_weights(a)
+        share = multiplied_weights(kept, inf) / multiplied_weights(a, inf)  # of what files hold: all experts
         num_bytes = round(target.num_bytes * share)
         return CostLevel(record.name, target.codec, kept, 0.0, NOT_KNOWN, num_bytes)
     return CostLevel(record.name, target.codec, None, 0.0, NOT_KNOWN)  # a look-up: no pass, no weights

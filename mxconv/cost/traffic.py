@@ -1,4 +1,4 @@
-"""How many bytes of weights a forward pass reads, from what is stored.
+"""How many bytes of weights a forward pass reads, from what is stored; of experts those of all of them.
 
 Counted are the matrices that are multiplied, the output head among them. The embedding's rows, norms, biases and the
 KV cache are not: together they are a thousandth of a model.
@@ -7,10 +7,12 @@ KV cache are not: together they are a thousandth of a model.
 from math import prod
 from pathlib import Path
 
+from mxconv.checkpoint.expert_names import stacked_experts
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
+from mxconv.checkpoint.stored import StoredArray
+from mxconv.checkpoint.tensor_arrays import tensor_arrays
 from mxconv.model.stored_weights import EMBEDDING, HEAD
 
 SPECULATOR_EMBEDDING = "speculator.emb."
@@ -20,15 +22,20 @@ BYTES_PER_WEIGHT = 2  # of what is kept
 
 def package_bytes(package: Package, is_draft: bool) -> int:
     """Of a package's target, or of its 4-bit level."""
-    matrices = [record for record in package.manifest.tensors if len(record.shape) == 2]
+    matrices = [record for record in package.manifest.tensors if len(record.shape) == 2 or record.stack is not None]
     names = {record.name for record in matrices}
-    return sum(_record_bytes(record, is_draft) for record in matrices if _is_multiplied(record.name, names))
+    scales = {
+        record.scaled.by for record in matrices if record.scaled is not None
+    }  # of what is decoded when it is loaded
+    multiplied = [r for r in matrices if r.name not in scales and _is_multiplied(r.name, names)]
+    return sum(_record_bytes(record, is_draft) for record in multiplied)
 
 
 def checkpoint_bytes(folder: Path) -> int:
     """Of a 16-bit model as it is."""
     with open_checkpoint(folder) as checkpoint:
-        matrices = {name: tensor for name, tensor in checkpoint.tensors.items() if len(tensor.shape) == 2}
+        stacks = stacked_experts(checkpoint.tensors)
+        matrices = {name: t for name, t in checkpoint.tensors.items() if len(t.shape) == 2 or name in stacks}
         return sum(tensor.num_bytes for name, tensor in matrices.items() if _is_multiplied(name, set(matrices)))
 
 
@@ -40,17 +47,15 @@ def _is_multiplied(name: str, names: set[str]) -> bool:
 
 
 def _record_bytes(record: TensorRecord, is_draft: bool) -> int:
-    shape = record.shape[0], record.shape[1]
-    if record.codec == "mxfp4" and is_draft:
-        return _sum(mxfp4_arrays(record.name, shape))
-    if record.codec != "bsfp" or record.segments is None:
-        return prod(shape) * BYTES_PER_WEIGHT
-    table = record.segments.table(record.dtype)
-    arrays = bsfp_arrays(record.name, shape, table.residual_bits, table.has_row_shifts, record.segments.num_escapes)
+    arrays = tensor_arrays(record)
+    if record.codec == "mxfp4" and (is_draft or record.carried is not None):
+        return _sum(arrays)
+    if record.codec != "bsfp":
+        return prod(record.shape) * BYTES_PER_WEIGHT
     if is_draft:
         return _sum(tuple(array for array in arrays if array.name.endswith((".codes", ".scales"))))
-    if record.segments.rescale_factor != 1.0:  # such a tensor is rebuilt in memory when the package is loaded
-        return prod(shape) * BYTES_PER_WEIGHT
+    if record.is_rescaled:  # such a tensor is rebuilt in memory when the package is loaded
+        return prod(record.shape) * BYTES_PER_WEIGHT
     return _sum(tuple(array for array in arrays if not array.name.endswith(".scales")))
 
 

@@ -22,18 +22,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import U8
 from mxconv.checkpoint.json_file import read_json_object
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package, inside
 from mxconv.checkpoint.stored import StoredArray
 from mxconv.codecs.mxfp4 import BLOCK
+from mxconv.codecs.nibble_pairs import pack_pairs
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
 from mxconv.conversion.plan import EMBEDDINGS, HEADS, matches
 from mxconv.errors import MxconvError
 from mxconv.interop.export import Export
 from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
 from mxconv.interop.plain_safetensors import dense_tensor
+from mxconv.interop.refused_tensors import refuse_fp8, refuse_stacks
 from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
 
@@ -65,6 +66,8 @@ def export_compressed_tensors(
                 f"{package}: its draft is {opened.manifest.options.codec}, which compressed-tensors has no format for; "
                 "MXFP4 is required. Convert the source with --codec mxfp4, or export --to safetensors."
             )
+        refuse_stacks(opened, "compressed-tensors")
+        refuse_fp8(opened, "compressed-tensors")
         records = {record.name: record for record in opened.manifest.tensors}
         packed = {record.name for record in records.values() if _is_packable(record)}
         if not packed:
@@ -185,8 +188,3 @@ def _codes(package: Package, record: TensorRecord) -> Iterator[NDArray[np.generi
 def _scales(package: Package, record: TensorRecord) -> Iterator[NDArray[np.generic]]:
     stored = package.mxfp4(record)
     yield unpack_scales(stored.scales)[: stored.shape[0], : stored.shape[1] // BLOCK]
-
-
-def pack_pairs(codes: U8) -> U8:
-    """(rows, columns) codes 0..15 -> (rows, columns / 2) bytes: the even column in the low nibble."""
-    return codes[:, 0::2] | np.left_shift(codes[:, 1::2], 4, dtype=np.uint8)

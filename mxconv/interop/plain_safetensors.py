@@ -23,6 +23,7 @@ from mxconv.checkpoint.stored import StoredArray
 from mxconv.errors import MxconvError, PackageError
 from mxconv.interop.export import Export
 from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
+from mxconv.interop.refused_tensors import refuse_fp8
 from mxconv.model.stored_weights import EMBEDDING
 from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
@@ -56,15 +57,15 @@ def export_safetensors(
                 f"{package}: its draft is {manifest.options.codec}, whose values need more than 16 bits; an MXFP4 "
                 "draft is required. Export --level target, or convert with --codec mxfp4."
             )
+        if level == "draft":
+            refuse_fp8(opened, "a draft in 16 bits")
         records = {record.name: record for record in manifest.tensors}
         weights = package_weights(str(package), opened, stack)
         tensors = {
             tensor.name: (dense_tensor(tensor, records[tensor.name], package, is_draft=level == "draft"),)
             for tensor in weights.tensors
         }
-        is_exact = level == "target" and all(
-            r.segments is None or r.segments.rescale_factor == 1.0 for r in records.values()
-        )
+        is_exact = level == "target" and not any(record.is_rescaled for record in records.values())
         notes = _notes(records.get(EMBEDDING)) if level == "draft" else ()
         folder = ModelFolder(
             "safetensors", opened, tensors, record={"level": level, "bit_exact": is_exact}, notes=notes
@@ -98,17 +99,13 @@ def _notes(embedding: TensorRecord | None) -> tuple[str, ...]:
     )
 
 
-def _is_rescaled(record: TensorRecord) -> bool:
-    return record.segments is not None and record.segments.rescale_factor != 1.0
-
-
 def _target_pieces(tensor: WeightTensor, record: TensorRecord, package: Path) -> Iterator[NDArray[np.generic]]:
     digest = hashlib.sha256()
     for _, _, patterns in tensor.slices():
         contiguous = np.ascontiguousarray(patterns)
         digest.update(contiguous.reshape(-1).view(np.uint8).data)
         yield contiguous
-    if digest.hexdigest() != record.sha256 and not _is_rescaled(record):
+    if digest.hexdigest() != record.sha256 and not record.is_rescaled:
         raise PackageError(
             f"{package}: tensor {tensor.name}: SHA-256 {digest.hexdigest()[:16]}...; the recorded "
             f"{record.sha256[:16]}... is required. The package or its source is damaged; run mxconv verify."

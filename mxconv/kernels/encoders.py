@@ -123,11 +123,13 @@ def add_to_histogram(histogram: PatternHistogram, patterns: U16) -> None:
     _native.count_patterns(engine, patterns, slots, counts)
 
 
-def fit_table(histogram: PatternHistogram, residual_bits: int | None = None) -> FittedTable:
+def fit_table(
+    histogram: PatternHistogram, residual_bits: int | None = None, row_shifts: bool | None = None
+) -> FittedTable:
     """Choose a tensor's segments: `mxconv.codecs.bsfp.fit.fit_table`."""
     engine = _engine()
     if engine is None:
-        return fit.fit_table(histogram, residual_bits)
+        return fit.fit_table(histogram, residual_bits, row_shifts)
     from mxconv.kernels import _native
 
     def best_cuts(cells: Cells, price: float) -> tuple[I64, float]:
@@ -135,7 +137,7 @@ def fit_table(histogram: PatternHistogram, residual_bits: int | None = None) -> 
         error = _native.fit_cuts(engine, _plain(cells.weights), _plain(cells.energy), cells.reach, price, chosen)
         return chosen, error
 
-    return fit.fit_table(histogram, residual_bits, choose=best_cuts)
+    return fit.fit_table(histogram, residual_bits, row_shifts, choose=best_cuts)
 
 
 def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None) -> PackedBsfp:

@@ -293,8 +293,9 @@ class LoadedPackage:
             found = self._stack.enter_context(open_referenced(self.package)).tensors
         tensors = {r.name: found[r.name] for r in records if r.name in found}
         weights = dense_weights(tensors, self._own_config, self.matrices)
-        rebuilt = {r.name: self._bsfp_target(r) for r in records if r.codec == "bsfp"}
-        return tied(Weights({**weights.matrices, **rebuilt}, weights.vectors), self._own_config)
+        rebuilt = {r.name: self._bsfp_target(r) for r in records if r.codec == "bsfp" and r.stack is None}
+        decoded = {r.name: self.matrices.fp8(self.package.fp8(r, found)) for r in records if r.scaled is not None}
+        return tied(Weights({**weights.matrices, **decoded, **rebuilt}, weights.vectors), self._own_config)
 
     def _bsfp_target(self, record: TensorRecord) -> Matrix:
         return self.matrices.bsfp(self.package.bsfp(record), f"{self.package.root}: tensor {record.name}")

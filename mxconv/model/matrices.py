@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mxconv.arrays import U16
+from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.package import StoredBsfp, StoredMxfp4
-from mxconv.codecs.float16 import FloatFormat
+from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.kernels.bsfp_full import BsfpMatrix
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.four_bit import Activations, bsfp_draft_matrix, mxfp4_matrix
@@ -40,6 +41,10 @@ class Matrices:
         from mxconv.kernels.native_matrix import native_dense
 
         return native_dense(self.engine, matrix)
+
+    def fp8(self, stored: Fp8Matrix) -> Matrix:
+        """The BF16 weights that an FP8 matrix stands for, decoded once and for good."""
+        return self.dense(stored.patterns(0, stored.codes.shape[0]), BF16)
 
     def bsfp(self, stored: StoredBsfp, name: str) -> Matrix:
         """The exact weights of a BSFP tensor. `name` is what messages call it.

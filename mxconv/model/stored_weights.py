@@ -41,7 +41,8 @@ def four_bit_matrices(package: Package, make: Matrices) -> dict[str, Matrix]:
         "mxfp4": lambda record: make.mxfp4_draft(package.mxfp4(record)),
         "bsfp": lambda record: make.bsfp_draft(package.bsfp(record)),
     }
-    return {record.name: made[record.codec](record) for record in package.manifest.tensors if record.codec in made}
+    matrices = [record for record in package.manifest.tensors if record.codec in made and record.stack is None]
+    return {record.name: made[record.codec](record) for record in matrices}
 
 
 def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matrix:

@@ -6,20 +6,28 @@ from mxconv.arrays import F32, U16
 from mxconv.checkpoint.source import Checkpoint, SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.plan import CASTS, choose_codec, is_tied
+from mxconv.conversion.plan import CASTS, Recognized, choose_codec
 from mxconv.report.draft_head import find_draft_head
+from mxconv.report.expert_weights import with_experts
+from mxconv.report.fp8_weights import with_decoded
 from mxconv.report.weights import Weights, WeightTensor
 
 Dtype = Literal["bf16", "fp16"]
 
 
 def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> Weights:
-    options, tied = QuantizeOptions(dtype=dtype), is_tied(checkpoint.config, checkpoint.tensors)
+    options, recognized = QuantizeOptions(dtype=dtype), Recognized.of(checkpoint)
     tensors, notes = [], []
-    for tensor in checkpoint.tensors.values():
-        codec, reason = choose_codec(tensor, options, tied)
-        tensors.append(source_tensor(tensor, codec != "keep", reason, dtype))
-    in_f32 = [tensor for tensor in tensors if tensor.dtype == "F32"]
+    for name, tensor in checkpoint.tensors.items():
+        stack, fp8 = recognized.stacks.get(name), recognized.fp8.get(name)
+        codec, reason = choose_codec(tensor, options, recognized)
+        weights = source_tensor(tensor, codec != "keep", reason, None if name in recognized.scales else dtype)
+        if fp8 is not None:
+            weights = with_decoded(weights, fp8)
+        if stack is not None and weights.float_format is not None:
+            weights = with_experts(weights, stack)
+        tensors.append(weights)
+    in_f32 = [tensor for tensor in tensors if tensor.dtype == "F32" and tensor.name not in recognized.scales]
     if in_f32:
         needs = "quantize needs --dtype bf16 or fp16 for them, and so does inspect."
         keeps = "quantize leaves them as they are."  # norms of a GGUF file, say

@@ -70,7 +70,11 @@ def inspect_weights(
     Raises:
         MxconvError: no tensor matches.
     """
-    chosen = [tensor for tensor in weights.tensors if fnmatchcase(tensor.name, tensor_glob)]
+    chosen = []
+    for whole in weights.tensors:  # of a stack of experts all, or some by their own names: NAME[3]
+        parts = [whole] if whole.matrices is None else whole.matrices()
+        is_chosen = fnmatchcase(whole.name, tensor_glob)
+        chosen += [tensor for tensor in parts if is_chosen or _names(tensor_glob, tensor.name)]
     if not chosen:
         raise MxconvError(
             f"{weights.source}: none of its {len(weights.tensors)} tensors matches --tensor {tensor_glob!r}; "
@@ -91,6 +95,11 @@ def inspect_weights(
         notes=weights.notes,
         draft_head=weights.draft_head,
     )
+
+
+def _names(glob: str, name: str) -> bool:
+    """Whether a pattern matches a name, or is it: brackets are both a part of patterns and of an expert's name."""
+    return name == glob or fnmatchcase(name, glob)
 
 
 def layer_of(name: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -10,13 +11,16 @@ from mxconv.arrays import F32, U16
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.referenced import open_referenced
-from mxconv.checkpoint.stored import bsfp_arrays, mxfp4_arrays
 from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.checkpoint.tensor_arrays import tensor_arrays
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
 from mxconv.report.checkpoint_weights import source_tensor
+from mxconv.report.expert_weights import of_experts, with_experts
+from mxconv.report.fp8_weights import decoded
 from mxconv.report.weights import Weights, WeightTensor
+from mxconv.verification.rebuilt import RebuiltTensor
 
 
 def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
@@ -40,19 +44,37 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
         if record.codec == "bsfp":
             tensors.append(_bsfp_tensor(package, record))
             continue
+        if record.carried is not None and referenced is None:
+            tensors.append(_carried_tensor(package, record))
+            continue
         original = package.kept(record) if referenced is None else _referenced(package, record, referenced)
         tensor = replace(source_tensor(original, record.codec != "keep", record.reason, None), codec=record.codec)
-        tensors.append(_with_mxfp4(tensor, package, record) if record.codec == "mxfp4" else tensor)
+        if record.scaled is not None:
+            tensors.append(_with_fp8(tensor, package, record, referenced))
+            continue
+        has_draft = record.codec == "mxfp4" and record.carried is None
+        tensors.append(_with_mxfp4(tensor, package, record) if has_draft else tensor)
     return Weights(source, "package", manifest.source.commit, tuple(tensors), tuple(notes))
 
 
 def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
-    stored = package.bsfp(record)
-    assert record.segments is not None  # Package checked it
-    arrays = bsfp_arrays(
-        record.name, stored.shape, stored.table.residual_bits, stored.table.has_row_shifts, record.segments.num_escapes
+    stack = record.stack
+    if stack is None:
+        return _bsfp_matrix(package, record, None)
+    first = _bsfp_matrix(package, record, 0)
+    whole = replace(
+        first,
+        name=record.name,
+        shape=stack.shape,
+        num_stored_bytes=sum(array.num_bytes for array in tensor_arrays(record)),
+        matrices=lambda: [_bsfp_matrix(package, record, number) for number in range(stack.num_experts)],
     )
-    parts = [package.arrays[array.name] for array in arrays]
+    return of_experts(whole, stack)
+
+
+def _bsfp_matrix(package: Package, record: TensorRecord, expert: int | None) -> WeightTensor:
+    """A matrix, or one expert's."""
+    stored = package.bsfp(record, expert)
 
     def rows(start: int, stop: int) -> U16:
         return stored.target_rows(start, stop, decode_bsfp)
@@ -63,11 +85,14 @@ def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
         return draft if stored.rescale_factor == 1.0 else (draft / stored.rescale_factor).astype(np.float32)
 
     def release(start: int, stop: int) -> None:
-        for part in parts:  # whole: the escapes of some rows have no rows of their own
-            part.release()
+        if expert is not None:
+            package.release_expert(record, expert)
+            return
+        for array in tensor_arrays(record):  # whole: the escapes of some rows have no rows of their own
+            package.arrays[array.name].release()
 
     return WeightTensor(
-        name=record.name,
+        name=record.name if expert is None else f"{record.name}[{expert}]",
         dtype=record.dtype,
         shape=stored.shape,
         float_format=stored.table.float_format,
@@ -76,16 +101,69 @@ def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
         rows=rows,
         release=release,
         codec="bsfp",
-        num_stored_bytes=sum(part.num_bytes for part in parts),
+        num_stored_bytes=stored.num_bytes,
         draft_rows=draft_rows,
         note=f"rescaled by {stored.rescale_factor:.6g}: not lossless" if stored.rescale_factor != 1.0 else None,
     )
 
 
+def _carried_tensor(package: Package, record: TensorRecord) -> WeightTensor:
+    """Bytes of the source's own MXFP4, by experts."""
+    rebuilt = RebuiltTensor(package, record)
+    num_rows = record.shape[1]
+
+    def rows(start: int, stop: int) -> U16:
+        found = [rebuilt.rows(number * num_rows, (number + 1) * num_rows) for number in range(start, stop)]
+        return cast(U16, np.stack(found).reshape(stop - start, *record.shape[1:]))  # bytes, which nobody counts
+
+    def release(start: int, stop: int) -> None:
+        for number in range(start, stop):
+            package.release_expert(record, number)
+
+    return WeightTensor(
+        name=record.name,
+        dtype=record.dtype,
+        shape=tuple(record.shape),
+        float_format=None,
+        is_quantized=True,
+        reason=record.reason,
+        rows=rows,
+        release=release,
+        codec=record.codec,
+        num_stored_bytes=sum(array.num_bytes for array in tensor_arrays(record)),
+        note=record.reason,
+    )
+
+
+def _with_fp8(
+    tensor: WeightTensor, package: Package, record: TensorRecord, referenced: Mapping[str, SourceTensor] | None
+) -> WeightTensor:
+    """Bytes, looked at decoded."""
+    weights = decoded(tensor, package.fp8(record, referenced))
+    if record.codec == "mxfp4":
+        weights = _mxfp4_matrix(weights, package, record, None)
+    return replace(tensor, matrices=lambda: [weights])
+
+
 def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) -> WeightTensor:
-    stored = package.mxfp4(record)
-    rows, columns = stored.shape
-    arrays = [package.arrays[array.name] for array in mxfp4_arrays(record.name, (rows, columns))]
+    stack = record.stack
+    if stack is None:
+        return _mxfp4_matrix(tensor, package, record, None)
+    sources = with_experts(tensor, stack)
+
+    def experts() -> list[WeightTensor]:
+        assert sources.matrices is not None
+        return [_mxfp4_matrix(each, package, record, number) for number, each in enumerate(sources.matrices())]
+
+    num_bytes = sum(array.num_bytes for array in tensor_arrays(record))
+    drafted = of_experts(replace(tensor, matrices=experts, num_stored_bytes=num_bytes), stack)
+    return replace(drafted, rows=tensor.rows)
+
+
+def _mxfp4_matrix(tensor: WeightTensor, package: Package, record: TensorRecord, expert: int | None) -> WeightTensor:
+    """A matrix, or one expert's, with its draft."""
+    stored = package.mxfp4(record, expert)
+    columns = stored.shape[1]
 
     def draft_rows(start: int, stop: int) -> F32:
         tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
@@ -93,14 +171,14 @@ def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) ->
 
     def release(start: int, stop: int) -> None:
         tensor.release(start, stop)
-        for array in arrays:
-            array.release(start // TILE_ROWS, -(-stop // TILE_ROWS))
+        if expert is not None:
+            package.release_expert(record, expert)
+            return
+        for array in tensor_arrays(record):
+            package.arrays[array.name].release(start // TILE_ROWS, -(-stop // TILE_ROWS))
 
     return replace(
-        tensor,
-        release=release,
-        num_stored_bytes=sum(array.num_bytes for array in arrays),
-        draft_rows=draft_rows,
+        tensor, release=release, num_stored_bytes=stored.codes.nbytes + stored.scales.nbytes, draft_rows=draft_rows
     )
 
 

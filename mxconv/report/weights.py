@@ -28,6 +28,7 @@ class WeightTensor:
     num_stored_bytes: int = 0
     draft_rows: Callable[[int, int], F32] | None = field(default=None, repr=False)  # a package's
     note: str | None = None
+    matrices: Callable[[], list["WeightTensor"]] | None = field(default=None, repr=False)  # looked at in its place
 
     @property
     def num_weights(self) -> int:
@@ -39,11 +40,12 @@ class WeightTensor:
         return len(self.shape) == 2 and self.num_weights > 0
 
     def slices(self) -> Iterator[tuple[int, int, U16]]:
-        """First row, end, and patterns of ascending slices of whole tiles: the same slices wherever it is stored."""
+        """First row, end, and patterns of ascending slices, of a matrix whole tiles: the same wherever it is stored."""
         if self.num_weights == 0:
             return
         num_rows = self.shape[0] if self.shape else 1
-        step = max(MAX_SLICE_WEIGHTS // (self.num_weights // num_rows) // TILE_ROWS, 1) * TILE_ROWS
+        multiple = TILE_ROWS if self.is_matrix else 1
+        step = max(MAX_SLICE_WEIGHTS // (self.num_weights // num_rows) // multiple, 1) * multiple
         for start in range(0, num_rows, step):
             stop = min(start + step, num_rows)
             yield start, stop, self.rows(start, stop)

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import U16
+from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.codecs.float16 import FORMATS
+from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.conversion.encode import encoded_slices
 from mxconv.conversion.plan import TensorPlan
-from mxconv.conversion.survey import Survey
-from mxconv.errors import MxconvError
+from mxconv.conversion.survey import Segments, Survey
+from mxconv.errors import CheckpointError, MxconvError
 from mxconv.kernels.sha256 import HashStream, new_stream, update
 from mxconv.verification.rebuilt import RebuiltTensor
 
@@ -72,7 +73,7 @@ def verify_with_source(package: Package, record: TensorRecord, source: Checkpoin
 
 def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVerification:
     """In one pass: each slice of the source is encoded, rebuilt from the package, compared and hashed."""
-    rebuilt = RebuiltTensor(package, record) if package.has_target else None
+    rebuilt = RebuiltTensor(package, record)
     digest, rebuilt_digest = new_stream(), new_stream()
     max_abs_error, row = 0.0, 0
     stale: set[str] = set()
@@ -82,16 +83,18 @@ def _compare(package: Package, record: TensorRecord, survey: Survey) -> TensorVe
             if not _is_stored(package, name, offsets[name], piece):
                 stale.add(name)
             offsets[name] += piece.nbytes
-        if rebuilt is None:
+        if not len(original):
+            continue
+        if not package.has_target:
             _update([digest], [original])
         else:
             found = rebuilt.rows(row, row + len(original))
             max_abs_error = max(max_abs_error, _max_abs_error(found, original, record.dtype))
             _update([digest, rebuilt_digest], [original, found])
-        package.release(record, row, row + len(original))
+        rebuilt.release(row, row + len(original))
         row += len(original)
     sha256 = digest.hexdigest()
-    sha256_rebuilt = sha256 if rebuilt is None else rebuilt_digest.hexdigest()
+    sha256_rebuilt = rebuilt_digest.hexdigest() if package.has_target else sha256
     status: Status = "bit-exact" if sha256_rebuilt == sha256 else _declared_loss(record)
     details = [f"{name} differs from what the source encodes to" for name in sorted(stale)]
     if sha256 != record.sha256:
@@ -115,23 +118,31 @@ def _is_stored(package: Package, name: str, offset: int, piece: NDArray[np.gener
 
 def _declared_loss(record: TensorRecord) -> Status:
     """A difference is a loss where the manifest declares the tensor rescaled, and a mismatch anywhere else."""
-    return "lossy" if record.segments is not None and record.segments.rescale_factor != 1.0 else "mismatch"
+    return "lossy" if record.is_rescaled else "mismatch"
 
 
 def _survey_of(record: TensorRecord, source: Checkpoint) -> Survey:
     """The survey that a conversion of this tensor would have made, taken from its record."""
     tensor = source.tensors[record.name]
+    fp8 = None
+    if record.scaled is not None:
+        if record.scaled.by not in source.tensors:
+            raise CheckpointError(f"{tensor.path}: tensor {record.scaled.by} is missing; the source's own is required.")
+        fp8 = Fp8Matrix(tensor, source.tensors[record.scaled.by], (record.scaled.block[0], record.scaled.block[1]))
     plan = TensorPlan(
         tensor,
         record.codec,
         record.reason,
-        FORMATS.get(record.dtype),
+        BF16 if fp8 is not None else FORMATS.get(record.dtype),
         is_cast=tensor.dtype == "F32" and record.dtype != "F32",
+        experts=record.stack if record.carried is None else None,
+        carried=record.carried_tensor,
+        fp8=fp8,
     )
-    if record.segments is None:
-        return Survey(plan)
-    table = record.segments.table(record.dtype)
-    return Survey(plan, table, record.segments.num_escapes, record.segments.rescale_factor)
+    return Survey(
+        plan,
+        tuple(Segments(s.table(record.dtype), s.num_escapes, s.rescale_factor) for s in record.all_segments),
+    )
 
 
 def _max_abs_error(found: NDArray[np.generic], original: NDArray[np.generic], dtype: str) -> float:

@@ -21,7 +21,7 @@ from mxconv.codecs.int8 import quantize_int8
 from mxconv.codecs.mxfp4 import SCALE_RULES, quantize_mxfp4
 
 VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
-NAMES = ("e2m1", "mxfp4", "bsfp", "vnni8", "int8", "ngram", "spire")
+NAMES = ("e2m1", "mxfp4", "bsfp", "vnni8", "int8", "ngram", "spire", "experts", "fp8")
 
 
 def load(name: str) -> Any:

@@ -117,6 +117,12 @@ class PatternHistogram:
             self._by_shift = larger
         return slots[indices], self._by_shift[: len(self._slots)]
 
+    def include(self, other: "PatternHistogram") -> None:
+        """Count what another histogram of as many columns has counted, as further rows."""
+        _, counts = self.make_room(other.row_shifts, other.num_columns)
+        for shift, slot in other._slots.items():
+            counts[self._slots[shift]] += other._by_shift[slot]
+
     @property
     def row_shifts(self) -> I8:
         """(num_rows,) of the rows that were counted, in order."""

@@ -148,13 +148,12 @@ def _sixteen_bit(
 ) -> GgufTensor:
     """A matrix bit for bit, its hash compared; a vector as F32, which llama.cpp computes with."""
     gguf_type: GgufType = "F32" if len(weight.shape) == 1 else weight.dtype  # type: ignore[assignment]  # checked
-    is_rescaled = record.segments is not None and record.segments.rescale_factor != 1.0
     digest = hashlib.sha256()
 
     def rows(start: int, stop: int) -> NDArray[Any]:
         found: NDArray[Any] = weight.rows(start, stop)
         digest.update(np.ascontiguousarray(found).reshape(-1).view(np.uint8).data)
-        if stop == weight.shape[0] and digest.hexdigest() != record.sha256 and not is_rescaled:
+        if stop == weight.shape[0] and digest.hexdigest() != record.sha256 and not record.is_rescaled:
             raise PackageError(
                 f"{package.root}: tensor {weight.name}: SHA-256 {digest.hexdigest()[:16]}...; the recorded "
                 f"{record.sha256[:16]}... is required. The package or its source is damaged; run mxconv verify."

@@ -1,0 +1,85 @@
+"""FP8 matrices of a checkpoint: which tensors hold their scales, and the 16-bit weights that they stand for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from mxconv.arrays import F32, U8, U16
+from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.codecs.e8m0 import decode_e8m0
+from mxconv.codecs.float16 import FORMATS
+from mxconv.codecs.fp8 import decode_fp8
+from mxconv.errors import CheckpointError
+
+DTYPE = "F8_E4M3"
+SCALES = "_scale_inv"  # behind the name of the matrix
+SCALE_DTYPES = ("F32", "BF16", "F16", "F8_E8M0")
+DEFAULT_BLOCK = 128, 128
+
+
+@dataclass(frozen=True)
+class Fp8Matrix:
+    """A matrix as formats/fp8.md has it.
+
+    Args:
+        codes: (out_features, in_features) F8_E4M3.
+        scales: one a block.
+        block: its rows and columns.
+    """
+
+    codes: SourceTensor
+    scales: SourceTensor
+    block: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        """Raises CheckpointError where the tensors do not belong together."""
+        if self.codes.dtype != DTYPE or len(self.codes.shape) != 2 or min(self.block) < 1:
+            raise CheckpointError(
+                f"{self.codes.path}: tensor {self.codes.name} is {self.codes.dtype} {list(self.codes.shape)} in blocks "
+                f"of {list(self.block)}; a matrix of {DTYPE} in blocks that are not empty is required. "
+                "Download the model again."
+            )
+        grid = tuple(-(-size // step) for size, step in zip(self.codes.shape, self.block, strict=True))
+        if self.scales.dtype not in SCALE_DTYPES or self.scales.shape != grid:
+            raise CheckpointError(
+                f"{self.scales.path}: tensor {self.scales.name} is {self.scales.dtype} {list(self.scales.shape)}; "
+                f"{', '.join(SCALE_DTYPES)} {list(grid)} is required, a scale for each {self.block[0]} x "
+                f"{self.block[1]} weights. Check quantization_config.weight_block_size in config.json."
+            )
+
+    def patterns(self, start: int, stop: int) -> U16:
+        """Rows [start, stop) as BF16, (stop - start, in_features) uint16."""
+        return decode_fp8(cast(U8, self.codes.rows(start, stop)), self._scales, self.block, start)
+
+    @cached_property
+    def _scales(self) -> F32:
+        stored = self.scales.array()
+        if self.scales.dtype == "F8_E8M0":
+            return decode_e8m0(cast(U8, stored))
+        float_format = FORMATS.get(self.scales.dtype)
+        return float_format.decode(cast(U16, stored)) if float_format else cast(F32, np.asarray(stored))
+
+
+def fp8_matrices(tensors: Mapping[str, SourceTensor], config: Mapping[str, Any] | None) -> dict[str, Fp8Matrix]:
+    """The FP8 matrices among the tensors of a checkpoint that have block scales, by name.
+
+    Raises:
+        CheckpointError: scales have another shape than the matrix and the block imply.
+    """
+    block = _block(config)
+    return {
+        name: Fp8Matrix(tensor, tensors[name + SCALES], block)
+        for name, tensor in tensors.items()
+        if tensor.dtype == DTYPE and len(tensor.shape) == 2 and name + SCALES in tensors
+    }
+
+
+def _block(config: Mapping[str, Any] | None) -> tuple[int, int]:
+    quantization = (config or {}).get("quantization_config")
+    found = quantization.get("weight_block_size") if isinstance(quantization, dict) else None
+    if isinstance(found, list) and len(found) == 2 and all(type(size) is int and size > 0 for size in found):
+        return found[0], found[1]
+    return DEFAULT_BLOCK

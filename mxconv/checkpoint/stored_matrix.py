@@ -1,0 +1,79 @@
+"""A quantized matrix as its arrays lie in a package: the whole of a tensor, or one expert of a stack."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mxconv.arrays import I64, U8, U16
+from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
+from mxconv.codecs.bsfp.rescale import undo_rescale
+from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.vnni8 import TILE_ROWS
+
+DecodeBsfp = Callable[[PackedBsfp, SegmentTable, tuple[int, int]], U16]
+
+
+@dataclass(frozen=True)
+class StoredMxfp4:
+    """An MXFP4 matrix as stored, see formats/mxfp4.md."""
+
+    shape: tuple[int, int]
+    codes: U8  # (row tiles, column tiles, 64)
+    scales: U8  # (row tiles, blocks, 16)
+
+
+@dataclass(frozen=True)
+class StoredBsfp:
+    """A BSFP matrix as stored, see formats/bsfp.md."""
+
+    shape: tuple[int, int]
+    table: SegmentTable
+    packed: PackedBsfp
+    escape_offsets: I64  # (row tiles + 1,) index of each row tile's first escape
+    rescale_factor: float
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its arrays, or of its share of those of a stack."""
+        p = self.packed
+        arrays = (
+            p.codes,
+            p.residual_low,
+            p.residual_high,
+            p.scales,
+            p.escape_counts,
+            p.escape_positions,
+            p.escape_high,
+        )
+        shifts = 0 if p.row_shifts is None else p.row_shifts.nbytes
+        return sum(array.nbytes for array in arrays) + shifts + self.escape_offsets.nbytes
+
+    def row_tiles(self, start: int, stop: int) -> PackedBsfp:
+        """The rows of tiles [start, stop), still packed."""
+        p, offsets = self.packed, self.escape_offsets
+        escapes = slice(int(offsets[start]), int(offsets[stop]))
+        return replace(
+            p,
+            codes=p.codes[start:stop],
+            residual_low=p.residual_low[start:stop],
+            residual_high=p.residual_high[start:stop],
+            scales=p.scales[start:stop],
+            row_shifts=None if p.row_shifts is None else p.row_shifts[start * TILE_ROWS : stop * TILE_ROWS],
+            escape_counts=p.escape_counts[start:stop],
+            escape_positions=p.escape_positions[escapes],
+            escape_high=p.escape_high[escapes],
+        )
+
+    def target_rows(self, start: int, stop: int, decode: DecodeBsfp = decode_bsfp) -> U16:
+        """The 16-bit patterns of rows [start, stop): exact, unless the tensor was rescaled.
+
+        Args:
+            start: a multiple of 16.
+            stop: a multiple of 16, or the last row's end.
+            decode: the reference, or something faster that gives the same bits.
+        """
+        tiles = self.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
+        patterns = decode(tiles, self.table, (stop - start, self.shape[1]))
+        with np.errstate(over="ignore"):  # of a forged factor; the tensor's hash tells
+            return undo_rescale(patterns, self.rescale_factor, self.table.float_format)

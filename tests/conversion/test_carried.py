@@ -1,0 +1,233 @@
+"""gpt-oss's own MXFP4: carried over as it is, target and draft at once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packages import files_of, forge, patch_array, quantize
+from stacked_models import write_random_model
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.codecs.mxfp4 import dequantize_mxfp4
+from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
+from mxconv.errors import CheckpointError, MxconvError, PackageError
+from mxconv.interop.compressed_tensors import export_compressed_tensors
+from mxconv.interop.gguf_export import export_gguf
+from mxconv.interop.plain_safetensors import export_safetensors
+from mxconv.report.inspection import inspect_weights
+from mxconv.report.sources import open_weights
+from mxconv.verify import Verification, verify
+
+EXPERTS = "model.layers.0.mlp.experts.gate_up_proj"
+BLOCKS, SCALES = f"{EXPERTS}_blocks", f"{EXPERTS}_scales"
+both_codecs = pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+
+
+def packed(num_experts: int, rows: int, num_blocks: int) -> dict[str, torch.Tensor]:
+    """Random bytes, every code and many scales among them."""
+    generator = torch.Generator().manual_seed(rows)
+    blocks = torch.randint(0, 256, (num_experts, rows, num_blocks, 16), dtype=torch.uint8, generator=generator)
+    scales = torch.randint(100, 140, (num_experts, rows, num_blocks), dtype=torch.uint8, generator=generator)
+    return {"blocks": blocks, "scales": scales}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A gpt_oss whose experts are blocks and scales; rows of gate_up_proj are no whole tiles."""
+    folder = tmp_path_factory.mktemp("carried") / "m"
+    write_random_model(folder, "gpt_oss", hidden_size=64, head_dim=16, intermediate_size=96 + 4, num_hidden_layers=1)
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    prefix = "model.layers.0.mlp.experts."
+    for name, shape in (("gate_up_proj", (4, 200, 2)), ("down_proj", (4, 64, 3))):
+        del tensors[prefix + name]
+        tensors |= {f"{prefix}{name}_{part}": tensor for part, tensor in packed(*shape).items()}
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
+    return folder
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(folder / "model.safetensors")
+
+
+def compare(package: Path, source: Path) -> Verification:
+    with open_checkpoint(source) as checkpoint:
+        return verify(package, checkpoint)
+
+
+def expert_values(package: Package, name: str) -> np.ndarray:
+    """(experts, in_features, out_features) float32, as transformers has them."""
+    record = next(record for record in package.manifest.tensors if record.name == name)
+    assert record.stack is not None
+    rows, columns = record.stack.matrix_shape
+    found = []
+    for number in range(record.stack.num_experts):
+        stored = package.mxfp4(record, number)
+        values = dequantize_mxfp4(unpack_nibbles(stored.codes), unpack_scales(stored.scales))
+        found.append(values[:rows, :columns].T)
+    return np.stack(found)
+
+
+@both_codecs
+def test_both_tensors_come_back_byte_for_byte(source: Path, tmp_path: Path, codec: str) -> None:
+    manifest = quantize(source, tmp_path / "p", codec=codec)
+    for verification in (verify(tmp_path / "p"), compare(tmp_path / "p", source)):
+        assert verification.ok and verification.lossless, verification
+        assert verification.num_bit_exact == len(verification.tensors)
+    records = {record.name: record for record in manifest.tensors}
+    for name, part in ((BLOCKS, "codes"), (SCALES, "scales")):
+        record = records[name]
+        assert (record.codec, record.reason, record.dtype) == ("mxfp4", "MXFP4 of the source, carried over", "U8")
+        assert record.carried is not None and (record.carried.of, record.carried.part) == (EXPERTS, part)
+    assert records[f"{EXPERTS}_bias"].codec == "keep"
+    assert records["model.layers.0.self_attn.q_proj.weight"].codec == codec
+
+
+@both_codecs
+def test_values_are_those_of_transformers(source: Path, tmp_path: Path, codec: str) -> None:
+    quantize(source, tmp_path / "p", codec=codec)
+    tensors = tensors_of(source)
+    with Package(tmp_path / "p") as package:
+        for name in (EXPERTS, EXPERTS.replace("gate_up", "down")):
+            expected = convert_moe_packed_tensors(tensors[f"{name}_blocks"], tensors[f"{name}_scales"])
+            for of in (f"{name}_blocks", f"{name}_scales"):  # either record leads to both arrays
+                assert np.array_equal(expert_values(package, of), expected.float().numpy())
+
+
+def test_bsfp_stores_them_once(source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "p", codec="bsfp")
+    with Package(tmp_path / "p") as package:
+        assert BLOCKS not in package.arrays and SCALES not in package.arrays
+        sizes = {part: package.arrays[f"{EXPERTS}.{part}"].num_bytes for part in ("codes", "scales")}
+    assert sizes == {"codes": 4 * 208 * 32, "scales": 4 * 208 * 2}  # 200 rows are 13 tiles
+    assert len(b"".join(files_of(tmp_path / "p").values())) < len(b"".join(files_of(source).values())) * 1.05
+
+
+@settings(max_examples=10)
+@given(st.integers(1, 3), st.integers(1, 70), st.integers(1, 4), st.sampled_from(["mxfp4", "bsfp"]))
+def test_any_blocks_come_back(
+    tmp_path_factory: pytest.TempPathFactory, num_experts: int, rows: int, num_blocks: int, codec: str
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    tensors = {f"x_{part}": tensor for part, tensor in packed(num_experts, rows, num_blocks).items()}
+    safetensors.torch.save_file(tensors, folder / "m.safetensors")
+    quantize(folder / "m.safetensors", folder / "p", codec=codec)
+    assert verify(folder / "p").lossless and compare(folder / "p", folder / "m.safetensors").ok
+    expected = convert_moe_packed_tensors(tensors["x_blocks"], tensors["x_scales"]).float().numpy()
+    with Package(folder / "p") as package:
+        assert np.array_equal(expert_values(package, "x_blocks"), expected)
+
+
+@both_codecs
+@pytest.mark.parametrize("name", [BLOCKS, SCALES])
+def test_one_changed_byte_of_the_source_is_found(source: Path, tmp_path: Path, codec: str, name: str) -> None:
+    quantize(source, tmp_path / "p", codec=codec)
+    tensors = tensors_of(source)
+    tensors[name][2, 150, 1] ^= 1
+    (tmp_path / "other").mkdir()
+    safetensors.torch.save_file(tensors, tmp_path / "other" / "model.safetensors")
+    (tmp_path / "other" / "config.json").write_bytes((source / "config.json").read_bytes())
+    found = [tensor for tensor in compare(tmp_path / "p", tmp_path / "other").tensors if tensor.status != "bit-exact"]
+    assert [tensor.name for tensor in found] == [name]
+    part = "codes" if name == BLOCKS else "scales"
+    assert f"{EXPERTS}.{part} differs from what the source encodes to" in found[0].detail
+
+
+@pytest.mark.parametrize("part", ["codes", "scales"])
+def test_a_changed_byte_of_the_package_is_found_without_the_source(source: Path, tmp_path: Path, part: str) -> None:
+    quantize(source, tmp_path / "p", codec="bsfp")
+    patch_array(tmp_path / "p" / "bsfp.safetensors", f"{EXPERTS}.{part}", 0, b"\x77")
+    forge(tmp_path / "p")
+    found = {tensor.name for tensor in verify(tmp_path / "p").tensors if tensor.status != "bit-exact"}
+    assert found == {BLOCKS if part == "codes" else SCALES}
+
+
+@both_codecs
+def test_a_scale_that_is_no_number_is_named(source: Path, tmp_path: Path, codec: str) -> None:
+    tensors = tensors_of(source)
+    tensors[SCALES][3, 199, 1] = 255
+    (tmp_path / "m").mkdir()
+    safetensors.torch.save_file(tensors, tmp_path / "m" / "model.safetensors")
+    with pytest.raises(CheckpointError) as caught:
+        quantize(tmp_path / "m", tmp_path / "p", codec=codec)
+    assert str(caught.value) == (
+        f"{tmp_path}/m/model.safetensors: tensor {SCALES} holds 255 at index [3, 199, 1]; scales of 0 to 254 are "
+        f"required. Use --skip '{SCALES}' to keep these experts as they are."
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+    records = {r.name: r for r in quantize(tmp_path / "m", tmp_path / "p", codec=codec, skip=(SCALES,)).tensors}
+    assert [(records[n].codec, records[n].carried) for n in (BLOCKS, SCALES)] == [("keep", None)] * 2
+    assert compare(tmp_path / "p", tmp_path / "m").ok
+
+
+def test_blocks_and_scales_of_other_shapes_are_bytes(tmp_path: Path) -> None:
+    odd = {"x_blocks": torch.zeros((2, 3, 4, 16), dtype=torch.uint8), "x_scales": torch.zeros(2, 3, 5).byte()}
+    lone = {"y_blocks": torch.zeros((2, 3, 4, 16), dtype=torch.uint8)}
+    matrix = {"lm_head.weight": torch.ones((16, 32), dtype=torch.bfloat16)}
+    safetensors.torch.save_file(odd | lone | matrix, tmp_path / "m.safetensors")
+    records = {r.name: r for r in quantize(tmp_path / "m.safetensors", tmp_path / "p").tensors}
+    assert [records[name].reason for name in ("x_blocks", "x_scales", "y_blocks")] == ["not a matrix"] * 3
+
+
+def test_a_referenced_target_is_compared_with_its_source(source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "p", target="reference")
+    assert compare(tmp_path / "p", source).ok
+
+
+def test_records_that_contradict_themselves_are_refused(source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "p", codec="bsfp")
+
+    def change(**members: Any) -> str:
+        whole = {"codec": "mxfp4", "shape": [4, 200, 2, 16], "carried": {"of": EXPERTS, "part": "codes"}}
+
+        def edit(manifest: dict[str, Any]) -> None:
+            next(record for record in manifest["tensors"] if record["name"] == BLOCKS).update(whole | members)
+
+        forge(tmp_path / "p", edit)
+        with pytest.raises(PackageError) as caught:
+            Package(tmp_path / "p")
+        return str(caught.value)
+
+    assert "carried codes: mxfp4 of U8 [4, 200, 2]; mxfp4 of U8 (experts, out_features, blocks, 16)" in change(
+        shape=[4, 200, 2]
+    )
+    assert "carried scales: mxfp4 of U8 [4, 200, 2, 16]" in change(carried={"of": EXPERTS, "part": "scales"})
+    assert "carried codes: keep of U8" in change(codec="keep")
+    assert "array nothing.codes is missing" in change(carried={"of": "nothing", "part": "codes"})
+    assert f"array {EXPERTS}.codes is U8 [52, 8, 64]; U8 [48, 8, 64] is required" in change(shape=[4, 190, 2, 16])
+
+
+@both_codecs
+def test_plain_safetensors_give_them_back(source: Path, tmp_path: Path, codec: str) -> None:
+    quantize(source, tmp_path / "p", codec=codec)
+    export_safetensors(tmp_path / "p", tmp_path / "plain")
+    expected, found = tensors_of(source), tensors_of(tmp_path / "plain")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name].view(torch.uint8), found[name].view(torch.uint8)) for name in expected)
+
+
+@pytest.mark.parametrize("export", [export_gguf, export_compressed_tensors])
+def test_other_formats_name_them(source: Path, tmp_path: Path, export: Any) -> None:
+    quantize(source, tmp_path / "p")
+    with pytest.raises(MxconvError, match=r"down_proj_blocks \[4, 64, 3, 16\] is a stack of experts"):
+        export(tmp_path / "p", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@both_codecs
+def test_inspect_names_them(source: Path, tmp_path: Path, codec: str) -> None:
+    quantize(source, tmp_path / "p", codec=codec)
+    for path in (source, tmp_path / "p"):
+        with open_weights(str(path)) as weights:
+            found = inspect_weights(weights, tensor_glob="*experts*").tensors
+        reasons = {statistics.name: statistics.reason for statistics in found}
+        assert reasons[BLOCKS] == reasons[SCALES] == "MXFP4 of the source, carried over"

@@ -1,0 +1,367 @@
+"""Stacks of experts: converted, proven, and each read by itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from checkpoints import write_safetensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packages import StoppedError, files_of, forge, quantize, stop_after
+from stacked_models import write_random_model
+
+from mxconv.checkpoint.manifest import TensorRecord
+from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.codecs.float16 import BF16
+from mxconv.codecs.mxfp4 import dequantize_mxfp4
+from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
+from mxconv.errors import CheckpointError, PackageError
+from mxconv.kernels.encoders import encode_mxfp4
+from mxconv.report.inspection import inspect_weights
+from mxconv.report.sources import open_weights
+from mxconv.verify import Verification, verify
+
+VECTORS = Path(__file__).parents[2] / "formats" / "vectors" / "experts.json"
+FIRST, SECOND = "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"
+FAMILIES = {"gpt_oss": "in_out", "granitemoe": "out_in", "llama4_text": "in_out", "gemma4_text": "out_in"}
+both_codecs = pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+either_way = pytest.mark.parametrize("axes", ["out_in", "in_out"])
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    changes = {"enable_moe_block": True, "hidden_size_per_layer_input": 0} if request.param == "gemma4_text" else {}
+    folder = tmp_path_factory.mktemp("families") / request.param
+    return write_random_model(folder, request.param, **changes), FAMILIES[request.param]
+
+
+def compare(package: Path, source: Path) -> Verification:
+    with open_checkpoint(source) as checkpoint:
+        return verify(package, checkpoint)
+
+
+def check_exact(package: Path, source: Path) -> None:
+    for verification in (verify(package), compare(package, source)):
+        assert verification.ok and verification.lossless, verification
+        assert verification.num_bit_exact == len(verification.tensors)
+
+
+def stacks_of(package: Package) -> dict[str, TensorRecord]:
+    return {record.name: record for record in package.manifest.tensors if record.stack is not None}
+
+
+def write_stacks(path: Path, axes: str, first: np.ndarray, second: np.ndarray) -> Path:
+    """A checkpoint of two stacks of (experts, out_features, in_features), as they are or transposed."""
+    arrays = {FIRST: first, SECOND: second}
+    turned = {name: array if axes == "out_in" else array.transpose(0, 2, 1) for name, array in arrays.items()}
+    return write_safetensors(path, turned)
+
+
+def random_stacks(num_experts: int = 3, hidden: int = 40, own: int = 24) -> tuple[np.ndarray, np.ndarray]:
+    """Experts of different scales."""
+    rng = np.random.default_rng(5)
+    scales = 2.0 ** -np.arange(num_experts)[:, None, None]
+    shapes = (num_experts, 2 * own, hidden), (num_experts, hidden, own)
+    first, second = ((rng.standard_normal(shape) * scales * 0.02).astype(ml_dtypes.bfloat16) for shape in shapes)
+    return first, second
+
+
+@both_codecs
+def test_a_models_experts_are_quantized_and_proven(family: tuple[Path, str], tmp_path: Path, codec: str) -> None:
+    source, axes = family
+    manifest = quantize(source, tmp_path / "p", codec=codec)
+    check_exact(tmp_path / "p", source)
+    stacks = [record for record in manifest.tensors if record.experts is not None]
+    assert len(stacks) == 2 * 2
+    assert {(r.codec, r.reason, r.experts.axes) for r in stacks if r.experts} == {(codec, "stacked experts", axes)}
+    assert all(record.codec == "keep" for record in manifest.tensors if "router" in record.name)
+    kept = [record.name for record in manifest.tensors if len(record.shape) > 2 and record.experts is None]
+    assert kept == []
+
+
+def test_bsfp_makes_a_model_of_stacked_experts_smaller_than_83_percent(
+    family: tuple[Path, str], tmp_path: Path
+) -> None:
+    source, _ = family
+    manifest = quantize(source, tmp_path / "p", codec="bsfp")
+    num_bytes = sum(len(content) for content in files_of(tmp_path / "p").values())  # the manifest among them
+    assert manifest.lossless
+    assert num_bytes < 0.83 * sum(len(content) for content in files_of(source).values())
+
+
+@pytest.mark.parametrize("model_type", ["mixtral", "qwen3_moe", "olmoe"])
+@both_codecs
+def test_experts_that_are_tensors_of_their_own_are_matrices(tmp_path: Path, model_type: str, codec: str) -> None:
+    source = write_random_model(tmp_path / "m", model_type, num_hidden_layers=1, hidden_size=64, head_dim=16)
+    manifest = quantize(source, tmp_path / "p", codec=codec)
+    check_exact(tmp_path / "p", source)
+    experts = [record for record in manifest.tensors if ".experts." in record.name]
+    assert len(experts) == 3 * 4 and all((r.codec, r.reason) == (codec, "matrix") for r in experts)
+    assert all(record.codec == "keep" for record in manifest.tensors if record.name.endswith("gate.weight"))
+
+
+@either_way
+@both_codecs
+def test_each_expert_is_read_by_itself(tmp_path: Path, axes: str, codec: str) -> None:
+    stacks = random_stacks()
+    quantize(write_stacks(tmp_path / "m.safetensors", axes, *stacks), tmp_path / "p", codec=codec)
+    with Package(tmp_path / "p") as package:
+        for name, weights in zip((FIRST, SECOND), stacks, strict=True):
+            for number, matrix in enumerate(weights.view(np.uint16)):
+                record = stacks_of(package)[name]
+                if codec == "bsfp":
+                    found = package.bsfp(record, number)
+                    assert found.shape == matrix.shape
+                    assert np.array_equal(found.target_rows(0, len(matrix)), matrix)
+                    continue
+                stored = package.mxfp4(record, number)
+                codes, scales = encode_mxfp4(matrix, BF16)
+                assert stored.shape == matrix.shape
+                assert np.array_equal(stored.codes, codes) and np.array_equal(stored.scales, scales)
+
+
+@both_codecs
+def test_an_expert_is_one_run_of_rows_in_every_array(tmp_path: Path, codec: str) -> None:
+    quantize(write_stacks(tmp_path / "m.safetensors", "out_in", *random_stacks()), tmp_path / "p", codec=codec)
+    with Package(tmp_path / "p") as package:
+        record = stacks_of(package)[FIRST]
+        found: Any = package.bsfp(record, 1).packed if codec == "bsfp" else package.mxfp4(record, 1)
+        for part in ("codes", "scales"):
+            array = package.arrays[f"{FIRST}.{part}"].array()
+            assert array.shape[0] == 3 * 3  # 48 rows are three tiles
+            assert np.shares_memory(getattr(found, part), array[3:6])
+            assert getattr(found, part).flags.c_contiguous
+            assert np.array_equal(getattr(found, part), array[3:6])
+
+
+def test_broken_counts_of_one_expert_leave_the_others_readable(tmp_path: Path) -> None:
+    quantize(write_stacks(tmp_path / "m.safetensors", "in_out", *random_stacks()), tmp_path / "p", codec="bsfp")
+    shard = tmp_path / "p" / "bsfp.safetensors"
+    raw = bytearray(shard.read_bytes())
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    entry = header[f"{FIRST}.escape_counts"]
+    num_tiles, num_columns = entry["shape"]
+    first = 8 + int.from_bytes(raw[:8], "little") + entry["data_offsets"][0]
+    raw[first + num_tiles // 3 * 2 * num_columns] ^= 1  # of the third expert
+    shard.write_bytes(raw)
+    forge(tmp_path / "p")
+    with Package(tmp_path / "p") as package:
+        record = stacks_of(package)[FIRST]
+        for number in (0, 1):
+            package.bsfp(record, number)
+        with pytest.raises(PackageError, match="escape offsets end at"):
+            package.bsfp(record, 2)
+    assert {t.name for t in verify(tmp_path / "p").tensors if t.status != "bit-exact"} == {FIRST}
+
+
+def test_there_is_no_expert_beyond_the_last(tmp_path: Path) -> None:
+    quantize(write_stacks(tmp_path / "m.safetensors", "out_in", *random_stacks()), tmp_path / "p")
+    with Package(tmp_path / "p") as package:
+        for number in (-1, 3):
+            with pytest.raises(ValueError, match=f"has 3 experts, none of number {number}"):
+                package.mxfp4(stacks_of(package)[FIRST], number)
+
+
+@either_way
+@both_codecs
+def test_a_package_holds_the_arrays_of_the_vectors(tmp_path: Path, axes: str, codec: str) -> None:
+    vectors = json.loads(VECTORS.read_text())
+    stacks = [
+        np.array(
+            [[[int(row[i : i + 4], 16) for i in range(0, len(row), 4)] for row in m] for m in vectors[part]["experts"]],
+            np.uint16,
+        ).view(ml_dtypes.bfloat16)
+        for part in ("gate_up_proj", "down_proj")
+    ]
+    options = {"segments": "paper"} if codec == "bsfp" else {}
+    quantize(write_stacks(tmp_path / "m.safetensors", axes, *stacks), tmp_path / "p", codec=codec, **options)
+    with Package(tmp_path / "p") as package:
+        for name in (FIRST, SECOND):
+            for part, expected in vectors[name.rpartition(".")[2]][codec].items():
+                found = package.arrays[f"{name}.{part}"].array()
+                if isinstance(expected, list):
+                    assert found.ravel().tolist() == expected, part
+                elif found.dtype == np.uint16:
+                    assert "".join(f"{value:04x}" for value in found.ravel()) == expected, part
+                else:
+                    assert found.tobytes().hex() == expected, part
+
+
+@settings(max_examples=15)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 70),
+    st.integers(1, 40),
+    st.sampled_from(["out_in", "in_out"]),
+    st.sampled_from([ml_dtypes.bfloat16, np.float16]),
+    st.sampled_from(["mxfp4", "bsfp"]),
+    st.sampled_from([1.0, 300.0]),
+)
+def test_any_stack_comes_back_bit_for_bit(
+    tmp_path_factory: pytest.TempPathFactory,
+    num_experts: int,
+    hidden: int,
+    own: int,
+    axes: str,
+    dtype: Any,
+    codec: str,
+    factor: float,
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    stacks = [(array.astype(np.float32) * factor).astype(dtype) for array in random_stacks(num_experts, hidden, own)]
+    quantize(write_stacks(folder / "m.safetensors", axes, *stacks), folder / "p", codec=codec)
+    check_exact(folder / "p", folder / "m.safetensors")
+
+
+@either_way
+def test_the_draft_of_an_expert_runs_along_in_features(tmp_path: Path, axes: str) -> None:
+    """One weight of a row is large: it must coarsen the 32 columns around it and no other row."""
+    first, second = random_stacks(2, 64, 16)
+    first[1, 5, 40] = 8
+    quantize(write_stacks(tmp_path / "m.safetensors", axes, first, second), tmp_path / "p")
+    with Package(tmp_path / "p") as package:
+        stored = package.mxfp4(stacks_of(package)[FIRST], 1)
+    scales = unpack_scales(stored.scales)[: stored.shape[0]]
+    assert np.argwhere(scales >= 127).tolist() == [[5, 1]]
+    values = dequantize_mxfp4(unpack_nibbles(stored.codes), unpack_scales(stored.scales))
+    assert values[5, 40] == 8
+
+
+def test_own_tables_where_experts_differ_and_one_where_that_costs_less(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    first, second = (rng.standard_normal(shape) for shape in ((2, 512, 256), (2, 256, 256)))
+    first[1] = np.sign(first[1]) * 2.0 ** rng.integers(-20, 0, first[1].shape)  # another distribution
+    stacks = [(array * 0.02).astype(ml_dtypes.bfloat16) for array in (first, second)]
+    source = write_stacks(tmp_path / "m.safetensors", "out_in", *stacks)
+    records = {r.name: r for r in quantize(source, tmp_path / "p", codec="bsfp").tensors}
+    check_exact(tmp_path / "p", source)
+    differing, alike = records[FIRST], records[SECOND]
+    assert differing.segments is None and differing.experts is not None
+    one, other = differing.experts.segments
+    assert one.levels != other.levels
+    assert alike.segments is not None and alike.experts is not None and not alike.experts.segments
+
+
+@either_way
+def test_rescaled_experts_have_a_factor_each_and_come_back_as_declared(tmp_path: Path, axes: str) -> None:
+    first, second = (array.astype(np.float16) for array in random_stacks())
+    first[2, 7, 9] = -8
+    source = write_stacks(tmp_path / "m.safetensors", axes, first, second)
+    records = {r.name: r for r in quantize(source, tmp_path / "p", codec="bsfp", outliers="rescale").tensors}
+    factors = [segments.rescale_factor for segments in records[FIRST].all_segments]
+    assert factors == [1.0, 1.0, np.float32(1.999 / 8)]
+    assert not records[SECOND].is_rescaled
+    found = {tensor.name: tensor.status for tensor in compare(tmp_path / "p", source).tensors}
+    assert found == {FIRST: "lossy", SECOND: "bit-exact"}
+
+
+@both_codecs
+def test_a_float32_stack_is_rounded_and_proven(tmp_path: Path, codec: str) -> None:
+    stacks = [array.astype(np.float32) * 1.001 for array in random_stacks()]
+    source = write_stacks(tmp_path / "m.safetensors", "in_out", *stacks)
+    with pytest.raises(CheckpointError, match=f"tensor {SECOND} is F32; 16-bit weights are required"):
+        quantize(source, tmp_path / "p", codec=codec)
+    quantize(source, tmp_path / "p", codec=codec, dtype="bf16")
+    check_exact(tmp_path / "p", source)
+
+
+@either_way
+@both_codecs
+def test_a_nonfinite_weight_is_named_where_the_source_has_it(tmp_path: Path, axes: str, codec: str) -> None:
+    first, second = random_stacks()
+    first[2, 3, 7] = np.nan
+    source = write_stacks(tmp_path / "m.safetensors", axes, first, second)
+    index = "2, 3, 7" if axes == "out_in" else "2, 7, 3"
+    with pytest.raises(CheckpointError, match=rf"tensor {FIRST} holds nan at index \[{index}\]; finite weights"):
+        quantize(source, tmp_path / "p", codec=codec)
+    assert not (tmp_path / "p").exists()
+    records = {r.name: r for r in quantize(source, tmp_path / "p", codec=codec, on_nonfinite="keep").tensors}
+    assert (records[FIRST].codec, records[FIRST].reason) == ("keep", "holds non-finite weights")
+    assert records[SECOND].codec == codec
+    check_exact(tmp_path / "p", source)
+
+
+@both_codecs
+def test_one_changed_weight_of_an_expert_is_found_and_measured(tmp_path: Path, codec: str) -> None:
+    first, second = random_stacks()
+    quantize(write_stacks(tmp_path / "m.safetensors", "in_out", first, second), tmp_path / "p", codec=codec)
+    first[1, 3, 5] += 1
+    changed = compare(tmp_path / "p", write_stacks(tmp_path / "other.safetensors", "in_out", first, second))
+    found = {tensor.name: tensor for tensor in changed.tensors if tensor.status != "bit-exact"}
+    assert list(found) == [FIRST]
+    assert found[FIRST].max_abs_error == pytest.approx(1, rel=0.05)
+
+
+@both_codecs
+def test_a_stopped_conversion_goes_on_with_the_stacks_that_are_left(tmp_path: Path, codec: str) -> None:
+    source = write_stacks(tmp_path / "m.safetensors", "in_out", *random_stacks())
+    quantize(source, tmp_path / "whole", codec=codec)
+    with pytest.raises(StoppedError):
+        quantize(source, tmp_path / "p", stop_after(1), codec=codec)
+    quantize(source, tmp_path / "p", codec=codec)
+    assert files_of(tmp_path / "p") == files_of(tmp_path / "whole")
+
+
+def test_a_skipped_stack_stays_in_16_bits(tmp_path: Path) -> None:
+    source = write_stacks(tmp_path / "m.safetensors", "in_out", *random_stacks())
+    records = {r.name: r for r in quantize(source, tmp_path / "p", codec="bsfp", skip=("*gate_up*",)).tensors}
+    assert (records[FIRST].codec, records[FIRST].experts, records[SECOND].codec) == ("keep", None, "bsfp")
+    check_exact(tmp_path / "p", source)
+
+
+def test_a_referenced_target_is_compared_expert_by_expert(tmp_path: Path) -> None:
+    source = write_stacks(tmp_path / "m.safetensors", "in_out", *random_stacks())
+    quantize(source, tmp_path / "p", target="reference")
+    assert compare(tmp_path / "p", source).ok
+
+
+def forged(tmp_path: Path, change: Any) -> str:
+    """What a manifest is refused with after a change of the first stack's record."""
+    quantize(write_stacks(tmp_path / "m.safetensors", "out_in", *random_stacks(3, 80)), tmp_path / "p", codec="bsfp")
+
+    def edit(members: dict[str, Any]) -> None:
+        change(next(record for record in members["tensors"] if record["name"] == FIRST))
+
+    forge(tmp_path / "p", edit)
+    with pytest.raises(PackageError) as caught:
+        Package(tmp_path / "p")
+    return str(caught.value)
+
+
+def test_a_stack_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    assert "experts of bsfp [144, 80]; three dimensions" in forged(
+        tmp_path / "a", lambda record: record.update(shape=[144, 80])
+    )
+    assert "experts of keep [3, 48, 80]" in forged(tmp_path / "b", lambda record: record.update(codec="keep"))
+    assert "2 segment tables of 1 kinds for 3 experts" in forged(
+        tmp_path / "c",
+        lambda record: record.update(segments=None, experts=record["experts"] | {"segments": [record["segments"]] * 2}),
+    )
+    assert "codec bsfp without segments" in forged(tmp_path / "d", lambda record: record.update(segments=None))
+    assert "a non-empty matrix is required" in forged(tmp_path / "e", lambda record: record.update(experts=None))
+    assert "codes is U8 [9, 12, 64]; U8 [15, 8, 64] is required" in forged(
+        tmp_path / "f", lambda record: record["experts"].update(axes="in_out")
+    )
+
+
+@both_codecs
+@either_way
+def test_inspect_shows_each_expert_the_same_before_and_after(tmp_path: Path, axes: str, codec: str) -> None:
+    source = write_stacks(tmp_path / "m.safetensors", axes, *random_stacks())
+    quantize(source, tmp_path / "p", codec=codec)
+    seen = []
+    for path in (source, tmp_path / "p"):
+        with open_weights(str(path)) as weights:
+            inspection = inspect_weights(weights, per="tensor")
+        assert [t.name for t in inspection.tensors] == [f"{n}[{e}]" for n in (SECOND, FIRST) for e in range(3)]
+        assert {t.shape for t in inspection.tensors} == {(40, 24), (48, 40)}
+        assert inspection.total.num_quantized == 6
+        seen.append([(t.num_weights, t.mxfp4_sqnr_db, t.bsfp_draft_sqnr_db) for t in inspection.tensors])
+    assert seen[0] == seen[1]
+    with open_weights(str(tmp_path / "p")) as weights:
+        (one,) = inspect_weights(weights, tensor_glob=f"{FIRST}[1]").tensors
+    assert one.name == f"{FIRST}[1]" and one.stored_draft_sqnr_db is not None
