@@ -68,8 +68,8 @@ struct EncodedRow {
 };
 
 template <bool kIsBf16, int kPlanes>
-[[gnu::always_inline]] inline EncodedRow<kPlanes> encode_row(const SegmentTables& tables, int row,
-                                                             const uint16_t* from, __m256& product, __m256& square) {
+[[gnu::always_inline]] inline EncodedRow<kPlanes> encode_row(const SegmentTables& tables, int row, const uint16_t* from,
+                                                             __m256& product, __m256& square) {
     const __m256i span = _mm256_set1_epi16(1 << (8 + kPlanes));
     __m256i patterns[2], offsets[2], codes[2], is_escape[2];
     each<2>([&](auto h) kInlined {
@@ -90,12 +90,11 @@ template <bool kIsBf16, int kPlanes>
     const __m256i escapes = _mm256_packs_epi16(is_escape[0], is_escape[1]);
     EncodedRow<kPlanes> out;
     out.nibbles = _mm256_or_si256(_mm256_packus_epi16(codes[0], codes[1]), signs_of(patterns));
-    out.residuals =
-        _mm256_packus_epi16(_mm256_and_si256(offsets[0], low_byte), _mm256_and_si256(offsets[1], low_byte));
+    out.residuals = _mm256_packus_epi16(_mm256_and_si256(offsets[0], low_byte), _mm256_and_si256(offsets[1], low_byte));
     out.escapes = static_cast<uint32_t>(_mm256_movemask_epi8(escapes));
     each<kPlanes>([&](auto plane) kInlined {  // the plane's bit becomes a sign
-        const __m256i bits = _mm256_packs_epi16(_mm256_slli_epi16(offsets[0], 7 - plane),
-                                                _mm256_slli_epi16(offsets[1], 7 - plane));
+        const __m256i bits =
+            _mm256_packs_epi16(_mm256_slli_epi16(offsets[0], 7 - plane), _mm256_slli_epi16(offsets[1], 7 - plane));
         out.planes[plane] = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_andnot_si256(escapes, bits)));
     });
     return out;
@@ -114,7 +113,6 @@ inline void bits_by_tile(const uint32_t rows[16], uint8_t tiles[4][16]) {
     store_half(tiles[3], _mm_unpackhi_epi64(high[0], high[1]));
 }
 
-
 // The totals of eight registers, in their order.
 inline __m256 totals_of(const float (*rows)[8]) {
     __m256 four[2];
@@ -122,7 +120,8 @@ inline __m256 totals_of(const float (*rows)[8]) {
         const auto row = [&](int r) { return _mm256_load_ps(rows[4 * i + r]); };
         four[i] = _mm256_hadd_ps(_mm256_hadd_ps(row(0), row(1)), _mm256_hadd_ps(row(2), row(3)));
     }
-    return _mm256_add_ps(_mm256_permute2f128_ps(four[0], four[1], 0x20), _mm256_permute2f128_ps(four[0], four[1], 0x31));
+    return _mm256_add_ps(_mm256_permute2f128_ps(four[0], four[1], 0x20),
+                         _mm256_permute2f128_ps(four[0], four[1], 0x31));
 }
 
 // Scales of a group of 16 rows from its sums in binary32.
@@ -134,15 +133,14 @@ inline void group_scales(const Rows& rows, const Segments& segments, bool has_le
         const __m256 product = totals_of(products + 8 * half), square = totals_of(squares + 8 * half);
         const __m256i bits = _mm256_castps_si256(_mm256_div_ps(product, square));
         const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-        rounded[half] =
-            _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd), 16);
+        rounded[half] = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd), 16);
         // Sums of positive numbers in at most 19 roundings each, and a division: 39 units in the last place at most.
         // Beyond these ranges numbers may have overflowed, or be less exact.
         constexpr int kDoubt = 64;
         const __m256i from_middle =
             _mm256_sub_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0xFFFF)), _mm256_set1_epi32(0x8000));
-        __m256 is_good = _mm256_castsi256_ps(
-            _mm256_cmpgt_epi32(_mm256_abs_epi32(from_middle), _mm256_set1_epi32(kDoubt)));
+        __m256 is_good =
+            _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_abs_epi32(from_middle), _mm256_set1_epi32(kDoubt)));
         const auto is_within = [&](__m256 sum, float least, float most) {
             return _mm256_and_ps(_mm256_cmp_ps(sum, _mm256_set1_ps(least), _CMP_GT_OQ),
                                  _mm256_cmp_ps(sum, _mm256_set1_ps(most), _CMP_LT_OQ));

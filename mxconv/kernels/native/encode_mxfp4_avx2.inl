@@ -41,8 +41,7 @@ inline __m256i row_maxima(const RowsOfBlock& rows) {
                 two[k] = _mm256_max_epu16(_mm256_permute2x128_si256(first, second, 0x20),
                                           _mm256_permute2x128_si256(first, second, 0x31));
             });
-            four[i] =
-                _mm256_max_epu16(_mm256_unpacklo_epi64(two[0], two[1]), _mm256_unpackhi_epi64(two[0], two[1]));
+            four[i] = _mm256_max_epu16(_mm256_unpacklo_epi64(two[0], two[1]), _mm256_unpackhi_epi64(two[0], two[1]));
         });
         const __m256 a = _mm256_castsi256_ps(four[0]), b = _mm256_castsi256_ps(four[1]);
         const __m256i pairs = _mm256_max_epu16(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)),
@@ -88,8 +87,7 @@ inline __m256i magnitude_codes(const __m256i patterns[2], uint32_t quarter, uint
     });
     const __m256i table = _mm256_broadcastsi128_si256(load_half(kCodeByPlace));
     const __m256i code = _mm256_shuffle_epi8(table, _mm256_packus_epi16(places[0], places[1]));
-    return _mm256_max_epu8(
-        code, _mm256_and_si256(_mm256_packs_epi16(is_some[0], is_some[1]), _mm256_set1_epi8(1)));
+    return _mm256_max_epu8(code, _mm256_and_si256(_mm256_packs_epi16(is_some[0], is_some[1]), _mm256_set1_epi8(1)));
 }
 
 // The signs of 32 patterns as bit 3 of bytes, in the same order.
@@ -141,8 +139,8 @@ inline double squared_error(const __m256 values[4], __m256 factor, __m256i codes
     });
     __m256d eight[2];  // columns 0..7 with 16..23, then those with 8..15 and 24..31
     for (int h = 0; h < 2; ++h) {
-        eight[h] = _mm256_add_pd(_mm256_add_pd(squares[0][h], squares[1][h]),
-                                 _mm256_add_pd(squares[2][h], squares[3][h]));
+        eight[h] =
+            _mm256_add_pd(_mm256_add_pd(squares[0][h], squares[1][h]), _mm256_add_pd(squares[2][h], squares[3][h]));
     }
     const __m256d four = _mm256_add_pd(eight[0], eight[1]);
     const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
@@ -181,7 +179,7 @@ inline bool mxfp4_whole_block(const Rows& rows, ScaleRule rule, int64_t row_tile
     constexpr bool kIsBf16 = kMantissaBits == 7;
     // a scale of 2^e has the byte e + 127; amax lies two octaves above it, at exponent field e + 2 + bias
     constexpr int kByteOffset = kIsBf16 ? -2 : 127 - 15 - 2;
-    constexpr int kLeastField = 5;  // below it, a quarter of the scale is no normal number
+    constexpr int kLeastField = 5;                      // below it, a quarter of the scale is no normal number
     constexpr int kMostField = 254 - (kIsMse ? 1 : 0);  // nor is there a wider scale for mse than the largest one
     const int round_up = rule == ScaleRule::kEven   ? 1 << (kMantissaBits - 2)        // from mantissa 1.75
                          : rule == ScaleRule::kCeil ? (1 << (kMantissaBits - 1)) - 1  // above mantissa 1.5
