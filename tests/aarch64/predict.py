@@ -105,6 +105,8 @@ LOOPS = [
     Loop("neon", "mxfp4-fp32", 1, {"fmla": 33, "tbl": 20}, 1),
     Loop("neon", "mxfp4-fp32", 4, {"fmla": 32, "tbl": 5}, 4),  # four rows of a tile
     Loop("neon", "mxfp4-fp32", 8, {"fmla": 32, "tbl": 5}, 8),
+    Loop("neon", "MXFP4 encoder: codes", 0, {"uqsub": 16, "usra": 16, "sli": 4}, 1),  # four rows of four tiles
+    Loop("neon", "BSFP encoder, R = 8", 0, {"cmhs": 12, "fmla": 16, "sli": 0, "shll": 8, "cmtst": 0}, 4),  # one row
 ]
 
 

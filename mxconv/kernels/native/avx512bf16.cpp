@@ -22,6 +22,7 @@ constexpr int32_t kOffsetBase = 0x4B400000;  // the bits of 1.5 * 2^23: sums are
 #include "encode_mxfp4.inl"
 #include "encode_bsfp.inl"
 #include "encode_mxfp4_avx512.inl"
+#include "list_escapes.inl"
 #include "encode_bsfp_avx512.inl"
 #include "encoders_avx512.inl"
 #include "rowwise.inl"

@@ -21,8 +21,11 @@ constexpr int32_t kOffsetBase = 0;
 #include "avx2_rates.inl"
 #include "linear.inl"
 #include "encode_mxfp4.inl"
+#include "encode_mxfp4_avx2.inl"
 #include "encode_bsfp.inl"
-#include "encoders_plain.inl"
+#include "list_escapes.inl"
+#include "encode_bsfp_avx2.inl"
+#include "encoders_avx2.inl"
 #include "rowwise.inl"
 
 }  // namespace

@@ -98,49 +98,57 @@ uint16_t exact_group_scale(const Rows& rows, const Segments& segments, int64_t r
     return round_to_bf16(static_cast<float>(scale < 0x1.fep127 ? scale : 0x1.fep127));
 }
 
-int64_t encode_bsfp_plainly(const Rows& rows, const Segments& segments, int64_t row_tile, const BsfpTile& out) {
+// One block of a row tile; returns the number of escapes behind the `num_escapes` that were listed before.
+int64_t bsfp_block(const Rows& rows, const Segments& segments, int64_t row_tile, int64_t block, int64_t num_escapes,
+                   const BsfpTile& out) {
     const int64_t planes = segments.residual_bits - 8;
+    const int64_t num_rows = least(kTileRows, rows.rows - row_tile * kTileRows);
+    const int64_t columns = least(kBlock, rows.columns - block * kBlock);
+    uint8_t nibbles[16][32] = {}, low[16][32] = {}, high[16][32] = {}, high_bytes[16][32];
+    bool is_escape[16][32] = {};
+    for (int64_t r = 0; r < num_rows; ++r) {
+        const int64_t row = row_tile * kTileRows + r;
+        const uint16_t* patterns = patterns_of(rows, row) + block * kBlock;
+        Split found;
+        split(patterns, columns, starts_of(segments, row), segments.order, found);
+        for (int64_t i = 0; i < columns; ++i) {
+            is_escape[r][i] = found.offsets[i] >> segments.residual_bits != 0;
+            nibbles[r][i] = static_cast<uint8_t>(found.codes[i] | (patterns[i] >> 12 & 8));
+            low[r][i] = static_cast<uint8_t>(found.offsets[i]);
+            high[r][i] = static_cast<uint8_t>(is_escape[r][i] ? 0 : found.offsets[i] >> 8);
+            high_bytes[r][i] = static_cast<uint8_t>(patterns[i] >> 8);
+        }
+    }
+    for (int64_t t = 0; t < 4; ++t) {
+        const int64_t tile = block * 4 + t;
+        const int64_t before = num_escapes;
+        for (int64_t r = 0; r < kTileRows; ++r) {
+            const uint8_t* nibble = nibbles[r] + 8 * t;
+            for (int j = 0; j < 4; ++j) {
+                out.codes[tile * 64 + 4 * r + j] = static_cast<uint8_t>(nibble[j] | nibble[j + 4] << 4);
+            }
+            std::memcpy(out.residual_low + tile * 128 + 8 * r, low[r] + 8 * t, 8);
+            for (int64_t plane = 0; plane < planes; ++plane) {
+                int bits = 0;
+                for (int j = 0; j < 8; ++j) bits |= (high[r][8 * t + j] >> plane & 1) << j;
+                out.residual_high[(tile * planes + plane) * 16 + r] = static_cast<uint8_t>(bits);
+            }
+            for (int j = 0; j < 8; ++j) {  // always written, kept only where it is one
+                out.escape_positions[num_escapes] = static_cast<uint8_t>(8 * r + j);
+                out.escape_high[num_escapes] = high_bytes[r][8 * t + j];
+                num_escapes += is_escape[r][8 * t + j];
+            }
+        }
+        out.escape_counts[tile] = static_cast<uint8_t>(num_escapes - before);
+    }
+    return num_escapes;
+}
+
+int64_t encode_bsfp_plainly(const Rows& rows, const Segments& segments, int64_t row_tile, const BsfpTile& out) {
     const int64_t num_rows = least(kTileRows, rows.rows - row_tile * kTileRows);
     int64_t num_escapes = 0;
     for (int64_t block = 0; block < rows.blocks(); ++block) {
-        const int64_t columns = least(kBlock, rows.columns - block * kBlock);
-        uint8_t nibbles[16][32] = {}, low[16][32] = {}, high[16][32] = {}, high_bytes[16][32];
-        bool is_escape[16][32] = {};
-        for (int64_t r = 0; r < num_rows; ++r) {
-            const int64_t row = row_tile * kTileRows + r;
-            const uint16_t* patterns = patterns_of(rows, row) + block * kBlock;
-            Split found;
-            split(patterns, columns, starts_of(segments, row), segments.order, found);
-            for (int64_t i = 0; i < columns; ++i) {
-                is_escape[r][i] = found.offsets[i] >> segments.residual_bits != 0;
-                nibbles[r][i] = static_cast<uint8_t>(found.codes[i] | (patterns[i] >> 12 & 8));
-                low[r][i] = static_cast<uint8_t>(found.offsets[i]);
-                high[r][i] = static_cast<uint8_t>(is_escape[r][i] ? 0 : found.offsets[i] >> 8);
-                high_bytes[r][i] = static_cast<uint8_t>(patterns[i] >> 8);
-            }
-        }
-        for (int64_t t = 0; t < 4; ++t) {
-            const int64_t tile = block * 4 + t;
-            const int64_t before = num_escapes;
-            for (int64_t r = 0; r < kTileRows; ++r) {
-                const uint8_t* nibble = nibbles[r] + 8 * t;
-                for (int j = 0; j < 4; ++j) {
-                    out.codes[tile * 64 + 4 * r + j] = static_cast<uint8_t>(nibble[j] | nibble[j + 4] << 4);
-                }
-                std::memcpy(out.residual_low + tile * 128 + 8 * r, low[r] + 8 * t, 8);
-                for (int64_t plane = 0; plane < planes; ++plane) {
-                    int bits = 0;
-                    for (int j = 0; j < 8; ++j) bits |= (high[r][8 * t + j] >> plane & 1) << j;
-                    out.residual_high[(tile * planes + plane) * 16 + r] = static_cast<uint8_t>(bits);
-                }
-                for (int j = 0; j < 8; ++j) {  // always written, kept only where it is one
-                    out.escape_positions[num_escapes] = static_cast<uint8_t>(8 * r + j);
-                    out.escape_high[num_escapes] = high_bytes[r][8 * t + j];
-                    num_escapes += is_escape[r][8 * t + j];
-                }
-            }
-            out.escape_counts[tile] = static_cast<uint8_t>(num_escapes - before);
-        }
+        num_escapes = bsfp_block(rows, segments, row_tile, block, num_escapes, out);
     }
     for (int64_t group = 0; group < rows.groups(); ++group) {
         for (int64_t r = 0; r < kTileRows; ++r) {

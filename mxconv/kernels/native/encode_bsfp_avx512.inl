@@ -1,5 +1,5 @@
 // BSFP with AVX-512: 32 weights a register, a block of 16 rows at a time. Included inside an anonymous namespace, after
-// encode_bsfp.inl.
+// encode_bsfp.inl and list_escapes.inl.
 //
 // A binary search in three steps finds a weight's segment: the seven boundaries lie in one register as a heap (node i
 // has the children 2 i and 2 i + 1), behind them the eight starts. Group scales are rounded to 8 bits in the end, so
@@ -99,30 +99,6 @@ inline void group_scales(const Rows& rows, const Segments& segments, bool has_le
         const int r = __builtin_ctz(doubtful);
         out[r] = exact_group_scale(rows, segments, row_tile * kTileRows + r, group);
     }
-}
-
-// Append the escapes of one tile; `high` points to the high byte of its first weight.
-inline int64_t list_escapes(const uint64_t words[2], const uint8_t* high, int64_t row_bytes, bool is_whole,
-                            uint8_t* positions, uint8_t* high_bytes) {
-    int64_t count = 0;
-    for (int half = 0; half < 2; ++half) {
-        uint64_t word = words[half];
-        const int64_t in_word = __builtin_popcountll(word);
-        const uint8_t* from = high + 8 * half * row_bytes;
-        const auto put = [&](int64_t i) {
-            const int p = __builtin_ctzll(word | uint64_t{1} << 63);
-            positions[count + i] = static_cast<uint8_t>(64 * half + p);
-            high_bytes[count + i] = from[(p >> 3) * row_bytes + (p & 7) * 2];
-            word &= word - 1;
-        };
-        int64_t i = 0;
-        if (is_whole) {  // four whether there are so many or not: a loop of an unknown length costs more
-            for (; i < 4; ++i) put(i);
-        }
-        for (; i < in_word; ++i) put(i);
-        count += in_word;
-    }
-    return count;
 }
 
 template <bool kIsBf16, int kPlanes>

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int32_t kOffsetBase = 0;
 
+#include "ahead.inl"
 #include "unrolled.inl"
 #include "generic.inl"
 #include "neon_dense.inl"
@@ -22,8 +23,11 @@ constexpr int32_t kOffsetBase = 0;
 #include "neon_rates.inl"
 #include "linear.inl"
 #include "encode_mxfp4.inl"
+#include "encode_mxfp4_neon.inl"
 #include "encode_bsfp.inl"
-#include "encoders_plain.inl"
+#include "list_escapes.inl"
+#include "encode_bsfp_neon.inl"
+#include "encoders_neon.inl"
 #include "rowwise.inl"
 
 }  // namespace

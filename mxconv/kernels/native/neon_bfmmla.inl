@@ -34,6 +34,7 @@ void pair_block(const Tiles& tiles, int64_t count, int first, const Bf16Element*
                 sum[p][r][half] = two_and_two(at(p, r, half), at(p, r, half) + kStep * 32);
     const uint16_t* tile = tiles.patterns + first * tiles.row_stride;
     for (int64_t i = 0; i < count; ++i, tile += tiles.tile_stride, x += 8 * width) {
+        ask_rows<2 * kRowPairs>(tile, tiles.row_stride, i);
         bfloat16x8_t values[kPairs][2];
         for (int p = 0; p < kPairs; ++p) {
             const Bf16Pair pair(x + 16 * p, x + 16 * p + 8 * kStep);

@@ -64,7 +64,19 @@ struct Rebuilder {
         vst1q_u16(to + 16 * pair + 8, vaddw_high_u8(second, residuals));
     }
 
+    // Ask for the planes of tiles that come later.
+    [[gnu::always_inline]] void ask(int64_t tile) const {
+        ask_codes(codes + tile * 64, 1);
+        ask_page(low + tile * 128, 128);
+        if (kPlanes > 0) ask_page(planes + tile * kPlanes * 16, kPlanes * 16);
+        for (int64_t line = 0; line < 128; line += 64) {
+            ask_level2(low + tile * 128 + kFarAhead + line);
+            ask_level1(low + tile * 128 + kCodesAhead + line);
+        }
+    }
+
     [[gnu::always_inline]] void operator()(int64_t tile, uint16_t* to) const {
+        ask(tile);
 #pragma GCC unroll 4
         for (int four = 0; four < 4; ++four) {  // rows
             const uint8x16_t packed = vld1q_u8(codes + tile * 64 + 16 * four);

@@ -12,6 +12,16 @@ struct Tiles {
 
 inline Tiles in_scratch(const uint16_t* scratch) { return {scratch, kTileColumns, kTileRows * kTileColumns}; }
 
+constexpr int64_t kRowsAhead = 256;  // weights of a row that are asked for before they are needed
+
+// Rows further on, once a line of memory; scratch is in level 1.
+template <int kRows>
+[[gnu::always_inline]] inline void ask_rows(const uint16_t* tile, int64_t row_stride, int64_t index) {
+    constexpr int64_t kTilesALine = 64 / (2 * kTileColumns);
+    if (row_stride == kTileColumns || index % kTilesALine != 0) return;
+    for (int r = 0; r < kRows; ++r) ask_level1(tile + r * row_stride + kRowsAhead);
+}
+
 struct Halves {
     float32x4_t first, second;
 };
@@ -44,6 +54,7 @@ void row_block(const Tiles& tiles, int64_t count, int first, const float* x, int
                 sum[t][r][half] = vld1q_f32(sums + t * 128 + 8 * (first + r) + 4 * half);
     const uint16_t* tile = tiles.patterns + first * tiles.row_stride;
     for (int64_t i = 0; i < count; ++i, tile += tiles.tile_stride, x += 8 * width) {
+        ask_rows<kRows>(tile, tiles.row_stride, i);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
             const Halves weights = kWiden(vld1q_u16(tile + r * tiles.row_stride));

@@ -41,6 +41,7 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
     for (auto& four_rows : sums)
         for (float32x4_t& sum : four_rows) sum = vdupq_n_f32(0);
     for (int64_t block = 0; block < blocks; ++block, codes += 256, x += kBlock * width) {
+        ask_codes(codes, 4);
         float scale[kTileRows];
         for (int64_t r = 0; r < kTileRows; ++r) scale[r] = scale_value(matrix, row_tile, block, r);
         for (int four = 0; four < 4; ++four) {

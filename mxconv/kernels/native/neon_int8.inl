@@ -158,6 +158,7 @@ void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int
         const BlockScales<kE8m0> scales(matrix.scales, row_tile * num_scales + i);
         const int64_t end = least((i + 1) * blocks_a_scale, blocks);
         for (int64_t block = i * blocks_a_scale; block < end; ++block, codes += 256, x += kBlock * kTokens) {
+            ask_codes(codes, 4);
             const typename BlockOf<kTokens>::Type dots_of(x);
 #pragma GCC unroll 4
             for (int four = 0; four < 4; ++four) {
