@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.model.config import MODEL_TYPES as DENSE_TYPES
-from mxconv.model.config import MOST_LAYERS, ModelConfig
+from mxconv.model.config import ModelConfig
+from mxconv.model.families.keys import MOST_LAYERS
+from mxconv.model.families.table import FAMILIES, TOWERS
 from mxconv.model.fields import Fields
-
-MOE_TYPES = ("mixtral", "qwen3_moe", "gpt_oss")
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,13 @@ class Architecture:
 
     @classmethod
     def from_fields(cls, fields: Fields) -> "Architecture":
-        model_type = fields.choice("model_type", (*DENSE_TYPES, *MOE_TYPES))
-        if model_type in DENSE_TYPES:
+        mixtures = {"mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "gpt_oss": _gpt_oss}
+        read = mixtures.get(fields.choice("model_type", (*FAMILIES, *TOWERS, *mixtures)))
+        if read is None:
             return cls.of(ModelConfig.from_fields(fields))
         if fields.size("num_hidden_layers") > MOST_LAYERS:
             fields.reject("num_hidden_layers", f"at most {MOST_LAYERS} are supported")
-        return {"mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "gpt_oss": _gpt_oss}[model_type](fields)
+        return read(fields)
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Architecture":
