@@ -40,6 +40,21 @@ GEMMA3 = GEMMA | {
         "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
     },
 }
+GEMMA4 = {
+    "num_hidden_layers": 6,
+    "head_dim": 16,
+    "global_head_dim": 24,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 96,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "sliding_window": 9,
+    "final_logit_softcapping": 9.0,
+}
+PLAIN_GEMMA4 = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "attention_k_eq_v": False}
 MINISTRAL = {
     "head_dim": 16,
     "sliding_window": None,
@@ -70,6 +85,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "gemma3": {"model_type": "gemma3_text", **GEMMA3, "final_logit_softcapping": 9.0},
     "gemma3, of several towers": {"model_type": "gemma3", "text_config": SIZES | GEMMA3},
+    "gemma4": {"model_type": "gemma4_text", **GEMMA4},
+    "gemma4, without inputs of layers": {"model_type": "gemma4_text", **GEMMA4, **PLAIN_GEMMA4},
+    "gemma4, of several towers": {"model_type": "gemma4", "text_config": SIZES | GEMMA4 | {"pad_token_id": 0}},
     "phi3": {"model_type": "phi3", "sliding_window": 20},
     "phi3, LongRoPE": {
         "model_type": "phi3",
@@ -132,7 +150,7 @@ def make_model(family: str) -> Any:
     torch.set_num_threads(1)
     own = FAMILIES[family]
     config = AutoConfig.for_model(**(own if "text_config" in own else SIZES | own))
-    if "text_config" in own:
+    if getattr(config, "vision_config", None) is not None:
         for key, value in VISION.items():
             setattr(config.vision_config, key, value)
     auto = AutoModelForImageTextToText if "text_config" in own else AutoModelForCausalLM

@@ -8,6 +8,7 @@ from mxconv.model.families.arcee import arcee
 from mxconv.model.families.cohere2 import cohere2
 from mxconv.model.families.exaone4 import exaone4
 from mxconv.model.families.gemma import gemma, gemma2, gemma3
+from mxconv.model.families.gemma4 import gemma4
 from mxconv.model.families.glm4 import glm4
 from mxconv.model.families.gpt2 import gpt2
 from mxconv.model.families.gpt_neox import gpt_neox
@@ -31,6 +32,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "gemma": gemma,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
+    "gemma4_text": gemma4,
     "glm4": glm4,
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
@@ -50,7 +52,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
 }
 
 # checkpoints of several towers, whose text is one of these under `text_config`
-TOWERS = ("gemma3", "mistral3")
+TOWERS = ("gemma3", "gemma4", "mistral3")
 TOWER_NAMES = (
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
