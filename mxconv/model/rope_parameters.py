@@ -44,14 +44,15 @@ class RopeParameters:
 
     @classmethod
     def from_fields(
-        cls, config: Fields, max_position_embeddings: int, theta: float = 10000.0, share: float = 1.0
+        cls, config: Fields, max_position_embeddings: int, theta: float = 10000.0, share: float | None = None
     ) -> "RopeParameters":
         """Read config.json, in the old style (rope_theta, rope_scaling) or that of transformers 5 (rope_parameters).
 
         Args:
             config: the file.
             max_position_embeddings: of the model.
-            theta: where the file does not say, as with `share`.
+            theta: where the file does not say.
+            share: the same, of a family whose heads may rotate in part; None is of one whose heads do not.
 
         Raises:
             ModelError: a scaling that is not supported, or an impossible value.
@@ -64,16 +65,19 @@ class RopeParameters:
 
     @classmethod
     def from_section(
-        cls, scaling: Fields, config: Fields, max_position_embeddings: int, theta: float, share: float = 1.0
+        cls, scaling: Fields, config: Fields, max_position_embeddings: int, theta: float, share: float | None = None
     ) -> "RopeParameters":
         """Read one set of parameters; what it lacks may stand in config.json itself."""
         theta = scaling.number("rope_theta", config.number("rope_theta", theta, at_least=1), at_least=1)
-        share = scaling.number("partial_rotary_factor", config.number("partial_rotary_factor", share))
-        if share > 1:
-            holder = scaling if "partial_rotary_factor" in scaling.values else config
-            holder.reject("partial_rotary_factor", "at most 1 is required")
         type_key = "rope_type" if "rope_type" in scaling.values else "type"
         rope_type = scaling.choice(type_key, ROPE_TYPES, default="default")
+        key, is_whole = "partial_rotary_factor", share is None and rope_type != "proportional"
+        share = scaling.number(key, config.number(key, 1.0 if share is None else share))
+        holder = scaling if key in scaling.values else config
+        if share > 1:
+            holder.reject(key, "at most 1 is required")
+        if share < 1 and is_whole:
+            holder.reject(key, "only 1 is supported", "Use a model without it.")
         made = cls(theta, rope_type, share=share)
         if rope_type == "default":
             return made

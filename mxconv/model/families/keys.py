@@ -84,8 +84,8 @@ class Keys:
             eps=fields.number(eps_key, eps),
         )
 
-    def rope(self, theta: float = 10000.0, share: float = 1.0) -> RopeParameters:
-        """One set of rotations for all layers; the arguments are for a file that does not say."""
+    def rope(self, theta: float = 10000.0, share: float | None = None) -> RopeParameters:
+        """One set of rotations for all layers, as `RopeParameters.from_fields` reads them."""
         rope = RopeParameters.from_fields(self.fields, self.max_position_embeddings, theta, share)
         self._check(rope)
         return rope

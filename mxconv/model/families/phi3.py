@@ -15,7 +15,7 @@ def phi3(fields: Fields) -> ModelConfig:
     runs the model within that context.
     """
     keys = Keys.read(fields, max_positions=4096, eps=1e-5)
-    rope = keys.rope()
+    rope = keys.rope(share=1.0)
     if rope.rope_type == "longrope":
         original = min(keys.max_position_embeddings, rope.original_max_position_embeddings)
         keys = replace(keys, max_position_embeddings=original)
