@@ -153,10 +153,10 @@ def test_skipped_tensors_are_the_targets_own_in_the_draft(tmp_path: Path, codec:
     with LoadedPackage(package) as loaded:
         target, draft = (level.decoder for level in loaded.levels)
         for projection in ("query", "key", "value", "output", "gate", "up", "down"):
-            of_target, of_draft = (_projection(decoder, projection).matrix for decoder in (target, draft))
+            of_target, of_draft = (_projection(decoder.layers[0], projection).matrix for decoder in (target, draft))
             assert of_draft is of_target
             assert kind(of_draft) is DenseMatrix
-            assert kind(getattr(draft.layers[1], projection).matrix) is FourBitMatrix
+            assert kind(_projection(draft.layers[1], projection).matrix) is FourBitMatrix
         assert draft.head is target.head
 
 
@@ -742,7 +742,5 @@ def mapped_files(package: Path) -> set[str]:
     return {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if f"{package}/" in line}
 
 
-def _projection(decoder: Any, name: str) -> Any:
-    """Of the first layer."""
-    layer = decoder.layers[0]
+def _projection(layer: Any, name: str) -> Any:
     return getattr(layer.mlp if name in ("gate", "up", "down") else layer.attention, name)
