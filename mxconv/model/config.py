@@ -123,7 +123,7 @@ class ModelConfig:
     def looked_up(self) -> tuple[str, ...]:
         """The tensors of which a pass takes rows: they stay exact in a draft."""
         inputs = () if self.layer_inputs is None else (self.layer_inputs.table,)
-        return (self.embedding, *inputs, *([self.positions] if self.positions else []))
+        return (self.embedding, *inputs, *(() if self.positions is None else (self.positions,)))
 
     def without_windows(self) -> "ModelConfig":
         """The same model, every layer of which sees all positions that it is given."""

@@ -50,9 +50,9 @@ class Decoder:
         tensors = CheckedWeights(weights, name)
         size = config.hidden_size
         self.embedding = tensors.matrix(config.embedding, config.vocab_size, size)
-        self.position_embedding = config.positions and tensors.matrix(
-            config.positions, config.max_position_embeddings, size
-        )
+        self.position_embedding: Matrix | None = None
+        if config.positions is not None:
+            self.position_embedding = tensors.matrix(config.positions, config.max_position_embeddings, size)
         self.layer_inputs = config.layer_inputs and WeightedInputs.take(tensors, config, config.layer_inputs)
         self.layers = [Layer.take(tensors, config, index) for index in range(config.num_hidden_layers)]
         self.norm = WeightedNorm.take(tensors, config.final_norm, size)
@@ -171,7 +171,7 @@ class Decoder:
         x = self.embedding.rows(ids)
         if self.config.embedding_multiplier != 1:
             x = x * np.float32(self.config.embedding_multiplier)
-        if self.position_embedding:
+        if self.position_embedding is not None:
             x = x + self.position_embedding.rows(np.array(positions.numbers, np.intp))
         return x
 

@@ -41,6 +41,7 @@ class NativeDecoder(Decoder):
         assert not missing_parts(config), "the NumPy decoder runs what this one lacks"
         super().__init__(config, weights, name)
         self.engine = engine
+        self.rotary = RotaryEmbedding(config.rope, config.head_dim)  # of all layers
         self.handle = self._make_handle()
 
     def variant(
@@ -100,7 +101,7 @@ class NativeDecoder(Decoder):
         positions: Positions,
         rooms: Sequence[StateRoom | None],
     ) -> F32:
-        rotations = positions.rotations(RotaryEmbedding(self.config.rope, self.config.head_dim))
+        rotations = positions.rotations(self.rotary)
         logits = np.empty((sum(rows.num_wanted for rows in sequences), self.config.vocab_size), np.float32)
         handed = [_handed(rows, room) for rows, room in zip(sequences, rooms, strict=True)]
         self.handle.forward(self._embed(ids, positions), *_flat(rotations), logits, handed)

@@ -5,6 +5,7 @@ queries and keys instead of capping, and rotates by another base where a layer s
 """
 
 import math
+from dataclasses import replace
 
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, LayerParts, Mlp, Norm
@@ -12,6 +13,8 @@ from mxconv.model.families.keys import FULL, SLIDING, Keys
 from mxconv.model.fields import Fields
 from mxconv.model.rope_parameters import RopeParameters
 
+# what published files of gemma3 leave out, as transformers has it
+GEMMA3_SIZES = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208}
 MAX_POSITIONS = {"gemma": 8192, "gemma2": 8192, "gemma3_text": 131072}
 
 
@@ -45,6 +48,7 @@ def gemma2(fields: Fields) -> ModelConfig:
 
 def gemma3(fields: Fields) -> ModelConfig:
     """`model_type` gemma3_text, alone or as the text tower of gemma3."""
+    fields = replace(fields, values={**GEMMA3_SIZES, **fields.values})
     keys = _keys(fields)
     bias, window = fields.flag("attention_bias", False), keys.window(4096)
     cap = _cap(fields, "attn_logit_softcapping", None)

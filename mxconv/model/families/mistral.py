@@ -20,7 +20,7 @@ def ministral3(fields: Fields) -> ModelConfig:
     rope = keys.rope(theta=1e6)
     section = fields.section("rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters")
     temperature = None
-    if section.values.get("llama_4_scaling_beta") is not None:
+    if section.values.get("llama_4_scaling_beta"):
         beta = section.number("llama_4_scaling_beta")
         temperature = Temperature(beta, section.size("original_max_position_embeddings"))
     mixer = keys.attention(rope, window=keys.window(None), temperature=temperature)
