@@ -10,6 +10,7 @@ from row_invariance import assert_same_bits, logits_after_rollback, logits_in_st
 from mxconv.model.cache import KVCache
 from mxconv.model.families.table import FAMILIES, TOWERS
 from mxconv.model.forest import SequenceRows
+from mxconv.model.skipped import Skipped
 from mxconv.model.tree import Tree
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
@@ -69,3 +70,25 @@ def test_a_rows_bits_are_those_of_its_path_in_a_forest(family: Any) -> None:
     behind = decoder.forward([11], cache)
     path = [*ids[:40], *(tokens[row] for row in kept), 11]
     assert_same_bits(behind, decoder.forward(path, KVCache(family.config), last_only=True), "behind a kept path")
+
+
+def test_a_draft_that_skips_keys_which_others_read_skips_those_too(family_of: Callable[[str], Any]) -> None:
+    family = family_of("gemma4")
+    assert [layer.mixer.source for layer in family.config.layers] == [None, None, None, None, 2, 3]
+    draft = family.decoder.variant(Skipped.parse("a2+m1", 6))
+    assert [layer.skips_attention for layer in draft.layers] == [False, False, True, False, True, False]
+    cache = KVCache(family.config)
+    whole = draft.forward(family.token_ids[:12], cache)
+    assert np.isfinite(whole).all()
+    assert not cache.read(2, range(12))[0].any()  # nothing was written there
+    assert (whole != family.decoder.forward(family.token_ids[:12], KVCache(family.config))).any()
+
+
+def test_heads_of_two_sizes_share_a_cache_with_room_for_the_larger(family_of: Callable[[str], Any]) -> None:
+    family = family_of("gemma4")
+    cache = KVCache(family.config, capacity=1)
+    family.decoder.forward(family.token_ids[:5], cache)
+    small, large = (cache.read(layer, range(5))[0] for layer in (0, 1))
+    assert small.shape == large.shape == (2, 5, 24)
+    assert small[:, :, :16].all() and not small[:, :, 16:].any()
+    assert large[0].all() and not large[1].any()
