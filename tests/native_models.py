@@ -1,6 +1,6 @@
 """Native copies of decoders, in every format, from the 16-bit patterns of their matrices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import EMBEDDING
 from mxconv.model.matrices import Matrices
 from mxconv.model.weights import Weights
 
@@ -68,16 +67,18 @@ def values_of(matrix: Matrix) -> F32:
     return matrix.rows(np.arange(matrix.shape[0]))
 
 
-def convert(weights: Weights, matrices: Matrices, make: Maker) -> Weights:
-    """Every dense matrix made anew, the embedding exact."""
+def convert(
+    weights: Weights, matrices: Matrices, make: Maker, looked_up: Sequence[str] = ("model.embed_tokens.weight",)
+) -> Weights:
+    """Every dense matrix made anew, those that are looked up exact."""
     made = {}
     for name, matrix in weights.matrices.items():
         assert isinstance(matrix, DenseMatrix)
-        is_exact = name == EMBEDDING and make in DRAFTS.values()
+        is_exact = name in looked_up and make in DRAFTS.values()
         made[name] = (dense if is_exact else make)(matrices, matrix.patterns, matrix.float_format)
     return Weights(made, weights.vectors)
 
 
 def native_copy(config: ModelConfig, weights: Weights, matrices: Matrices, make: Maker = dense) -> Decoder:
     """A decoder of dense weights, on the kernels of `matrices`."""
-    return matrices.decoder(config, convert(weights, matrices, make), "copy")
+    return matrices.decoder(config, convert(weights, matrices, make, config.looked_up), "copy")

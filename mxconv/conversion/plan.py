@@ -19,8 +19,17 @@ from mxconv.errors import CheckpointError
 
 INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 CASTS = {"bf16": BF16, "fp16": FP16}
-EMBEDDINGS = ("*embed_tokens.weight", "*embeddings.weight", "*wte.weight", "*wpe.weight", "speculator.emb.*")
-HEADS = ("lm_head.weight", "*.lm_head.weight")
+EMBEDDINGS = (
+    "*embed_tokens.weight",
+    "*embed_tokens_per_layer.weight",
+    "*embed_in.weight",
+    "*embeddings.weight",
+    "*wte.weight",
+    "*wpe.weight",
+    "speculator.emb.*",
+)
+LOOKED_UP = ("*embed_tokens_per_layer.weight", "*wpe.weight", "speculator.emb.*")  # never a head too
+HEADS = ("lm_head.weight", "*.lm_head.weight", "embed_out.weight")
 BIASES = ("*_bias",)  # one for each expert and feature
 MIXTURES = ("spire.memory_weights",)
 ROUTERS = (
@@ -211,7 +220,7 @@ def choose_codec(
     if matches(name, HEADS):
         return (options.codec, "output head") if options.lm_head == "quantize" else ("keep", "--lm-head keep")
     if matches(name, EMBEDDINGS):
-        if recognized.is_tied and options.lm_head == "quantize":
+        if recognized.is_tied and not matches(name, LOOKED_UP) and options.lm_head == "quantize":
             return options.codec, "output head, tied to the embeddings"
         return "keep", "embeddings"
     if matches(name, ROUTERS):

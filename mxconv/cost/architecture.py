@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.model.config import MODEL_TYPES as DENSE_TYPES
-from mxconv.model.config import MOST_LAYERS, ModelConfig
+from mxconv.errors import ModelError
+from mxconv.model.config import ModelConfig
+from mxconv.model.description import LayerParts
+from mxconv.model.families.keys import MOST_LAYERS
+from mxconv.model.families.table import FAMILIES, TOWERS
 from mxconv.model.fields import Fields
-
-MOE_TYPES = ("mixtral", "qwen3_moe", "gpt_oss")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class Architecture:
     num_experts: int = 0
     num_experts_per_token: int = 0
     expert_bias: bool = False  # on the experts and their router
+    has_gate: bool = True  # a plain feed-forward part has three matrices, or two
+    layer_norms: int | None = None  # numbers of a layer's norms; None is two norms, and those of queries and keys
+    final_norm_bias: bool = False
+    num_learned_positions: int = 0  # rows of a table beside the embedding
 
     @property
     def num_layers(self) -> int:
@@ -55,16 +60,27 @@ class Architecture:
 
     @classmethod
     def from_fields(cls, fields: Fields) -> "Architecture":
-        model_type = fields.choice("model_type", (*DENSE_TYPES, *MOE_TYPES))
-        if model_type in DENSE_TYPES:
+        mixtures = {"mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "gpt_oss": _gpt_oss}
+        read = mixtures.get(fields.choice("model_type", (*FAMILIES, *TOWERS, *mixtures)))
+        if read is None:
             return cls.of(ModelConfig.from_fields(fields))
         if fields.size("num_hidden_layers") > MOST_LAYERS:
             fields.reject("num_hidden_layers", f"at most {MOST_LAYERS} are supported")
-        return {"mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "gpt_oss": _gpt_oss}[model_type](fields)
+        return read(fields)
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Architecture":
-        """Of a model that mxconv runs."""
+        """Of a model that mxconv runs.
+
+        Raises:
+            ModelError: its layers differ in more than their windows.
+        """
+        first = config.layers[0]
+        if any(_sizes(layer) != _sizes(first) for layer in config.layers):
+            raise ModelError(
+                f"{config.model_type}: layers with other heads or MLPs than the first; models whose layers are alike "
+                "are counted. Measure it with mxconv bench."
+            )
         return cls(
             model_type=config.model_type,
             hidden_size=config.hidden_size,
@@ -81,7 +97,29 @@ class Architecture:
             windows=config.windows,
             dense_sizes=(config.intermediate_size,) * config.num_hidden_layers,
             mlp_bias=config.mlp_bias,
+            has_gate=first.mlp.gate is not None,
+            layer_norms=_norm_numbers(config, first),
+            final_norm_bias=config.final_norm.has_bias,
+            num_learned_positions=config.max_position_embeddings if config.positions else 0,
         )
+
+
+def _sizes(layer: LayerParts) -> tuple[object, ...]:
+    mixer, mlp = layer.mixer, layer.mlp
+    return mixer.num_heads, mixer.num_key_value_heads, mixer.head_dim, mixer.source, mlp.size, layer.layer_input
+
+
+def _norm_numbers(config: ModelConfig, layer: LayerParts) -> int:
+    """Of one layer; a norm that two places share is one."""
+    mixer = layer.mixer
+    places = {layer.before_mixer, layer.after_mixer, layer.before_mlp, layer.after_mlp} - {None}
+    count = sum(config.hidden_size * (1 + norm.has_bias) for norm in places if norm is not None)
+    by_row = mixer.norm_span == "row"
+    if mixer.query_norm is not None:
+        count += mixer.head_dim * (mixer.num_heads if by_row else 1)
+    if mixer.key_norm is not None:
+        count += mixer.head_dim * (mixer.num_key_value_heads if by_row else 1)
+    return count + (layer.scalar is not None)
 
 
 def _mixtral(fields: Fields) -> Architecture:

@@ -65,10 +65,14 @@ def count_parameters(a: Architecture) -> Parameters:
     attention = a.hidden_size * (2 * query + 2 * key_value)
     attention += (query + 2 * key_value) * a.qkv_bias + a.hidden_size * a.output_bias
     attention += a.num_attention_heads * a.attention_sinks
-    dense = [3 * a.hidden_size * size + (2 * size + a.hidden_size) * a.mlp_bias for size in a.dense_sizes if size]
-    norms = (2 * a.num_layers + 1) * a.hidden_size + 2 * a.head_dim * a.qk_norm * a.num_layers
+    ups = 2 if a.has_gate else 1
+    dense = [
+        (ups + 1) * a.hidden_size * size + (ups * size + a.hidden_size) * a.mlp_bias for size in a.dense_sizes if size
+    ]
+    of_layer = 2 * a.hidden_size + 2 * a.head_dim * a.qk_norm if a.layer_norms is None else a.layer_norms
+    norms = a.num_layers * of_layer + a.hidden_size * (1 + a.final_norm_bias)
     return Parameters(
-        embedding=a.vocab_size * a.hidden_size,
+        embedding=(a.vocab_size + a.num_learned_positions) * a.hidden_size,
         attention=a.num_layers * attention,
         feed_forward=sum(dense),
         experts=a.num_expert_layers * a.num_experts * _expert(a) if a.num_experts else 0,
@@ -93,7 +97,7 @@ def multiplied_weights(a: Architecture, num_tokens: float = 1) -> float:
     """
     query, key_value = a.num_attention_heads * a.head_dim, a.num_key_value_heads * a.head_dim
     weights = a.num_layers * a.hidden_size * (2 * query + 2 * key_value) + a.vocab_size * a.hidden_size
-    weights += 3 * a.hidden_size * sum(a.dense_sizes)
+    weights += (3 if a.has_gate else 2) * a.hidden_size * sum(a.dense_sizes)
     if not a.num_experts:
         return float(weights)
     chosen = a.num_experts * (1 - (1 - a.num_experts_per_token / a.num_experts) ** num_tokens)

@@ -13,7 +13,9 @@ from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stored import StoredArray
 from mxconv.checkpoint.tensor_arrays import tensor_arrays
-from mxconv.model.stored_weights import EMBEDDING, HEAD
+from mxconv.errors import MxconvError
+from mxconv.model.config import ModelConfig
+from mxconv.model.stored_weights import EMBEDDING, HEAD, head_tensor
 
 SPECULATOR_EMBEDDING = "speculator.emb."
 EAGLE3_EMBEDDING = "embed_tokens.weight"
@@ -24,10 +26,9 @@ def package_bytes(package: Package, is_draft: bool) -> int:
     """Of a package's target, or of its 4-bit level."""
     matrices = [record for record in package.manifest.tensors if len(record.shape) == 2 or record.stack is not None]
     names = {record.name for record in matrices}
-    scales = {
-        record.scaled.by for record in matrices if record.scaled is not None
-    }  # of what is decoded when it is loaded
-    multiplied = [r for r in matrices if r.name not in scales and _is_multiplied(r.name, names)]
+    scales = {r.scaled.by for r in matrices if r.scaled is not None}  # of what is decoded when it is loaded
+    config = _config(package.root)
+    multiplied = [r for r in matrices if r.name not in scales and _is_multiplied(r.name, names, config)]
     return sum(_record_bytes(record, is_draft) for record in multiplied)
 
 
@@ -36,14 +37,28 @@ def checkpoint_bytes(folder: Path) -> int:
     with open_checkpoint(folder) as checkpoint:
         stacks = stacked_experts(checkpoint.tensors)
         matrices = {name: t for name, t in checkpoint.tensors.items() if len(t.shape) == 2 or name in stacks}
-        return sum(tensor.num_bytes for name, tensor in matrices.items() if _is_multiplied(name, set(matrices)))
+        names, config = set(matrices), _config(folder)
+        return sum(tensor.num_bytes for name, tensor in matrices.items() if _is_multiplied(name, names, config))
 
 
-def _is_multiplied(name: str, names: set[str]) -> bool:
-    """An embedding is looked up, unless it is the output head too."""
+def _config(folder: Path) -> ModelConfig | None:
+    """Of a decoder; None of a draft that is none, or of a family that mxconv does not run."""
+    try:
+        return ModelConfig.from_file(folder / "config.json")
+    except MxconvError:
+        return None
+
+
+def _is_multiplied(name: str, names: set[str], config: ModelConfig | None) -> bool:
+    """An embedding is looked up, unless it is the output head too; what is of another tower is not read."""
     if name.startswith(SPECULATOR_EMBEDDING) or name == EAGLE3_EMBEDDING:
         return False
-    return name != EMBEDDING or HEAD not in names
+    if config is None:
+        return name != EMBEDDING or HEAD not in names
+    own = config.own_name(name)
+    if own == config.embedding:
+        return head_tensor(config) not in {config.own_name(each) for each in names}
+    return own is not None and own not in config.looked_up
 
 
 def _record_bytes(record: TensorRecord, is_draft: bool) -> int:

@@ -9,7 +9,7 @@ from mxconv.model.config import ModelConfig
 
 
 class KVCache:
-    """Keys and values, each (num_layers, num_key_value_heads, capacity, head_dim) float32.
+    """Keys and values, each (num_layers, num_key_value_heads, capacity, head_dim) float32: room for the largest layer.
 
     Positions 0..length-1 are valid. A forward pass writes behind them and then advances; taking tokens back is
     `truncate`, and the next pass overwrites. A draft that shares its target's cache drafts behind `length`,
@@ -67,8 +67,9 @@ class KVCache:
         """
         stop = self.length + len(keys)
         assert stop <= self.capacity
-        self._keys[layer, :, self.length : stop] = keys.transpose(1, 0, 2)
-        self._values[layer, :, self.length : stop] = values.transpose(1, 0, 2)
+        _, heads, size = keys.shape  # a layer of fewer or smaller heads leaves the rest alone
+        self._keys[layer, :heads, self.length : stop, :size] = keys.transpose(1, 0, 2)
+        self._values[layer, :heads, self.length : stop, :size] = values.transpose(1, 0, 2)
 
     def read(self, layer: int, places: Sequence[int]) -> tuple[F32, F32]:
         """Keys and values at some places, (num_key_value_heads, len(places), head_dim) each; views of a range."""

@@ -12,14 +12,19 @@ from dataclasses import replace
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mxconv.arrays import F32
-from mxconv.kernels.rowwise import rms_norm
+from mxconv.kernels.matrix import Matrix
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
+from mxconv.model.description import Linear
 from mxconv.model.forest import SequenceRows, checked_ids, spans
 from mxconv.model.layer import Layer
-from mxconv.model.rope import RotaryEmbedding
+from mxconv.model.layer_input import WeightedInputs
+from mxconv.model.norm import WeightedNorm
+from mxconv.model.positions import Positions
+from mxconv.model.projection import Projection
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
 from mxconv.model.states import StateRoom, States
@@ -28,10 +33,10 @@ from mxconv.model.weights import CheckedWeights, Weights
 
 
 class Decoder:
-    """A llama, mistral, qwen2 or qwen3 model over any matrices.
+    """A model over any matrices, of the parts that its description names.
 
     Args:
-        config: the architecture.
+        config: the description.
         weights: the tensors; the 16-bit target and its 4-bit drafts differ in nothing but these.
         name: what messages call the model.
 
@@ -43,11 +48,20 @@ class Decoder:
         self.config = config
         self.name = name
         tensors = CheckedWeights(weights, name)
-        self.embedding = tensors.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        size = config.hidden_size
+        self.embedding = tensors.matrix(config.embedding, config.vocab_size, size)
+        self.position_embedding: Matrix | None = None
+        if config.positions is not None:
+            self.position_embedding = tensors.matrix(config.positions, config.max_position_embeddings, size)
+        self.layer_inputs = config.layer_inputs and WeightedInputs.take(tensors, config, config.layer_inputs)
         self.layers = [Layer.take(tensors, config, index) for index in range(config.num_hidden_layers)]
-        self.norm = tensors.vector("model.norm.weight", config.hidden_size)
-        self.head = tensors.matrix("lm_head.weight", config.vocab_size, config.hidden_size)
-        self.rotary = RotaryEmbedding(config.rope, config.head_dim)
+        self.norm = WeightedNorm.take(tensors, config.final_norm, size)
+        self.output = Projection.take(tensors, Linear(config.head), (config.vocab_size, size))
+
+    @property
+    def head(self) -> Matrix:
+        """The matrix that logits come from, (vocab_size, hidden_size)."""
+        return self.output.matrix
 
     def forward(
         self,
@@ -97,14 +111,14 @@ class Decoder:
         ids = checked_ids(sequences, self.config, self.name)
         for rows in sequences:
             rows.cache.reserve(rows.num_rows)
-        rotations = self.rotary.rotations([position for rows in sequences for position in rows.positions])
+        positions = Positions([position for rows in sequences for position in rows.positions])
         rooms = [
             rows.states.room(len(self.layers), rows.num_rows, self.config.hidden_size) if rows.states else None
             for rows in sequences
         ]
         # weights may hold infinities and NaNs that somebody chose to keep: let them flow as IEEE says
         with np.errstate(over="ignore", invalid="ignore"):
-            logits = self._evaluate(self.embedding.rows(ids), sequences, rotations, rooms)
+            logits = self._evaluate(ids, sequences, positions, rooms)
         for rows, room in zip(sequences, rooms, strict=True):
             rows.cache.advance(rows.num_rows)
             if rows.states and room:
@@ -127,8 +141,7 @@ class Decoder:
         Raises:
             ModelError: `skipped` names a layer that there is not.
         """
-        skipped = skipped or Skipped()
-        skipped.check(self.config.num_hidden_layers)
+        skipped = self._with_readers(skipped or Skipped())
         made = copy.copy(self)
         made.name = name or self.name
         made.layers = [
@@ -142,35 +155,65 @@ class Decoder:
         ]
         return made
 
+    def _with_readers(self, skipped: Skipped) -> Skipped:
+        """With the attention of layers whose keys and values another layer writes that leaves its own out.
+
+        Raises:
+            ModelError: `skipped` names a layer that there is not.
+        """
+        skipped.check(self.config.num_hidden_layers)
+        sources = [layer.mixer.source for layer in self.config.layers]
+        readers = {index for index, source in enumerate(sources) if source in skipped.attention}
+        return replace(skipped, attention=skipped.attention | readers)
+
+    def _embed(self, ids: NDArray[np.intp], positions: Positions) -> F32:
+        """What the first layer takes in, (num_tokens, hidden_size)."""
+        x = self.embedding.rows(ids)
+        if self.config.embedding_multiplier != 1:
+            x = x * np.float32(self.config.embedding_multiplier)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding.rows(np.array(positions.numbers, np.intp))
+        return x
+
     def _evaluate(
         self,
-        x: F32,
+        ids: NDArray[np.intp],
         sequences: Sequence[SequenceRows],
-        rotations: tuple[F32, F32],
+        positions: Positions,
         rooms: Sequence[StateRoom | None],
     ) -> F32:
         """Logits of the rows that want them, (sum of num_wanted, vocab_size).
 
         Args:
-            x: (num_tokens, hidden_size) embeddings, the rows of each sequence behind those of the one before; may be
-                overwritten.
+            ids: (num_tokens,), the rows of each sequence behind those of the one before.
             sequences: caches with room for the rows; their keys and values are written behind the caches' lengths.
-            rotations: cosines and sines of their positions, each (num_tokens, 1, head_dim / 2).
+            positions: of the rows.
             rooms: of each sequence, for its states; None wants none.
         """
         places = spans(rows.num_rows for rows in sequences)
         reading = [(room, place) for room, place in zip(rooms, places, strict=True) if room]
-        num_layers, eps = len(self.layers), self.config.rms_norm_eps
+        num_layers = len(self.layers)
+        x = self._embed(ids, positions)
+        own = self.layer_inputs(ids, x) if self.layer_inputs else [None] * num_layers
         for stage in range(num_layers + 1):
             for room, place in reading:
                 room.take(stage, x[place])
             if stage < num_layers:
-                x = self.layers[stage](x, sequences, rotations)
+                x = self.layers[stage](x, sequences, positions, own[stage])
         for room, place in reading:
-            room.take(num_layers + 1, rms_norm(x[place], self.norm, eps))
+            room.take(num_layers + 1, self.norm(x[place]))
         wanted = np.concatenate(
             [x[place.stop - rows.num_wanted : place.stop] for rows, place in zip(sequences, places, strict=True)]
         )
         if len(wanted) == 0:
             return np.empty((0, self.config.vocab_size), np.float32)
-        return self.head.multiply(rms_norm(wanted, self.norm, eps))
+        return self._finished(self.output(self.norm(wanted)))
+
+    def _finished(self, logits: F32) -> F32:
+        """What the head gave, multiplied and capped."""
+        if self.config.logit_multiplier != 1:
+            logits = logits * np.float32(self.config.logit_multiplier)
+        if (cap := self.config.logit_cap) is not None:
+            for row in logits:  # one at a time: a vectorized tanh may treat the ends of an array differently
+                row[...] = np.tanh(row / np.float32(cap)) * np.float32(cap)
+        return logits

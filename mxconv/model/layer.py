@@ -1,4 +1,4 @@
-"""One transformer layer: attention and MLP, each behind a norm and added to its input."""
+"""One transformer layer: a mixer and an MLP with their norms, added to its input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,32 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.kernels.matrix import Matrix
-from mxconv.kernels.rowwise import rms_norm, silu
-from mxconv.model.attention import attend
 from mxconv.model.config import ModelConfig
-from mxconv.model.forest import SequenceRows, spans
-from mxconv.model.rope import rotate
+from mxconv.model.description import LayerParts, Norm
+from mxconv.model.forest import SequenceRows
+from mxconv.model.layer_input import WeightedInput
+from mxconv.model.mixer import WeightedAttention
+from mxconv.model.mlp import WeightedMlp
+from mxconv.model.norm import WeightedNorm
+from mxconv.model.positions import Positions
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.weights import CheckedWeights
-
-
-@dataclass(frozen=True, eq=False)
-class Projection:
-    """A matrix and, in some models, a bias of (out_features,)."""
-
-    matrix: Matrix
-    bias: F32 | None
-
-    @classmethod
-    def take(cls, weights: CheckedWeights, name: str, shape: tuple[int, int], bias: bool) -> "Projection":
-        matrix = weights.matrix(f"{name}.weight", *shape)
-        return cls(matrix, weights.vector(f"{name}.bias", shape[0]) if bias else None)
-
-    def __call__(self, x: F32) -> F32:
-        """(num_tokens, in_features) to (num_tokens, out_features)."""
-        y = self.matrix.multiply(x)
-        return y if self.bias is None else y + self.bias
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +26,15 @@ class Layer:
     """
 
     index: int
-    config: ModelConfig
-    input_norm: F32
-    query: Projection
-    key: Projection
-    value: Projection
-    query_norm: F32 | None
-    key_norm: F32 | None
-    output: Projection
-    mlp_norm: F32
-    gate: Projection
-    up: Projection
-    down: Projection
+    parts: LayerParts
+    attention: WeightedAttention
+    mlp: WeightedMlp
+    before_mixer: WeightedNorm | None
+    after_mixer: WeightedNorm | None
+    before_mlp: WeightedNorm | None
+    after_mlp: WeightedNorm | None
+    layer_input: WeightedInput | None
+    scalar: F32 | None
     skips_attention: bool = False
     skips_mlp: bool = False
     sink_window: SinkWindow | None = None
@@ -64,104 +45,76 @@ class Layer:
         weights: CheckedWeights,
         config: ModelConfig,
         index: int,
-        prefix: str = "model.layers",
+        prefix: str | None = None,
         attended_size: int | None = None,
     ) -> "Layer":
         """Pick the layer's tensors.
 
         Args:
             weights: all tensors.
-            config: sizes.
+            config: what the model is made of.
             index: of the layer.
-            prefix: of its tensors' names, before the index.
+            prefix: of its tensors' names, before the index; None is the model's.
             attended_size: numbers of a row that attention takes in; None is the hidden size.
 
         Raises:
             ModelError: one is missing or has another shape than the configuration says.
         """
-        name = f"{prefix}.{index}"
-        hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
-        attended = attended_size or hidden
-        heads, kv_heads = config.num_attention_heads * head, config.num_key_value_heads * head
+        name = f"{config.layer_prefix if prefix is None else prefix}.{index}."
+        parts, hidden = config.layers[index], config.hidden_size
 
-        def projection(part: str, out_features: int, in_features: int, bias: bool) -> Projection:
-            return Projection.take(weights, f"{name}.{part}", (out_features, in_features), bias)
-
-        def norm(part: str, length: int) -> F32:
-            return weights.vector(f"{name}.{part}.weight", length)
+        def norm(wanted: Norm | None) -> WeightedNorm | None:
+            return None if wanted is None else WeightedNorm.take(weights, wanted, hidden, name)
 
         return cls(
             index=index,
-            config=config,
-            input_norm=norm("input_layernorm", hidden),
-            query=projection("self_attn.q_proj", heads, attended, config.qkv_bias),
-            key=projection("self_attn.k_proj", kv_heads, attended, config.qkv_bias),
-            value=projection("self_attn.v_proj", kv_heads, attended, config.qkv_bias),
-            query_norm=norm("self_attn.q_norm", head) if config.qk_norm else None,
-            key_norm=norm("self_attn.k_norm", head) if config.qk_norm else None,
-            output=projection("self_attn.o_proj", hidden, heads, config.output_bias),
-            mlp_norm=norm("post_attention_layernorm", hidden),
-            gate=projection("mlp.gate_proj", inner, hidden, config.mlp_bias),
-            up=projection("mlp.up_proj", inner, hidden, config.mlp_bias),
-            down=projection("mlp.down_proj", hidden, inner, config.mlp_bias),
+            parts=parts,
+            attention=WeightedAttention.take(weights, parts.mixer, index, (attended_size or hidden, hidden), name),
+            mlp=WeightedMlp.take(weights, parts.mlp, hidden, name),
+            before_mixer=norm(parts.before_mixer),
+            after_mixer=norm(parts.after_mixer),
+            before_mlp=norm(parts.before_mlp),
+            after_mlp=norm(parts.after_mlp),
+            layer_input=None
+            if parts.layer_input is None
+            else WeightedInput.take(weights, parts.layer_input, hidden, name),
+            scalar=None if parts.scalar is None else weights.vector(f"{name}{parts.scalar}", 1),
         )
 
-    def __call__(self, x: F32, sequences: Sequence[SequenceRows], rotations: tuple[F32, F32]) -> F32:
+    def __call__(
+        self, x: F32, sequences: Sequence[SequenceRows], positions: Positions, own_inputs: F32 | None = None
+    ) -> F32:
         """Evaluate rows behind what their caches hold, writing their keys and values there.
 
         Args:
             x: (num_tokens, hidden_size) float32, the rows of each sequence behind those of the one before.
             sequences: their caches, with room for them, and where they hang.
-            rotations: cosines and sines of their positions, each (num_tokens, 1, head_dim / 2).
+            positions: of the rows.
+            own_inputs: the layer's own embeddings of them, (num_tokens, size), where it has such.
 
         Returns:
             (num_tokens, hidden_size) float32.
         """
-        eps = self.config.rms_norm_eps
+        mixed = x
         if not self.skips_attention:
-            x = x + self.attention(rms_norm(x, self.input_norm, eps), sequences, rotations)
-        return x if self.skips_mlp else self.with_mlp(x)
+            taken = _normed(self.before_mixer, x)
+            added = _normed(self.after_mixer, self.attention(taken, sequences, positions, self.sink_window))
+            mixed = x + self._scaled(added)
+        if not self.skips_mlp:
+            mixed = self.with_mlp(mixed, x if self.parts.is_parallel else mixed)
+        if self.layer_input is not None and own_inputs is not None and not self.skips_mlp:
+            mixed = mixed + self.layer_input(mixed, own_inputs)
+        return mixed if self.scalar is None else mixed * self.scalar
 
-    def with_mlp(self, x: F32) -> F32:
-        """What the MLP adds to rows, and the rows, (num_tokens, hidden_size)."""
-        h = rms_norm(x, self.mlp_norm, self.config.rms_norm_eps)
-        return x + self.down(silu(self.gate(h)) * self.up(h))
+    def with_mlp(self, x: F32, taken: F32 | None = None) -> F32:
+        """Rows and what the MLP makes of others (None: of the same), (num_tokens, hidden_size)."""
+        h = _normed(self.before_mlp, x if taken is None else taken)
+        return x + self._scaled(_normed(self.after_mlp, self.mlp(h)))
 
-    def attention(self, h: F32, sequences: Sequence[SequenceRows], rotations: tuple[F32, F32]) -> F32:
-        """What attention adds to rows, (num_tokens, hidden_size), given what it takes in of them, normed."""
-        num_tokens, head_dim = len(h), self.config.head_dim
-        queries = self.query(h).reshape(num_tokens, -1, head_dim)
-        if self.query_norm is not None:
-            queries = rms_norm(queries, self.query_norm, self.config.rms_norm_eps)
-        queries = rotate(queries, *rotations)
-        keys, values = self.keys_and_values(h, rotations)
+    def _scaled(self, added: F32) -> F32:
+        multiplier = self.parts.residual_multiplier
+        return added if multiplier == 1 else added * np.float32(multiplier)
 
-        mixed = np.empty_like(queries)
-        for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True):
-            rows.cache.write(self.index, keys[span], values[span])
-            for row in range(rows.num_rows):
-                seen = rows.cache.read(self.index, self._seen_by(row, rows))
-                mixed[span.start + row] = attend(queries[span.start + row], *seen)
-        return self.output(mixed.reshape(num_tokens, -1))
 
-    def keys_and_values(self, h: F32, rotations: tuple[F32, F32]) -> tuple[F32, F32]:
-        """Of normed inputs (num_tokens, hidden_size): two (num_tokens, num_key_value_heads, head_dim)."""
-        keys = self.key(h).reshape(len(h), -1, self.config.head_dim)
-        values = self.value(h).reshape(len(h), -1, self.config.head_dim)
-        if self.key_norm is not None:
-            keys = rms_norm(keys, self.key_norm, self.config.rms_norm_eps)
-        return rotate(keys, *rotations), values
-
-    def _seen_by(self, row: int, rows: SequenceRows) -> Sequence[int]:
-        """The places in the cache that a row attends to: what it may see of its path, itself included."""
-        length, tree = rows.cache.length, rows.branches
-        path: Sequence[int] = range(length + row + 1)
-        if not tree.is_chain:
-            start = length - tree.num_cached
-            path = [*range(start), *(start + above for above in tree.path(tree.num_cached + row))]
-        stop, own_window = len(path), self.config.windows[self.index]
-        if self.sink_window is None:
-            return path[max(0, stop - (own_window or stop)) :]
-        sinks, others = self.sink_window.visible(stop, own_window)
-        near = path[others.start : others.stop]
-        return [*path[sinks.start : sinks.stop], *near] if sinks else near
+def _normed(norm: WeightedNorm | None, x: F32) -> F32:
+    return x if norm is None else norm(x)

@@ -31,7 +31,7 @@ from mxconv.model.readers.load import load_reader
 from mxconv.model.readers.reader import Reader, check_target
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
-from mxconv.model.stored_weights import EMBEDDING, HEAD, dense_weights, four_bit_matrices, tied
+from mxconv.model.stored_weights import dense_weights, four_bit_matrices, head_tensor, tied
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.model.weights import Weights
 
@@ -268,10 +268,12 @@ class LoadedPackage:
 
         Where no level above needs the others of the target's weights, they are neither opened nor rebuilt.
         """
+        config = self._own_config
         if self.levels:
             exact = self._sixteen_bits
         else:
-            needed = [r for r in self.package.manifest.tensors if r.codec == "keep" or r.name == EMBEDDING]
+            records = self.package.manifest.tensors
+            needed = [r for r in records if r.codec == "keep" or config.own_name(r.name) in config.looked_up]
             try:
                 exact = self._exact_weights(needed)
             except MxconvError as error:
@@ -281,9 +283,12 @@ class LoadedPackage:
                     f"{error} Level {record.name} needs it too: its embedding, its norms and other tensors that are "
                     "not in 4 bits are there alone."
                 ) from error
-        drafts = four_bit_matrices(self.package, self.matrices)
-        if EMBEDDING in drafts:  # it stays exact even where it is also the quantized output head
-            drafts[HEAD] = drafts.pop(EMBEDDING)
+        found = four_bit_matrices(self.package, self.matrices)
+        drafts = {own: matrix for name, matrix in found.items() if (own := config.own_name(name)) is not None}
+        if config.tie_word_embeddings and config.embedding in drafts:  # the quantized output head
+            drafts.setdefault(head_tensor(config), drafts[config.embedding])
+        for name in config.looked_up:  # stay exact
+            drafts.pop(name, None)
         return Weights({**exact.matrices, **drafts}, exact.vectors)
 
     def _exact_weights(self, records: Sequence[TensorRecord]) -> Weights:
@@ -293,9 +298,16 @@ class LoadedPackage:
             found = self._stack.enter_context(open_referenced(self.package)).tensors
         tensors = {r.name: found[r.name] for r in records if r.name in found}
         weights = dense_weights(tensors, self._own_config, self.matrices)
-        rebuilt = {r.name: self._bsfp_target(r) for r in records if r.codec == "bsfp" and r.stack is None}
-        decoded = {r.name: self.matrices.fp8(self.package.fp8(r, found)) for r in records if r.scaled is not None}
-        return tied(Weights({**weights.matrices, **decoded, **rebuilt}, weights.vectors), self._own_config)
+        config, made = self._own_config, dict(weights.matrices)
+        for record in records:
+            own = config.own_name(record.name)
+            if own is None:
+                continue
+            if record.scaled is not None:
+                made[own] = self.matrices.fp8(self.package.fp8(record, found))
+            elif record.codec == "bsfp" and record.stack is None:
+                made[own] = self._bsfp_target(record)
+        return tied(Weights(made, weights.vectors), config)
 
     def _bsfp_target(self, record: TensorRecord) -> Matrix:
         return self.matrices.bsfp(self.package.bsfp(record), f"{self.package.root}: tensor {record.name}")

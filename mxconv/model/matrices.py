@@ -1,6 +1,8 @@
 """Which matrix stands for a stored tensor: NumPy's, or the native kernels' around it."""
 
+import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from mxconv.arrays import U16
@@ -13,6 +15,7 @@ from mxconv.kernels.four_bit import Activations, bsfp_draft_matrix, mxfp4_matrix
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.native_parts import missing_parts
 from mxconv.model.weights import Weights
 
 if TYPE_CHECKING:
@@ -83,13 +86,25 @@ class Matrices:
         return native_bsfp_draft(self.engine, reference, packed.codes, packed.scales, stored.table, self.activations)
 
     def decoder(self, config: ModelConfig, weights: Weights, name: str) -> Decoder:
-        """A decoder of matrices that were made here.
+        """A decoder of matrices that were made here: native where all parts are, or else NumPy's over them.
 
         Raises:
             ModelError: a tensor is missing or has another shape than the configuration says.
         """
         if self.engine is None:
             return Decoder(config, weights, name)
+        if lacking := missing_parts(config):
+            _say_that_layers_run_on_numpy(config.model_type, lacking)
+            return Decoder(config, weights, name)
         from mxconv.model.native_decoder import NativeDecoder
 
         return NativeDecoder(config, weights, name, self.engine)
+
+
+@cache
+def _say_that_layers_run_on_numpy(model_type: str, lacking: tuple[str, ...]) -> None:
+    print(
+        f"mxconv: the native decoder lacks parts of {model_type} ({'; '.join(lacking)}): its layers run on NumPy, "
+        "slowly, over native matrices.",
+        file=sys.stderr,
+    )

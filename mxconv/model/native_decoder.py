@@ -4,15 +4,20 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mxconv.arrays import F32
 from mxconv.kernels import _native
-from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.native_matrix import NativeMatrix
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 from mxconv.model.layer import Layer
+from mxconv.model.native_parts import missing_parts
+from mxconv.model.norm import WeightedNorm
+from mxconv.model.positions import Positions
+from mxconv.model.projection import Projection
+from mxconv.model.rope import RotaryEmbedding
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
 from mxconv.model.states import StateRoom
@@ -26,15 +31,17 @@ class NativeDecoder(Decoder):
     activations rounded to BF16, as such models were trained to.
 
     Args:
-        config: the architecture.
+        config: the description, of parts that `missing_parts` does not name.
         weights: every matrix but the embedding is a `NativeMatrix`.
         name: what messages call the model.
         engine: which kernels, how many threads.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights, name: str, engine: _native.Engine) -> None:
+        assert not missing_parts(config), "the NumPy decoder runs what this one lacks"
         super().__init__(config, weights, name)
         self.engine = engine
+        self.rotary = RotaryEmbedding(config.rope, config.head_dim)  # of all layers
         self.handle = self._make_handle()
 
     def variant(
@@ -52,51 +59,53 @@ class NativeDecoder(Decoder):
             self.config.num_key_value_heads,
             self.config.head_dim,
             self.config.rms_norm_eps,
-            _vector(self.norm),
-            _handle(self.head),
+            _vector(self.norm.weight),
+            _handle(self.output),
         )
         for layer in self.layers:
             self._add(layer, handle)
         return handle
 
     def _add(self, layer: Layer, handle: _native.Decoder) -> None:
+        attention, mlp = layer.attention, layer.mlp
         handle.add_layer(
             skips_attention=layer.skips_attention,
             skips_mlp=layer.skips_mlp,
             sink=layer.sink_window.sink if layer.sink_window else 0,
             recent=layer.sink_window.window if layer.sink_window else 0,
-            window=self.config.windows[layer.index] or 0,
-            input_norm=_vector(layer.input_norm),
-            mlp_norm=_vector(layer.mlp_norm),
-            query_norm=_optional(layer.query_norm),
-            key_norm=_optional(layer.key_norm),
-            query=_handle(layer.query.matrix),
-            query_bias=_optional(layer.query.bias),
-            key=_handle(layer.key.matrix),
-            key_bias=_optional(layer.key.bias),
-            value=_handle(layer.value.matrix),
-            value_bias=_optional(layer.value.bias),
-            output=_handle(layer.output.matrix),
-            output_bias=_optional(layer.output.bias),
-            gate=_handle(layer.gate.matrix),
-            gate_bias=_optional(layer.gate.bias),
-            up=_handle(layer.up.matrix),
-            up_bias=_optional(layer.up.bias),
-            down=_handle(layer.down.matrix),
-            down_bias=_optional(layer.down.bias),
+            window=layer.parts.mixer.window or 0,
+            input_norm=_norm(layer.before_mixer),
+            mlp_norm=_norm(layer.before_mlp),
+            query_norm=None if attention.query_norm is None else _norm(attention.query_norm),
+            key_norm=None if attention.key_norm is None else _norm(attention.key_norm),
+            query=_handle(attention.query),
+            query_bias=_bias(attention.query),
+            key=_handle(attention.key),
+            key_bias=_bias(attention.key),
+            value=_handle(attention.value),
+            value_bias=_bias(attention.value),
+            output=_handle(attention.output),
+            output_bias=_bias(attention.output),
+            gate=_handle(mlp.gate),
+            gate_bias=_bias(mlp.gate),
+            up=_handle(mlp.up),
+            up_bias=_bias(mlp.up),
+            down=_handle(mlp.down),
+            down_bias=_bias(mlp.down),
         )
 
     def _evaluate(
         self,
-        x: F32,
+        ids: NDArray[np.intp],
         sequences: Sequence[SequenceRows],
-        rotations: tuple[F32, F32],
+        positions: Positions,
         rooms: Sequence[StateRoom | None],
     ) -> F32:
+        rotations = positions.rotations(self.rotary)
         logits = np.empty((sum(rows.num_wanted for rows in sequences), self.config.vocab_size), np.float32)
         handed = [_handed(rows, room) for rows, room in zip(sequences, rooms, strict=True)]
-        self.handle.forward(x, *_flat(rotations), logits, handed)
-        return logits
+        self.handle.forward(self._embed(ids, positions), *_flat(rotations), logits, handed)
+        return self._finished(logits)
 
 
 def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
@@ -106,17 +115,22 @@ def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceToken
     return _native.SequenceTokens(*rows.cache.arrays, length, rows.num_rows, rows.num_wanted, *masks, *states)
 
 
-def _handle(matrix: Matrix) -> _native.Matrix:
-    assert isinstance(matrix, NativeMatrix), "a native decoder is made of native matrices"
-    return matrix.handle
+def _handle(projection: Projection | None) -> _native.Matrix:
+    assert projection is not None and isinstance(projection.matrix, NativeMatrix), "made of native matrices"
+    return projection.matrix.handle
+
+
+def _norm(norm: WeightedNorm | None) -> F32:
+    assert norm is not None, "the native decoder norms what each part takes in"
+    return _vector(norm.weight)
 
 
 def _vector(values: F32) -> F32:
     return np.require(values, np.float32, ["C", "A"])
 
 
-def _optional(values: F32 | None) -> F32 | None:
-    return None if values is None else _vector(values)
+def _bias(projection: Projection | None) -> F32 | None:
+    return None if projection is None or projection.bias is None else _vector(projection.bias)
 
 
 def _flat(rotations: tuple[F32, F32]) -> tuple[F32, F32]:

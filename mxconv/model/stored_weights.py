@@ -24,7 +24,10 @@ def dense_weights(
     """16-bit matrices as they lie in the file; vectors as float32. Other tensors are no weights of these models."""
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, F32] = {}
-    for name, tensor in tensors.items():
+    for stored, tensor in tensors.items():
+        name = config.own_name(stored) if config else stored
+        if name is None:  # of another tower
+            continue
         float_format = FORMATS.get(tensor.dtype)
         if len(tensor.shape) == 2 and float_format:
             matrices[name] = make.dense(cast(U16, tensor.array()), float_format)
@@ -55,6 +58,13 @@ def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matr
 
 def tied(weights: Weights, config: ModelConfig | None) -> Weights:
     """With tied embeddings the output head is the embedding matrix."""
-    if config and config.tie_word_embeddings and HEAD not in weights.matrices and EMBEDDING in weights.matrices:
-        return Weights({**weights.matrices, HEAD: weights.matrices[EMBEDDING]}, weights.vectors)
-    return weights
+    if config is None or not config.tie_word_embeddings or (head := head_tensor(config)) in weights.matrices:
+        return weights
+    if config.embedding not in weights.matrices:
+        return weights
+    return Weights({**weights.matrices, head: weights.matrices[config.embedding]}, weights.vectors)
+
+
+def head_tensor(config: ModelConfig) -> str:
+    """The name of the output head's matrix."""
+    return f"{config.head}.weight"

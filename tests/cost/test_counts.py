@@ -27,6 +27,12 @@ MODELS: list[dict[str, Any]] = [
     DENSE | {"model_type": "mistral", "sliding_window": 16},
     DENSE | {"model_type": "qwen2"},
     DENSE | {"model_type": "qwen3", "head_dim": 16},
+    *(DENSE | {"model_type": kind} for kind in ("gemma", "gemma2", "phi3", "granite", "olmo2", "smollm3", "arcee")),
+    *(DENSE | {"model_type": kind, "head_dim": 16} for kind in ("gemma3_text", "glm4", "seed_oss", "ministral3")),
+    *(DENSE | {"model_type": kind} for kind in ("olmo3", "cohere2", "exaone4", "starcoder2")),
+    DENSE | {"model_type": "hunyuan_v1_dense", "head_dim": 8},
+    DENSE | {"model_type": "gpt_neox", "num_key_value_heads": 6},
+    {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 6, "vocab_size": 96, "n_positions": 64},
     MIXTURE | {"model_type": "mixtral"},
     MIXTURE | {"model_type": "gpt_oss", "head_dim": 8},
     DENSE | {"model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
@@ -42,7 +48,7 @@ def architecture(values: dict[str, Any]) -> Architecture:
 def test_parameters_are_those_of_transformers(values: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    config = transformers.AutoConfig.for_model(**values)
+    config = transformers.AutoConfig.for_model(**(values | {"pad_token_id": None}))
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     expected = sum(parameter.numel() for parameter in model.parameters())  # tied ones once
@@ -100,7 +106,7 @@ def test_a_config_that_lacks_a_field_is_an_error_that_names_it(key: str) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "bert"}, r'model_type is "bert"; mxconv supports llama, .*gpt_oss'),
+        ({"model_type": "bert"}, r'model_type is "bert"; mxconv supports .*llama, .*gpt_oss'),
         ({"num_experts_per_tok": 9}, r"num_experts_per_tok is 9; at most the number of experts, 8, is required"),
         ({"num_hidden_layers": 5000}, r"num_hidden_layers is 5000; at most 4096 are supported"),
     ],
@@ -124,3 +130,10 @@ def test_unknown_codecs_and_cache_types_are_errors() -> None:
         count_pass(a, "q4")
     with pytest.raises(MxconvError, match=r"KV dtype 'q4': unknown; one of fp32, .* is required"):
         count_pass(a, "bf16", kv_dtype="q4")
+
+
+def test_a_model_whose_layers_differ_in_size_is_not_counted() -> None:
+    values = DENSE | {"model_type": "gemma4_text", "head_dim": 8, "global_head_dim": 16}
+    message = r"^gemma4_text: layers with other heads or MLPs than the first; models whose layers are alike are counted"
+    with pytest.raises(ModelError, match=message):
+        architecture(values)

@@ -76,10 +76,28 @@ def test_windows_follow_the_rules_of_each_kind(values: dict[str, Any], windows: 
 
 ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown kind": (
-        {"model_type": "gemma"},
-        r'model_type is "gemma"; mxconv supports llama, mistral, qwen2, qwen3\. Use a model of such a kind\.',
+        {"model_type": "bloom"},
+        r'model_type is "bloom"; mxconv runs .*, llama, .*\. Such a model can be quantized, inspected and verified; '
+        r'how to add a family says CONTRIBUTING\.md, "Add a family"\.$',
     ),
-    "kind of the wrong type": ({"model_type": ["llama"]}, r'model_type is \["llama"\]; mxconv supports llama,'),
+    "unknown kind with parts that are missing": (
+        {"model_type": "deepseek_v3", "kv_lora_rank": 512, "n_routed_experts": 256},
+        r'model_type is "deepseek_v3"; .*\. It needs mixtures of experts, latent attention \(MLA\), which mxconv does '
+        r"not have\. Such a model can be quantized, ",
+    ),
+    "unknown kind of several towers": (
+        {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text", "linear_num_key_heads": 16}},
+        r'model_type is "qwen3_5"; .*\. It needs gated DeltaNet, which mxconv does not have\.',
+    ),
+    "a known tower with an unknown text": (
+        {"model_type": "mistral3", "text_config": {"model_type": "mamba"}},
+        r'text_config: model_type is "mamba"; mxconv runs ',
+    ),
+    "no kind of a tower": (
+        {"model_type": "gemma3", "text_config": {}},
+        r"text_config: model_type is missing; mxconv supports .*\. Use a model of such a kind\.",
+    ),
+    "kind of the wrong type": ({"model_type": ["llama"]}, r'model_type is \["llama"\]; mxconv supports .*llama,'),
     "another activation": ({"hidden_act": "gelu"}, r'hidden_act is "gelu"; mxconv supports silu\.'),
     "size as text": (
         {"hidden_size": "64"},
@@ -115,16 +133,28 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         r'rope_scaling is "linear"; an object or null is required',
     ),
     "unsupported scaling": (
-        {"rope_scaling": {"rope_type": "yarn", "factor": 4}},
-        r'rope_scaling: rope_type is "yarn"; mxconv supports default, linear, llama3\.',
+        {"rope_scaling": {"rope_type": "axial", "factor": 4}},
+        r'rope_scaling: rope_type is "axial"; mxconv supports default, linear, llama3, yarn, .*\.',
     ),
     "unsupported scaling, old style": (
-        {"rope_scaling": {"type": "dynamic", "factor": 4}},
-        r'rope_scaling: type is "dynamic"; mxconv supports default, linear, llama3\.',
+        {"rope_scaling": {"type": "mrope", "factor": 4}},
+        r'rope_scaling: type is "mrope"; mxconv supports default, linear, llama3,',
     ),
     "unsupported scaling, new style": (
-        {"rope_parameters": {"rope_type": "longrope"}},
-        r'rope_parameters: rope_type is "longrope"; mxconv supports',
+        {"rope_parameters": {"rope_type": "axial"}},
+        r'rope_parameters: rope_type is "axial"; mxconv supports',
+    ),
+    "LongRoPE without factors": (
+        {"rope_scaling": {"rope_type": "longrope"}},
+        r"rope_scaling: short_factor is missing; a list of numbers above 0, one a pair of values that rotate, is req",
+    ),
+    "LongRoPE with factors for other heads": (
+        {"rope_scaling": {"rope_type": "longrope", "short_factor": [1, 2, 3]}},
+        r"rope_scaling: short_factor is \[1, 2, 3\]; 4 numbers, one a pair, are required\.",
+    ),
+    "YaRN without a factor": (
+        {"rope_scaling": {"rope_type": "yarn"}},
+        r"rope_scaling: factor is missing; a number is required\.",
     ),
     "scaling without a factor": (
         {"rope_scaling": {"type": "linear"}},
@@ -143,6 +173,10 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         r'rope_parameters is \{"full_attention": .*\}; one set for all layers is supported\. Use a model without it\.',
     ),
     "partial rotation": ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5; only 1 is supported\."),
+    "rotation of more than a head": (
+        {"partial_rotary_factor": 1.5},
+        r"partial_rotary_factor is 1\.5; at most 1 is required\.",
+    ),
     "window of the wrong type": (
         {"model_type": "mistral", "sliding_window": "all"},
         r'sliding_window is "all"; an integer from 1 to',
@@ -178,7 +212,7 @@ def test_a_missing_key_is_named(key: str) -> None:
 
 def test_a_long_value_is_quoted_in_part() -> None:
     with pytest.raises(ModelError) as caught:
-        ModelConfig.from_dict(LLAMA | {"model_type": "x" * 10_000})
+        ModelConfig.from_dict(LLAMA | {"hidden_act": "x" * 10_000})
     assert len(str(caught.value)) < 250
 
 
@@ -193,4 +227,4 @@ def test_an_error_in_a_file_names_its_path(tmp_path: Path) -> None:
     path.write_text('{"model_type": "mamba"}')
     with pytest.raises(ModelError) as caught:
         ModelConfig.from_file(path)
-    assert str(caught.value).startswith(f'{path}: model_type is "mamba"; ')
+    assert str(caught.value).startswith(f'{path}: model_type is "mamba"; mxconv runs ')

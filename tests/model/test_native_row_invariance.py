@@ -17,6 +17,7 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.matrices import Matrices
+from mxconv.model.rope import RotaryEmbedding
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.weights import Weights
 
@@ -113,9 +114,10 @@ def tree_logits(decoder: Any, prompt: list[int], tree: list[int], parents: list[
     keys_and_values = KVCache(decoder.config, 256)
     decoder.forward(prompt, keys_and_values)
     branches = [branch_of(parents, node) for node in range(len(tree))]
+    rotary = RotaryEmbedding(decoder.config.rope, decoder.config.head_dim)
     parts = []
     for nodes in (range(num_first), range(num_first, len(tree))):
-        angles = [decoder.rotary.rotations([len(prompt) + len(branches[node]) - 1]) for node in nodes]
+        angles = [rotary.rotations([len(prompt) + len(branches[node]) - 1]) for node in nodes]
         cosines, sines = (np.concatenate([angle[i][:, 0] for angle in angles]) for i in (0, 1))
         masks = np.array([sum(1 << n for n in branches[node]) for node in nodes], np.uint64)
         x = decoder.embedding.rows(np.array([tree[node] for node in nodes]))

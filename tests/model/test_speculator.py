@@ -14,8 +14,8 @@ from speculators import speculator_config, speculator_tensors, torch_logits, wri
 from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.model.gelu import gelu
 from mxconv.model.matrices import Matrices
-from mxconv.model.readers.gelu import gelu
 from mxconv.model.readers.load import load_reader
 from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.readers.speculator_config import SpeculatorConfig

@@ -248,10 +248,10 @@ def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str]
     made = decoder.variant(parse("a1"), name="draft")
     assert type(made) is type(decoder)
     assert (made.name, decoder.name != "draft") == ("draft", True)
-    for name in ("config", "embedding", "norm", "head", "rotary"):
+    for name in ("config", "embedding", "norm", "output", "layer_inputs"):
         assert getattr(made, name) is getattr(decoder, name)
     for mine, theirs in zip(made.layers, decoder.layers, strict=True):
-        for name in ("input_norm", "query", "key", "value", "query_norm", "output", "mlp_norm", "gate", "up", "down"):
+        for name in ("before_mixer", "attention", "before_mlp", "mlp"):
             assert getattr(mine, name) is getattr(theirs, name)
     assert [layer.skips_attention for layer in decoder.layers] == [False] * 3
 

@@ -11,8 +11,9 @@ DECODER = target_level(num_layers=3).decoder
 def test_bytes_are_those_of_the_arrays() -> None:
     found = PartBytes.of(DECODER)
     layer = DECODER.layers[1]
-    attention = sum(p.matrix.patterns.nbytes for p in (layer.query, layer.key, layer.value, layer.output))  # type: ignore[attr-defined]
-    mlp = sum(p.matrix.patterns.nbytes for p in (layer.gate, layer.up, layer.down))  # type: ignore[attr-defined]
+    own, inner = layer.attention, layer.mlp
+    attention = sum(p.matrix.patterns.nbytes for p in (own.query, own.key, own.value, own.output))  # type: ignore[attr-defined]
+    mlp = sum(p.matrix.patterns.nbytes for p in (inner.gate, inner.up, inner.down))  # type: ignore[attr-defined]
     assert found.attention == (attention,) * 3
     assert found.mlp == (mlp,) * 3
     assert found.head == DECODER.head.patterns.nbytes  # type: ignore[attr-defined]

@@ -10,6 +10,8 @@ from mxconv.errors import ModelError
 from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary
 from mxconv.model.config import ModelConfig
 
+ROPE_TYPES = ("default", "linear", "llama3")
+
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
@@ -61,6 +63,16 @@ def read_metadata(folder: Path) -> Metadata:
         MxconvError: one of them is missing or malformed, or llama.cpp has no such model or tokenizer.
     """
     config = ModelConfig.from_file(folder / "config.json")
+    if config.model_type not in ARCHITECTURES or config.towers:
+        raise ModelError(
+            f"{folder / 'config.json'}: model_type {config.model_type}; the export to GGUF has "
+            f"{', '.join(ARCHITECTURES)}. Export with --to safetensors."
+        )
+    if config.rope.rope_type not in ROPE_TYPES:
+        raise ModelError(
+            f"{folder / 'config.json'}: rope_type {config.rope.rope_type}; the export to GGUF has "
+            f"{', '.join(ROPE_TYPES)}. Export with --to safetensors."
+        )
     if config.rope.rope_type == "llama3" and ARCHITECTURES[config.model_type] != "llama":
         raise ModelError(
             f"{folder / 'config.json'}: rope_type llama3 in a {config.model_type} model; llama.cpp reads it of llama "

@@ -20,8 +20,8 @@ from mxconv.kernels.rowwise import rms_norm
 from mxconv.model.cache import KVCache
 from mxconv.model.forest import SequenceRows
 from mxconv.model.layer import Layer
+from mxconv.model.positions import Positions
 from mxconv.model.readers.eagle3_config import Eagle3Config
-from mxconv.model.rope import RotaryEmbedding
 from mxconv.model.states import Reads
 from mxconv.model.tree import Tree
 from mxconv.model.weights import CheckedWeights, Weights
@@ -37,14 +37,13 @@ class FirstLayer:
     feature_norm: F32
     adds_to_normed: bool
 
-    def __call__(
-        self, embeddings: F32, features: F32, sequences: Sequence[SequenceRows], rotations: tuple[F32, F32]
-    ) -> F32:
-        eps = self.layer.config.rms_norm_eps
-        normed = rms_norm(features, self.feature_norm, eps)
-        taken = np.concatenate([rms_norm(embeddings, self.layer.input_norm, eps), normed], axis=1)
+    def __call__(self, embeddings: F32, features: F32, sequences: Sequence[SequenceRows], positions: Positions) -> F32:
+        own = self.layer.before_mixer
+        assert own is not None, "its layers norm what attention takes in"
+        normed = rms_norm(features, self.feature_norm, own.parts.eps)
+        taken = np.concatenate([own(embeddings), normed], axis=1)
         kept = normed if self.adds_to_normed else features
-        return self.layer.with_mlp(kept + self.layer.attention(taken, sequences, rotations))
+        return self.layer.with_mlp(kept + self.layer.attention(taken, sequences, positions))
 
 
 class Eagle3:
@@ -86,7 +85,6 @@ class Eagle3:
         self.others = [Layer.take(own, config.layer, i, "layers") for i in range(1, config.layer.num_hidden_layers)]
         self.norm = own.vector("norm.weight", size)
         self.head = own.matrix("lm_head.weight", config.draft_vocab_size, size)
-        self.rotary = RotaryEmbedding(config.layer.rope, config.layer.head_dim)
 
     @property
     def hidden_size(self) -> int:
@@ -138,12 +136,12 @@ class Eagle3:
             (n, hidden_size) float32: the features of the tokens.
         """
         rows = SequenceRows(tokens, cache, tree)
-        rotations = self.rotary.rotations([place + 1 for place in rows.positions])
+        positions = Positions([place + 1 for place in rows.positions])
         cache.reserve(len(tokens))
         with np.errstate(over="ignore", invalid="ignore"):
-            x = self.first(self.embedding.rows(np.array(tokens, np.intp)), features, [rows], rotations)
+            x = self.first(self.embedding.rows(np.array(tokens, np.intp)), features, [rows], positions)
             for layer in self.others:
-                x = layer(x, [rows], rotations)
+                x = layer(x, [rows], positions)
             if self.config.norm_output:
                 x = rms_norm(x, self.norm, self.config.layer.rms_norm_eps)
         cache.advance(len(tokens))

@@ -14,7 +14,7 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.rowwise import rms_norm
-from mxconv.model.readers.gelu import gelu
+from mxconv.model.gelu import gelu
 from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.states import Reads
 from mxconv.model.weights import CheckedWeights, Weights

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.kernels.rowwise import rms_norm
 from mxconv.model.decoder import Decoder
 from mxconv.model.matrices import Matrices
+from mxconv.model.positions import Positions
 from mxconv.model.readers.spire_config import SpireConfig
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.states import Reads
@@ -97,8 +97,8 @@ class Spire:
             Two (n, num_key_value_heads, head_dim) float32 arrays.
         """
         own = self.decoder.layers[layer]
-        normed = rms_norm(memory, own.input_norm, self.config.decoder.rms_norm_eps)
-        return own.keys_and_values(normed, self.decoder.rotary.rotations(positions))
+        assert own.before_mixer is not None, "its layers norm what attention takes in"
+        return own.attention.keys_and_values(own.before_mixer(memory), Positions(positions))
 
 
 def _softmax(weights: F32) -> F32:

@@ -1,15 +1,16 @@
 """The sizes of a SPIRe draft, read from its config.json: formats/spire.md."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from mxconv.errors import ModelError
-from mxconv.model.config import MODEL_TYPES, ModelConfig
+from mxconv.model.config import ModelConfig
 from mxconv.model.fields import Fields
 from mxconv.model.states import Reads
 
+LAYER_TYPES = ("llama", "mistral", "qwen2", "qwen3")  # whose layers are plain: formats/spire.md
 MOST_SEEN = 65536  # positions of a window, and of sinks: room is made for them
 NOT_ITS_OWN = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")  # of a target's config.json
 PAST_MEMORIES: tuple[Literal["target", "embeddings"], ...] = ("target", "embeddings")
@@ -51,12 +52,12 @@ class SpireConfig:
     @classmethod
     def from_fields(cls, fields: Fields) -> "SpireConfig":
         fields.choice("model_type", ("spire",))
-        layer_type = fields.choice("layer_type", MODEL_TYPES, default="llama")
+        layer_type = fields.choice("layer_type", LAYER_TYPES, default="llama")
         decoder = ModelConfig.from_fields(Fields({**fields.values, "model_type": layer_type}, fields.name))
         num_layers = decoder.num_hidden_layers
         past_memory = fields.choice("past_memory", PAST_MEMORIES, default="target")
         return cls(
-            decoder=replace(decoder, windows=(None,) * num_layers),
+            decoder=decoder.without_windows(),
             target_layers=_target_layers(fields, num_layers),
             sink=_seen(fields, "sink", 0, 1),
             window=_seen(fields, "window", 1, 64),
@@ -105,6 +106,10 @@ def config_for(
         ModelError: the target is of an architecture that is not supported or lacks such a layer.
     """
     own = ModelConfig.from_dict(dict(target))
+    if own.model_type not in LAYER_TYPES:
+        raise ModelError(
+            f"SPIRe draft of a {own.model_type}: layers of {', '.join(LAYER_TYPES)} can be copied. Train another draft."
+        )
     if not target_layers or not all(0 <= layer < own.num_hidden_layers for layer in target_layers):
         raise ModelError(
             f"SPIRe draft of layers {list(target_layers)}: the target has 0 to {own.num_hidden_layers - 1}; at least "

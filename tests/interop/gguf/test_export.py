@@ -286,6 +286,14 @@ def test_llama3_scaling_outside_llama_is_refused(tmp_path: Path) -> None:
     assert "rope_type llama3 in a qwen2 model; llama.cpp reads it of llama alone." in refused(tmp_path, **changes)
 
 
+def test_families_and_scalings_that_the_export_lacks_are_refused(tmp_path: Path) -> None:
+    message = refused(tmp_path / "family", model_type="granite")
+    assert "model_type granite; the export to GGUF has llama, mistral, qwen2, qwen3. Export with --to safe" in message
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    message = refused(tmp_path / "scaling", rope_scaling=yarn)
+    assert "rope_type yarn; the export to GGUF has default, linear, llama3. Export with --to safetensors." in message
+
+
 def test_heads_of_qwen2_that_are_not_the_hidden_size_are_refused(tmp_path: Path) -> None:
     message = refused(tmp_path, **MODELS["qwen2"], head_dim=32)
     assert "4 heads of 32; llama.cpp requires of qwen2 that they make hidden_size, 64." in message

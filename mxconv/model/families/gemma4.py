@@ -1,0 +1,105 @@
+"""Gemma 4: larger heads where all positions are seen, last layers that read others' keys, inputs of layers' own."""
+
+import math
+from dataclasses import replace
+
+from mxconv.model.config import ModelConfig
+from mxconv.model.description import Attention, LayerInput, LayerInputs, Linear
+from mxconv.model.families.gemma import rope_of
+from mxconv.model.families.keys import FULL, SLIDING, Keys
+from mxconv.model.fields import Fields
+
+SIZE, NUM_SHARED = "hidden_size_per_layer_input", "num_kv_shared_layers"
+
+
+def gemma4(fields: Fields) -> ModelConfig:
+    """`model_type` gemma4_text, alone or as the text tower of gemma4; without mixtures of experts."""
+    for key in ("enable_moe_block", "use_bidirectional_attention"):
+        if fields.values.get(key) not in (None, False, "vision"):  # that is attention between an image's tokens
+            fields.reject(key, "mxconv supports models without", "Use a model of that kind.")
+    keys = Keys.read(fields, max_positions=131072, num_key_value_heads=4, head_dim=256)
+    slides = keys.layer_kinds(lambda layer: (layer + 1) % 6 != 0)
+    slides = (*slides[:-1], False)  # as transformers: the last layer sees all
+    first_shared = keys.num_hidden_layers - _count(fields, NUM_SHARED, 0)
+    mixers = [_mixer(keys, layer, near) for layer, near in enumerate(slides)]
+    if first_shared < keys.num_hidden_layers and not {*slides[first_shared:]} <= {*slides[: max(first_shared, 0)]}:
+        fields.reject(NUM_SHARED, "layers before these, of each of their kinds, are required")
+    for layer in range(first_shared, keys.num_hidden_layers):
+        source = max(index for index in range(first_shared) if slides[index] == slides[layer])
+        mixers[layer] = replace(mixers[layer], source=source)
+    activation = keys.activation("hidden_activation", "gelu_pytorch_tanh")
+    mlp, size = keys.gated_mlp(activation), _count(fields, SIZE, 256)
+    wide = replace(mlp, size=2 * mlp.size) if fields.flag("use_double_wide_mlp", False) else mlp
+    own = LayerInput(
+        size,
+        activation,
+        gate=Linear("per_layer_input_gate"),
+        projection=Linear("per_layer_projection"),
+        norm=keys.norm("post_per_layer_input_norm"),
+    )
+    layers = [
+        keys.layer(
+            mixer,
+            mlp if mixer.source is None else wide,
+            after_mixer=keys.norm("post_attention_layernorm"),
+            before_mlp=keys.norm("pre_feedforward_layernorm"),
+            after_mlp=keys.norm("post_feedforward_layernorm"),
+            layer_input=own if size else None,
+            scalar="layer_scalar",
+        )
+        for mixer in mixers
+    ]
+    cap = "final_logit_softcapping"
+    return keys.model(
+        layers,
+        is_tied=True,
+        embedding_multiplier=math.sqrt(keys.hidden_size),
+        logit_cap=None if fields.values.get(cap) is None else fields.number(cap),
+        layer_inputs=_inputs(keys, size) if size else None,
+    )
+
+
+def _inputs(keys: Keys, size: int) -> LayerInputs:
+    rows = keys.fields.size("vocab_size_per_layer_input", keys.vocab_size)
+    if rows != keys.vocab_size:
+        keys.fields.reject("vocab_size_per_layer_input", f"vocab_size, {keys.vocab_size}, is required")
+    return LayerInputs(
+        size=size,
+        table="model.embed_tokens_per_layer.weight",
+        table_multiplier=math.sqrt(size),
+        projection=Linear("model.per_layer_model_projection"),
+        projection_multiplier=1 / math.sqrt(keys.hidden_size),
+        norm=keys.norm("model.per_layer_projection_norm"),
+        multiplier=math.sqrt(0.5),
+    )
+
+
+def _mixer(keys: Keys, layer: int, slides: bool) -> Attention:
+    fields, bias = keys.fields, keys.fields.flag("attention_bias", False)
+    shares = fields.flag("attention_k_eq_v", False) and not slides
+    if not slides:  # one layer's own sizes, or as published those of all that see everything
+        own = fields.section("per_layer_config").section(str(layer))
+        head_dim = own.size("head_dim", fields.size("global_head_dim", 512))
+        heads = fields.size("num_global_key_value_heads", keys.num_key_value_heads)
+        heads = own.size("num_key_value_heads", heads if shares else keys.num_key_value_heads)
+        keys = replace(keys, head_dim=head_dim, num_key_value_heads=heads)
+    if keys.num_attention_heads % keys.num_key_value_heads or keys.head_dim % 2:
+        fields.reject("per_layer_config", "even head sizes and key-value heads that divide the others are required")
+    rope = rope_of(keys, SLIDING, 10000.0) if slides else rope_of(keys, FULL, 1e6)
+    return keys.attention(
+        rope,
+        bias,
+        bias,
+        scale=1.0,
+        window=keys.window(512) if slides else None,
+        value_norm=keys.norm("self_attn.v_norm", has_weight=False),
+        keys_are_values=shares,
+        **keys.head_norms(),
+    )
+
+
+def _count(fields: Fields, key: str, default: int) -> int:
+    """A number that may be 0; null counts as that."""
+    if key not in fields.values:
+        return default
+    return 0 if fields.values[key] in (0, None) else fields.size(key)

@@ -1,0 +1,27 @@
+"""HunYuan dense: queries and keys are normed behind their rotation, whose base a fixed factor stretches."""
+
+from dataclasses import replace
+
+from mxconv.model.config import ModelConfig
+from mxconv.model.families.keys import Keys
+from mxconv.model.fields import Fields
+
+
+def hunyuan_v1_dense(fields: Fields) -> ModelConfig:
+    """`model_type` hunyuan_v1_dense; `alpha` makes scaling of type dynamic a constant one."""
+    keys = Keys.read(fields, max_positions=2048, eps=1e-5)
+    rope, bias = keys.rope(), fields.flag("attention_bias", False)
+    section = fields.section("rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters")
+    if section.values.get("rope_type", section.values.get("type")) == "dynamic" and section.values.get("alpha"):
+        size = keys.head_dim
+        rope = replace(rope, theta=rope.theta * section.number("alpha") ** (size / max(size - 2, 1)))
+    mixer = keys.attention(
+        rope,
+        bias,
+        bias,
+        query_norm=keys.norm("self_attn.query_layernorm"),
+        key_norm=keys.norm("self_attn.key_layernorm"),
+        norms_rotated=True,
+    )
+    mlp = keys.gated_mlp(keys.activation("hidden_act", "silu"))
+    return keys.model([keys.layer(mixer, mlp)] * keys.num_hidden_layers)

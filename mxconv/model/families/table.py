@@ -1,0 +1,83 @@
+"""Every family that mxconv runs, by the `model_type` of its config.json."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from mxconv.model.config import ModelConfig
+from mxconv.model.families.arcee import arcee
+from mxconv.model.families.cohere2 import cohere2
+from mxconv.model.families.exaone4 import exaone4
+from mxconv.model.families.gemma import gemma, gemma2, gemma3
+from mxconv.model.families.gemma4 import gemma4
+from mxconv.model.families.glm4 import glm4
+from mxconv.model.families.gpt2 import gpt2
+from mxconv.model.families.gpt_neox import gpt_neox
+from mxconv.model.families.granite import granite
+from mxconv.model.families.hunyuan import hunyuan_v1_dense
+from mxconv.model.families.llama import llama
+from mxconv.model.families.mistral import ministral3, mistral
+from mxconv.model.families.olmo import olmo2, olmo3
+from mxconv.model.families.phi3 import phi3
+from mxconv.model.families.qwen import qwen2, qwen3
+from mxconv.model.families.seed_oss import seed_oss
+from mxconv.model.families.smollm3 import smollm3
+from mxconv.model.families.starcoder2 import starcoder2
+from mxconv.model.families.unknown import refuse
+from mxconv.model.fields import Fields
+
+FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
+    "arcee": arcee,
+    "cohere2": cohere2,
+    "exaone4": exaone4,
+    "gemma": gemma,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+    "gemma4_text": gemma4,
+    "glm4": glm4,
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    "granite": granite,
+    "hunyuan_v1_dense": hunyuan_v1_dense,
+    "llama": llama,
+    "ministral3": ministral3,
+    "mistral": mistral,
+    "olmo2": olmo2,
+    "olmo3": olmo3,
+    "phi3": phi3,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "seed_oss": seed_oss,
+    "smollm3": smollm3,
+    "starcoder2": starcoder2,
+}
+
+# checkpoints of several towers, whose text is one of these under `text_config`
+TOWERS = ("gemma3", "gemma4", "mistral3")
+TOWER_NAMES = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("lm_head.", "lm_head."),
+)
+
+
+def describe(fields: Fields) -> ModelConfig:
+    """What the model of a config.json is made of.
+
+    Raises:
+        ModelError: the family is not known, a key is missing or ill-typed, or asks for what mxconv does not have.
+    """
+    kind = fields.values.get("model_type")
+    if kind in TOWERS:
+        text = fields.section("text_config")
+        if "tie_word_embeddings" in fields.values:
+            text = Fields({**text.values, "tie_word_embeddings": fields.values["tie_word_embeddings"]}, text.name)
+        return replace(_family(text)(text), towers=TOWER_NAMES)
+    return _family(fields)(fields)
+
+
+def _family(fields: Fields) -> Callable[[Fields], ModelConfig]:
+    kind = fields.values.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        refuse(fields, (*FAMILIES, *TOWERS))
+    return FAMILIES[kind]

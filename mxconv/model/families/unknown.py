@@ -1,0 +1,43 @@
+"""What is said of a model that no family describes: which, what it needs that mxconv lacks, and where the guide is."""
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from mxconv.errors import ModelError
+from mxconv.model.fields import Fields, quote
+
+GUIDE = 'CONTRIBUTING.md, "Add a family"'
+
+# keys by which a config.json gives away a part that no description has yet
+HINTS: Mapping[str, tuple[str, ...]] = {
+    "mixtures of experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"),
+    "latent attention (MLA)": ("kv_lora_rank",),
+    "gated DeltaNet": ("linear_num_key_heads", "linear_conv_kernel_dim"),
+    "state space layers (Mamba)": ("mamba_d_state", "state_size", "ssm_state_size", "mamba_n_heads"),
+    "short convolutions": ("conv_L_cache",),
+    "rotations of several axes": ("mrope_section",),
+    "an encoder": ("encoder_layers", "num_encoder_layers", "is_encoder_decoder"),
+    "attention in both directions": ("type_vocab_size",),
+}
+
+
+def missing_parts(fields: Fields) -> tuple[str, ...]:
+    """The parts that a config.json gives away and no description has, in words; a text tower's too."""
+    text = fields.values.get("text_config")
+    sections = [fields.values, *([text] if isinstance(text, dict) else [])]
+    return tuple(part for part, keys in HINTS.items() if any(section.get(key) for section in sections for key in keys))
+
+
+def refuse(fields: Fields, families: tuple[str, ...]) -> NoReturn:
+    """Raise a ModelError that names the family, what is missing and where the guide is."""
+    if "model_type" not in fields.values:
+        fields.reject("model_type", f"mxconv supports {', '.join(families)}", "Use a model of such a kind.")
+    found = f"model_type is {quote(fields.values['model_type'])}"
+    if not isinstance(fields.values["model_type"], str):
+        fields.reject("model_type", f"mxconv supports {', '.join(families)}", "Use a model of such a kind.")
+    parts = missing_parts(fields)
+    needs = f"It needs {', '.join(parts)}, which mxconv does not have. " if parts else ""
+    raise ModelError(
+        f"{fields.name}: {found}; mxconv runs {', '.join(families)}. {needs}"
+        f"Such a model can be quantized, inspected and verified; how to add a family says {GUIDE}."
+    )

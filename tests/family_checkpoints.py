@@ -1,0 +1,175 @@
+"""Tiny checkpoints of every family, made by transformers with random parameters, and what switches its parts on."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+from mxconv.codecs.float16 import BF16
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 48,
+    "intermediate_size": 88,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 8.0, "original_max_position_embeddings": 32}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+GEMMA = {"head_dim": 16}
+SLIDING = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+GEMMA3 = GEMMA | {
+    "layer_types": SLIDING,
+    "sliding_window": 9,
+    "query_pre_attn_scalar": 24,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+    },
+}
+GEMMA4 = {
+    "num_hidden_layers": 6,
+    "head_dim": 16,
+    "global_head_dim": 24,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 96,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "sliding_window": 9,
+    "final_logit_softcapping": 9.0,
+}
+PLAIN_GEMMA4 = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "attention_k_eq_v": False}
+MINISTRAL = {
+    "head_dim": 16,
+    "sliding_window": None,
+    "rope_parameters": YARN | {"llama_4_scaling_beta": 0.3, "mscale": 1.0, "mscale_all_dim": 0.5},
+}
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", "rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True},
+    "llama, yarn": {"model_type": "llama", "rope_parameters": YARN},
+    "mistral": {"model_type": "mistral", "sliding_window": 9},
+    "qwen2": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2},
+    "qwen3": {"model_type": "qwen3", "head_dim": 16, "attention_bias": True},
+    "gemma": {"model_type": "gemma", **GEMMA},
+    "gemma2": {
+        "model_type": "gemma2",
+        **GEMMA,
+        "sliding_window": 9,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 1.5,
+        "final_logit_softcapping": 8.0,
+    },
+    "gemma3": {"model_type": "gemma3_text", **GEMMA3, "final_logit_softcapping": 9.0},
+    "gemma3, of several towers": {"model_type": "gemma3", "text_config": SIZES | GEMMA3},
+    "gemma4": {"model_type": "gemma4_text", **GEMMA4},
+    "gemma4, without inputs of layers": {"model_type": "gemma4_text", **GEMMA4, **PLAIN_GEMMA4},
+    "gemma4, of several towers": {"model_type": "gemma4", "text_config": SIZES | GEMMA4 | {"pad_token_id": 0}},
+    "phi3": {"model_type": "phi3", "sliding_window": 20},
+    "phi3, LongRoPE": {
+        "model_type": "phi3",
+        "original_max_position_embeddings": 128,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.67,
+            "short_factor": [1.0, 1.5, 2.0, 3.0],
+            "long_factor": [1.0, 2.5, 4.0, 6.0],
+            "original_max_position_embeddings": 128,
+        },
+    },
+    "granite": {
+        "model_type": "granite",
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.17,
+        "residual_multiplier": 0.4,
+        "logits_scaling": 2.5,
+    },
+    "olmo2": {"model_type": "olmo2"},
+    "olmo3": {"model_type": "olmo3", "sliding_window": 9, "rope_scaling": YARN, "rope_theta": 5000.0},
+    "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1, 1], "tie_word_embeddings": False},
+    "smollm3, windows": {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 9},
+    "ministral3": {"model_type": "ministral3", **MINISTRAL},
+    "ministral3, of several towers": {
+        "model_type": "mistral3",
+        "text_config": SIZES | MINISTRAL | {"model_type": "ministral3"},
+        "spatial_merge_size": 1,
+    },
+    "glm4": {"model_type": "glm4", "head_dim": 16},
+    "cohere2": {"model_type": "cohere2", "layer_types": SLIDING, "sliding_window": 9, "logit_scale": 0.3},
+    "seed_oss": {"model_type": "seed_oss", "head_dim": 16, "attention_out_bias": True},
+    "exaone4": {"model_type": "exaone4", "sliding_window": 9, "layer_types": SLIDING},
+    "exaone4, no windows": {
+        "model_type": "exaone4",
+        "sliding_window": None,
+        "layer_types": ["full_attention"] * 4,
+    },
+    "hunyuan_v1_dense": {
+        "model_type": "hunyuan_v1_dense",
+        "head_dim": 16,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 50.0, "factor": 1.0},
+    },
+    "arcee": {"model_type": "arcee", "rope_parameters": YARN, "mlp_bias": True},
+    "starcoder2": {"model_type": "starcoder2", "sliding_window": 9},
+    "gpt_neox": {"model_type": "gpt_neox", "num_key_value_heads": 4},
+    "gpt_neox, one after the other": {
+        "model_type": "gpt_neox",
+        "num_key_value_heads": 4,
+        "use_parallel_residual": False,
+        "rotary_pct": 0.5,
+    },
+    "gpt2": {"model_type": "gpt2", "num_key_value_heads": 4, "n_inner": 88},
+}
+
+
+def make_model(family: str) -> Any:
+    """A model in float32 with eager attention, every parameter random and exact in BF16."""
+    torch.set_num_threads(1)
+    own = FAMILIES[family]
+    config = AutoConfig.for_model(**(own if "text_config" in own else SIZES | own))
+    if getattr(config, "vision_config", None) is not None:
+        for key, value in VISION.items():
+            setattr(config.vision_config, key, value)
+    auto = AutoModelForImageTextToText if "text_config" in own else AutoModelForCausalLM
+    torch.manual_seed(3)
+    model = auto.from_config(config, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(5)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if name.endswith(("inv_freq", "embed_scale", "position_ids")):
+            continue
+        values = torch.randn(tensor.shape, generator=generator) * (0.2 if tensor.ndim == 2 else 0.3)
+        if tensor.ndim == 1 and float(tensor.detach().mean()) > 0.9:  # a factor around one; others lie around zero
+            values += 1.0
+        tensor.data.copy_(torch.from_numpy(BF16.decode(BF16.encode(values.numpy()))))
+    return model
+
+
+def write_checkpoint(model: Any, folder: Path) -> None:
+    """config.json and BF16 weights, as save_pretrained writes them."""
+    tensors: dict[int, tuple[str, Any]] = {}
+    for name, tensor in model.state_dict().items():
+        tensors.setdefault(tensor.data_ptr(), (name, tensor.bfloat16()))  # tied ones once
+    model.save_pretrained(folder, state_dict=dict(tensors.values()))

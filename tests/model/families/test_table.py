@@ -1,0 +1,74 @@
+"""What is said of families: by the README's table, and to somebody whose model is of none."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import FAMILIES, TOWERS
+from mxconv.model.native_parts import missing_parts
+
+ROOT = Path(__file__).parents[3]
+TABLE = re.search(r"^\| family \|.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+SIZES: dict[str, object] = {
+    "vocab_size": 96,
+    "hidden_size": 48,
+    "n_embd": 48,
+    "intermediate_size": 88,
+    "num_hidden_layers": 4,
+    "n_layer": 4,
+    "num_attention_heads": 4,
+    "n_head": 4,
+    "num_key_value_heads": 4,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": 64,
+    },
+}
+
+
+def described(model_type: str) -> ModelConfig:
+    """With the family's defaults."""
+    text = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "ministral3"}.get(model_type)
+    if text is None:
+        return ModelConfig.from_dict(SIZES | {"model_type": model_type})
+    return ModelConfig.from_dict({"model_type": model_type, "text_config": SIZES | {"model_type": text}})
+
+
+def test_the_readme_names_every_family_and_what_runs_it() -> None:
+    assert TABLE is not None
+    rows = [line.split("|")[1:4] for line in TABLE[0].splitlines()[2:] if line]
+    named = {kind: engine for _, kinds, engine in rows for kind in re.findall(r"`(\w+)`", kinds)}
+    assert set(named) == {*FAMILIES, *TOWERS}
+    for kind, engine in named.items():
+        assert ("NumPy" in engine) == bool(missing_parts(described(kind))), kind
+
+
+def test_a_tower_keeps_its_own_tensors_and_leaves_the_others_alone() -> None:
+    config = described("gemma3")
+    assert config.own_name("model.language_model.layers.0.mlp.up_proj.weight") == "model.layers.0.mlp.up_proj.weight"
+    assert config.own_name("language_model.model.norm.weight") == "model.norm.weight"
+    assert config.own_name("lm_head.weight") == "lm_head.weight"
+    assert config.own_name("model.vision_tower.encoder.layers.0.mlp.fc1.weight") is None
+    assert described("gemma3_text").own_name("model.norm.weight") == "model.norm.weight"
+
+
+def test_what_the_native_decoder_lacks_is_named_part_by_part() -> None:
+    assert missing_parts(described("llama")) == ()
+    assert missing_parts(described("gemma")) == ("activation gelu_tanh",)
+    assert missing_parts(described("granite")) == ("attention scaled by its own factor",)
+    assert "rotation of neighbours" in missing_parts(described("glm4"))
+
+
+def test_that_numpy_runs_the_layers_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    from mxconv.model.matrices import _say_that_layers_run_on_numpy
+
+    _say_that_layers_run_on_numpy.cache_clear()
+    for _ in range(2):
+        _say_that_layers_run_on_numpy("olmo2", missing_parts(described("olmo2")))
+    said = capfd.readouterr().err
+    assert said.count("mxconv: the native decoder lacks parts of olmo2 (norms behind attention or MLP; ") == 1
+    assert said.endswith("its layers run on NumPy, slowly, over native matrices.\n")
