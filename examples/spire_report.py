@@ -64,7 +64,7 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.cost.throughput import Body
 from mxconv.errors import MxconvError
-from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe_file
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.report.plot import check_suffix
 from mxconv.train.frozen_target import FrozenTarget
@@ -120,7 +120,7 @@ class Workshop:
     def check(self) -> None:
         """Before hours of training: what is to be measured can be."""
         if self.given.target:
-            positions = ModelConfig.from_file(self.target / "config.json").max_position_embeddings
+            positions = describe_file(self.target / "config.json").max_position_embeddings
             if positions < self._num_positions:
                 raise MxconvError(
                     f"{self.target}: {positions} positions; {self._num_positions} are required for the longest "
@@ -208,7 +208,7 @@ class Workshop:
 
     def _sizes(self, body: Body) -> dict[str, Any]:
         """Of a training: a fixed number of steps, or the tokens that a model of this size is to see."""
-        vocab_size = ModelConfig.from_file(self.tokens / "config.json").vocab_size
+        vocab_size = describe_file(self.tokens / "config.json").vocab_size
         parameters = body.num_parameters + vocab_size * body.hidden_size
         steps = self.given.steps or max(round(self.given.tokens_a_parameter * parameters / self.given.batch_tokens), 1)
         return {"steps": steps, "batch_tokens": self.given.batch_tokens, "length": self.given.length}
@@ -258,7 +258,7 @@ def _change(path: Path, **values: object) -> None:
 
 
 def body_of(folder: Path) -> Body:
-    c = ModelConfig.from_file(folder / "config.json")
+    c = describe_file(folder / "config.json")
     return Body(
         c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.num_key_value_heads, c.head_dim,
         c.intermediate_size,

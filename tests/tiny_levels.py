@@ -18,6 +18,7 @@ from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.distribution import distribution
+from mxconv.model.families.table import describe_values
 from mxconv.model.loader import LoadedLevel
 from mxconv.model.weights import Weights
 from mxconv.speculative.hierarchy import Generation, Hierarchy
@@ -38,7 +39,7 @@ def tiny_config(max_position_embeddings: int = MAX_POSITIONS, num_layers: int = 
         "vocab_size": VOCAB_SIZE,
         "max_position_embeddings": max_position_embeddings,
     }
-    return ModelConfig.from_dict(values | changes)
+    return describe_values(values | changes)
 
 
 def tiny_values(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:

@@ -38,7 +38,7 @@ def draft(
     from mxconv.checkpoint.json_file import read_json_object
     from mxconv.cli.training import Training, sizes_of, weights_of
     from mxconv.errors import ModelError
-    from mxconv.model.config import ModelConfig
+    from mxconv.model.families.table import describe_file
     from mxconv.train.draft import DraftTask
     from mxconv.train.fit import accelerator
     from mxconv.train.frozen_target import FrozenTarget
@@ -49,7 +49,7 @@ def draft(
     from transformers import AutoConfig, LlamaConfig
 
     if start is not None:
-        if (found := ModelConfig.from_file(start / "config.json")).vocab_size != sizes.vocab_size:
+        if (found := describe_file(start / "config.json")).vocab_size != sizes.vocab_size:
             raise ModelError(
                 f"--start {start}: a vocabulary of {found.vocab_size}, and the target's has {sizes.vocab_size}; the "
                 "same tokens are required. Choose another one, or leave it out."

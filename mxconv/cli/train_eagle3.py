@@ -37,7 +37,7 @@ def eagle3(
     from mxconv.checkpoint.json_file import read_json_object
     from mxconv.cli.training import Training, sizes_of
     from mxconv.errors import MxconvError
-    from mxconv.model.config import ModelConfig
+    from mxconv.model.families.table import describe_file
     from mxconv.model.readers.eagle3_config import config_for, layers_for
     from mxconv.train.eagle3 import Eagle3Task
     from mxconv.train.fit import accelerator
@@ -54,7 +54,7 @@ def eagle3(
     stages = training.stages(sizes, generated, steps, batch_tokens, length, learning_rate, block + 1)
     known = frequent_tokens((stage.windows for stage in stages), num_known, sizes.vocab_size)
     path = target / "config.json"
-    layers = layers_for(ModelConfig.from_file(path).num_hidden_layers)
+    layers = layers_for(describe_file(path).num_hidden_layers)
     values = config_for(read_json_object(path, unique_keys=False), layers, num_known, block)
     process = accelerator()
     task = Eagle3Task(values, FrozenTarget(target, process.device), known, block, sizes.dtype)

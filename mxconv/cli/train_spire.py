@@ -43,7 +43,7 @@ def spire(
     from mxconv.checkpoint.json_file import read_json_object
     from mxconv.cli.training import Training, sizes_of
     from mxconv.errors import MxconvError
-    from mxconv.model.config import ModelConfig
+    from mxconv.model.families.table import describe_file
     from mxconv.model.readers.spire_config import config_for
     from mxconv.train.fit import accelerator
     from mxconv.train.frozen_target import FrozenTarget
@@ -51,7 +51,7 @@ def spire(
 
     sizes = sizes_of(target)
     path = target / "config.json"
-    num_layers = ModelConfig.from_file(path).num_hidden_layers
+    num_layers = describe_file(path).num_hidden_layers
     if layers > num_layers:
         raise MxconvError(f"--layers {layers}: the target has {num_layers}; at most so many are required.")
     training = Training(output, target, texts, seed, save_every, force, json_output)

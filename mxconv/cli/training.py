@@ -37,9 +37,9 @@ def sizes_of(target: Path) -> Sizes:
 
     from mxconv.checkpoint.source import open_checkpoint
     from mxconv.errors import ModelError
-    from mxconv.model.config import ModelConfig
+    from mxconv.model.families.table import describe_file
 
-    config = ModelConfig.from_file(target / "config.json")
+    config = describe_file(target / "config.json")
     with open_checkpoint(target) as checkpoint:
         dtypes = {tensor.dtype for tensor in checkpoint.tensors.values() if len(tensor.shape) == 2}
     if not dtypes <= {"BF16", "F16"} or not dtypes:

@@ -17,7 +17,7 @@ from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.staging import Staging
 from mxconv.errors import MxconvError, PackageError
-from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe_values
 from mxconv.model.readers.eagle3_config import Eagle3Config
 from mxconv.model.readers.kinds import CONFIGS
 from mxconv.model.readers.reader import check_target
@@ -112,7 +112,7 @@ def _check_reader(spec: DraftSpec, root: Path, target: Checkpoint, vocabulary: V
     """
     reader = CONFIGS[spec.kind].from_file(root / "config.json")
     if target.config is not None:
-        config = ModelConfig.from_dict(target.config)
+        config = describe_values(target.config)
         check_target(reader, config, vocabulary.num_tokens, f"--draft {spec.subject}")
         if isinstance(reader, Eagle3Config):
             reader.layers_of(config.num_hidden_layers)

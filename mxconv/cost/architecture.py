@@ -8,7 +8,7 @@ from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import LayerParts
 from mxconv.model.families.keys import MOST_LAYERS
-from mxconv.model.families.table import FAMILIES, TOWERS
+from mxconv.model.families.table import FAMILIES, TOWERS, describe
 from mxconv.model.fields import Fields
 
 
@@ -63,7 +63,7 @@ class Architecture:
         mixtures = {"mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "gpt_oss": _gpt_oss}
         read = mixtures.get(fields.choice("model_type", (*FAMILIES, *TOWERS, *mixtures)))
         if read is None:
-            return cls.of(ModelConfig.from_fields(fields))
+            return cls.of(describe(fields))
         if fields.size("num_hidden_layers") > MOST_LAYERS:
             fields.reject("num_hidden_layers", f"at most {MOST_LAYERS} are supported")
         return read(fields)

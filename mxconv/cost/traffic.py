@@ -15,6 +15,7 @@ from mxconv.checkpoint.stored import StoredArray
 from mxconv.checkpoint.tensor_arrays import tensor_arrays
 from mxconv.errors import MxconvError
 from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe_file
 from mxconv.model.stored_weights import EMBEDDING, HEAD, head_tensor
 
 SPECULATOR_EMBEDDING = "speculator.emb."
@@ -44,7 +45,7 @@ def checkpoint_bytes(folder: Path) -> int:
 def _config(folder: Path) -> ModelConfig | None:
     """Of a decoder; None of a draft that is none, or of a family that mxconv does not run."""
     try:
-        return ModelConfig.from_file(folder / "config.json")
+        return describe_file(folder / "config.json")
     except MxconvError:
         return None
 

@@ -1,10 +1,8 @@
-"""What a model is made of, read from its config.json and checked before anything is allocated."""
+"""What a model is made of, whatever its family: what both decoders read."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from mxconv.model.description import LayerInputs, LayerParts, Norm
-from mxconv.model.fields import Fields
 from mxconv.model.rope_parameters import RopeParameters
 
 
@@ -43,27 +41,6 @@ class ModelConfig:
     logit_cap: float | None = None
     layer_inputs: LayerInputs | None = None
     towers: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def from_file(cls, path: Path) -> "ModelConfig":
-        """Read a config.json.
-
-        Raises:
-            CheckpointError: the file is missing, or no JSON object.
-            ModelError: a key is missing or ill-typed, or the model is not supported.
-        """
-        return cls.from_fields(Fields.read(path))
-
-    @classmethod
-    def from_dict(cls, values: dict[str, object]) -> "ModelConfig":
-        """The same from the parsed content of config.json."""
-        return cls.from_fields(Fields(values, "config.json"))
-
-    @classmethod
-    def from_fields(cls, fields: Fields) -> "ModelConfig":
-        from mxconv.model.families.table import describe  # families make objects of this class
-
-        return describe(fields)
 
     @property
     def num_hidden_layers(self) -> int:

@@ -26,6 +26,7 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.model.chosen_levels import choose_levels
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.families.table import describe_file
 from mxconv.model.matrices import Matrices
 from mxconv.model.readers.load import load_reader
 from mxconv.model.readers.reader import Reader, check_target
@@ -249,14 +250,14 @@ class LoadedPackage:
             assert nested is not None
             return nested
         checkpoint = self._stack.enter_context(open_checkpoint(folder))
-        config = ModelConfig.from_file(folder / "config.json")
+        config = describe_file(folder / "config.json")
         weights = dense_weights(checkpoint.tensors, config, self.matrices)
         return self.matrices.decoder(config, weights, record.name)
 
     @cached_property
     def _own_config(self) -> ModelConfig:
         """Of the package's own levels."""
-        return ModelConfig.from_file(self.package.root / "config.json")
+        return describe_file(self.package.root / "config.json")
 
     @cached_property
     def _sixteen_bits(self) -> Weights:

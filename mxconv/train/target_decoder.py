@@ -7,8 +7,8 @@ from pathlib import Path
 from mxconv.checkpoint.manifest import FILE_NAME
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.kernels.engine import choose_engine
-from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.families.table import describe_file
 from mxconv.model.loader import LoadedPackage
 from mxconv.model.matrices import Matrices
 from mxconv.model.stored_weights import dense_weights
@@ -28,6 +28,6 @@ def target_decoder(folder: Path) -> Iterator[Decoder]:
             yield decoder
         return
     with open_checkpoint(folder) as checkpoint:
-        config = ModelConfig.from_file(folder / "config.json")
+        config = describe_file(folder / "config.json")
         matrices = Matrices(choose_engine())
         yield matrices.decoder(config, dense_weights(checkpoint.tensors, config, matrices), str(folder))

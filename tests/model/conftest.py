@@ -19,8 +19,8 @@ from random_weights import random_weights
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.engine import choose_engine
-from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.families.table import describe_file, describe_values
 from mxconv.model.matrices import Matrices
 from mxconv.model.weights import Weights
 
@@ -136,7 +136,7 @@ def tiny_oracle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ora
             float_format = FP16 if architecture.startswith("qwen") else BF16
             fields = SIZES | ARCHITECTURES[architecture]
             if not has_oracle:
-                config = ModelConfig.from_dict(fields)
+                config = describe_values(fields)
                 weights = random_weights(config, float_format)
                 made[architecture] = Oracle(Decoder(config, weights, architecture), weights, None)
                 return made[architecture]
@@ -145,7 +145,7 @@ def tiny_oracle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ora
             randomize(torch_model, float_format)
             folder = tmp_path_factory.mktemp("config")
             torch_config.save_pretrained(folder)
-            config = ModelConfig.from_file(folder / "config.json")
+            config = describe_file(folder / "config.json")
             weights = weights_of(torch_model, float_format)
             made[architecture] = Oracle(Decoder(config, weights, architecture), weights, torch_model)
         return made[architecture]
@@ -195,7 +195,7 @@ def shared_oracle(shared_folder: Path) -> Oracle:
     config_path = shared_folder / "config.json"
     dtype = json.loads(config_path.read_text())["torch_dtype"]
     weights = weights_of(torch_model, {"bfloat16": BF16, "float16": FP16}[dtype])
-    return Oracle(Decoder(ModelConfig.from_file(config_path), weights, shared_folder.name), weights, torch_model)
+    return Oracle(Decoder(describe_file(config_path), weights, shared_folder.name), weights, torch_model)
 
 
 @pytest.fixture(scope="session")

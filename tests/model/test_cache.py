@@ -3,9 +3,9 @@ import pytest
 
 from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
-from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe_values
 
-CONFIG = ModelConfig.from_dict(
+CONFIG = describe_values(
     {
         "model_type": "llama",
         "hidden_size": 16,

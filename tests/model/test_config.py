@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from mxconv.errors import CheckpointError, ModelError
-from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe_file, describe_values
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -21,7 +21,7 @@ QWEN3 = LLAMA | {"model_type": "qwen3"}
 
 
 def test_absent_keys_mean_what_they_mean_in_transformers() -> None:
-    config = ModelConfig.from_dict(LLAMA)
+    config = describe_values(LLAMA)
     assert (config.head_dim, config.max_position_embeddings, config.rms_norm_eps) == (8, 2048, 1e-6)
     assert (config.rope.theta, config.rope.rope_type) == (10000.0, "default")
     assert not config.tie_word_embeddings
@@ -32,20 +32,20 @@ def test_absent_keys_mean_what_they_mean_in_transformers() -> None:
 def test_without_key_value_heads_there_is_one_for_each_head() -> None:
     for heads in ({"num_key_value_heads": None}, {}):
         values = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"} | heads
-        assert ModelConfig.from_dict(values).num_key_value_heads == 8
+        assert describe_values(values).num_key_value_heads == 8
 
 
 def test_only_qwen2_has_biases_by_its_kind() -> None:
-    assert ModelConfig.from_dict(QWEN2).qkv_bias
-    assert not ModelConfig.from_dict(QWEN2).output_bias
-    assert not ModelConfig.from_dict(MISTRAL | {"attention_bias": True, "mlp_bias": True}).qkv_bias
-    assert ModelConfig.from_dict(QWEN3 | {"attention_bias": True}).output_bias
+    assert describe_values(QWEN2).qkv_bias
+    assert not describe_values(QWEN2).output_bias
+    assert not describe_values(MISTRAL | {"attention_bias": True, "mlp_bias": True}).qkv_bias
+    assert describe_values(QWEN3 | {"attention_bias": True}).output_bias
 
 
 def test_a_qwen3_head_has_128_values_where_the_file_does_not_say() -> None:
-    assert ModelConfig.from_dict(QWEN3).head_dim == 128
-    assert ModelConfig.from_dict(QWEN3 | {"head_dim": 24}).head_dim == 24
-    assert ModelConfig.from_dict(QWEN3).qk_norm
+    assert describe_values(QWEN3).head_dim == 128
+    assert describe_values(QWEN3 | {"head_dim": 24}).head_dim == 24
+    assert describe_values(QWEN3).qk_norm
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_qwen3_head_has_128_values_where_the_file_does_not_say() -> None:
     ],
 )
 def test_windows_follow_the_rules_of_each_kind(values: dict[str, Any], windows: tuple[int | None, ...]) -> None:
-    assert ModelConfig.from_dict(values).windows == windows
+    assert describe_values(values).windows == windows
 
 
 ERRORS: dict[str, tuple[dict[str, Any], str]] = {
@@ -200,31 +200,31 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_config_that_cannot_be_served_is_refused_by_key_and_value(name: str) -> None:
     changes, message = ERRORS[name]
     with pytest.raises(ModelError, match=rf"^config\.json: {message}"):
-        ModelConfig.from_dict(LLAMA | changes)
+        describe_values(LLAMA | changes)
 
 
 @pytest.mark.parametrize("key", [key for key in LLAMA if key != "num_key_value_heads"])
 def test_a_missing_key_is_named(key: str) -> None:
     values = {name: value for name, value in LLAMA.items() if name != key}
     with pytest.raises(ModelError, match=rf"^config\.json: {key} is missing; .* (is required|supports .*)\. "):
-        ModelConfig.from_dict(values)
+        describe_values(values)
 
 
 def test_a_long_value_is_quoted_in_part() -> None:
     with pytest.raises(ModelError) as caught:
-        ModelConfig.from_dict(LLAMA | {"hidden_act": "x" * 10_000})
+        describe_values(LLAMA | {"hidden_act": "x" * 10_000})
     assert len(str(caught.value)) < 250
 
 
 def test_a_folder_without_a_config_is_an_error_with_its_path(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with pytest.raises(CheckpointError, match=r"config\.json: no such file; a readable file is required\."):
-        ModelConfig.from_file(path)
+        describe_file(path)
 
 
 def test_an_error_in_a_file_names_its_path(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "mamba"}')
     with pytest.raises(ModelError) as caught:
-        ModelConfig.from_file(path)
+        describe_file(path)
     assert str(caught.value).startswith(f'{path}: model_type is "mamba"; mxconv runs ')

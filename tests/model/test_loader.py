@@ -29,8 +29,8 @@ from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.engine import choose_engine, kernel_names, native_names
 from mxconv.kernels.four_bit import FourBitFloatMatrix, FourBitMatrix
 from mxconv.model.cache import KVCache
-from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.families.table import describe_file
 from mxconv.model.loader import LoadedPackage
 from mxconv.model.matrices import Matrices
 from mxconv.model.sink_window import SinkWindow
@@ -66,7 +66,7 @@ def logits(decoder: Decoder, ids: list[int] = IDS) -> np.ndarray:
 def source_logits(source: Path, ids: list[int] = IDS) -> np.ndarray:
     """Of the 16-bit checkpoint itself."""
     with open_checkpoint(source) as checkpoint:
-        config = ModelConfig.from_file(source / "config.json")
+        config = describe_file(source / "config.json")
         matrices = Matrices(choose_engine())
         return logits(matrices.decoder(config, dense_weights(checkpoint.tensors, config, matrices), "source"), ids)
 

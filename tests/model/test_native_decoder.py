@@ -16,8 +16,8 @@ from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.cache import KVCache
-from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.families.table import describe_file
 from mxconv.model.matrices import Matrices
 from mxconv.model.stored_weights import dense_weights
 from mxconv.model.tokenizer import Tokenizer
@@ -150,7 +150,7 @@ def test_the_cache_holds_the_keys_and_values_of_numpy_and_nothing_behind_them(
 
 
 def test_the_trained_model_says_what_it_says_on_numpy(checkpoint: Checkpoint, matrices: Matrices) -> None:
-    config = ModelConfig.from_file(TRAINED / "config.json")
+    config = describe_file(TRAINED / "config.json")
     ids = Tokenizer.from_folder(TRAINED).encode(TEXT)
     weights = dense_weights(checkpoint.tensors, config)
     expected = logits(Decoder(config, weights, "numpy"), ids)

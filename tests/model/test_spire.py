@@ -17,8 +17,8 @@ from mxconv.errors import ModelError
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.model.cache import KVCache
-from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.families.table import describe_values
 from mxconv.model.matrices import Matrices
 from mxconv.model.readers.load import load_reader
 from mxconv.model.readers.spire import Spire
@@ -191,7 +191,7 @@ def test_a_copy_of_all_layers_that_mixes_nothing_is_the_target(kernel: str, tmp_
     patterns = {name: FP16.encode(array) for name, array in TENSORS.items()}
     matrices = {name: DenseMatrix(array, FP16) for name, array in patterns.items() if array.ndim == 2}
     vectors = {name: FP16.decode(array) for name, array in patterns.items() if array.ndim == 1}
-    target = Decoder(ModelConfig.from_dict(TARGET), Weights(matrices, vectors), "target")
+    target = Decoder(describe_values(TARGET), Weights(matrices, vectors), "target")
     text = np.random.default_rng(5).integers(0, 96, 60).tolist()
     states = States(range(4))
     expected = target.forward(text, KVCache(target.config), states=states)

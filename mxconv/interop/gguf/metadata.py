@@ -9,6 +9,7 @@ from mxconv.checkpoint.json_file import read_json_object
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary
 from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe_file
 
 ROPE_TYPES = ("default", "linear", "llama3")
 
@@ -62,7 +63,7 @@ def read_metadata(folder: Path) -> Metadata:
     Raises:
         MxconvError: one of them is missing or malformed, or llama.cpp has no such model or tokenizer.
     """
-    config = ModelConfig.from_file(folder / "config.json")
+    config = describe_file(folder / "config.json")
     if config.model_type not in ARCHITECTURES or config.towers:
         raise ModelError(
             f"{folder / 'config.json'}: model_type {config.model_type}; the export to GGUF has "

@@ -231,7 +231,7 @@ void attend(const AttentionQueries& queries, const float* keys, const float* val
         most = most < count ? count : most;
     }
     for (int64_t first = 0; first < num_rows; first += kAttentionRows) {
-        QueryRow rows[kAttentionRows];
+        QueryRow rows[kAttentionRows] = {};
         const int64_t count = least(kAttentionRows, num_rows - first);
         for (int64_t r = 0; r < count; ++r) {
             const int64_t token = (first + r) / queries.num_heads, head = (first + r) % queries.num_heads;

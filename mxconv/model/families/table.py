@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.arcee import arcee
@@ -74,6 +75,21 @@ def describe(fields: Fields) -> ModelConfig:
             text = Fields({**text.values, "tie_word_embeddings": fields.values["tie_word_embeddings"]}, text.name)
         return replace(_family(text)(text), towers=TOWER_NAMES)
     return _family(fields)(fields)
+
+
+def describe_values(values: Mapping[str, object]) -> ModelConfig:
+    """The same of the parsed content of a config.json."""
+    return describe(Fields(values, "config.json"))
+
+
+def describe_file(path: Path) -> ModelConfig:
+    """The same of a config.json.
+
+    Raises:
+        CheckpointError: the file is missing, or no JSON object.
+        ModelError: as `describe`.
+    """
+    return describe(Fields.read(path))
 
 
 def _family(fields: Fields) -> Callable[[Fields], ModelConfig]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe, describe_values
 from mxconv.model.fields import Fields
 
 LAYER_TYPES = ("llama", "qwen3")
@@ -64,7 +65,7 @@ class Eagle3Config:
         fields.choice("speculators_model_type", ("eagle3",))
         section = fields.section("transformer_layer_config")
         section.choice("model_type", LAYER_TYPES)
-        layer = ModelConfig.from_fields(section)
+        layer = describe(section)
         draft_vocab_size = fields.size("draft_vocab_size")
         if draft_vocab_size > layer.vocab_size:
             fields.reject("draft_vocab_size", f"at most the target's vocabulary, {layer.vocab_size}, is required")
@@ -145,7 +146,7 @@ def config_for(
     Raises:
         ModelError: the target is of an architecture that is not supported.
     """
-    own = ModelConfig.from_dict(dict(target))
+    own = describe_values(dict(target))
     layer: dict[str, object] = {
         "model_type": "llama",
         "vocab_size": own.vocab_size,

@@ -7,6 +7,7 @@ from typing import Literal
 
 from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe, describe_values
 from mxconv.model.fields import Fields
 from mxconv.model.states import Reads
 
@@ -53,7 +54,7 @@ class SpireConfig:
     def from_fields(cls, fields: Fields) -> "SpireConfig":
         fields.choice("model_type", ("spire",))
         layer_type = fields.choice("layer_type", LAYER_TYPES, default="llama")
-        decoder = ModelConfig.from_fields(Fields({**fields.values, "model_type": layer_type}, fields.name))
+        decoder = describe(Fields({**fields.values, "model_type": layer_type}, fields.name))
         num_layers = decoder.num_hidden_layers
         past_memory = fields.choice("past_memory", PAST_MEMORIES, default="target")
         return cls(
@@ -105,7 +106,7 @@ def config_for(
     Raises:
         ModelError: the target is of an architecture that is not supported or lacks such a layer.
     """
-    own = ModelConfig.from_dict(dict(target))
+    own = describe_values(dict(target))
     if own.model_type not in LAYER_TYPES:
         raise ModelError(
             f"SPIRe draft of a {own.model_type}: layers of {', '.join(LAYER_TYPES)} can be copied. Train another draft."

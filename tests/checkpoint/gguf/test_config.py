@@ -12,7 +12,7 @@ from gguf_files import tensors, write_gguf
 from mxconv.checkpoint.gguf.rope_factors import llama3_factors
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import CheckpointError
-from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe_values
 from mxconv.model.rope import frequencies
 from mxconv.model.rope_parameters import RopeParameters
 
@@ -22,7 +22,7 @@ Change = Callable[[dict[str, Any]], object]
 def config_of(path: Path) -> dict[str, Any]:
     with open_checkpoint(path) as checkpoint:
         assert checkpoint.config is not None
-        ModelConfig.from_dict(checkpoint.config)  # what mxconv runs
+        describe_values(checkpoint.config)  # what mxconv runs
         return checkpoint.config
 
 

@@ -20,6 +20,7 @@ from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels.encoders import decode_mxfp4
 from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe_file
 
 KINDS = {  # as MODEL_TENSORS of the gguf library names them
     "self_attn.q_proj": "attn_q",
@@ -81,7 +82,7 @@ def values_of(tensor: gguf.ReaderTensor) -> np.ndarray:
 
 
 def check_target(source: Path, path: Path, dtype: str) -> None:
-    config, found = ModelConfig.from_file(source / "config.json"), read(path)
+    config, found = describe_file(source / "config.json"), read(path)
     for name, values in source_values(source).items():
         tensor = found.pop(gguf_name(name))
         assert tensor.tensor_type.name == ("F32" if values.ndim == 1 else dtype)
@@ -100,7 +101,7 @@ def test_the_target_has_every_bit_of_the_source(random_model: Path, random_packa
 
 def test_the_draft_has_every_code_of_the_package(random_package: Path, tmp_path: Path) -> None:
     result = export_gguf(random_package, tmp_path / "draft.gguf")
-    config, found = ModelConfig.from_file(random_package / "config.json"), read(tmp_path / "draft.gguf")
+    config, found = describe_file(random_package / "config.json"), read(tmp_path / "draft.gguf")
     num_mxfp4 = 0
     with Package(random_package) as package:
         for record in package.manifest.tensors:

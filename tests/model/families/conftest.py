@@ -11,6 +11,7 @@ import pytest
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.families.table import describe_file
 from mxconv.model.stored_weights import dense_weights
 from mxconv.model.weights import Weights
 
@@ -48,7 +49,7 @@ def family_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Famil
         token_ids = [int(token) for token in np.random.default_rng(7).integers(0, 96, NUM_TOKENS)]
         with torch.no_grad():
             expected = model(torch.tensor([token_ids])).logits[0].numpy()
-        config = ModelConfig.from_file(folder / "config.json")
+        config = describe_file(folder / "config.json")
         with open_checkpoint(folder) as checkpoint:
             weights = dense_weights(checkpoint.tensors, config)
         return Family(folder, config, weights, token_ids, expected)

@@ -7,6 +7,7 @@ import pytest
 
 from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
+from mxconv.model.families.table import describe_values
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -19,7 +20,7 @@ SIZES: dict[str, Any] = {
 
 
 def described(model_type: str, **values: Any) -> ModelConfig:
-    return ModelConfig.from_dict(SIZES | {"model_type": model_type} | values)
+    return describe_values(SIZES | {"model_type": model_type} | values)
 
 
 def test_the_text_of_a_gemma_3_file_that_gives_five_sizes() -> None:
@@ -31,7 +32,7 @@ def test_the_text_of_a_gemma_3_file_that_gives_five_sizes() -> None:
         "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
         "sliding_window": 1024,
     }
-    config = ModelConfig.from_dict({"model_type": "gemma3", "text_config": text, "vision_config": {}})
+    config = describe_values({"model_type": "gemma3", "text_config": text, "vision_config": {}})
     assert (config.num_attention_heads, config.num_key_value_heads, config.head_dim) == (8, 4, 256)
     assert (config.vocab_size, config.max_position_embeddings, config.tie_word_embeddings) == (262208, 131072, True)
     assert config.windows[:7] == (1024, 1024, 1024, 1024, 1024, None, 1024)
@@ -71,7 +72,7 @@ def test_exaone_4_reads_a_pattern_of_letters() -> None:
 
 
 def test_names_of_both_styles_are_one_decoders() -> None:
-    gpt2 = ModelConfig.from_dict({"model_type": "gpt2", "n_embd": 48, "n_layer": 2, "n_head": 4, "vocab_size": 96})
+    gpt2 = describe_values({"model_type": "gpt2", "n_embd": 48, "n_layer": 2, "n_head": 4, "vocab_size": 96})
     assert gpt2.own_name("transformer.h.0.ln_1.weight") == gpt2.own_name("h.0.ln_1.weight") == "h.0.ln_1.weight"
     neox = described("gpt_neox")
     assert neox.own_name("lm_head.weight") == neox.own_name("embed_out.weight") == "embed_out.weight"
@@ -125,4 +126,4 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_a_family_does_not_have_is_refused_by_key_and_value(name: str) -> None:
     values, message = REFUSED[name]
     with pytest.raises(ModelError, match=rf"^config\.json: {message}"):
-        ModelConfig.from_dict(SIZES | values)
+        describe_values(SIZES | values)

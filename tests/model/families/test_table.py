@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.families.table import FAMILIES, TOWERS
+from mxconv.model.families.table import FAMILIES, TOWERS, describe_values
 from mxconv.model.native_parts import missing_parts
 
 ROOT = Path(__file__).parents[3]
@@ -34,8 +34,8 @@ def described(model_type: str) -> ModelConfig:
     """With the family's defaults."""
     text = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "ministral3"}.get(model_type)
     if text is None:
-        return ModelConfig.from_dict(SIZES | {"model_type": model_type})
-    return ModelConfig.from_dict({"model_type": model_type, "text_config": SIZES | {"model_type": text}})
+        return describe_values(SIZES | {"model_type": model_type})
+    return describe_values({"model_type": model_type, "text_config": SIZES | {"model_type": text}})
 
 
 def test_the_readme_names_every_family_and_what_runs_it() -> None:
