@@ -80,7 +80,7 @@ class MxconvText:
 
 class LlamaCppText(LlamaCppModel):
     def __init__(self, path: Path, longest: int) -> None:
-        super().__init__(path, [0] * max(longest, CONTEXT))
+        super().__init__(path, [0] * max(longest, CONTEXT), CONTEXT)
 
     def decode(self, prompt: list[int], num_tokens: int) -> Text:
         self.library.llama_memory_seq_rm(self.memory, 0, 0, -1)
