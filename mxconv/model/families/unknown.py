@@ -30,14 +30,12 @@ def missing_parts(fields: Fields) -> tuple[str, ...]:
 
 def refuse(fields: Fields, families: tuple[str, ...]) -> NoReturn:
     """Raise a ModelError that names the family, what is missing and where the guide is."""
-    if "model_type" not in fields.values:
-        fields.reject("model_type", f"mxconv supports {', '.join(families)}", "Use a model of such a kind.")
-    found = f"model_type is {quote(fields.values['model_type'])}"
-    if not isinstance(fields.values["model_type"], str):
+    kind = fields.values.get("model_type")
+    if not isinstance(kind, str):
         fields.reject("model_type", f"mxconv supports {', '.join(families)}", "Use a model of such a kind.")
     parts = missing_parts(fields)
     needs = f"It needs {', '.join(parts)}, which mxconv does not have. " if parts else ""
     raise ModelError(
-        f"{fields.name}: {found}; mxconv runs {', '.join(families)}. {needs}"
+        f"{fields.name}: model_type is {quote(kind)}; mxconv runs {', '.join(families)}. {needs}"
         f"Such a model can be quantized, inspected and verified; how to add a family says {GUIDE}."
     )

@@ -20,6 +20,9 @@ from mxconv.speculative.selection import Selection
 from mxconv.verification.decoding import verify_decoding
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
+# least correlations with transformers' logits: of native kernels, which round activations to BF16, and of the draft
+LEAST = {"gemma4_text": (0.99, 0.3)}  # of random weights, which its layers' own inputs and shared keys carry far
+LEAST_OF_OTHERS = (0.999, 0.6)
 PROMPTS = ["Once", "A b", "the sun is"]
 # what differs most on the way through a package: two towers, fused, turned and shared tensors, other names
 NAMES = [
@@ -59,12 +62,13 @@ def test_a_package_decodes_as_its_source_and_its_draft_changes_nothing(
         assert target is not None and draft is not None
         found = target.forward(family.token_ids[:40], KVCache(target.config))
         expected = family.expected[:40]
+        least, least_drafted = LEAST.get(family.config.model_type, LEAST_OF_OTHERS)
         if kernel == "numpy":
             assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()
-        else:  # native kernels round activations to BF16
-            assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.99
+        else:
+            assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > least
         drafted = draft.forward(family.token_ids[:40], KVCache(draft.config))
-        assert 0.3 < np.corrcoef(drafted.ravel(), expected.ravel())[0, 1] < 0.99999
+        assert least_drafted < np.corrcoef(drafted.ravel(), expected.ravel())[0, 1] < 0.99999
         hierarchy = Hierarchy(loaded.levels, [3])
         for selection in (Selection(), Selection(Sampling(temperature=0.8), seed=7)):
             record = verify_decoding(loaded, hierarchy, PROMPTS, 8, selection)
