@@ -24,8 +24,9 @@ optimum-intel nncf` (with torch's CPU build) for whole models too. llama.cpp is 
 builds, which pip keeps, is not optimized and does not repack 4-bit weights.
 
 `--avx2` compares what processors without AVX-512 would run, on any: mxconv's AVX2 kernels (with AVX-VNNI where it is),
-OpenVINO held to the same by oneDNN, and a llama.cpp that was compiled so: CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_SSE42=ON
--DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON", and -DGGML_AVX_VNNI=ON where it is.
+OpenVINO held to the same by oneDNN (float32 activations: it has no others there), and a llama.cpp that was compiled so:
+CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON",
+and -DGGML_AVX_VNNI=ON where it is.
 """
 
 import argparse
