@@ -78,7 +78,7 @@ PAUSE_SECONDS = 0.05  # longer than OpenMP, TBB and the native kernels spin befo
 BANDWIDTH_BYTES = 1 << 26
 MAX_CONVERSIONS = 5
 MODEL_REPETITIONS, PRODUCT_REPETITIONS = 3, 20  # a turn
-# of logits between engines, relative to the largest logit; OpenVINO, which keeps sums in BF16, is at 0.16 behind 1,900 tokens
+# of logits between engines, relative to the largest one; OpenVINO, whose sums are BF16, is at 0.16 behind 1,900 tokens
 MAX_DIFFERENCE = {"BF16": 0.2, "4 bits": 0.1}
 MIN_LIKENESS = 0.5  # cosine of all logits with exact ones; 4 bits of random weights give 0.6, another model 0.0
 MAX_ERROR = 0.02  # of a product, relative to the largest result: int8 activations
