@@ -89,7 +89,7 @@ def native_attention(attention: WeightedAttention, sinks: SinkWindow | None, tab
             native_norm(attention.query_norm),
             native_norm(attention.key_norm),
             native_norm(attention.value_norm),
-            parts.norm_span == "row" and attention.query_norm is not None,
+            parts.norm_span == "row" and (attention.query_norm or attention.key_norm) is not None,
             parts.norms_rotated,
         ),
         rotation=tables.rotation(attention),
