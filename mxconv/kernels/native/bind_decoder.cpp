@@ -66,7 +66,7 @@ struct BoundSequence {
     // A token sees itself and nothing behind itself.
     void set_masks(SequenceTokens& sequence) const {
         require(*masks, "masks", {num_tokens});
-        if (mask_start < 0 || mask_start > length || length + num_tokens - mask_start > kTokensAtOnce) {
+        if (mask_start < 0 || mask_start > length || length + num_tokens - mask_start > kTreeTokens) {
             throw nb::value_error("masks reach over the newest 64 positions");
         }
         for (int64_t token = 0; token < num_tokens; ++token) {

@@ -6,7 +6,8 @@
 
 namespace mxconv {
 
-constexpr int64_t kTokensAtOnce = 64;  // more go through in slices
+constexpr int64_t kTokensAtOnce = 256;  // more go through in slices
+constexpr int64_t kTreeTokens = 64;     // whose masks are words of so many bits
 
 // The keys, or the values, of one sequence: (layers, num_heads, capacity, head_dim).
 struct CacheShape {
