@@ -68,6 +68,7 @@ VISION = {
     "image_size": 28,
     "patch_size": 14,
 }
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True},
     "llama, yarn": {"model_type": "llama", "rope_parameters": YARN},
@@ -141,6 +142,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "use_parallel_residual": False,
         "rotary_pct": 0.5,
     },
+    "qwen2_moe": {
+        "model_type": "qwen2_moe",
+        **EXPERTS,
+        "shared_expert_intermediate_size": 40,
+        "decoder_sparse_step": 2,
+        "use_sliding_window": True,
+        "sliding_window": 9,
+    },
+    "qwen3_moe": {"model_type": "qwen3_moe", **EXPERTS, "head_dim": 16, "norm_topk_prob": True, "mlp_only_layers": [1]},
     "gpt2": {"model_type": "gpt2", "num_key_value_heads": 4, "n_inner": 88},
 }
 

@@ -10,6 +10,7 @@ from mxconv.model.description import LayerParts
 from mxconv.model.families.keys import MOST_LAYERS
 from mxconv.model.families.table import FAMILIES, TOWERS, describe
 from mxconv.model.fields import Fields
+from mxconv.model.mixture import Mixture
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Architecture:
             windows=config.windows,
             dense_sizes=(config.intermediate_size,) * config.num_hidden_layers,
             mlp_bias=config.mlp_bias,
-            has_gate=first.mlp.gate is not None,
+            has_gate=isinstance(first.mlp, Mixture) or first.mlp.gate is not None,
             layer_norms=_norm_numbers(config, first),
             final_norm_bias=config.final_norm.has_bias,
             num_learned_positions=config.max_position_embeddings if config.positions else 0,

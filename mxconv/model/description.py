@@ -5,9 +5,12 @@ by names that begin behind the layer's own prefix. No arrays here, so that a cos
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mxconv.model.rope_parameters import RopeParameters
+
+if TYPE_CHECKING:  # which are made of the parts below
+    from mxconv.model.mixture import Mixture
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
@@ -145,7 +148,7 @@ class LayerParts:
     """
 
     mixer: Attention
-    mlp: Mlp
+    mlp: "Mlp | Mixture"
     before_mixer: Norm | None = None
     after_mixer: Norm | None = None
     before_mlp: Norm | None = None

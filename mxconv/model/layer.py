@@ -8,9 +8,11 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import LayerParts, Norm
+from mxconv.model.experts import WeightedMixture
 from mxconv.model.forest import SequenceRows
 from mxconv.model.layer_input import WeightedInput
 from mxconv.model.mixer import WeightedAttention
+from mxconv.model.mixture import Mixture
 from mxconv.model.mlp import WeightedMlp
 from mxconv.model.norm import WeightedNorm
 from mxconv.model.positions import Positions
@@ -28,7 +30,7 @@ class Layer:
     index: int
     parts: LayerParts
     attention: WeightedAttention
-    mlp: WeightedMlp
+    mlp: WeightedMlp | WeightedMixture
     before_mixer: WeightedNorm | None
     after_mixer: WeightedNorm | None
     before_mlp: WeightedNorm | None
@@ -70,7 +72,9 @@ class Layer:
             index=index,
             parts=parts,
             attention=WeightedAttention.take(weights, parts.mixer, index, (attended_size or hidden, hidden), name),
-            mlp=WeightedMlp.take(weights, parts.mlp, hidden, name),
+            mlp=WeightedMixture.take(weights, parts.mlp, hidden, name)
+            if isinstance(parts.mlp, Mixture)
+            else WeightedMlp.take(weights, parts.mlp, hidden, name),
             before_mixer=norm(parts.before_mixer),
             after_mixer=norm(parts.after_mixer),
             before_mlp=norm(parts.before_mlp),

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import LayerParts, Norm
+from mxconv.model.description import LayerParts, Mlp, Norm
+from mxconv.model.mixture import Mixture
 
 
 def missing_parts(config: ModelConfig) -> tuple[str, ...]:
@@ -32,7 +33,7 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
 
 
 def _of_layer(layer: LayerParts) -> Iterator[str]:
-    mixer, mlp = layer.mixer, layer.mlp
+    mixer = layer.mixer
     if any(not _is_plain(norm) for norm in _norms(layer)):
         yield "layer norms"
     if layer.before_mixer is None or layer.before_mlp is None or layer.after_mixer or layer.after_mlp:
@@ -47,9 +48,9 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
         yield "rotation of neighbours"
     elif mixer.rope.rotary_dim(mixer.head_dim) != mixer.head_dim:
         yield "rotation of a part of each head"
-    if mixer.fused or mlp.fused:
+    if mixer.fused:
         yield "fused matrices"
-    if any(each.is_transposed for each in (mixer.query, mixer.output, mlp.up, mlp.down)):
+    if any(each.is_transposed for each in (mixer.query, mixer.output)):
         yield "matrices that are stored turned"
     if mixer.value_norm or mixer.norm_span == "row" or mixer.norms_rotated:
         yield "norms of whole rows of heads, of values, or behind rotation"
@@ -61,6 +62,14 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
         yield "attention whose temperature grows"
     if mixer.source is not None or mixer.keys_are_values:
         yield "keys or values that are shared"
+    yield from ("mixtures of experts",) if isinstance(layer.mlp, Mixture) else _of_mlp(layer.mlp)
+
+
+def _of_mlp(mlp: Mlp) -> Iterator[str]:
+    if mlp.fused:
+        yield "fused matrices"
+    if mlp.up.is_transposed or mlp.down.is_transposed:
+        yield "matrices that are stored turned"
     if mlp.gate is None:
         yield "MLPs without a gate"
     if mlp.activation != "silu":

@@ -20,6 +20,7 @@ from mxconv.model.families.mistral import ministral3, mistral
 from mxconv.model.families.olmo import olmo2, olmo3
 from mxconv.model.families.phi3 import phi3
 from mxconv.model.families.qwen import qwen2, qwen3
+from mxconv.model.families.qwen_moe import qwen2_moe, qwen3_moe
 from mxconv.model.families.seed_oss import seed_oss
 from mxconv.model.families.smollm3 import smollm3
 from mxconv.model.families.starcoder2 import starcoder2
@@ -46,7 +47,9 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "olmo3": olmo3,
     "phi3": phi3,
     "qwen2": qwen2,
+    "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
+    "qwen3_moe": qwen3_moe,
     "seed_oss": seed_oss,
     "smollm3": smollm3,
     "starcoder2": starcoder2,

@@ -34,6 +34,7 @@ NAMES = [
     "gpt2",
     "gpt_neox",
     "seed_oss",
+    "qwen3_moe",
 ]
 
 
