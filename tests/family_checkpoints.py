@@ -69,6 +69,17 @@ VISION = {
     "patch_size": 14,
 }
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+GROUPED = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.7,
+    "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 0,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True},
     "llama, yarn": {"model_type": "llama", "rope_parameters": YARN},
@@ -142,6 +153,27 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "use_parallel_residual": False,
         "rotary_pct": 0.5,
     },
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 9},
+    "olmoe": {"model_type": "olmoe", **EXPERTS, "clip_qkv": 0.9, "norm_topk_prob": True},
+    "granitemoe": {
+        "model_type": "granitemoe",
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.17,
+        "residual_multiplier": 0.4,
+        "logits_scaling": 2.5,
+    },
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        "head_dim": 16,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 3,
+        "sliding_window": 9,
+        "swiglu_limit": 0.8,
+        "rope_parameters": YARN | {"truncate": False},
+    },
+    "glm4_moe": {"model_type": "glm4_moe", **GROUPED, "head_dim": 16, "use_qk_norm": True, "attention_bias": True},
     "qwen2_moe": {
         "model_type": "qwen2_moe",
         **EXPERTS,

@@ -50,7 +50,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Temperature:
-    """Queries grow with their position p: by 1 + beta * log(1 + floor(p / length)).
+    """Queries grow with their position p: by 1 + beta * log(1 + floor((p + first) / length)).
 
     Source:
         The Llama 4 release of Meta (attention temperature), as transformers' ministral3 computes it.
@@ -58,6 +58,7 @@ class Temperature:
 
     beta: float
     length: int
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Attention:
             query, a key and a value a head. None where each has its own.
         scale: of a query times a key.
         window: how many positions a token sees, itself included; None is all.
+        is_chunked: whether windows stand side by side, so that a token sees those from the last multiple of `window` on.
         rope: None rotates nothing.
         query_norm: None is none, as of `key_norm` and `value_norm`.
         norm_span: whether queries and keys are normed head by head, or all heads of a row together.
@@ -78,6 +80,8 @@ class Attention:
         logit_cap: c turns a score s into c * tanh(s / c).
         source: the layer whose keys and values are read, this one having none of its own.
         keys_are_values: whether values are the keys before their norm and rotation.
+        sinks: a tensor (num_heads,) of scores that take a share of attention and give nothing; None is none.
+        clip: queries and keys behind their norms, and values, are kept within this; None keeps all.
     """
 
     num_heads: int
@@ -100,6 +104,9 @@ class Attention:
     temperature: Temperature | None = None
     source: int | None = None
     keys_are_values: bool = False
+    is_chunked: bool = False
+    sinks: str | None = None
+    clip: float | None = None
 
 
 @dataclass(frozen=True)

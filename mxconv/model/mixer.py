@@ -35,6 +35,7 @@ class WeightedAttention:
     query_norm: WeightedNorm | None
     key_norm: WeightedNorm | None
     value_norm: WeightedNorm | None
+    sinks: F32 | None = None
 
     @classmethod
     def take(
@@ -69,6 +70,7 @@ class WeightedAttention:
             query_norm=norm(parts.query_norm, parts.num_heads),
             key_norm=norm(parts.key_norm, parts.num_key_value_heads) if has_keys else None,
             value_norm=norm(parts.value_norm, parts.num_key_value_heads) if has_keys else None,
+            sinks=None if parts.sinks is None else weights.vector(prefix + parts.sinks, parts.num_heads),
         )
 
     @cached_property
@@ -107,6 +109,7 @@ class WeightedAttention:
                     values_seen[: parts.num_key_value_heads, :, : parts.head_dim],
                     parts.scale,
                     parts.logit_cap,
+                    self.sinks,
                 )
         return self.output(mixed.reshape(len(h), -1))
 
@@ -137,18 +140,22 @@ class WeightedAttention:
 
     def _finished(self, keys: F32, values: F32, positions: Positions) -> tuple[F32, F32]:
         placed = self._placed(keys, self.key_norm, positions)
-        return placed, values if self.value_norm is None else self.value_norm(values)
+        return placed, self._clipped(values if self.value_norm is None else self.value_norm(values))
 
     def _placed(self, heads: F32, norm: WeightedNorm | None, positions: Positions) -> F32:
         """Queries or keys, normed and rotated."""
         parts = self.parts
         if norm is not None and not parts.norms_rotated:
             heads = self._normed(heads, norm)
+        heads = self._clipped(heads)
         if self.rotary is not None and parts.rope is not None:
             heads = rotate(heads, *positions.rotations(self.rotary), parts.rope.is_interleaved)
         if norm is not None and parts.norms_rotated:
             heads = self._normed(heads, norm)
         return heads
+
+    def _clipped(self, heads: F32) -> F32:
+        return heads if (clip := self.parts.clip) is None else np.clip(heads, np.float32(-clip), np.float32(clip))
 
     def _normed(self, heads: F32, norm: WeightedNorm) -> F32:
         if self.parts.norm_span == "head":
@@ -163,6 +170,8 @@ class WeightedAttention:
             start = length - tree.num_cached
             path = [*range(start), *(start + above for above in tree.path(tree.num_cached + row))]
         stop, own_window = len(path), self.parts.window
+        if own_window is not None and self.parts.is_chunked:  # what is in no place stood before these
+            own_window = min(stop, (stop - 1 + rows.cache.num_left_out) % own_window + 1)
         if sink_window is None:
             return path[max(0, stop - (own_window or stop)) :]
         sinks, others = sink_window.visible(stop, own_window)

@@ -60,6 +60,8 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
         yield "a cap on attention"
     if mixer.temperature is not None:
         yield "attention whose temperature grows"
+    if mixer.sinks is not None or mixer.clip is not None or mixer.is_chunked:
+        yield "attention sinks, clipped heads or attention in chunks"
     if mixer.source is not None or mixer.keys_are_values:
         yield "keys or values that are shared"
     yield from ("mixtures of experts",) if isinstance(layer.mlp, Mixture) else _of_mlp(layer.mlp)

@@ -11,7 +11,7 @@ from mxconv.model.mixture import Experts, Mixture, Routing
 NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # one number, by who wrote the file
 
 
-def routing(fields: Fields, router: str, chosen_key: str = "num_experts_per_tok", **changes: Any) -> Routing:
+def routing(fields: Fields, name: str, chosen_key: str = "num_experts_per_tok", **changes: Any) -> Routing:
     """How rows choose: as many experts as `chosen_key` says, of those that there are.
 
     Raises:
@@ -21,7 +21,7 @@ def routing(fields: Fields, router: str, chosen_key: str = "num_experts_per_tok"
     num_experts, num_chosen = fields.size(experts_key), fields.size(chosen_key)
     if num_chosen > num_experts:
         fields.reject(chosen_key, f"at most {experts_key}, {num_experts}, is required")
-    return replace(Routing(num_experts, num_chosen, Linear(router)), **changes)
+    return replace(Routing(num_experts, num_chosen, Linear(name)), **changes)
 
 
 def grouped_routing(fields: Fields) -> Routing:
@@ -66,6 +66,15 @@ def shared_mlp(size: int, activation: Activation, prefix: str) -> Mlp:
     """An MLP for every row, beside the experts."""
     gate, up, down = (Linear(f"{prefix}.{name}") for name in ("gate_proj", "up_proj", "down_proj"))
     return Mlp(size, activation, up=up, down=down, gate=gate)
+
+
+def routed_and_shared(fields: Fields, routes: Routing, activation: Activation) -> Mixture:
+    """DeepSeek's experts: those of `moe_intermediate_size`, and `n_shared_experts` of them in one for all rows."""
+    size, num_shared = fields.size("moe_intermediate_size"), fields.values.get("n_shared_experts", 1)
+    if num_shared not in (0, None):
+        num_shared = fields.size("n_shared_experts", 1)
+    shared = shared_mlp(size * num_shared, activation, "mlp.shared_experts") if num_shared else None
+    return Mixture(routes, experts(size, activation), shared=shared)
 
 
 def sparse_layers(keys: Keys) -> list[bool]:

@@ -11,13 +11,18 @@ from mxconv.model.families.exaone4 import exaone4
 from mxconv.model.families.gemma import gemma, gemma2, gemma3
 from mxconv.model.families.gemma4 import gemma4
 from mxconv.model.families.glm4 import glm4
+from mxconv.model.families.glm4_moe import glm4_moe
 from mxconv.model.families.gpt2 import gpt2
 from mxconv.model.families.gpt_neox import gpt_neox
+from mxconv.model.families.gpt_oss import gpt_oss
 from mxconv.model.families.granite import granite
+from mxconv.model.families.granitemoe import granitemoe
 from mxconv.model.families.hunyuan import hunyuan_v1_dense
 from mxconv.model.families.llama import llama
 from mxconv.model.families.mistral import ministral3, mistral
+from mxconv.model.families.mixtral import mixtral
 from mxconv.model.families.olmo import olmo2, olmo3
+from mxconv.model.families.olmoe import olmoe
 from mxconv.model.families.phi3 import phi3
 from mxconv.model.families.qwen import qwen2, qwen3
 from mxconv.model.families.qwen_moe import qwen2_moe, qwen3_moe
@@ -36,15 +41,20 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "gemma3_text": gemma3,
     "gemma4_text": gemma4,
     "glm4": glm4,
+    "glm4_moe": glm4_moe,
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
+    "gpt_oss": gpt_oss,
     "granite": granite,
+    "granitemoe": granitemoe,
     "hunyuan_v1_dense": hunyuan_v1_dense,
     "llama": llama,
     "ministral3": ministral3,
     "mistral": mistral,
+    "mixtral": mixtral,
     "olmo2": olmo2,
     "olmo3": olmo3,
+    "olmoe": olmoe,
     "phi3": phi3,
     "qwen2": qwen2,
     "qwen2_moe": qwen2_moe,
