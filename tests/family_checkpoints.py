@@ -80,6 +80,27 @@ GROUPED = {
     "first_k_dense_replace": 1,
     "num_nextn_predict_layers": 0,
 }
+LATENT = {
+    "num_key_value_heads": 4,
+    "attention_bias": True,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
+LLAMA4 = {
+    "head_dim": 16,
+    "intermediate_size": 40,
+    "intermediate_size_mlp": 88,
+    "interleave_moe_layer_step": 2,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "no_rope_layers": [1, 0, 1, 0],
+    "attention_chunk_size": 9,
+    "floor_scale": 5,
+    "attn_scale": 0.3,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True},
     "llama, yarn": {"model_type": "llama", "rope_parameters": YARN},
@@ -172,6 +193,31 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "sliding_window": 9,
         "swiglu_limit": 0.8,
         "rope_parameters": YARN | {"truncate": False},
+    },
+    "llama4": {"model_type": "llama4_text", **LLAMA4},
+    "llama4, of several towers": {"model_type": "llama4", "text_config": SIZES | LLAMA4 | {"pad_token_id": 0}},
+    "gemma4, with experts": {
+        "model_type": "gemma4_text",
+        **GEMMA4,
+        "enable_moe_block": True,
+        "num_experts": 6,
+        "top_k_experts": 3,
+        "moe_intermediate_size": 24,
+    },
+    "deepseek_v3": {
+        "model_type": "deepseek_v3",
+        **GROUPED,
+        **LATENT,
+        "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7},
+    },
+    "deepseek_v3, queries of full rank": {
+        "model_type": "deepseek_v3",
+        **GROUPED,
+        **LATENT,
+        "q_lora_rank": None,
+        "rope_interleave": False,
+        "n_group": 1,
+        "topk_group": 1,
     },
     "glm4_moe": {"model_type": "glm4_moe", **GROUPED, "head_dim": 16, "use_qk_norm": True, "attention_bias": True},
     "qwen2_moe": {

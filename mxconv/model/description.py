@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from mxconv.model.rope_parameters import RopeParameters
 
 if TYPE_CHECKING:  # which are made of the parts below
+    from mxconv.model.latent import LatentAttention
     from mxconv.model.mixture import Mixture
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
@@ -72,7 +73,7 @@ class Attention:
             query, a key and a value a head. None where each has its own.
         scale: of a query times a key.
         window: how many positions a token sees, itself included; None is all.
-        is_chunked: whether windows stand side by side, so that a token sees those from the last multiple of `window` on.
+        is_chunked: whether windows stand side by side: a token sees what is from the last multiple of `window` on.
         rope: None rotates nothing.
         query_norm: None is none, as of `key_norm` and `value_norm`.
         norm_span: whether queries and keys are normed head by head, or all heads of a row together.
@@ -154,7 +155,7 @@ class LayerParts:
         scalar: the tensor of one number by which the row is multiplied at last; None is none.
     """
 
-    mixer: Attention
+    mixer: "Attention | LatentAttention"
     mlp: "Mlp | Mixture"
     before_mixer: Norm | None = None
     after_mixer: Norm | None = None

@@ -15,6 +15,7 @@ from mxconv.model.norm import WeightedNorm
 from mxconv.model.positions import Positions
 from mxconv.model.projection import Projection
 from mxconv.model.rope import RotaryEmbedding, rotate
+from mxconv.model.sight import seen_by
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.weights import CheckedWeights
 
@@ -102,7 +103,9 @@ class WeightedAttention:
             if written is not None:
                 rows.cache.write(self.index, written[0][span], written[1][span])
             for row in range(rows.num_rows):
-                keys_seen, values_seen = rows.cache.read(source, self._seen_by(row, rows, sink_window))
+                keys_seen, values_seen = rows.cache.read(
+                    source, seen_by(row, rows, parts.window, parts.is_chunked, sink_window)
+                )
                 mixed[span.start + row] = attend(
                     queries[span.start + row],
                     keys_seen[: parts.num_key_value_heads, :, : parts.head_dim],
@@ -161,19 +164,3 @@ class WeightedAttention:
         if self.parts.norm_span == "head":
             return norm(heads)
         return norm(heads.reshape(len(heads), -1)).reshape(heads.shape)
-
-    def _seen_by(self, row: int, rows: SequenceRows, sink_window: SinkWindow | None) -> Sequence[int]:
-        """The places in the cache that a row attends to: what it may see of its path, itself included."""
-        length, tree = rows.cache.length, rows.branches
-        path: Sequence[int] = range(length + row + 1)
-        if not tree.is_chain:
-            start = length - tree.num_cached
-            path = [*range(start), *(start + above for above in tree.path(tree.num_cached + row))]
-        stop, own_window = len(path), self.parts.window
-        if own_window is not None and self.parts.is_chunked:  # what is in no place stood before these
-            own_window = min(stop, (stop - 1 + rows.cache.num_left_out) % own_window + 1)
-        if sink_window is None:
-            return path[max(0, stop - (own_window or stop)) :]
-        sinks, others = sink_window.visible(stop, own_window)
-        near = path[others.start : others.stop]
-        return [*path[sinks.start : sinks.stop], *near] if sinks else near

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import LayerParts, Mlp, Norm
+from mxconv.model.description import Attention, LayerParts, Mlp, Norm
+from mxconv.model.latent import LatentAttention
 from mxconv.model.mixture import Mixture
 
 
@@ -23,6 +24,8 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield "embeddings of the layers' own"
     if len({mixer.rope for mixer in mixers}) > 1:
         yield "rotations that differ between layers"
+    if any(isinstance(mixer, LatentAttention) for mixer in mixers):
+        yield "latent attention"
     if len({(mixer.num_heads, mixer.num_key_value_heads, mixer.head_dim) for mixer in mixers}) > 1:
         yield "heads that differ between layers"
     if len({layer.mlp.size for layer in config.layers}) > 1:
@@ -33,7 +36,6 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
 
 
 def _of_layer(layer: LayerParts) -> Iterator[str]:
-    mixer = layer.mixer
     if any(not _is_plain(norm) for norm in _norms(layer)):
         yield "layer norms"
     if layer.before_mixer is None or layer.before_mlp is None or layer.after_mixer or layer.after_mlp:
@@ -42,6 +44,12 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
         yield "attention and MLP side by side"
     if layer.residual_multiplier != 1 or layer.scalar is not None:
         yield "multipliers of what layers add"
+    if isinstance(layer.mixer, Attention):
+        yield from _of_attention(layer.mixer)
+    yield from ("mixtures of experts",) if isinstance(layer.mlp, Mixture) else _of_mlp(layer.mlp)
+
+
+def _of_attention(mixer: Attention) -> Iterator[str]:
     if mixer.rope is None:
         yield "layers without rotation"
     elif mixer.rope.is_interleaved:
@@ -64,7 +72,6 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
         yield "attention sinks, clipped heads or attention in chunks"
     if mixer.source is not None or mixer.keys_are_values:
         yield "keys or values that are shared"
-    yield from ("mixtures of experts",) if isinstance(layer.mlp, Mixture) else _of_mlp(layer.mlp)
 
 
 def _of_mlp(mlp: Mlp) -> Iterator[str]:
@@ -79,8 +86,9 @@ def _of_mlp(mlp: Mlp) -> Iterator[str]:
 
 
 def _norms(layer: LayerParts) -> list[Norm]:
-    norms = (layer.before_mixer, layer.before_mlp, layer.mixer.query_norm, layer.mixer.key_norm)
-    return [norm for norm in norms if norm is not None]
+    mixer = layer.mixer
+    of_heads = () if isinstance(mixer, LatentAttention) else (mixer.query_norm, mixer.key_norm)
+    return [norm for norm in (layer.before_mixer, layer.before_mlp, *of_heads) if norm is not None]
 
 
 def _is_plain(norm: Norm) -> bool:

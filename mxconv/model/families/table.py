@@ -7,6 +7,7 @@ from pathlib import Path
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.arcee import arcee
 from mxconv.model.families.cohere2 import cohere2
+from mxconv.model.families.deepseek_v3 import deepseek_v3
 from mxconv.model.families.exaone4 import exaone4
 from mxconv.model.families.gemma import gemma, gemma2, gemma3
 from mxconv.model.families.gemma4 import gemma4
@@ -19,6 +20,7 @@ from mxconv.model.families.granite import granite
 from mxconv.model.families.granitemoe import granitemoe
 from mxconv.model.families.hunyuan import hunyuan_v1_dense
 from mxconv.model.families.llama import llama
+from mxconv.model.families.llama4 import llama4
 from mxconv.model.families.mistral import ministral3, mistral
 from mxconv.model.families.mixtral import mixtral
 from mxconv.model.families.olmo import olmo2, olmo3
@@ -35,6 +37,7 @@ from mxconv.model.fields import Fields
 FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "arcee": arcee,
     "cohere2": cohere2,
+    "deepseek_v3": deepseek_v3,
     "exaone4": exaone4,
     "gemma": gemma,
     "gemma2": gemma2,
@@ -49,6 +52,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "granitemoe": granitemoe,
     "hunyuan_v1_dense": hunyuan_v1_dense,
     "llama": llama,
+    "llama4_text": llama4,
     "ministral3": ministral3,
     "mistral": mistral,
     "mixtral": mixtral,
@@ -66,7 +70,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
 }
 
 # checkpoints of several towers, whose text is one of these under `text_config`
-TOWERS = ("gemma3", "gemma4", "mistral3")
+TOWERS = ("gemma3", "gemma4", "llama4", "mistral3")
 TOWER_NAMES = (
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
