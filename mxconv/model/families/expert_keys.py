@@ -20,7 +20,7 @@ def routing(fields: Fields, name: str, chosen_key: str = "num_experts_per_tok", 
     experts_key = next((key for key in NUM_EXPERTS if fields.values.get(key) is not None), NUM_EXPERTS[0])
     num_experts, num_chosen = fields.size(experts_key), fields.size(chosen_key)
     if num_chosen > num_experts:
-        fields.reject(chosen_key, f"at most {experts_key}, {num_experts}, is required")
+        fields.reject(chosen_key, f"at most the number of experts, {num_experts}, is required")
     return replace(Routing(num_experts, num_chosen, Linear(name)), **changes)
 
 
