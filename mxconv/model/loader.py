@@ -158,7 +158,7 @@ class LoadedPackage:
             weights = self._four_bits(record)
             decoder = self.matrices.decoder(self._own_config, weights, record.name)
             return LoadedLevel(self._with_a_cache(record), decoder, self.tokenizer)
-        if record.kind in ("layer-skip", "swift", "early-exit", "streaming"):
+        if record.kind in ("layer-skip", "swift", "early-exit", "streaming", "fewer-experts"):
             return LoadedLevel(record, self._variant(record), self.tokenizer)
         if record.kind in LOOK_UPS:
             return LoadedLevel(record, None, above, self._table(record, place, above))
@@ -204,7 +204,8 @@ class LoadedPackage:
         )
         seen = record if record.window is not None else above
         sinks = None if seen.window is None else SinkWindow(seen.sink or 0, seen.window)
-        return whole.variant(left_out, sinks, record.name)
+        num_experts = above.experts if record.experts is None else record.experts
+        return whole.variant(left_out, sinks, record.name, num_experts)
 
     def _with_a_cache(self, record: LevelRecord) -> LevelRecord:
         """A level with a cache of its own where it needs keys and values that the run's target does not write."""
