@@ -33,7 +33,7 @@ def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 def silu_times(engine: Any, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     out = np.empty_like(gate)
-    _native.silu_multiply(engine, gate, up, out)
+    _native.activate(engine, "silu", gate, up, out)
     return out
 
 
@@ -44,18 +44,24 @@ def norm(engine: Any, x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarr
 
 
 def attend(
-    engine: Any, query: np.ndarray, keys: np.ndarray, values: np.ndarray, run: int, others: list[int]
+    engine: Any, query: np.ndarray, keys: np.ndarray, values: np.ndarray, run: int, others: list[int], cap: float = 0
 ) -> np.ndarray:
-    return attend_tokens(engine, np.atleast_2d(query)[None], keys, values, [run], [others]).reshape(query.shape)
+    return attend_tokens(engine, np.atleast_2d(query)[None], keys, values, [run], [others], cap).reshape(query.shape)
 
 
 def attend_tokens(
-    engine: Any, queries: np.ndarray, keys: np.ndarray, values: np.ndarray, runs: list[int], others: list[list[int]]
+    engine: Any,
+    queries: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    runs: list[int],
+    others: list[list[int]],
+    cap: float = 0,
 ) -> np.ndarray:
     """Of queries (tokens, heads, head_dim); each token sees as many others."""
     out = np.empty_like(queries)
     positions = np.array(others, np.int32).reshape(len(queries), -1)
-    _native.attend(engine, queries, keys, values, np.array(runs, np.int32), positions, out)
+    _native.attend(engine, queries, keys, values, np.array(runs, np.int32), positions, cap, out)
     return out
 
 

@@ -224,8 +224,9 @@ def arguments(decoder: Any, num_tokens: int = 3) -> dict[str, Any]:
     half = np.zeros((num_tokens, config.head_dim // 2), np.float32)
     return {
         "x": np.zeros((num_tokens, config.hidden_size), np.float32),
-        "cosines": half,
-        "sines": half.copy(),
+        "rotations": [(half, half.copy())],
+        "temperatures": [],
+        "layer_inputs": None,
         "keys": keys,
         "values": values,
         "length": 4,
@@ -237,10 +238,13 @@ def arguments(decoder: Any, num_tokens: int = 3) -> dict[str, Any]:
     }
 
 
+OF_PASS = ("x", "rotations", "temperatures", "layer_inputs", "logits")
+
+
 def native_pass(decoder: Any, **arguments: Any) -> None:
     from mxconv.kernels import _native
 
-    of_pass = {name: arguments.pop(name) for name in ("x", "cosines", "sines", "logits")}
+    of_pass = {name: arguments.pop(name) for name in OF_PASS}
     decoder.handle.forward(**of_pass, sequences=[_native.SequenceTokens(**arguments)])
 
 
@@ -249,7 +253,8 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str
     "x in float64": (TypeError, "incompatible", lambda a: {"x": a["x"].astype(np.float64)}),
     "read-only x": (TypeError, "incompatible", lambda a: {"x": read_only(a["x"])}),
     "transposed x": (TypeError, "x: strides", lambda a: {"x": np.zeros((48, 3), np.float32).T}),
-    "short sines": (TypeError, "sines: shape", lambda a: {"sines": a["sines"][:2]}),
+    "short sines": (TypeError, "sines: shape", lambda a: {"rotations": [(a["rotations"][0][0], a["x"][:2, :6])]}),
+    "no rotations": (ValueError, "rotations are missing", lambda a: {"rotations": []}),
     "a layer too few": (TypeError, "keys: shape", lambda a: {"keys": a["keys"][:2]}),
     "other values": (TypeError, "values: shape", lambda a: {"values": a["values"][:, :, :31].copy()}),
     "a full cache": (ValueError, "do not fit", lambda a: {"length": 30}),
