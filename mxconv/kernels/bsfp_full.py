@@ -10,6 +10,7 @@ from mxconv.arrays import F32, U16
 from mxconv.codecs.float16 import FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.kernels import rowwise
+from mxconv.kernels.dense import DenseMatrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,9 @@ class BsfpMatrix:
                 rows = self._decoded(tile * TILE_ROWS, min((tile + 1) * TILE_ROWS, self.shape[0]))
             found[place] = rows[int(index) % TILE_ROWS]
         return found
+
+    def turned(self) -> DenseMatrix:
+        return DenseMatrix(self.target_rows(0, self.shape[0]), self.float_format).turned()
 
     def _decoded(self, start: int, stop: int) -> F32:
         return self.float_format.decode(self.target_rows(start, stop))

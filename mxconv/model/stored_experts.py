@@ -38,6 +38,9 @@ class DeferredMatrix:
     def rows(self, indices: NDArray[np.intp]) -> F32:
         return self.matrix.rows(indices)
 
+    def turned(self) -> Matrix:
+        return self.matrix.turned()
+
 
 def dense_stacks(tensors: Mapping[str, SourceTensor], make: Matrices) -> dict[str, ExpertStack]:
     """The experts of a checkpoint as they lie in its files, by the names of the tensors.

@@ -50,6 +50,9 @@ class Untouchable:
     def rows(self, indices: np.ndarray) -> np.ndarray:
         raise AssertionError("no row chose this expert")
 
+    def turned(self) -> Any:
+        raise AssertionError("no row chose this expert")
+
 
 def chosen_experts(decoder: Decoder, ids: list[int]) -> dict[int, set[int]]:
     """Of each layer with experts those that the tokens of a text chose."""
