@@ -55,10 +55,12 @@ def native_layer(layer: Layer, tables: Tables) -> _native.Layer:
     parts, branches = layer.parts, []
     multiplier = parts.residual_multiplier
     if not layer.skips_attention:
+        assert isinstance(layer.attention, WeightedAttention), "what `missing_parts` names runs on NumPy"
         attention = native_attention(layer.attention, layer.sink_window, tables)
         norms = native_norm(layer.before_mixer), native_norm(layer.after_mixer)
         branches.append(_native.Branch(attention, norms[0], False, norms[1], multiplier))
     if not layer.skips_mlp:
+        assert isinstance(layer.mlp, WeightedMlp), "what `missing_parts` names runs on NumPy"
         norms = native_norm(layer.before_mlp), native_norm(layer.after_mlp)
         branches.append(_native.Branch(native_mlp(layer.mlp), norms[0], parts.is_parallel, norms[1], multiplier))
         if layer.layer_input is not None:

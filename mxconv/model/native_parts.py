@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import LayerParts
+from mxconv.model.description import Attention, LayerParts
+from mxconv.model.latent import LatentAttention
+from mxconv.model.mixture import Mixture
 
 
 def missing_parts(config: ModelConfig) -> tuple[str, ...]:
@@ -13,6 +15,20 @@ def missing_parts(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _of_layer(layer: LayerParts) -> Iterator[str]:
-    mixer = layer.mixer
+    if isinstance(layer.mixer, LatentAttention):
+        yield "latent attention"
+    else:
+        yield from _of_attention(layer.mixer)
+    if isinstance(layer.mlp, Mixture):
+        yield "mixtures of experts"
+
+
+def _of_attention(mixer: Attention) -> Iterator[str]:
     if mixer.fused == "heads" and mixer.norm_span == "row":
         yield "norms of whole rows of heads that are fused one by one"
+    if mixer.sinks is not None:
+        yield "attention sinks"
+    if mixer.clip is not None:
+        yield "clipped heads"
+    if mixer.is_chunked:
+        yield "attention in chunks"

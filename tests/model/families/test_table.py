@@ -23,6 +23,11 @@ SIZES: dict[str, object] = {
     "num_attention_heads": 4,
     "n_head": 4,
     "num_key_value_heads": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 1,
+    "topk_group": 1,
     "rope_parameters": {
         "rope_type": "default",
         "rope_theta": 10000.0,
@@ -34,7 +39,8 @@ SIZES: dict[str, object] = {
 
 def described(model_type: str) -> ModelConfig:
     """With the family's defaults."""
-    text = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "ministral3"}.get(model_type)
+    texts = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "mistral3": "ministral3"}
+    text = texts.get(model_type)
     if text is None:
         return describe_values(SIZES | {"model_type": model_type})
     return describe_values({"model_type": model_type, "text_config": SIZES | {"model_type": text}})
@@ -64,6 +70,7 @@ def test_what_the_native_decoder_lacks_is_named_part_by_part() -> None:
     spanning = replace(layer, mixer=replace(layer.mixer, norm_span="row"))
     assert missing_parts(neox) == ()
     assert missing_parts(replace(neox, layers=(layer, spanning, spanning))) == (LACKING,)
+    assert missing_parts(described("deepseek_v3"))[0] == "latent attention"
 
 
 def test_that_numpy_runs_the_layers_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
