@@ -1,10 +1,18 @@
 """Tiny checkpoints of every family, made by transformers with random parameters, and what switches its parts on."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from mxconv.codecs.float16 import BF16
 
@@ -112,6 +120,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo3": {"model_type": "olmo3", "sliding_window": 9, "rope_scaling": YARN, "rope_theta": 5000.0},
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1, 1], "tie_word_embeddings": False},
     "smollm3, windows": {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 9},
+    "mimo": {"model_type": "mimo", "num_nextn_predict_layers": 1},
     "ministral3": {"model_type": "ministral3", **MINISTRAL},
     "ministral3, of several towers": {
         "model_type": "mistral3",
@@ -145,6 +154,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+class MimoConfig(Qwen2Config):
+    """Not one of transformers' own: the model's code on the Hub is that of Qwen 2, the MTP layer aside."""
+
+    model_type = "mimo"
+
+
+class MimoForCausalLM(Qwen2ForCausalLM):
+    config_class = MimoConfig
+
+
+AutoConfig.register("mimo", MimoConfig)
+AutoModelForCausalLM.register(MimoConfig, MimoForCausalLM)
+
+
 def make_model(family: str) -> Any:
     """A model in float32 with eager attention, every parameter random and exact in BF16."""
     torch.set_num_threads(1)
@@ -167,9 +190,13 @@ def make_model(family: str) -> Any:
     return model
 
 
-def write_checkpoint(model: Any, folder: Path) -> None:
-    """config.json and BF16 weights, as save_pretrained writes them."""
+def write_checkpoint(model: Any, folder: Path, further: Mapping[str, Any] | None = None) -> None:
+    """config.json and BF16 weights, as save_pretrained writes them, and further tensors that it leaves out."""
     tensors: dict[int, tuple[str, Any]] = {}
     for name, tensor in model.state_dict().items():
         tensors.setdefault(tensor.data_ptr(), (name, tensor.bfloat16()))  # tied ones once
     model.save_pretrained(folder, state_dict=dict(tensors.values()))
+    if further:
+        path = folder / "model.safetensors"
+        whole = {name: tensor.bfloat16().contiguous() for name, tensor in further.items()}
+        safetensors.torch.save_file(safetensors.torch.load_file(path) | whole, path, {"format": "pt"})

@@ -95,6 +95,7 @@ Kind = Literal[
     "speculator",
     "spire",
     "eagle3",
+    "mtp",
 ]
 Shared = Literal["weights", "kv_cache", "tokenizer"]
 

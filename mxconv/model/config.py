@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from mxconv.model.description import LayerInputs, LayerParts, Norm
+from mxconv.model.mtp import Mtp
 from mxconv.model.rope_parameters import RopeParameters
 
 
@@ -22,6 +23,7 @@ class ModelConfig:
         logit_multiplier: of what the head gives.
         logit_cap: c turns a logit s into c * tanh(s / c).
         layer_inputs: embeddings of the layers' own.
+        mtp: where a checkpoint keeps what was trained to predict a token further, if it has such.
         towers: of a checkpoint that holds more than this decoder: how its tensors' names begin there, and here.
     """
 
@@ -40,6 +42,7 @@ class ModelConfig:
     logit_multiplier: float = 1.0
     logit_cap: float | None = None
     layer_inputs: LayerInputs | None = None
+    mtp: Mtp | None = None
     towers: tuple[tuple[str, str], ...] = ()
 
     @property

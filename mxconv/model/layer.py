@@ -54,13 +54,13 @@ class Layer:
             weights: all tensors.
             config: what the model is made of.
             index: of the layer.
-            prefix: of its tensors' names, before the index; None is the model's.
+            prefix: of its tensors' names; None is the model's own, with the index behind it.
             attended_size: numbers of a row that attention takes in; None is the hidden size.
 
         Raises:
             ModelError: one is missing or has another shape than the configuration says.
         """
-        name = f"{config.layer_prefix if prefix is None else prefix}.{index}."
+        name = f"{config.layer_prefix}.{index}." if prefix is None else prefix
         parts, hidden = config.layers[index], config.hidden_size
 
         def norm(wanted: Norm | None) -> WeightedNorm | None:

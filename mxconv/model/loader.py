@@ -29,6 +29,7 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.families.table import describe_file
 from mxconv.model.matrices import Matrices
 from mxconv.model.readers.load import load_reader
+from mxconv.model.readers.mtp import MtpModule, check_mtp
 from mxconv.model.readers.reader import Reader, check_target
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
@@ -99,6 +100,7 @@ class LoadedPackage:
             is_tuned = levels is None and not drafts and self.package.manifest.tuned is not None
             self.lengths_are_given = is_tuned or any(spec.num_draft_tokens for spec in drafts)
             self.levels: list[LoadedLevel] = []
+            self._in_four_bits: Weights | None = None
             for record in (first, *others):
                 self.levels.append(self._load(record, self._place(record)))
             for spec in drafts:
@@ -161,6 +163,8 @@ class LoadedPackage:
             return LoadedLevel(record, self._variant(record), self.tokenizer)
         if record.kind in LOOK_UPS:
             return LoadedLevel(record, None, above, self._table(record, place, above))
+        if record.kind == "mtp":
+            return LoadedLevel(record, None, self.tokenizer, reader=self._mtp(record))
         if place is None:
             raise PackageError(
                 f"{self.package.root}: level {record.name} without a path; a model needs one. Convert again."
@@ -176,8 +180,10 @@ class LoadedPackage:
     def _load_spec(self, spec: DraftSpec) -> LoadedLevel:
         """A level that is no part of the package."""
         place = draft_package(spec)
-        codec: Literal["bf16", "f16", "package"] | None = None if place is None else "package"
-        if spec.kind == "ngram":
+        codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"] | None = None if place is None else "package"
+        if spec.kind == "mtp":
+            codec = self.package.manifest.options.codec
+        elif spec.kind == "ngram":
             place = Path(spec.subject)
         elif spec.kind in ("checkpoint", *READERS) and place is None:
             checkpoint = self._stack.enter_context(open_checkpoint(spec.subject))
@@ -204,6 +210,15 @@ class LoadedPackage:
         seen = record if record.window is not None else above
         sinks = None if seen.window is None else SinkWindow(seen.sink or 0, seen.window)
         return whole.variant(left_out, sinks, record.name)
+
+    def _mtp(self, record: LevelRecord) -> MtpModule:
+        """The MTP module of the package's own model, in 16 bits or in its 4."""
+        config, records = self._own_config, self.package.manifest.tensors
+        check_mtp(config, [tensor.name for tensor in records], str(self.package.root))
+        weights = self._sixteen_bits if record.codec is None else self._four_bits(record)
+        reader = MtpModule(config, weights, record.name)
+        check_target(reader, self.config, self._target_vocabulary.num_tokens, str(self.package.root))
+        return reader
 
     def _with_a_cache(self, record: LevelRecord) -> LevelRecord:
         """A level with a cache of its own where it needs keys and values that the run's target does not write."""
@@ -269,6 +284,8 @@ class LoadedPackage:
 
         Where no level above needs the others of the target's weights, they are neither opened nor rebuilt.
         """
+        if self._in_four_bits is not None:
+            return self._in_four_bits
         config = self._own_config
         if self.levels:
             exact = self._sixteen_bits
@@ -290,7 +307,8 @@ class LoadedPackage:
             drafts.setdefault(head_tensor(config), drafts[config.embedding])
         for name in config.looked_up:  # stay exact
             drafts.pop(name, None)
-        return Weights({**exact.matrices, **drafts}, exact.vectors)
+        self._in_four_bits = Weights({**exact.matrices, **drafts}, exact.vectors)
+        return self._in_four_bits
 
     def _exact_weights(self, records: Sequence[TensorRecord]) -> Weights:
         """Some of the 16-bit weights: dense, or rebuilt from BSFP as they are used."""

@@ -16,6 +16,7 @@ from mxconv.model.families.gpt_neox import gpt_neox
 from mxconv.model.families.granite import granite
 from mxconv.model.families.hunyuan import hunyuan_v1_dense
 from mxconv.model.families.llama import llama
+from mxconv.model.families.mimo import mimo
 from mxconv.model.families.mistral import ministral3, mistral
 from mxconv.model.families.olmo import olmo2, olmo3
 from mxconv.model.families.phi3 import phi3
@@ -40,6 +41,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "granite": granite,
     "hunyuan_v1_dense": hunyuan_v1_dense,
     "llama": llama,
+    "mimo": mimo,
     "ministral3": ministral3,
     "mistral": mistral,
     "olmo2": olmo2,
