@@ -1,6 +1,6 @@
 """MTP modules beside transformers' own, under every layout of names; the bits of their rows; what is no module."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,7 +122,7 @@ def test_a_model_without_a_module_is_refused() -> None:
     with pytest.raises(ModelError, match=message):
         check_mtp(config, ["model.norm.weight"], "here")
     for wrong in (-1, "one", 10**6, 1.5):
-        with pytest.raises(ModelError, match="num_nextn_predict_layers is .*; an integer from 0 to 4096 is required"):
+        with pytest.raises(ModelError, match=r"num_nextn_predict_layers is .*; an integer from 0 to 4096 is required"):
             describe_values(values | {"num_nextn_predict_layers": wrong})
 
 
