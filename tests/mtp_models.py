@@ -59,7 +59,7 @@ class MtpOracle:
         for name, tensor in self.mtp.layers[0].state_dict().items():
             part, _, rest = name.partition(".")
             found[prefix + ".".join(word for word in (names[part], rest) if word)] = tensor
-        return found
+        return dict(entry for item in found.items() for entry in _apart(*item))
 
     @torch.no_grad()
     def states(self, tokens: Sequence[int]) -> np.ndarray:
@@ -79,3 +79,16 @@ class MtpOracle:
             features = torch.cat([features, made], dim=1)
             text.append(token)
         return np.stack(found)
+
+
+def _apart(name: str, tensor: Any) -> list[tuple[str, Any]]:
+    """Stacked experts one by one, as checkpoints of this layout have them."""
+    prefix, is_stack, part = name.rpartition(".experts.")
+    if not is_stack or tensor.ndim != 3:
+        return [(name, tensor)]
+    parts = {"gate_proj": 0, "up_proj": 1} if part == "gate_up_proj" else {"down_proj": 0}
+    return [
+        (f"{prefix}.experts.{expert}.{own}.weight", matrix.chunk(len(parts))[half])
+        for expert, matrix in enumerate(tensor)
+        for own, half in parts.items()
+    ]

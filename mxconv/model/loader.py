@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -33,7 +33,8 @@ from mxconv.model.readers.mtp import MtpModule, check_mtp
 from mxconv.model.readers.reader import Reader, check_target
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
-from mxconv.model.stored_weights import dense_weights, four_bit_matrices, head_tensor, tied
+from mxconv.model.stored_experts import DeferredMatrix, exact_stacks, four_bit_stacks
+from mxconv.model.stored_weights import dense_weights, four_bit_matrices, head_tensor, own_stacks, tied
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.model.weights import Weights
 
@@ -307,7 +308,8 @@ class LoadedPackage:
             drafts.setdefault(head_tensor(config), drafts[config.embedding])
         for name in config.looked_up:  # stay exact
             drafts.pop(name, None)
-        self._in_four_bits = Weights({**exact.matrices, **drafts}, exact.vectors)
+        stacks = own_stacks(four_bit_stacks(self.package, self.matrices), config)
+        self._in_four_bits = Weights({**exact.matrices, **drafts}, exact.vectors, {**exact.stacks, **stacks})
         return self._in_four_bits
 
     def _exact_weights(self, records: Sequence[TensorRecord]) -> Weights:
@@ -323,10 +325,22 @@ class LoadedPackage:
             if own is None:
                 continue
             if record.scaled is not None:
-                made[own] = self.matrices.fp8(self.package.fp8(record, found))
+                make = partial(self._fp8_target, record, found)
             elif record.codec == "bsfp" and record.stack is None:
-                made[own] = self._bsfp_target(record)
-        return tied(Weights(made, weights.vectors), config)
+                make = partial(self._bsfp_target, record)
+            else:
+                continue
+            made[own] = DeferredMatrix(_matrix_shape(record), make) if config.is_expert(own) else make()
+        stacks = own_stacks(exact_stacks(self.package, self.matrices), config)
+        return tied(Weights(made, weights.vectors, {**weights.stacks, **stacks}), config)
+
+    def _fp8_target(self, record: TensorRecord, found: Mapping[str, SourceTensor]) -> Matrix:
+        return self.matrices.fp8(self.package.fp8(record, found))
 
     def _bsfp_target(self, record: TensorRecord) -> Matrix:
         return self.matrices.bsfp(self.package.bsfp(record), f"{self.package.root}: tensor {record.name}")
+
+
+def _matrix_shape(record: TensorRecord) -> tuple[int, int]:
+    rows, columns = record.shape
+    return rows, columns

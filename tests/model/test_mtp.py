@@ -50,6 +50,8 @@ class Case:
 # of each: the family, the layout, where its tensors lie, their names there
 CASES = {
     "mimo": ("mimo", "mtp_layers", "model.mtp_layers.0.", oracles.MTP_LAYERS),
+    "deepseek_v3": ("deepseek_v3", "nextn", "model.layers.4.", oracles.NEXTN),
+    "glm4_moe": ("glm4_moe", "nextn", "model.layers.4.", oracles.NEXTN),
     "llama, names of DeepSeek": ("llama", "nextn", "model.layers.4.", oracles.NEXTN),
     "qwen3, names of Qwen3-Next": ("qwen3", "beside", "mtp.", oracles.BESIDE),
 }

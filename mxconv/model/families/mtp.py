@@ -15,7 +15,7 @@ def nextn(keys: Keys, layer: LayerParts) -> Mtp | None:
         deepseek_mtp.py and glm4_moe_mtp.py of vLLM; MtpModel of transformers 5.23.
     """
     first = keys.num_hidden_layers
-    modules = tuple(f"model.layers.{first + module}." for module in range(num_modules(keys.fields)))
+    modules = tuple(f"model.layers.{first + module}." for module in range(num_modules(keys.fields, default=1)))
     if not modules:
         return None
     name = modules[0]
@@ -58,7 +58,7 @@ def mtp_layers(keys: Keys, layer: LayerParts) -> Mtp | None:
     Source:
         mimo_mtp.py of vLLM.
     """
-    modules = tuple(f"model.mtp_layers.{module}." for module in range(num_modules(keys.fields)))
+    modules = tuple(f"model.mtp_layers.{module}." for module in range(num_modules(keys.fields, default=0)))
     if not modules:
         return None
     name = modules[0]
@@ -74,13 +74,13 @@ def mtp_layers(keys: Keys, layer: LayerParts) -> Mtp | None:
     )
 
 
-def num_modules(fields: Fields) -> int:
-    """`num_nextn_predict_layers`; none where the file does not say.
+def num_modules(fields: Fields, default: int) -> int:
+    """`num_nextn_predict_layers`; `default` where the file does not say.
 
     Raises:
         ModelError: it is no number of layers.
     """
-    count = fields.values.get("num_nextn_predict_layers") or 0
+    count = fields.values.get("num_nextn_predict_layers", default) or 0
     if type(count) is not int or not 0 <= count <= MOST_LAYERS:
         fields.reject("num_nextn_predict_layers", f"an integer from 0 to {MOST_LAYERS} is required")
     return count
