@@ -69,7 +69,7 @@ def test_the_text_is_the_targets(folder: Path, codec: str, bits: int, levels: li
 def test_it_drafts_for_the_4_bit_level_as_target_and_needs_nothing_else(folder: Path, codec: str) -> None:
     with LoadedPackage(folder / codec, [codec], drafts=[parse_draft("mtp")]) as loaded:
         check_all(loaded.levels, [3], 12, GREEDY)
-        assert "_sixteen_bits" not in vars(loaded)
+        assert "sixteen_bits" not in vars(loaded._own)
 
 
 def test_a_package_has_it_as_a_level_behind_models_and_before_look_ups(folder: Path) -> None:
