@@ -36,4 +36,4 @@ def say_how_llama_was_built(console: Console, without_avx512: bool = False) -> N
         sys.exit("--avx2: this llama.cpp was compiled for AVX-512; compile it as compare_peers.py says")
     for name in ("REPACK", "LLAMAFILE"):
         if f"{name} = 1" not in features:
-            console.print(f"llama.cpp was compiled without {name}: its times are not its best (compare_peers.py says how)")
+            console.print(f"llama.cpp was compiled without {name}: its times are not its best (see compare_peers.py)")

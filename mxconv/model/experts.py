@@ -22,7 +22,7 @@ class WeightedMixture:
     """Router, experts and what is shared, with their weights.
 
     Args:
-        num_chosen: experts that a row is sent to, if not as many as the model was trained with: a draft's.
+        num_chosen: experts that a row is sent to: fewer than the model was trained with in a draft, perhaps none.
     """
 
     parts: Mixture
@@ -34,7 +34,7 @@ class WeightedMixture:
     after_experts: WeightedNorm | None
     before_shared: WeightedNorm | None
     after_shared: WeightedNorm | None
-    num_chosen: int | None = None
+    num_chosen: int
 
     @classmethod
     def take(cls, weights: CheckedWeights, parts: Mixture, hidden_size: int, prefix: str) -> "WeightedMixture":
@@ -54,18 +54,31 @@ class WeightedMixture:
             after_experts=norm(parts.after_experts),
             before_shared=norm(parts.before_shared),
             after_shared=norm(parts.after_shared),
+            num_chosen=parts.routing.num_chosen,
         )
 
     def with_fewer(self, num_chosen: int) -> "WeightedMixture":
-        """The same weights, each row sent to `num_chosen` experts at most."""
-        return replace(self, num_chosen=min(num_chosen, self.parts.routing.num_chosen))
+        """The same weights, each row sent to `num_chosen` experts at most, of which their shares are made anew."""
+        return replace(self, num_chosen=min(num_chosen, self.num_chosen))
 
     @property
     def num_weights(self) -> int:
         """That a pass over one row multiplies by."""
         rows, columns = self.router.projection.matrix.shape
         shared = 0 if self.shared is None else self.shared.num_weights
-        return rows * columns + shared + (self.num_chosen or self.parts.routing.num_chosen) * self.experts.num_weights
+        return rows * columns + shared + self.num_chosen * self.experts.num_weights
+
+    def expected_weights(self, num_rows: float) -> float:
+        """That a pass over so many rows multiplies by, if they choose their experts independently."""
+        count = self.parts.routing.num_experts
+        missed: float = (1 - self.num_chosen / count) ** num_rows
+        chosen = count * (1 - missed)
+        return self.num_weights + (chosen - self.num_chosen) * self.experts.num_weights
+
+    @property
+    def num_stored_weights(self) -> int:
+        """Those of all experts."""
+        return self.num_weights + (self.parts.routing.num_experts - self.num_chosen) * self.experts.num_weights
 
     def __call__(self, x: F32) -> F32:
         """What it makes of rows, (num_tokens, hidden_size)."""
@@ -76,9 +89,11 @@ class WeightedMixture:
 
     def _routed(self, x: F32) -> F32:
         """The sum of a row's experts, in ascending order of their numbers: of no other row's choice."""
+        total = np.zeros_like(x)
+        if self.num_chosen == 0:
+            return total
         chosen, shares = self.router(x, self.num_chosen)
         taken = x if self.before_experts is None else self.before_experts(x)
-        total = np.zeros_like(x)
         for expert in np.unique(chosen):
             rows, ranks = np.nonzero(chosen == expert)
             share = shares[rows, ranks][:, None]

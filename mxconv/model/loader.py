@@ -155,7 +155,7 @@ class LoadedPackage:
             weights = self._own.four_bits(record.name, with_target=bool(self.levels))
             decoder = self.matrices.decoder(self._own.config, weights, record.name)
             return LoadedLevel(self._with_a_cache(record), decoder, self.tokenizer)
-        if record.kind in ("layer-skip", "swift", "early-exit", "streaming"):
+        if record.kind in ("layer-skip", "swift", "early-exit", "streaming", "fewer-experts"):
             return LoadedLevel(record, self._variant(record), self.tokenizer)
         if record.kind in LOOK_UPS:
             return LoadedLevel(record, None, above, self._table(record, place, above))
@@ -205,7 +205,8 @@ class LoadedPackage:
         )
         seen = record if record.window is not None else above
         sinks = None if seen.window is None else SinkWindow(seen.sink or 0, seen.window)
-        return whole.variant(left_out, sinks, record.name)
+        num_experts = above.experts if record.experts is None else record.experts
+        return whole.variant(left_out, sinks, record.name, num_experts)
 
     def _package_target(self) -> Decoder:
         return self.matrices.decoder(self._own.config, self._own.sixteen_bits, "target")

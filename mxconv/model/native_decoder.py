@@ -47,9 +47,13 @@ class NativeDecoder(Decoder):
         self.handle = self._make_handle()
 
     def variant(
-        self, skipped: Skipped | None = None, sink_window: SinkWindow | None = None, name: str | None = None
+        self,
+        skipped: Skipped | None = None,
+        sink_window: SinkWindow | None = None,
+        name: str | None = None,
+        num_experts: int | None = None,
     ) -> Self:
-        made = super().variant(skipped, sink_window, name)
+        made = super().variant(skipped, sink_window, name, num_experts)
         made.handle = made._make_handle()
         return made
 

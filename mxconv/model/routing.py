@@ -45,18 +45,18 @@ class Router:
             vector(parts.input_weights, hidden_size),
         )
 
-    def __call__(self, x: F32, num_chosen: int | None = None) -> tuple[Numbers, F32]:
+    def __call__(self, x: F32, num_chosen: int) -> tuple[Numbers, F32]:
         """The experts that rows (num_tokens, hidden_size) are sent to.
 
         Args:
-            num_chosen: of each row; None is as many as the model was trained with.
+            num_chosen: of each row, at least one.
 
         Returns:
             Their numbers, (num_tokens, num_chosen), the best first, and what each counts, float32.
         """
         parts = self.parts
         logits = self.projection(self._taken(x))
-        chosen = self._best(logits, parts.num_chosen if num_chosen is None else num_chosen)
+        chosen = self._best(logits, num_chosen)
         if parts.score == "softmax_of_chosen":
             shares = _softmax(np.take_along_axis(logits, chosen, axis=1))
         else:
