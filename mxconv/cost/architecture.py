@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import LayerParts
+from mxconv.model.description import Attention, LayerParts
 from mxconv.model.families.keys import MOST_LAYERS
 from mxconv.model.families.table import FAMILIES, TOWERS, describe
 from mxconv.model.fields import Fields
@@ -73,8 +73,13 @@ class Architecture:
         """Of a model that mxconv runs.
 
         Raises:
-            ModelError: its layers differ in more than their windows.
+            ModelError: its layers differ in more than their windows, or do not all attend.
         """
+        if config.state_sizes is not None or any(layer.mlp is None for layer in config.layers):
+            raise ModelError(
+                f"{config.model_type}: layers with a recurrent state; models that attend in every layer are counted. "
+                "Measure it with mxconv bench."
+            )
         first = config.layers[0]
         if any(_sizes(layer) != _sizes(first) for layer in config.layers):
             raise ModelError(
@@ -97,7 +102,7 @@ class Architecture:
             windows=config.windows,
             dense_sizes=(config.intermediate_size,) * config.num_hidden_layers,
             mlp_bias=config.mlp_bias,
-            has_gate=first.mlp.gate is not None,
+            has_gate=first.mlp is not None and first.mlp.gate is not None,
             layer_norms=_norm_numbers(config, first),
             final_norm_bias=config.final_norm.has_bias,
             num_learned_positions=config.max_position_embeddings if config.positions else 0,
@@ -106,12 +111,14 @@ class Architecture:
 
 def _sizes(layer: LayerParts) -> tuple[object, ...]:
     mixer, mlp = layer.mixer, layer.mlp
+    assert isinstance(mixer, Attention) and mlp is not None
     return mixer.num_heads, mixer.num_key_value_heads, mixer.head_dim, mixer.source, mlp.size, layer.layer_input
 
 
 def _norm_numbers(config: ModelConfig, layer: LayerParts) -> int:
     """Of one layer; a norm that two places share is one."""
     mixer = layer.mixer
+    assert isinstance(mixer, Attention)
     places = {layer.before_mixer, layer.after_mixer, layer.before_mlp, layer.after_mlp} - {None}
     count = sum(config.hidden_size * (1 + norm.has_bias) for norm in places if norm is not None)
     by_row = mixer.norm_span == "row"

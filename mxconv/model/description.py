@@ -7,42 +7,11 @@ by names that begin behind the layer's own prefix. No arrays here, so that a cos
 from dataclasses import dataclass
 from typing import Literal
 
+from mxconv.model.elements import Activation as Activation
+from mxconv.model.elements import Linear as Linear
+from mxconv.model.elements import Norm as Norm
+from mxconv.model.recurrent.description import Recurrent
 from mxconv.model.rope_parameters import RopeParameters
-
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
-
-
-@dataclass(frozen=True)
-class Norm:
-    """A norm over the last axis, with the tensors `<name>.weight` and `<name>.bias`.
-
-    Args:
-        name: of the module.
-        eps: added to the mean square, or to the variance.
-        kind: whether the mean is taken away first ("layer"), or not ("rms").
-        offset: added to every weight: 1 where weights are stored as what they differ from one by.
-        has_weight: False multiplies by nothing.
-    """
-
-    name: str
-    eps: float
-    kind: Literal["rms", "layer"] = "rms"
-    offset: float = 0.0
-    has_weight: bool = True
-    has_bias: bool = False
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A matrix (out_features, in_features), `<name>.weight`, and a bias, `<name>.bias`.
-
-    Args:
-        is_transposed: whether it is stored as (in_features, out_features).
-    """
-
-    name: str
-    has_bias: bool = False
-    is_transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +44,8 @@ class Attention:
         logit_cap: c turns a score s into c * tanh(s / c).
         source: the layer whose keys and values are read, this one having none of its own.
         keys_are_values: whether values are the keys before their norm and rotation.
+        is_gated: whether the query's tensor has a gate beside each query, (2 * head_dim) rows a head; its sigmoid
+            multiplies what the head gives.
     """
 
     num_heads: int
@@ -97,6 +68,10 @@ class Attention:
     temperature: Temperature | None = None
     source: int | None = None
     keys_are_values: bool = False
+    is_gated: bool = False
+
+
+Mixer = Attention | Recurrent
 
 
 @dataclass(frozen=True)
@@ -139,13 +114,14 @@ class LayerParts:
     """A layer. Each norm may be absent: before its part, or behind it and before it is added.
 
     Args:
+        mlp: None is a layer that is a mixer alone.
         is_parallel: whether the MLP takes in what the mixer does, or what the mixer made of it.
         residual_multiplier: of what is added.
         scalar: the tensor of one number by which the row is multiplied at last; None is none.
     """
 
-    mixer: Attention
-    mlp: Mlp
+    mixer: Mixer
+    mlp: Mlp | None
     before_mixer: Norm | None = None
     after_mixer: Norm | None = None
     before_mlp: Norm | None = None

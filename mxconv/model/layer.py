@@ -7,13 +7,15 @@ import numpy as np
 
 from mxconv.arrays import F32
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import LayerParts, Norm
+from mxconv.model.description import Attention, LayerParts, Norm
 from mxconv.model.forest import SequenceRows
 from mxconv.model.layer_input import WeightedInput
 from mxconv.model.mixer import WeightedAttention
 from mxconv.model.mlp import WeightedMlp
 from mxconv.model.norm import WeightedNorm
 from mxconv.model.positions import Positions
+from mxconv.model.recurrent.mixer import RecurrentMixer
+from mxconv.model.recurrent.take import take_recurrent
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.weights import CheckedWeights
 
@@ -23,12 +25,13 @@ class Layer:
     """The tensors of layer `index`, and what it does with them.
 
     The last three are of drafts: a part that is skipped leaves its input as it is, and writes nothing to the cache.
+    `skips_attention` skips the mixer, whichever it is.
     """
 
     index: int
     parts: LayerParts
-    attention: WeightedAttention
-    mlp: WeightedMlp
+    mixer: WeightedAttention | RecurrentMixer
+    mlp: WeightedMlp | None
     before_mixer: WeightedNorm | None
     after_mixer: WeightedNorm | None
     before_mlp: WeightedNorm | None
@@ -66,11 +69,16 @@ class Layer:
         def norm(wanted: Norm | None) -> WeightedNorm | None:
             return None if wanted is None else WeightedNorm.take(weights, wanted, hidden, name)
 
+        mixer: WeightedAttention | RecurrentMixer
+        if isinstance(parts.mixer, Attention):
+            mixer = WeightedAttention.take(weights, parts.mixer, index, (attended_size or hidden, hidden), name)
+        else:
+            mixer = take_recurrent(weights, parts.mixer, index, hidden, name)
         return cls(
             index=index,
             parts=parts,
-            attention=WeightedAttention.take(weights, parts.mixer, index, (attended_size or hidden, hidden), name),
-            mlp=WeightedMlp.take(weights, parts.mlp, hidden, name),
+            mixer=mixer,
+            mlp=None if parts.mlp is None else WeightedMlp.take(weights, parts.mlp, hidden, name),
             before_mixer=norm(parts.before_mixer),
             after_mixer=norm(parts.after_mixer),
             before_mlp=norm(parts.before_mlp),
@@ -80,6 +88,12 @@ class Layer:
             else WeightedInput.take(weights, parts.layer_input, hidden, name),
             scalar=None if parts.scalar is None else weights.vector(f"{name}{parts.scalar}", 1),
         )
+
+    @property
+    def attention(self) -> WeightedAttention:
+        """The mixer, of a layer that attends."""
+        assert isinstance(self.mixer, WeightedAttention), "asked of layers that attend"
+        return self.mixer
 
     def __call__(
         self, x: F32, sequences: Sequence[SequenceRows], positions: Positions, own_inputs: F32 | None = None
@@ -98,9 +112,11 @@ class Layer:
         mixed = x
         if not self.skips_attention:
             taken = _normed(self.before_mixer, x)
-            added = _normed(self.after_mixer, self.attention(taken, sequences, positions, self.sink_window))
+            added = _normed(self.after_mixer, self.mixer(taken, sequences, positions, self.sink_window))
             mixed = x + self._scaled(added)
-        if not self.skips_mlp:
+        elif isinstance(self.mixer, RecurrentMixer):
+            self.mixer.follow(sequences)
+        if self.mlp is not None and not self.skips_mlp:
             mixed = self.with_mlp(mixed, x if self.parts.is_parallel else mixed)
         if self.layer_input is not None and own_inputs is not None and not self.skips_mlp:
             mixed = mixed + self.layer_input(mixed, own_inputs)
@@ -108,6 +124,7 @@ class Layer:
 
     def with_mlp(self, x: F32, taken: F32 | None = None) -> F32:
         """Rows and what the MLP makes of others (None: of the same), (num_tokens, hidden_size)."""
+        assert self.mlp is not None, "asked of layers that have one"
         h = _normed(self.before_mlp, x if taken is None else taken)
         return x + self._scaled(_normed(self.after_mlp, self.mlp(h)))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -290,7 +290,7 @@ class LoadedPackage:
             drafts.setdefault(head_tensor(config), drafts[config.embedding])
         for name in config.looked_up:  # stay exact
             drafts.pop(name, None)
-        return Weights({**exact.matrices, **drafts}, exact.vectors)
+        return replace(exact, matrices={**exact.matrices, **drafts})
 
     def _exact_weights(self, records: Sequence[TensorRecord]) -> Weights:
         """Some of the 16-bit weights: dense, or rebuilt from BSFP as they are used."""
@@ -308,7 +308,7 @@ class LoadedPackage:
                 made[own] = self.matrices.fp8(self.package.fp8(record, found))
             elif record.codec == "bsfp" and record.stack is None:
                 made[own] = self._bsfp_target(record)
-        return tied(Weights(made, weights.vectors), config)
+        return tied(replace(weights, matrices=made), config)
 
     def _bsfp_target(self, record: TensorRecord) -> Matrix:
         return self.matrices.bsfp(self.package.bsfp(record), f"{self.package.root}: tensor {record.name}")

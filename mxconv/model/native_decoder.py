@@ -68,12 +68,13 @@ class NativeDecoder(Decoder):
 
     def _add(self, layer: Layer, handle: _native.Decoder) -> None:
         attention, mlp = layer.attention, layer.mlp
+        assert mlp is not None, "every layer has one"
         handle.add_layer(
             skips_attention=layer.skips_attention,
             skips_mlp=layer.skips_mlp,
             sink=layer.sink_window.sink if layer.sink_window else 0,
             recent=layer.sink_window.window if layer.sink_window else 0,
-            window=layer.parts.mixer.window or 0,
+            window=attention.parts.window or 0,
             input_norm=_norm(layer.before_mixer),
             mlp_norm=_norm(layer.before_mlp),
             query_norm=None if attention.query_norm is None else _norm(attention.query_norm),

@@ -4,7 +4,10 @@ import math
 from collections.abc import Iterator
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import LayerParts, Norm
+from mxconv.model.description import Attention, LayerParts, Mlp, Norm
+from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2, ShortConvolution
+
+MIXERS = {ShortConvolution: "short convolutions", GatedDeltaNet: "gated DeltaNet", Mamba2: "Mamba-2"}
 
 
 def missing_parts(config: ModelConfig) -> tuple[str, ...]:
@@ -15,7 +18,7 @@ def missing_parts(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _of_model(config: ModelConfig) -> Iterator[str]:
-    mixers = [layer.mixer for layer in config.layers]
+    mixers = config.attentions
     if not _is_plain(config.final_norm):
         yield "layer norms"
     if config.layer_inputs is not None:
@@ -24,7 +27,7 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield "rotations that differ between layers"
     if len({(mixer.num_heads, mixer.num_key_value_heads, mixer.head_dim) for mixer in mixers}) > 1:
         yield "heads that differ between layers"
-    if len({layer.mlp.size for layer in config.layers}) > 1:
+    if len({layer.mlp.size for layer in config.layers if layer.mlp is not None}) > 1:
         yield "MLPs of different sizes"
     norms = [norm for layer in config.layers for norm in _norms(layer)]
     if any(norm.eps != config.final_norm.eps for norm in norms):
@@ -32,7 +35,6 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
 
 
 def _of_layer(layer: LayerParts) -> Iterator[str]:
-    mixer, mlp = layer.mixer, layer.mlp
     if any(not _is_plain(norm) for norm in _norms(layer)):
         yield "layer norms"
     if layer.before_mixer is None or layer.before_mlp is None or layer.after_mixer or layer.after_mlp:
@@ -41,15 +43,28 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
         yield "attention and MLP side by side"
     if layer.residual_multiplier != 1 or layer.scalar is not None:
         yield "multipliers of what layers add"
+    if isinstance(layer.mixer, Attention):
+        yield from _of_attention(layer.mixer)
+    else:
+        yield MIXERS[type(layer.mixer)]
+    if layer.mlp is None:
+        yield "layers without an MLP"
+    else:
+        yield from _of_mlp(layer.mlp)
+
+
+def _of_attention(mixer: Attention) -> Iterator[str]:
     if mixer.rope is None:
         yield "layers without rotation"
     elif mixer.rope.is_interleaved:
         yield "rotation of neighbours"
     elif mixer.rope.rotary_dim(mixer.head_dim) != mixer.head_dim:
         yield "rotation of a part of each head"
-    if mixer.fused or mlp.fused:
+    if mixer.is_gated:
+        yield "gates of what heads give"
+    if mixer.fused:
         yield "fused matrices"
-    if any(each.is_transposed for each in (mixer.query, mixer.output, mlp.up, mlp.down)):
+    if mixer.query.is_transposed or mixer.output.is_transposed:
         yield "matrices that are stored turned"
     if mixer.value_norm or mixer.norm_span == "row" or mixer.norms_rotated:
         yield "norms of whole rows of heads, of values, or behind rotation"
@@ -61,6 +76,13 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
         yield "attention whose temperature grows"
     if mixer.source is not None or mixer.keys_are_values:
         yield "keys or values that are shared"
+
+
+def _of_mlp(mlp: Mlp) -> Iterator[str]:
+    if mlp.fused:
+        yield "fused matrices"
+    if mlp.up.is_transposed or mlp.down.is_transposed:
+        yield "matrices that are stored turned"
     if mlp.gate is None:
         yield "MLPs without a gate"
     if mlp.activation != "silu":
@@ -68,7 +90,9 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
 
 
 def _norms(layer: LayerParts) -> list[Norm]:
-    norms = (layer.before_mixer, layer.before_mlp, layer.mixer.query_norm, layer.mixer.key_norm)
+    norms = [layer.before_mixer, layer.before_mlp]
+    if isinstance(layer.mixer, Attention):
+        norms += [layer.mixer.query_norm, layer.mixer.key_norm]
     return [norm for norm in norms if norm is not None]
 
 

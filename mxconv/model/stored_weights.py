@@ -1,6 +1,7 @@
 """From stored tensors to the weights of a model: 16 bits as they lie in a file, 4 bits of a package."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import cast
 
 from mxconv.arrays import F32, U16
@@ -21,9 +22,13 @@ NUMPY_MATRICES = Matrices()
 def dense_weights(
     tensors: Mapping[str, SourceTensor], config: ModelConfig | None = None, make: Matrices = NUMPY_MATRICES
 ) -> Weights:
-    """16-bit matrices as they lie in the file; vectors as float32. Other tensors are no weights of these models."""
+    """16-bit matrices as they lie in the file; vectors and the taps of convolutions as float32.
+
+    Other tensors are no weights of these models.
+    """
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, F32] = {}
+    arrays: dict[str, F32] = {}
     for stored, tensor in tensors.items():
         name = config.own_name(stored) if config else stored
         if name is None:  # of another tower
@@ -31,11 +36,13 @@ def dense_weights(
         float_format = FORMATS.get(tensor.dtype)
         if len(tensor.shape) == 2 and float_format:
             matrices[name] = make.dense(cast(U16, tensor.array()), float_format)
-        elif len(tensor.shape) == 1 and float_format:
-            vectors[name] = float_format.decode(cast(U16, tensor.array()))
-        elif len(tensor.shape) == 1 and tensor.dtype == "F32":
-            vectors[name] = cast(F32, tensor.array())
-    return tied(Weights(matrices, vectors), config)
+        elif len(tensor.shape) == 1 or (len(tensor.shape) == 3 and tensor.shape[1] == 1):
+            kept = vectors if len(tensor.shape) == 1 else arrays
+            if float_format:
+                kept[name] = float_format.decode(cast(U16, tensor.array()))
+            elif tensor.dtype == "F32":
+                kept[name] = cast(F32, tensor.array())
+    return tied(Weights(matrices, vectors, arrays), config)
 
 
 def four_bit_matrices(package: Package, make: Matrices) -> dict[str, Matrix]:
@@ -62,7 +69,7 @@ def tied(weights: Weights, config: ModelConfig | None) -> Weights:
         return weights
     if config.embedding not in weights.matrices:
         return weights
-    return Weights({**weights.matrices, head: weights.matrices[config.embedding]}, weights.vectors)
+    return replace(weights, matrices={**weights.matrices, head: weights.matrices[config.embedding]})
 
 
 def head_tensor(config: ModelConfig) -> str:

@@ -1,7 +1,7 @@
 """The tensors of a model by name, and their shapes checked as a decoder takes them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from mxconv.arrays import F32
@@ -19,10 +19,12 @@ class Weights:
         matrices: the two-dimensional tensors under their names in the checkpoint. `lm_head.weight` is always among
             them: with tied embeddings it is the same tensor, though perhaps in another format.
         vectors: norms and biases, float32.
+        arrays: those of three dimensions that are no stacks of matrices: the taps of convolutions, float32.
     """
 
     matrices: Mapping[str, Matrix]
     vectors: Mapping[str, F32]
+    arrays: Mapping[str, F32] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,19 @@ class CheckedWeights:
 
     def vector(self, tensor: str, length: int) -> F32:
         """Raises ModelError where the vector is missing or has another length."""
-        vector = self.weights.vectors.get(tensor)
-        if vector is None:
-            self._missing(tensor, (length,))
-        if vector.shape != (length,):
-            self._misshapen(tensor, vector.shape, (length,))
-        return vector
+        return self._of(self.weights.vectors, tensor, (length,))
+
+    def array(self, tensor: str, shape: tuple[int, int, int]) -> F32:
+        """Raises ModelError where the array is missing or has another shape."""
+        return self._of(self.weights.arrays, tensor, shape)
+
+    def _of(self, tensors: Mapping[str, F32], tensor: str, shape: tuple[int, ...]) -> F32:
+        found = tensors.get(tensor)
+        if found is None:
+            self._missing(tensor, shape)
+        if found.shape != shape:
+            self._misshapen(tensor, found.shape, shape)
+        return found
 
     def _missing(self, tensor: str, required: tuple[int, ...]) -> NoReturn:
         raise ModelError(f"{self.model}: tensor {tensor} is missing; its shape {required} is required. {REMEDY}")

@@ -14,12 +14,17 @@ from mxconv.model.families.glm4 import glm4
 from mxconv.model.families.gpt2 import gpt2
 from mxconv.model.families.gpt_neox import gpt_neox
 from mxconv.model.families.granite import granite
+from mxconv.model.families.granite_hybrid import granite_hybrid
 from mxconv.model.families.hunyuan import hunyuan_v1_dense
+from mxconv.model.families.lfm2 import lfm2
 from mxconv.model.families.llama import llama
+from mxconv.model.families.mamba2 import mamba2
 from mxconv.model.families.mistral import ministral3, mistral
 from mxconv.model.families.olmo import olmo2, olmo3
 from mxconv.model.families.phi3 import phi3
 from mxconv.model.families.qwen import qwen2, qwen3
+from mxconv.model.families.qwen3_5 import qwen3_5
+from mxconv.model.families.qwen3_next import qwen3_next
 from mxconv.model.families.seed_oss import seed_oss
 from mxconv.model.families.smollm3 import smollm3
 from mxconv.model.families.starcoder2 import starcoder2
@@ -38,8 +43,11 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
     "granite": granite,
+    "granitemoehybrid": granite_hybrid,
     "hunyuan_v1_dense": hunyuan_v1_dense,
+    "lfm2": lfm2,
     "llama": llama,
+    "mamba2": mamba2,
     "ministral3": ministral3,
     "mistral": mistral,
     "olmo2": olmo2,
@@ -47,13 +55,15 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "phi3": phi3,
     "qwen2": qwen2,
     "qwen3": qwen3,
+    "qwen3_5_text": qwen3_5,
+    "qwen3_next": qwen3_next,
     "seed_oss": seed_oss,
     "smollm3": smollm3,
     "starcoder2": starcoder2,
 }
 
 # checkpoints of several towers, whose text is one of these under `text_config`
-TOWERS = ("gemma3", "gemma4", "mistral3")
+TOWERS = ("gemma3", "gemma4", "mistral3", "qwen3_5")
 TOWER_NAMES = (
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),

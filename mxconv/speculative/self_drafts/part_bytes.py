@@ -23,8 +23,8 @@ class PartBytes:
             return sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices) * bits_per_weight / 8
 
         return cls(
-            attention=tuple(num_bytes(*layer.attention.matrices) for layer in decoder.layers),
-            mlp=tuple(num_bytes(*layer.mlp.matrices) for layer in decoder.layers),
+            attention=tuple(num_bytes(*layer.mixer.matrices) for layer in decoder.layers),
+            mlp=tuple(num_bytes(*layer.mlp.matrices) if layer.mlp else 0 for layer in decoder.layers),
             head=num_bytes(decoder.head),
         )
 
