@@ -90,6 +90,7 @@ class StateCache:
             tree: of the pass.
             num_wanted: rows that may be taken back, the last ones.
         """
+        self.walk = self._next = None  # of a pass that failed
         num_shared, new_length = shared_rows(tree), length + tree.num_rows
         start = length - tree.num_cached
         stop = start + num_shared

@@ -21,10 +21,11 @@ from mxconv.verification.decoding import verify_decoding
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 # least correlations with transformers' logits: of native kernels, which round activations to BF16, and of the draft
-LEAST = {"gemma4_text": (0.99, 0.3)}  # of random weights, which its layers' own inputs and shared keys carry far
+# of random weights, which layers' own inputs, shared keys and states carry far
+LEAST = {"gemma4_text": (0.99, 0.3), "qwen3_next": (0.99, 0.3)}
 LEAST_OF_OTHERS = (0.999, 0.6)
 PROMPTS = ["Once", "A b", "the sun is"]
-# what differs most on the way through a package: two towers, fused, turned and shared tensors, other names
+# what differs most on the way through a package: two towers, fused, turned and shared tensors, other names, states
 NAMES = [
     "gemma2",
     "gemma3, of several towers",
@@ -34,6 +35,10 @@ NAMES = [
     "gpt2",
     "gpt_neox",
     "seed_oss",
+    "lfm2",
+    "mamba2",
+    "qwen3_5, of several towers",
+    "qwen3_next",
 ]
 
 
