@@ -68,6 +68,44 @@ MINISTRAL = {
     "sliding_window": None,
     "rope_parameters": YARN | {"llama_4_scaling_beta": 0.3, "mscale": 1.0, "mscale_all_dim": 0.5},
 }
+LINEAR = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
+DELTA_NET = {
+    "head_dim": 16,
+    "layer_types": LINEAR,
+    "attention_bias": True,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "linear_conv_kernel_dim": 3,
+}
+MAMBA2 = {
+    "num_heads": 6,
+    "head_dim": 16,
+    "expand": 2,
+    "state_size": 10,
+    "n_groups": 2,
+    "use_bias": True,
+    "time_step_limit": [0.05, 0.9],
+    "chunk_size": 8,
+}
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.17,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 2.5,
+}
+GRANITE_HYBRID = {
+    "layer_types": LINEAR,
+    "num_local_experts": 0,
+    "shared_intermediate_size": 56,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 10,
+    "mamba_proj_bias": True,
+    "mamba_chunk_size": 8,
+}
 VISION = {
     "hidden_size": 16,
     "intermediate_size": 24,
@@ -143,10 +181,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "granite": {
         "model_type": "granite",
-        "embedding_multiplier": 3.0,
-        "attention_multiplier": 0.17,
-        "residual_multiplier": 0.4,
-        "logits_scaling": 2.5,
+        **GRANITE,
     },
     "olmo2": {"model_type": "olmo2"},
     "olmo3": {"model_type": "olmo3", "sliding_window": 9, "rope_scaling": YARN, "rope_theta": 5000.0},
@@ -237,6 +272,24 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "sliding_window": 9,
     },
     "qwen3_moe": {"model_type": "qwen3_moe", **EXPERTS, "head_dim": 16, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    "lfm2": {
+        "model_type": "lfm2",
+        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "conv_bias": True,
+        "block_multiple_of": 8,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+    },
+    "mamba2": {"model_type": "mamba2", **MAMBA2},
+    "granitemoehybrid": {"model_type": "granitemoehybrid", **GRANITE, **GRANITE_HYBRID},
+    "granitemoehybrid, rotated": {
+        "model_type": "granitemoehybrid",
+        **GRANITE,
+        **GRANITE_HYBRID,
+        "position_embedding_type": "rope",
+    },
+    "qwen3_5": {"model_type": "qwen3_5_text", **DELTA_NET},
+    "qwen3_5, of several towers": {"model_type": "qwen3_5", "text_config": SIZES | DELTA_NET},
+    "qwen3_next": {"model_type": "qwen3_next", **DELTA_NET, "num_experts": 0},
     "gpt2": {"model_type": "gpt2", "num_key_value_heads": 4, "n_inner": 88},
 }
 

@@ -80,7 +80,7 @@ class NativeDecoder(Decoder):
             skips_mlp=layer.skips_mlp,
             sink=layer.sink_window.sink if layer.sink_window else 0,
             recent=layer.sink_window.window if layer.sink_window else 0,
-            window=layer.parts.mixer.window or 0,
+            window=attention.parts.window or 0,
             input_norm=_norm(layer.before_mixer),
             mlp_norm=_norm(layer.before_mlp),
             query_norm=None if attention.query_norm is None else _norm(attention.query_norm),

@@ -7,6 +7,9 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, LayerParts, Mlp, Norm
 from mxconv.model.latent import LatentAttention
 from mxconv.model.mixture import Mixture
+from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2, Recurrent, ShortConvolution
+
+MIXERS = {ShortConvolution: "short convolutions", GatedDeltaNet: "gated DeltaNet", Mamba2: "Mamba-2"}
 
 
 def missing_parts(config: ModelConfig) -> tuple[str, ...]:
@@ -17,7 +20,7 @@ def missing_parts(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _of_model(config: ModelConfig) -> Iterator[str]:
-    mixers = [layer.mixer for layer in config.layers]
+    mixers = config.attentions
     if not _is_plain(config.final_norm):
         yield "layer norms"
     if config.layer_inputs is not None:
@@ -28,7 +31,7 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield "latent attention"
     if len({(mixer.num_heads, mixer.num_key_value_heads, mixer.head_dim) for mixer in mixers}) > 1:
         yield "heads that differ between layers"
-    if len({layer.mlp.size for layer in config.layers}) > 1:
+    if len({layer.mlp.size for layer in config.layers if layer.mlp is not None}) > 1:
         yield "MLPs of different sizes"
     norms = [norm for layer in config.layers for norm in _norms(layer)]
     if any(norm.eps != config.final_norm.eps for norm in norms):
@@ -46,7 +49,14 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
         yield "multipliers of what layers add"
     if isinstance(layer.mixer, Attention):
         yield from _of_attention(layer.mixer)
-    yield from ("mixtures of experts",) if isinstance(layer.mlp, Mixture) else _of_mlp(layer.mlp)
+    if isinstance(layer.mixer, Recurrent):
+        yield MIXERS[type(layer.mixer)]
+    if layer.mlp is None:
+        yield "layers without an MLP"
+    elif isinstance(layer.mlp, Mixture):
+        yield "mixtures of experts"
+    else:
+        yield from _of_mlp(layer.mlp)
 
 
 def _of_attention(mixer: Attention) -> Iterator[str]:
@@ -56,9 +66,11 @@ def _of_attention(mixer: Attention) -> Iterator[str]:
         yield "rotation of neighbours"
     elif mixer.rope.rotary_dim(mixer.head_dim) != mixer.head_dim:
         yield "rotation of a part of each head"
+    if mixer.is_gated:
+        yield "gates of what heads give"
     if mixer.fused:
         yield "fused matrices"
-    if any(each.is_transposed for each in (mixer.query, mixer.output)):
+    if mixer.query.is_transposed or mixer.output.is_transposed:
         yield "matrices that are stored turned"
     if mixer.value_norm or mixer.norm_span == "row" or mixer.norms_rotated:
         yield "norms of whole rows of heads, of values, or behind rotation"
@@ -86,9 +98,10 @@ def _of_mlp(mlp: Mlp) -> Iterator[str]:
 
 
 def _norms(layer: LayerParts) -> list[Norm]:
-    mixer = layer.mixer
-    of_heads = () if isinstance(mixer, LatentAttention) else (mixer.query_norm, mixer.key_norm)
-    return [norm for norm in (layer.before_mixer, layer.before_mlp, *of_heads) if norm is not None]
+    norms = [layer.before_mixer, layer.before_mlp]
+    if isinstance(layer.mixer, Attention):
+        norms += [layer.mixer.query_norm, layer.mixer.key_norm]
+    return [norm for norm in norms if norm is not None]
 
 
 def _is_plain(norm: Norm) -> bool:
