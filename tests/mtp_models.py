@@ -44,6 +44,9 @@ class MtpOracle:
         text.mtp_hidden_states_first = state_first
         self.model = model
         self.mtp = MtpModel(model, 1).eval()
+        norm = type(model.get_decoder().norm)  # the layers' first may be of another kind: that of a mixer with a state
+        for part in ("enorm", "hnorm", "post_norm"):
+            setattr(self.mtp.layers[0], part, norm(text.hidden_size, eps=text.rms_norm_eps))
         generator = torch.Generator().manual_seed(11)
         for name, tensor in [*self.mtp.layers.named_parameters(), *self.mtp.layers.named_buffers()]:
             if name.endswith("inv_freq"):

@@ -34,7 +34,7 @@ def described(values: Mapping[str, Any], layout: str) -> ModelConfig:
     if layout == "nextn":
         return replace(config, mtp=layouts.nextn(keys, config.layers[0]))
     if layout == "beside":
-        return replace(config, mtp=layouts.beside(keys.norm, config.layers[0]))
+        return replace(config, mtp=layouts.beside(keys, keys.norm, config.layers[0]))
     return config
 
 
@@ -52,6 +52,9 @@ CASES = {
     "mimo": ("mimo", "mtp_layers", "model.mtp_layers.0.", oracles.MTP_LAYERS),
     "deepseek_v3": ("deepseek_v3", "nextn", "model.layers.4.", oracles.NEXTN),
     "glm4_moe": ("glm4_moe", "nextn", "model.layers.4.", oracles.NEXTN),
+    "qwen3_5": ("qwen3_5", "beside", "mtp.", oracles.BESIDE),
+    "qwen3_5, of several towers": ("qwen3_5, of several towers", "beside", "mtp.", oracles.BESIDE),
+    "qwen3_next": ("qwen3_next", "beside", "mtp.", oracles.BESIDE),
     "llama, names of DeepSeek": ("llama", "nextn", "model.layers.4.", oracles.NEXTN),
     "qwen3, names of Qwen3-Next": ("qwen3", "beside", "mtp.", oracles.BESIDE),
 }

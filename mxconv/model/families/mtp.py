@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from mxconv.model.description import LayerParts, Linear, Norm
 from mxconv.model.families.keys import MOST_LAYERS, Keys
-from mxconv.model.fields import Fields
 from mxconv.model.mtp import Mtp
 
 
@@ -15,7 +14,7 @@ def nextn(keys: Keys, layer: LayerParts) -> Mtp | None:
         deepseek_mtp.py and glm4_moe_mtp.py of vLLM; MtpModel of transformers 5.23.
     """
     first = keys.num_hidden_layers
-    modules = tuple(f"model.layers.{first + module}." for module in range(num_modules(keys.fields, default=1)))
+    modules = tuple(f"model.layers.{first + module}." for module in range(num_modules(keys, default=1)))
     if not modules:
         return None
     name = modules[0]
@@ -31,16 +30,19 @@ def nextn(keys: Keys, layer: LayerParts) -> Mtp | None:
     )
 
 
-def beside(norm: Callable[[str], Norm], layer: LayerParts) -> Mtp:
-    """As Qwen3-Next and Qwen3.5 have one: under `mtp.`, whatever config.json says.
+def beside(keys: Keys, norm: Callable[[str], Norm], layer: LayerParts) -> Mtp | None:
+    """As Qwen3-Next and Qwen3.5 have one: under `mtp.`; none where `mtp_num_hidden_layers` is 0.
 
     Args:
+        keys: of the model.
         norm: makes one of the family's norms.
         layer: its parts.
 
     Source:
         qwen3_next_mtp.py and qwen3_5_mtp.py of vLLM.
     """
+    if num_modules(keys, default=1, key="mtp_num_hidden_layers") == 0:
+        return None
     return Mtp(
         modules=("mtp.",),
         layer=layer,
@@ -58,7 +60,7 @@ def mtp_layers(keys: Keys, layer: LayerParts) -> Mtp | None:
     Source:
         mimo_mtp.py of vLLM.
     """
-    modules = tuple(f"model.mtp_layers.{module}." for module in range(num_modules(keys.fields, default=0)))
+    modules = tuple(f"model.mtp_layers.{module}." for module in range(num_modules(keys, default=0)))
     if not modules:
         return None
     name = modules[0]
@@ -74,13 +76,13 @@ def mtp_layers(keys: Keys, layer: LayerParts) -> Mtp | None:
     )
 
 
-def num_modules(fields: Fields, default: int) -> int:
-    """`num_nextn_predict_layers`; `default` where the file does not say.
+def num_modules(keys: Keys, default: int, key: str = "num_nextn_predict_layers") -> int:
+    """How many a config.json says that there are; `default` where it does not say.
 
     Raises:
         ModelError: it is no number of layers.
     """
-    count = fields.values.get("num_nextn_predict_layers", default) or 0
+    count = keys.fields.values.get(key, default) or 0
     if type(count) is not int or not 0 <= count <= MOST_LAYERS:
-        fields.reject("num_nextn_predict_layers", f"an integer from 0 to {MOST_LAYERS} is required")
+        keys.fields.reject(key, f"an integer from 0 to {MOST_LAYERS} is required")
     return count

@@ -1,8 +1,11 @@
 """Qwen 3.5 (dense): gated DeltaNet, and gated attention in every fourth layer."""
 
+from collections.abc import Callable
+
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attention, Linear
+from mxconv.model.description import Attention, Linear, Norm
 from mxconv.model.families.keys import Keys
+from mxconv.model.families.mtp import beside
 from mxconv.model.fields import Fields
 from mxconv.model.recurrent.description import Convolution, GatedDeltaNet
 
@@ -16,7 +19,8 @@ def qwen3_5(fields: Fields) -> ModelConfig:
     attention, delta_net = gated_attention(keys), gated_delta_net(keys, fused=False)
     norms = offset_norms(keys)
     layers = [keys.layer(delta_net if recurs else attention, mlp, **norms) for recurs in recurrent_layers(keys)]
-    return keys.model(layers, final_norm=keys.norm("model.norm", offset=1.0))
+    mtp = beside(keys, offset_norm(keys), keys.layer(attention, mlp, **norms))
+    return keys.model(layers, final_norm=keys.norm("model.norm", offset=1.0), mtp=mtp)
 
 
 def recurrent_layers(keys: Keys) -> tuple[bool, ...]:
@@ -29,6 +33,11 @@ def offset_norms(keys: Keys) -> dict[str, object]:
     """A layer's two norms, which store what they differ from one by, for `Keys.layer`."""
     places = {"before_mixer": "input_layernorm", "before_mlp": "post_attention_layernorm"}
     return {place: keys.norm(name, offset=1.0) for place, name in places.items()}
+
+
+def offset_norm(keys: Keys) -> Callable[[str], Norm]:
+    """Makes any of the family's norms."""
+    return lambda name: keys.norm(name, offset=1.0)
 
 
 def gated_attention(keys: Keys) -> Attention:

@@ -2,9 +2,11 @@
 
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.keys import Keys
+from mxconv.model.families.mtp import beside
 from mxconv.model.families.qwen3_5 import (
     gated_attention,
     gated_delta_net,
+    offset_norm,
     offset_norms,
     recurrent_layers,
 )
@@ -19,4 +21,5 @@ def qwen3_next(fields: Fields) -> ModelConfig:
     mlp = keys.gated_mlp(keys.activation("hidden_act", "silu", ("silu", "swish")))
     attention, delta_net, norms = gated_attention(keys), gated_delta_net(keys, fused=True), offset_norms(keys)
     layers = [keys.layer(delta_net if recurs else attention, mlp, **norms) for recurs in recurrent_layers(keys)]
-    return keys.model(layers, final_norm=keys.norm("model.norm", offset=1.0))
+    mtp = beside(keys, offset_norm(keys), keys.layer(attention, mlp, **norms))
+    return keys.model(layers, final_norm=keys.norm("model.norm", offset=1.0), mtp=mtp)

@@ -88,6 +88,7 @@ TOWER_NAMES = (
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("lm_head.", "lm_head."),
+    ("mtp.", "mtp."),
 )
 
 

@@ -22,6 +22,8 @@ PROMPTS = ["Once", "A b", "the sun is"]
 FAMILIES = {
     "deepseek_v3": ("model.layers.4.", oracles.NEXTN),
     "glm4_moe": ("model.layers.4.", oracles.NEXTN),
+    "qwen3_5": ("mtp.", oracles.BESIDE),
+    "qwen3_next": ("mtp.", oracles.BESIDE),
 }
 
 
