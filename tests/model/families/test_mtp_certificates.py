@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from checkpoints import write_tiny_tokenizer
 
@@ -17,8 +16,8 @@ from mxconv.verification.decoding import verify_decoding
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 oracles = pytest.importorskip("mtp_models")
-SELECTIONS = (Selection(), Selection(Sampling(temperature=0.8), seed=7))
-PROMPTS = ["Once", "A b", "the sun is"]
+DRAWN = Selection(Sampling(temperature=0.8), seed=7)
+PROMPTS = ["Once", "the sun is"]
 FAMILIES = {
     "deepseek_v3": ("model.layers.4.", oracles.NEXTN),
     "glm4_moe": ("model.layers.4.", oracles.NEXTN),
@@ -44,14 +43,15 @@ def test_what_they_draft_changes_no_token_and_no_logit(source: Path, codec: str,
     for levels in (["target", "mtp"], None):
         with LoadedPackage(tmp_path / "package", levels, num_threads=1) as loaded:
             drafts = len(loaded.levels) - 1
-            for tree, lengths in (("chain", [3] * drafts), (8, [3] * drafts), ("auto", "auto")):
-                for selection in SELECTIONS:
-                    confidence = None if lengths == "auto" else [0.0] * drafts
-                    hierarchy = Hierarchy(loaded.levels, lengths, confidence, tree)  # type: ignore[arg-type]
-                    record = verify_decoding(loaded, hierarchy, PROMPTS, 8, selection)
-                    assert record.num_tokens > 0
-                    assert (record.num_token_mismatches, record.num_logit_mismatches) == (0, 0)
-                    ids = loaded.tokenizer.encode(PROMPTS[2])
-                    proposed = hierarchy.generate(ids, 8).trace.statistics[-1].num_proposed
-                    assert lengths == "auto" or proposed > 0
-    assert np.isfinite(manifest.bits_per_weight)
+            for tree, lengths, selection in (
+                (8, [3] * drafts, Selection()),
+                (8, [3] * drafts, DRAWN),
+                ("auto", "auto", DRAWN),
+            ):
+                confidence = None if lengths == "auto" else [0.0] * drafts
+                hierarchy = Hierarchy(loaded.levels, lengths, confidence, tree)  # type: ignore[arg-type]
+                record = verify_decoding(loaded, hierarchy, PROMPTS, 6, selection)
+                assert record.num_tokens > 0
+                assert (record.num_token_mismatches, record.num_logit_mismatches) == (0, 0)
+                proposed = hierarchy.generate(loaded.tokenizer.encode(PROMPTS[1]), 8).trace.statistics[-1].num_proposed
+                assert proposed > 0 or lengths == "auto"
