@@ -30,37 +30,39 @@ and -DGGML_AVX_VNNI=ON where it is.
 """
 
 import argparse
-import contextlib
 import json
-import multiprocessing
-import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import make_random_model
 import numpy as np
+from installed_peers import has, hold_to_avx2, say_how_llama_was_built
 from peer_engines import (
     MODEL_WIDTHS,
     PRODUCT_WIDTHS,
     THREADS,
-    Contender,
     LlamaCppModel,
     MxconvModel,
     MxconvProduct,
     OpenVinoModel,
     OpenVinoProduct,
 )
+from peer_timing import (
+    RATIO,
+    Entry,
+    Plan,
+    Row,
+    measure,
+    running,
+    table_of,
+)
 from rich.console import Console
-from rich.table import Table
 
 from mxconv.bench.engine import implementations
 from mxconv.bench.forwards import BANDWIDTH_CACHES, CONTEXT
@@ -72,10 +74,7 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels import _native
-from mxconv.kernels.engine import native_names
 
-PAUSE_SECONDS = 0.05  # longer than OpenMP, TBB and the native kernels spin before they sleep
-BANDWIDTH_BYTES = 1 << 26
 MAX_CONVERSIONS = 5
 MODEL_REPETITIONS, PRODUCT_REPETITIONS = 3, 20  # a turn
 # of logits between engines, relative to the largest one; OpenVINO, whose sums are BF16, is at 0.16 behind 1,900 tokens
@@ -83,7 +82,6 @@ MAX_DIFFERENCE = {"BF16": 0.2, "4 bits": 0.1}
 MIN_LIKENESS = 0.5  # cosine of all logits with exact ones; 4 bits of random weights give 0.6, another model 0.0
 MAX_ERROR = 0.02  # of a product, relative to the largest result: int8 activations
 LEVELS: tuple[Literal["target", "draft"], ...] = ("target", "draft")
-RATIO = "best peer / mxconv"
 OPENVINO_WEIGHTS = (
     ("--weight-format", "fp16"),  # of which it makes BF16 when it compiles the model
     ("--weight-format", "int4", "--sym", "--group-size", "32", "--ratio", "1.0", "--all-layers"),
@@ -97,113 +95,7 @@ overrides[0].pattern, overrides[0].type = b"weight", llama_cpp.GGML_TYPE_MXFP4
 parameters.tt_overrides = overrides
 sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), parameters))
 """
-
-Plan = tuple[str, str, Callable[..., Contender], tuple[Any, ...]]  # group, name, how to make it, of what
 Maker = Plan  # of a model, but for its tokens and how many of them are its context
-
-
-def serve(pipe: Connection, kind: Callable[..., Contender], arguments: Sequence[Any]) -> None:
-    """A contender's process: (num_tokens, repetitions) in, seconds of each out; what `check` gives for none."""
-    contender = kind(*arguments)
-    pipe.send("ready")
-    for num_tokens, repetitions in iter(pipe.recv, None):
-        if repetitions == 0:
-            pipe.send(contender.check(num_tokens))
-            contender.rewind()
-        else:
-            contender.step(min(num_tokens, MODEL_WIDTHS[-1]))  # wakes the threads
-            contender.rewind()
-            pipe.send([timed(contender, num_tokens) for _ in range(repetitions)])
-
-
-def timed(contender: Contender, num_tokens: int) -> float:
-    seconds = seconds_of(lambda: contender.step(num_tokens))
-    contender.rewind()
-    return seconds
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A contender and how to reach it."""
-
-    group: str  # what compares with each other
-    name: str
-    pipe: Connection
-
-    def ask(self, num_tokens: int, repetitions: int) -> Any:
-        self.pipe.send((num_tokens, repetitions))
-        return self.answer()
-
-    def answer(self) -> Any:
-        try:
-            return self.pipe.recv()
-        except EOFError:
-            sys.exit(f"{self.name}: its process ended; what it printed says why")
-
-
-@contextlib.contextmanager
-def running(plans: Sequence[Plan]) -> Iterator[list[Entry]]:
-    """Each contender in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    processes, entries = [], []
-    try:
-        for group, name, kind, arguments in plans:
-            ours, theirs = context.Pipe()
-            processes.append(context.Process(target=serve, args=(theirs, kind, arguments), daemon=True))
-            processes[-1].start()
-            theirs.close()  # so that an end of the process ends `recv`
-            entries.append(Entry(group, name, ours))
-            entries[-1].answer()  # it is ready
-        yield entries
-        for entry in entries:
-            entry.pipe.send(None)
-        for process in processes:
-            process.join()
-    finally:
-        for process in processes:
-            process.kill()
-
-
-@dataclass(frozen=True)
-class Row:
-    """Medians over the rounds, milliseconds and GB/s. In a ratio's row, a quotient in place of milliseconds."""
-
-    part: str
-    group: str
-    num_tokens: int
-    contender: str
-    milliseconds: float
-    p10: float
-    p90: float
-    read_bandwidth: float | None = None  # beside it
-
-
-def measure(
-    part: str, entries: list[Entry], widths: Sequence[int], rounds: int, repetitions: int, bandwidth: ReadBandwidth
-) -> list[Row]:
-    seconds: dict[tuple[int, Entry], list[float]] = {(width, entry): [] for width in widths for entry in entries}
-    rates: dict[tuple[int, Entry], list[float]] = {key: [] for key in seconds}
-    for number in range(rounds):
-        for width in widths:
-            for place in range(len(entries)):
-                entry = entries[(place + number) % len(entries)]  # nobody always follows the same one
-                time.sleep(PAUSE_SECONDS)
-                rates[width, entry].append(spread([bandwidth.sample(BANDWIDTH_BYTES) for _ in range(3)]).median)
-                time.sleep(PAUSE_SECONDS)
-                seconds[width, entry].append(spread(entry.ask(width, repetitions)).median)
-    rows = []
-    for group in dict.fromkeys(entry.group for entry in entries):
-        ours, *peers = (entry for entry in entries if entry.group == group)
-        for width in widths:
-            for entry in (ours, *peers):
-                times, rate = spread(seconds[width, entry]), spread(rates[width, entry]).median / 1e9
-                milliseconds = (1e3 * times.median, 1e3 * times.p10, 1e3 * times.p90)
-                rows.append(Row(part, group, width, entry.name, *milliseconds, rate))
-            if peers:
-                best = np.min([seconds[width, peer] for peer in peers], axis=0)
-                ratio = spread(best / np.array(seconds[width, ours]))
-                rows.append(Row(part, group, width, RATIO, ratio.median, ratio.p10, ratio.p90))
-    return rows
 
 
 def compare_logits(entries: list[Entry], width: int, console: Console) -> None:
@@ -301,18 +193,6 @@ def measure_conversion(model: Path, gguf: Path, folder: Path, rounds: int) -> li
     return [*rows, Row("conversion", "", 0, RATIO, ratio.median, ratio.p10, ratio.p90)]
 
 
-def table_of(part: str, rows: Sequence[Row]) -> Table:
-    table = Table(title=part)
-    for name in ("weights", "tokens", "contender", "ms", "p10", "p90", "GB/s"):
-        table.add_column(name, no_wrap=True, justify="left" if name in ("weights", "contender") else "right")
-    for row in rows:
-        unit = " x" if row.contender == RATIO else ""
-        figures = [f"{value:.2f}{unit}" for value in (row.milliseconds, row.p10, row.p90)]
-        rate = "" if row.read_bandwidth is None else f"{row.read_bandwidth:.1f}"
-        table.add_row(row.group, str(row.num_tokens), row.contender, *figures, rate, end_section=bool(unit))
-    return table
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -389,35 +269,6 @@ def lengths(text: str) -> list[int]:
     if found != sorted(set(found)) or found[0] < 2:
         raise ValueError
     return found
-
-
-def has(module: str, package: str, console: Console) -> bool:
-    if find_spec(module.split(".")[0]) is None or find_spec(module) is None:
-        console.print(f"{package}: not installed, left out; pip install {package}")
-        return False
-    console.print(f"{package} {version(package)}")
-    return True
-
-
-def hold_to_avx2() -> None:
-    """Set what mxconv and oneDNN read; the contenders' processes inherit it."""
-    kernel = next((name for name in native_names() if name.startswith("avx") and "512" not in name), None)
-    if kernel is None:
-        sys.exit("--avx2: this processor has no AVX2")
-    os.environ["MXCONV_KERNEL"] = kernel
-    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2" if kernel == "avx2" else "AVX2_VNNI"
-
-
-def say_how_llama_was_built(console: Console, without_avx512: bool = False) -> None:
-    import llama_cpp
-
-    features = llama_cpp.llama_print_system_info().decode()
-    console.print(features.strip(" |"))
-    if without_avx512 and "AVX512" in features:
-        sys.exit("--avx2: this llama.cpp was compiled for AVX-512; compile it as this file's head says")
-    for name in ("REPACK", "LLAMAFILE"):
-        if f"{name} = 1" not in features:
-            console.print(f"llama.cpp was compiled without {name}: its times are not its best (see this file's head)")
 
 
 if __name__ == "__main__":

@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from compare_peers import BANDWIDTH_BYTES, PAUSE_SECONDS, has, say_how_llama_was_built
+from installed_peers import has, say_how_llama_was_built
 from peer_engines import THREADS, LlamaCppModel
+from peer_timing import BANDWIDTH_BYTES, PAUSE_SECONDS
 from rich.console import Console
 from rich.table import Table
 

@@ -1,10 +1,18 @@
 """Tiny checkpoints of every family, made by transformers with random parameters, and what switches its parts on."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from mxconv.codecs.float16 import BF16
 
@@ -60,6 +68,44 @@ MINISTRAL = {
     "sliding_window": None,
     "rope_parameters": YARN | {"llama_4_scaling_beta": 0.3, "mscale": 1.0, "mscale_all_dim": 0.5},
 }
+LINEAR = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
+DELTA_NET = {
+    "head_dim": 16,
+    "layer_types": LINEAR,
+    "attention_bias": True,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "linear_conv_kernel_dim": 3,
+}
+MAMBA2 = {
+    "num_heads": 6,
+    "head_dim": 16,
+    "expand": 2,
+    "state_size": 10,
+    "n_groups": 2,
+    "use_bias": True,
+    "time_step_limit": [0.05, 0.9],
+    "chunk_size": 8,
+}
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.17,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 2.5,
+}
+GRANITE_HYBRID = {
+    "layer_types": LINEAR,
+    "num_local_experts": 0,
+    "shared_intermediate_size": 56,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 10,
+    "mamba_proj_bias": True,
+    "mamba_chunk_size": 8,
+}
 VISION = {
     "hidden_size": 16,
     "intermediate_size": 24,
@@ -78,7 +124,6 @@ GROUPED = {
     "n_shared_experts": 2,
     "routed_scaling_factor": 1.7,
     "first_k_dense_replace": 1,
-    "num_nextn_predict_layers": 0,
 }
 LATENT = {
     "num_key_value_heads": 4,
@@ -136,15 +181,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "granite": {
         "model_type": "granite",
-        "embedding_multiplier": 3.0,
-        "attention_multiplier": 0.17,
-        "residual_multiplier": 0.4,
-        "logits_scaling": 2.5,
+        **GRANITE,
     },
     "olmo2": {"model_type": "olmo2"},
     "olmo3": {"model_type": "olmo3", "sliding_window": 9, "rope_scaling": YARN, "rope_theta": 5000.0},
     "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1, 1], "tie_word_embeddings": False},
     "smollm3, windows": {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 9},
+    "mimo": {"model_type": "mimo", "num_nextn_predict_layers": 1},
     "ministral3": {"model_type": "ministral3", **MINISTRAL},
     "ministral3, of several towers": {
         "model_type": "mistral3",
@@ -229,8 +272,40 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "sliding_window": 9,
     },
     "qwen3_moe": {"model_type": "qwen3_moe", **EXPERTS, "head_dim": 16, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    "lfm2": {
+        "model_type": "lfm2",
+        "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "conv_bias": True,
+        "block_multiple_of": 8,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+    },
+    "mamba2": {"model_type": "mamba2", **MAMBA2},
+    "granitemoehybrid": {"model_type": "granitemoehybrid", **GRANITE, **GRANITE_HYBRID},
+    "granitemoehybrid, rotated": {
+        "model_type": "granitemoehybrid",
+        **GRANITE,
+        **GRANITE_HYBRID,
+        "position_embedding_type": "rope",
+    },
+    "qwen3_5": {"model_type": "qwen3_5_text", **DELTA_NET},
+    "qwen3_5, of several towers": {"model_type": "qwen3_5", "text_config": SIZES | DELTA_NET},
+    "qwen3_next": {"model_type": "qwen3_next", **DELTA_NET, "num_experts": 0},
     "gpt2": {"model_type": "gpt2", "num_key_value_heads": 4, "n_inner": 88},
 }
+
+
+class MimoConfig(Qwen2Config):
+    """Not one of transformers' own: the model's code on the Hub is that of Qwen 2, the MTP layer aside."""
+
+    model_type = "mimo"
+
+
+class MimoForCausalLM(Qwen2ForCausalLM):
+    config_class = MimoConfig
+
+
+AutoConfig.register("mimo", MimoConfig)
+AutoModelForCausalLM.register(MimoConfig, MimoForCausalLM)
 
 
 def make_model(family: str) -> Any:
@@ -255,9 +330,13 @@ def make_model(family: str) -> Any:
     return model
 
 
-def write_checkpoint(model: Any, folder: Path) -> None:
-    """config.json and BF16 weights, as save_pretrained writes them."""
+def write_checkpoint(model: Any, folder: Path, further: Mapping[str, Any] | None = None) -> None:
+    """config.json and BF16 weights, as save_pretrained writes them, and further tensors that it leaves out."""
     tensors: dict[int, tuple[str, Any]] = {}
     for name, tensor in model.state_dict().items():
         tensors.setdefault(tensor.data_ptr(), (name, tensor.bfloat16()))  # tied ones once
     model.save_pretrained(folder, state_dict=dict(tensors.values()))
+    if further:
+        path = folder / "model.safetensors"
+        whole = {name: tensor.bfloat16().contiguous() for name, tensor in further.items()}
+        safetensors.torch.save_file(safetensors.torch.load_file(path) | whole, path, {"format": "pt"})

@@ -134,6 +134,12 @@ def noisy_copy(
 FORMATS = {"BF16": BF16, "F16": FP16}
 
 
+def levels_of(count: int, dtype: str = "BF16") -> list[LoadedLevel]:
+    """Target, its 4-bit copy in the same cache, a small model with its own."""
+    every = [target_level(0, FORMATS[dtype]), self_draft(0, FORMATS[dtype]), noisy_copy(0, 0.3)]
+    return every[:count]
+
+
 @dataclass(frozen=True)
 class Decoded:
     """New tokens, and for each the bytes of the logits that chose it."""

@@ -19,6 +19,7 @@ from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.progress import Progress, silent
+from mxconv.speculative.borrowed import borrowed
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native
@@ -86,8 +87,8 @@ def _level(
         _check_rows(level.name, decoder, cache, ids[context:])
 
     def forward(width: int) -> None:
-        decoder.forward(ids[context : context + width], cache)
-        cache.truncate(context)
+        with borrowed(cache, context, 0):
+            decoder.forward(ids[context : context + width], cache)
 
     samples: dict[int, list[tuple[float, float]]] = {width: [] for width in widths}
     for index in range(NUM_WARMUPS + num_samples):
@@ -122,10 +123,10 @@ def _summarize(
 def _check_rows(name: str, decoder: Decoder, cache: KVCache, ids: Sequence[int]) -> None:
     """The first token's logits must be the same bits alone and among all others."""
     length = cache.length
-    together = decoder.forward(ids, cache)[0].copy()
-    cache.truncate(length)
-    alone = decoder.forward(ids[:1], cache)[0]
-    cache.truncate(length)
+    with borrowed(cache, length, 0):
+        together = decoder.forward(ids, cache)[0].copy()
+    with borrowed(cache, length, 0):
+        alone = decoder.forward(ids[:1], cache)[0]
     if not np.array_equal(alone.view(np.uint32), together.view(np.uint32)):
         raise MxconvError(
             f"level {name}: a token has other logits alone than among {len(ids)}; the same bits are required. "

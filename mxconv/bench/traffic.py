@@ -1,7 +1,7 @@
 """How many bytes of weights each level of a loaded package reads for one forward pass."""
 
 from mxconv.checkpoint.package import Package
-from mxconv.cost.traffic import checkpoint_bytes, package_bytes
+from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
 from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.model.skipped import Skipped
@@ -28,6 +28,8 @@ def _whole_bytes(loaded: LoadedPackage, level: LoadedLevel) -> int:
     """Of the model that a level is, or is a part of."""
     if level.reader is None and level.record.kind != "model":
         return package_bytes(loaded.package, level.record.kind == "self-draft")
+    if level.record.kind == "mtp":
+        return mtp_bytes(loaded.package, in_four_bits=level.record.codec is not None)
     assert level.folder is not None
     if level.record.codec == "package":
         with Package(level.folder) as package:

@@ -9,6 +9,7 @@ token-recycling         what the target thought of before   stand   that, behind
 speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
 spire:PATH_OR_ID        a SPIRe draft, which sees the target's hidden states of some layers
 eagle3:PATH_OR_ID       an EAGLE-3 draft head, which reads the states of a few of the target's layers
+mtp                     the checkpoint's own MTP layer, which reads the target's last hidden state
 """
 
 from dataclasses import dataclass, fields
@@ -32,6 +33,7 @@ SpecKind = Literal[
     "speculator",
     "spire",
     "eagle3",
+    "mtp",
 ]
 DEFAULT_NUM_DRAFT_TOKENS = 8
 DEFAULT_CONFIDENCE = 0.4
@@ -40,11 +42,8 @@ DEFAULT_FOREIGN_CONFIDENCE = 0.65  # where tokenizers differ
 DEFAULT_SKIP = 0.45  # of all parts, as SWIFT (arXiv 2410.06916) leaves out
 DEFAULT_MAX_NGRAM = {"prompt-lookup": 3, "stand": 4}
 LOOK_UPS = ("prompt-lookup", "ngram", "token-recycling", "stand")  # no models: nothing can draft for them
-READERS = (
-    "speculator",
-    "spire",
-    "eagle3",
-)  # models of the target's hidden states: they come behind the models and before look-ups
+# models of the target's hidden states: they come behind the models and before look-ups
+READERS = ("speculator", "spire", "eagle3", "mtp")
 COMMON = ("num_draft_tokens", "confidence")
 OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and its own parameters
     "checkpoint": ("PATH_OR_ID", ()),
@@ -61,6 +60,7 @@ OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and 
     "speculator": ("PATH_OR_ID", ("num_candidates",)),
     "spire": ("PATH_OR_ID", ()),
     "eagle3": ("PATH_OR_ID", ()),
+    "mtp": ("", ("bits",)),
 }
 RANGES = {
     "num_draft_tokens": (1, 64),
@@ -69,6 +69,7 @@ RANGES = {
     "num_candidates": (1, 64),
     "sink": (0, 2**31),
     "window": (1, 2**31),
+    "bits": (4, 16),
 }
 
 
@@ -87,11 +88,12 @@ class DraftSpec:
     sink: int | None = None
     window: int | None = None
     skip: float | None = None
+    bits: int | None = None
 
     def record(
         self,
         name: str,
-        codec: Literal["bf16", "f16", "package"] | None = None,
+        codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"] | None = None,
         path: str | None = None,
         same_tokenizer: bool = True,
     ) -> LevelRecord:
@@ -99,7 +101,7 @@ class DraftSpec:
 
         Args:
             name: of the level.
-            codec: of a model's weights.
+            codec: of a model's weights; of `mtp` that of the package's 4-bit level.
             path: of its folder or file in the package.
             same_tokenizer: whether a model has the vocabulary of the level above.
         """
@@ -107,11 +109,13 @@ class DraftSpec:
         shares: list[Shared] = ["tokenizer"] if same_tokenizer else []
         if kind in ("layer-skip", "swift", "early-exit", "streaming", "fewer-experts"):
             shares = ["weights", "kv_cache", "tokenizer"] if self.cache == "shared" else ["weights", "tokenizer"]
+        if kind == "mtp":
+            shares = ["weights", "tokenizer"]
         default = DEFAULT_CONFIDENCE if same_tokenizer else DEFAULT_FOREIGN_CONFIDENCE
         return LevelRecord(
             name=name,
             kind=kind,
-            codec=codec,
+            codec=None if kind == "mtp" and self.bits == 16 else codec,
             location="package",
             files=[],
             path=path,
@@ -171,6 +175,8 @@ def _parameter(text: str, part: str, allowed: tuple[str, ...]) -> tuple[str, int
         number = float(value) if key in ("confidence", "skip") else int(value)
     except ValueError as error:
         raise MxconvError(f"--draft {text}: {key} is {value!r}; a number is required.") from error
+    if key == "bits" and number not in (4, 16):
+        raise MxconvError(f"--draft {text}: bits is {value}; 4 or 16 is required.")
     low, high = RANGES.get(key, (0, 1))
     if not low <= number <= high:
         raise MxconvError(f"--draft {text}: {key} is {value}; {low} to {high} is required.")

@@ -96,6 +96,7 @@ Kind = Literal[
     "speculator",
     "spire",
     "eagle3",
+    "mtp",
 ]
 Shared = Literal["weights", "kv_cache", "tokenizer"]
 

@@ -53,7 +53,7 @@ def draft_package(spec: DraftSpec) -> Path | None:
     """The folder of the package that a draft is; None where it is none. Errors are those of `find_package`."""
     if spec.kind == "package":
         return find_package(spec.subject)
-    return find_package_or_none(spec.subject) if spec.kind in READERS else None
+    return find_package_or_none(spec.subject) if spec.kind in READERS and spec.subject else None
 
 
 def is_hub_package(package: str | Path) -> bool:

@@ -110,7 +110,9 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
         num_draft_tokens=DEFAULT_NUM_DRAFT_TOKENS,
         confidence=DEFAULT_BSFP_CONFIDENCE if is_bsfp else DEFAULT_CONFIDENCE,
     )
-    models = [draft.level(draft_folder(number, draft)) for number, draft in enumerate(preparation.drafts, 1)]
+    models = [
+        draft.level(draft_folder(number, draft), options.codec) for number, draft in enumerate(preparation.drafts, 1)
+    ]
     return [target, draft, *models]
 
 

@@ -15,12 +15,14 @@ from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.package_folder import draft_package
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
+from mxconv.conversion.options import Codec
 from mxconv.conversion.staging import Staging
 from mxconv.errors import MxconvError, PackageError
 from mxconv.model.families.table import describe_values
 from mxconv.model.fewer_experts import check_fewer
 from mxconv.model.readers.eagle3_config import Eagle3Config
 from mxconv.model.readers.kinds import CONFIGS
+from mxconv.model.readers.mtp import check_mtp
 from mxconv.model.readers.reader import check_target
 from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.skipped import Skipped
@@ -39,12 +41,13 @@ class DraftLevel:
     codec: Literal["bf16", "f16", "package"] | None = None
     same_tokenizer: bool = True
 
-    def level(self, folder: str) -> LevelRecord:
-        """The level's record, its files in a folder of the package."""
+    def level(self, folder: str, own_codec: Codec) -> LevelRecord:
+        """The level's record, its files in a folder of the package, whose 4-bit level has a codec."""
         path = None
         if self.files:
             path = f"{folder}/{self.files[0].as_posix()}" if self.spec.kind == "ngram" else folder
-        return self.spec.record(self.name, self.codec, path, self.same_tokenizer)
+        codec = own_codec if self.spec.kind == "mtp" else self.codec
+        return self.spec.record(self.name, codec, path, self.same_tokenizer)
 
     def place(self, staging: Staging, folder: str) -> None:
         """Hard-link (or copy) the model's files into the package."""
@@ -81,6 +84,8 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
                         "both are required, to translate between them through text. Copy it from the model's source."
                     )
             vocabulary = theirs
+        elif spec.kind == "mtp":
+            _check_mtp(target)
         elif spec.kind in READERS:
             level = _open_model(spec)
             num_tokens = _check_reader(spec, level.root, target, vocabulary)
@@ -120,6 +125,16 @@ def _check_reader(spec: DraftSpec, root: Path, target: Checkpoint, vocabulary: V
         if isinstance(reader, Eagle3Config):
             reader.layers_of(config.num_hidden_layers)
     return reader.n_predict if isinstance(reader, SpeculatorConfig) else None
+
+
+def _check_mtp(target: Checkpoint) -> None:
+    """Raises MxconvError where the target has no config.json, is of an unknown family, or has no MTP module."""
+    if target.config is None:
+        raise MxconvError(
+            f"--draft mtp: {target.id} has no config.json; the one that says which family it is is required. Copy it "
+            "from the model's source."
+        )
+    check_mtp(describe_values(target.config), target.tensors.keys(), target.id)
 
 
 def _check_padding(spec: DraftSpec, ours: Vocabulary, theirs: Vocabulary, target: Checkpoint) -> None:

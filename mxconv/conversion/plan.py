@@ -32,6 +32,7 @@ LOOKED_UP = ("*embed_tokens_per_layer.weight", "*wpe.weight", "speculator.emb.*"
 HEADS = ("lm_head.weight", "*.lm_head.weight", "embed_out.weight")
 BIASES = ("*_bias",)  # one for each expert and feature
 MIXTURES = ("spire.memory_weights",)
+RATES = ("*.in_proj_a.weight", "*.in_proj_b.weight", "*.in_proj_ba.weight")  # few rows, which steer a memory
 ROUTERS = (
     "*.mlp.gate.weight",
     "*.block_sparse_moe.gate.weight",
@@ -225,6 +226,8 @@ def choose_codec(
         return "keep", "embeddings"
     if matches(name, ROUTERS):
         return "keep", "expert router"
+    if matches(name, RATES):
+        return "keep", "rates of a recurrence"
     if matches(name, BIASES):
         return "keep", "biases of experts"
     if matches(name, MIXTURES):

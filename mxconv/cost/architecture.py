@@ -6,7 +6,7 @@ from typing import Any
 
 from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attention, LayerParts, Norm
+from mxconv.model.description import Attending, Attention, LayerParts, Norm
 from mxconv.model.families.table import describe
 from mxconv.model.fields import Fields
 from mxconv.model.latent import LatentAttention
@@ -72,11 +72,17 @@ class Architecture:
         """Of a model that mxconv runs.
 
         Raises:
-            ModelError: its layers differ in more than their windows.
+            ModelError: its layers differ in more than their windows, or do not all attend.
         """
+        if config.state_sizes is not None or any(layer.mlp is None for layer in config.layers):
+            raise ModelError(
+                f"{config.model_type}: layers with a recurrent state; models that attend in every layer are counted. "
+                "Measure it with mxconv bench."
+            )
         first = config.layers[0]
-        mixtures = [layer.mlp for layer in config.layers if isinstance(layer.mlp, Mixture)]
-        dense = [layer.mlp for layer in config.layers if not isinstance(layer.mlp, Mixture)]
+        mlps = [layer.mlp for layer in config.layers if layer.mlp is not None]
+        mixtures = [mlp for mlp in mlps if isinstance(mlp, Mixture)]
+        dense = [mlp for mlp in mlps if not isinstance(mlp, Mixture)]
         kinds = {_sizes(layer) for layer in config.layers}, set(mixtures), {mlp.size for mlp in dense}
         if any(len(kind) > 1 for kind in kinds):
             raise ModelError(
@@ -97,7 +103,7 @@ class Architecture:
             qk_norm=config.qk_norm,
             attention_sinks=isinstance(first.mixer, Attention) and first.mixer.sinks is not None,
             windows=config.windows,
-            dense_sizes=tuple(0 if isinstance(layer.mlp, Mixture) else layer.mlp.size for layer in config.layers),
+            dense_sizes=tuple(0 if isinstance(mlp, Mixture) else mlp.size for mlp in mlps),
             mlp_bias=any(mlp.down.has_bias for mlp in dense),
             has_gate=all(mlp.gate is not None for mlp in dense),
             latent=first.mixer if isinstance(first.mixer, LatentAttention) else None,
@@ -110,6 +116,7 @@ class Architecture:
 
 def _sizes(layer: LayerParts) -> tuple[object, ...]:
     mixer = layer.mixer
+    assert isinstance(mixer, Attending)
     return mixer.num_heads, mixer.num_key_value_heads, mixer.head_dim, mixer.source, layer.layer_input
 
 
@@ -135,6 +142,7 @@ def _of_mixture(mixture: Mixture, hidden_size: int) -> dict[str, Any]:
 def _norm_numbers(config: ModelConfig, layer: LayerParts) -> int:
     """Of one layer; a norm that two places share is one."""
     mixer, mlp = layer.mixer, layer.mlp
+    assert isinstance(mixer, Attending)
     places = {layer.before_mixer, layer.after_mixer, layer.before_mlp, layer.after_mlp}
     if isinstance(mlp, Mixture):
         places |= {mlp.before_experts, mlp.after_experts, mlp.before_shared, mlp.after_shared}

@@ -43,6 +43,7 @@ class Workload:
 TYPICAL_ACCEPTANCE = {
     "bsfp-draft": (0.977, "SPEQ (arXiv 2510.18525), Table II, mean of its fifteen entries"),
     "mxfp4": (0.951, "ML-SpecQD (arXiv 2503.13565), mean of 0.924 and 0.979: shares of 71.2% (QA) and 91% (code)"),
+    "mtp": (0.875, "DeepSeek-V3 (arXiv 2412.19437), section 5.4.3: 85% to 90% of the second tokens"),
     "spire": (0.806, "SPIRe (arXiv 2504.06419), Table 1: 3.401 tokens a round of 4"),
     "speculator": (0.61, "MLP speculators (arXiv 2404.19124), Table 1: 2.21 tokens a step of three, one candidate"),
     "small": (0.68, "SPIRe (arXiv 2504.06419), Table 1: 2.647 tokens a round of 4 from a draft of an eighth"),

@@ -10,7 +10,9 @@ from mxconv.checkpoint.package import Package, inside
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
-from mxconv.cost.traffic import checkpoint_bytes, package_bytes
+from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
+from mxconv.model.families.table import describe_file
+from mxconv.model.readers.mtp import layer_config
 from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.readers.spire_config import SpireConfig
 from mxconv.model.skipped import Skipped
@@ -56,6 +58,8 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
         return _model(inside(package.root, record.path), record)
     if record.kind == "spire" and record.path is not None:
         return _spire(inside(package.root, record.path), record)
+    if record.kind == "mtp":
+        return _mtp(package, record, target)
     a = target.architecture
     assert a is not None and target.num_bytes is not None
     if record.kind == "speculator" and record.path is not None:
@@ -78,6 +82,17 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
         num_bytes = round(target.num_bytes * share)
         return CostLevel(record.name, target.codec, kept, 0.0, NOT_KNOWN, num_bytes)
     return CostLevel(record.name, target.codec, None, 0.0, NOT_KNOWN)  # a look-up: no pass, no weights
+
+
+def _mtp(package: Package, record: LevelRecord, target: CostLevel) -> CostLevel:
+    """A layer over the whole context, and the head."""
+    acceptance, source = TYPICAL_ACCEPTANCE["mtp"]
+    config = describe_file(inside(package.root, CONFIG))
+    assert config.mtp is not None, "of a level that was converted"
+    a = Architecture.of(layer_config(config, config.mtp))
+    codec = {None: target.codec, "mxfp4": "mxfp4", "bsfp": "bsfp-draft"}[record.codec]
+    num_bytes = mtp_bytes(package, in_four_bits=record.codec is not None)
+    return CostLevel(record.name, codec, a, acceptance, source, num_bytes)
 
 
 def _spire(folder: Path, record: LevelRecord) -> CostLevel:

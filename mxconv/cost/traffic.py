@@ -33,6 +33,18 @@ def package_bytes(package: Package, is_draft: bool) -> int:
     return sum(_record_bytes(record, is_draft) for record in multiplied)
 
 
+def mtp_bytes(package: Package, in_four_bits: bool) -> int:
+    """Of the MTP module of a package's model, with the output head, which is the model's."""
+    config = describe_file(package.root / "config.json")
+    assert config.mtp is not None, "of a level that was loaded"
+    matrices = {
+        config.own_name(r.name): r for r in package.manifest.tensors if len(r.shape) == 2 or r.stack is not None
+    }
+    head = matrices.get(head_tensor(config)) or matrices[config.embedding]
+    own = [record for name, record in matrices.items() if name is not None and config.mtp.reads(name)]
+    return sum(_record_bytes(record, in_four_bits) for record in (*own, head))
+
+
 def checkpoint_bytes(folder: Path) -> int:
     """Of a 16-bit model as it is."""
     with open_checkpoint(folder) as checkpoint:
@@ -51,12 +63,14 @@ def _config(folder: Path) -> ModelConfig | None:
 
 
 def _is_multiplied(name: str, names: set[str], config: ModelConfig | None) -> bool:
-    """An embedding is looked up, unless it is the output head too; what is of another tower is not read."""
+    """Not an embedding, unless it is the output head too, nor what is of another tower or of an MTP module."""
     if name.startswith(SPECULATOR_EMBEDDING) or name == EAGLE3_EMBEDDING:
         return False
     if config is None:
         return name != EMBEDDING or HEAD not in names
     own = config.own_name(name)
+    if own is not None and config.mtp is not None and config.mtp.has(own):
+        return False
     if own == config.embedding:
         return head_tensor(config) not in {config.own_name(each) for each in names}
     return own is not None and own not in config.looked_up

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mxconv.checkpoint.draft_spec import LOOK_UPS
+from mxconv.checkpoint.draft_spec import LOOK_UPS, READERS
 from mxconv.checkpoint.manifest import LevelRecord, Manifest
 from mxconv.errors import ModelError
 
@@ -55,6 +55,11 @@ def _check_order(root: Path, chosen: Sequence[LevelRecord]) -> None:
         raise ModelError(
             f"{root}: level {first.name} first, a look-up, which drafts and decodes nothing by itself; a model is "
             "required. Name the level that is to be decoded before it."
+        )
+    if first.kind in READERS:
+        raise ModelError(
+            f"{root}: level {first.name} first, which reads another level's hidden states and decodes nothing by "
+            "itself; a model is required. Name the level that is to be decoded before it."
         )
     for place, draft in enumerate(drafts, 1):
         if draft.kind == "target":

@@ -3,8 +3,10 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mxconv.model.description import LayerInputs, LayerParts, Norm
+from mxconv.model.description import Attending, LayerInputs, LayerParts, Norm
 from mxconv.model.mixture import Mixture
+from mxconv.model.mtp import Mtp
+from mxconv.model.recurrent.description import StateSizes
 from mxconv.model.rope_parameters import RopeParameters
 
 
@@ -24,6 +26,7 @@ class ModelConfig:
         logit_multiplier: of what the head gives.
         logit_cap: c turns a logit s into c * tanh(s / c).
         layer_inputs: embeddings of the layers' own.
+        mtp: where a checkpoint keeps what was trained to predict a token further, if it has such.
         towers: of a checkpoint that holds more than this decoder: how its tensors' names begin there, and here.
     """
 
@@ -42,6 +45,7 @@ class ModelConfig:
     logit_multiplier: float = 1.0
     logit_cap: float | None = None
     layer_inputs: LayerInputs | None = None
+    mtp: Mtp | None = None
     towers: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -49,28 +53,44 @@ class ModelConfig:
         return len(self.layers)
 
     @property
+    def attentions(self) -> tuple[Attending, ...]:
+        """The mixers that attend, in the order of their layers."""
+        return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, Attending))
+
+    @property
+    def state_sizes(self) -> StateSizes | None:
+        """Of each layer that has a state; None where all attend.
+
+        All such layers of a model are alike: families give one description to each.
+        """
+        sizes = {layer.mixer.state for layer in self.layers if not isinstance(layer.mixer, Attending)}
+        assert len(sizes) < 2, "one state for all"
+        return next(iter(sizes), None)
+
+    @property
     def windows(self) -> tuple[int | None, ...]:
-        """A layer: how many positions it sees, itself included; None is all."""
-        return tuple(layer.mixer.window for layer in self.layers)
+        """A layer that attends: how many positions it sees, itself included; None is all."""
+        return tuple(mixer.window for mixer in self.attentions)
 
     @property
     def num_key_value_heads(self) -> int:
-        """Most of any layer: what a cache has room for."""
-        return max(layer.mixer.num_key_value_heads for layer in self.layers)
+        """Most of any layer: what a cache has room for; 0 where none attends, as of the next ones."""
+        return max((mixer.num_key_value_heads for mixer in self.attentions), default=0)
 
     @property
     def head_dim(self) -> int:
         """Largest of any layer: what a cache has room for."""
-        return max(layer.mixer.head_dim for layer in self.layers)
+        return max((mixer.head_dim for mixer in self.attentions), default=0)
 
     @property
     def num_attention_heads(self) -> int:
-        """Of the first layer, as are the next ones: where all layers are alike these say everything."""
-        return self.layers[0].mixer.num_heads
+        """Of the first layer that attends: where all layers are alike this and the next ones say everything."""
+        return next((mixer.num_heads for mixer in self.attentions), 0)
 
     @property
     def intermediate_size(self) -> int:
-        return self.layers[0].mlp.size
+        """Of the first layer that has an MLP; 0 where none has."""
+        return next((layer.mlp.size for layer in self.layers if layer.mlp is not None), 0)
 
     @property
     def rms_norm_eps(self) -> float:
@@ -79,25 +99,25 @@ class ModelConfig:
     @property
     def rope(self) -> RopeParameters:
         """Of the first layer that rotates; the default where none does."""
-        ropes = (layer.mixer.rope for layer in self.layers)
+        ropes = (mixer.rope for mixer in self.attentions)
         return next((rope for rope in ropes if rope is not None), RopeParameters(10000.0))
 
     @property
     def qkv_bias(self) -> bool:
-        return self.layers[0].mixer.query.has_bias
+        return any(mixer.query.has_bias for mixer in self.attentions[:1])
 
     @property
     def output_bias(self) -> bool:
-        return self.layers[0].mixer.output.has_bias
+        return any(mixer.output.has_bias for mixer in self.attentions[:1])
 
     @property
     def mlp_bias(self) -> bool:
         mlp = self.layers[0].mlp
-        return mlp.experts.has_bias if isinstance(mlp, Mixture) else mlp.down.has_bias
+        return mlp is not None and (mlp.experts.has_bias if isinstance(mlp, Mixture) else mlp.down.has_bias)
 
     @property
     def qk_norm(self) -> bool:
-        return self.layers[0].mixer.query_norm is not None
+        return any(mixer.query_norm is not None for mixer in self.attentions[:1])
 
     @property
     def looked_up(self) -> tuple[str, ...]:
@@ -120,7 +140,10 @@ class ModelConfig:
 
     def without_windows(self) -> "ModelConfig":
         """The same model, every layer of which sees all positions that it is given."""
-        layers = (replace(layer, mixer=replace(layer.mixer, window=None)) for layer in self.layers)
+        layers = (
+            replace(layer, mixer=replace(layer.mixer, window=None)) if isinstance(layer.mixer, Attending) else layer
+            for layer in self.layers
+        )
         return replace(self, layers=tuple(layers))
 
     def own_name(self, tensor: str) -> str | None:

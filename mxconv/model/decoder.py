@@ -18,7 +18,7 @@ from mxconv.arrays import F32
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Linear
+from mxconv.model.description import Attending, Linear
 from mxconv.model.fewer_experts import check_fewer, with_fewer
 from mxconv.model.forest import SequenceRows, checked_ids, spans
 from mxconv.model.layer import Layer
@@ -111,7 +111,7 @@ class Decoder:
         """
         ids = checked_ids(sequences, self.config, self.name)
         for rows in sequences:
-            rows.cache.reserve(rows.num_rows)
+            rows.cache.begin(rows.branches, rows.num_wanted)
         positions = Positions([position for rows in sequences for position in rows.positions])
         rooms = [
             rows.states.room(len(self.layers), rows.num_rows, self.config.hidden_size) if rows.states else None
@@ -171,8 +171,12 @@ class Decoder:
             ModelError: `skipped` names a layer that there is not.
         """
         skipped.check(self.config.num_hidden_layers)
-        sources = [layer.mixer.source for layer in self.config.layers]
-        readers = {index for index, source in enumerate(sources) if source in skipped.attention}
+        mixers = [layer.mixer for layer in self.config.layers]
+        readers = {
+            index
+            for index, mixer in enumerate(mixers)
+            if isinstance(mixer, Attending) and mixer.source in skipped.attention
+        }
         return replace(skipped, attention=skipped.attention | readers)
 
     def _embed(self, ids: NDArray[np.intp], positions: Positions) -> F32:

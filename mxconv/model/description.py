@@ -7,46 +7,15 @@ by names that begin behind the layer's own prefix. No arrays here, so that a cos
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from mxconv.model.elements import Activation as Activation
+from mxconv.model.elements import Linear as Linear
+from mxconv.model.elements import Norm as Norm
+from mxconv.model.latent import LatentAttention
+from mxconv.model.recurrent.description import Recurrent
 from mxconv.model.rope_parameters import RopeParameters
 
-if TYPE_CHECKING:  # which are made of the parts below
-    from mxconv.model.latent import LatentAttention
+if TYPE_CHECKING:  # which is made of the parts below
     from mxconv.model.mixture import Mixture
-
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
-
-
-@dataclass(frozen=True)
-class Norm:
-    """A norm over the last axis, with the tensors `<name>.weight` and `<name>.bias`.
-
-    Args:
-        name: of the module.
-        eps: added to the mean square, or to the variance.
-        kind: whether the mean is taken away first ("layer"), or not ("rms").
-        offset: added to every weight: 1 where weights are stored as what they differ from one by.
-        has_weight: False multiplies by nothing.
-    """
-
-    name: str
-    eps: float
-    kind: Literal["rms", "layer"] = "rms"
-    offset: float = 0.0
-    has_weight: bool = True
-    has_bias: bool = False
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A matrix (out_features, in_features), `<name>.weight`, and a bias, `<name>.bias`.
-
-    Args:
-        is_transposed: whether it is stored as (in_features, out_features).
-    """
-
-    name: str
-    has_bias: bool = False
-    is_transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +52,8 @@ class Attention:
         keys_are_values: whether values are the keys before their norm and rotation.
         sinks: a tensor (num_heads,) of scores that take a share of attention and give nothing; None is none.
         clip: queries and keys behind their norms, and values, are kept within this; None keeps all.
+        is_gated: whether the query's tensor has a gate beside each query, (2 * head_dim) rows a head; its sigmoid
+            multiplies what the head gives.
     """
 
     num_heads: int
@@ -108,6 +79,11 @@ class Attention:
     is_chunked: bool = False
     sinks: str | None = None
     clip: float | None = None
+    is_gated: bool = False
+
+
+Attending = Attention | LatentAttention
+Mixer = Attending | Recurrent
 
 
 @dataclass(frozen=True)
@@ -150,13 +126,14 @@ class LayerParts:
     """A layer. Each norm may be absent: before its part, or behind it and before it is added.
 
     Args:
+        mlp: None is a layer that is a mixer alone.
         is_parallel: whether the MLP takes in what the mixer does, or what the mixer made of it.
         residual_multiplier: of what is added.
         scalar: the tensor of one number by which the row is multiplied at last; None is none.
     """
 
-    mixer: "Attention | LatentAttention"
-    mlp: "Mlp | Mixture"
+    mixer: Mixer
+    mlp: "Mlp | Mixture | None"
     before_mixer: Norm | None = None
     after_mixer: Norm | None = None
     before_mlp: Norm | None = None

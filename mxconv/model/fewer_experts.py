@@ -7,7 +7,7 @@ from mxconv.model.mixture import Mixture
 from mxconv.model.mlp import WeightedMlp
 
 
-def with_fewer(mlp: WeightedMlp | WeightedMixture, num_experts: int) -> WeightedMlp | WeightedMixture:
+def with_fewer(mlp: WeightedMlp | WeightedMixture | None, num_experts: int) -> WeightedMlp | WeightedMixture | None:
     """The same weights; an MLP without experts is as it was."""
     return mlp.with_fewer(num_experts) if isinstance(mlp, WeightedMixture) else mlp
 

@@ -89,6 +89,11 @@ class SequenceRows:
                 f"{config.max_position_embeddings} (max_position_embeddings). "
                 "Shorten the prompt or generate fewer tokens."
             )
+        if not self.cache.fits(config) and config.state_sizes is not None:
+            raise ModelError(
+                f"{name}: a KV cache whose states are of other sizes; {config.state_sizes} are required. "
+                "Give this model a cache of its own."
+            )
         if not self.cache.fits(config):
             raise ModelError(
                 f"{name}: a KV cache of {self.cache.num_layers} layers, {self.cache.num_key_value_heads} heads and "

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mxconv.model.description import Linear, Norm
+from mxconv.model.elements import Linear, Norm
 from mxconv.model.rope_parameters import RopeParameters
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from mxconv.arrays import F32
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import LayerParts, Norm
+from mxconv.model.description import Attention, LayerParts, Mixer, Mlp, Norm
 from mxconv.model.experts import WeightedMixture
 from mxconv.model.forest import SequenceRows
 from mxconv.model.latent import LatentAttention
@@ -18,6 +18,8 @@ from mxconv.model.mixture import Mixture
 from mxconv.model.mlp import WeightedMlp
 from mxconv.model.norm import WeightedNorm
 from mxconv.model.positions import Positions
+from mxconv.model.recurrent.mixer import RecurrentMixer
+from mxconv.model.recurrent.take import take_recurrent
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.weights import CheckedWeights
 
@@ -27,12 +29,13 @@ class Layer:
     """The tensors of layer `index`, and what it does with them.
 
     The last three are of drafts: a part that is skipped leaves its input as it is, and writes nothing to the cache.
+    `skips_attention` skips the mixer, whichever it is.
     """
 
     index: int
     parts: LayerParts
-    attention: WeightedAttention | WeightedLatentAttention
-    mlp: WeightedMlp | WeightedMixture
+    mixer: WeightedAttention | WeightedLatentAttention | RecurrentMixer
+    mlp: WeightedMlp | WeightedMixture | None
     before_mixer: WeightedNorm | None
     after_mixer: WeightedNorm | None
     before_mlp: WeightedNorm | None
@@ -58,13 +61,13 @@ class Layer:
             weights: all tensors.
             config: what the model is made of.
             index: of the layer.
-            prefix: of its tensors' names, before the index; None is the model's.
+            prefix: of its tensors' names; None is the model's own, with the index behind it.
             attended_size: numbers of a row that attention takes in; None is the hidden size.
 
         Raises:
             ModelError: one is missing or has another shape than the configuration says.
         """
-        name = f"{config.layer_prefix if prefix is None else prefix}.{index}."
+        name = f"{config.layer_prefix}.{index}." if prefix is None else prefix
         parts, hidden = config.layers[index], config.hidden_size
 
         def norm(wanted: Norm | None) -> WeightedNorm | None:
@@ -73,10 +76,8 @@ class Layer:
         return cls(
             index=index,
             parts=parts,
-            attention=_mixer(weights, parts, index, (attended_size or hidden, hidden), name),
-            mlp=WeightedMixture.take(weights, parts.mlp, hidden, name)
-            if isinstance(parts.mlp, Mixture)
-            else WeightedMlp.take(weights, parts.mlp, hidden, name),
+            mixer=_mixer(weights, parts.mixer, index, (attended_size or hidden, hidden), name),
+            mlp=_mlp(weights, parts.mlp, hidden, name),
             before_mixer=norm(parts.before_mixer),
             after_mixer=norm(parts.after_mixer),
             before_mlp=norm(parts.before_mlp),
@@ -86,6 +87,12 @@ class Layer:
             else WeightedInput.take(weights, parts.layer_input, hidden, name),
             scalar=None if parts.scalar is None else weights.vector(f"{name}{parts.scalar}", 1),
         )
+
+    @property
+    def attention(self) -> WeightedAttention | WeightedLatentAttention:
+        """The mixer, of a layer that attends."""
+        assert isinstance(self.mixer, WeightedAttention | WeightedLatentAttention), "asked of layers that attend"
+        return self.mixer
 
     def __call__(
         self, x: F32, sequences: Sequence[SequenceRows], positions: Positions, own_inputs: F32 | None = None
@@ -104,9 +111,11 @@ class Layer:
         mixed = x
         if not self.skips_attention:
             taken = _normed(self.before_mixer, x)
-            added = _normed(self.after_mixer, self.attention(taken, sequences, positions, self.sink_window))
+            added = _normed(self.after_mixer, self.mixer(taken, sequences, positions, self.sink_window))
             mixed = x + self._scaled(added)
-        if not self.skips_mlp:
+        elif isinstance(self.mixer, RecurrentMixer):
+            self.mixer.follow(sequences)
+        if self.mlp is not None and not self.skips_mlp:
             mixed = self.with_mlp(mixed, x if self.parts.is_parallel else mixed)
         if self.layer_input is not None and own_inputs is not None and not self.skips_mlp:
             mixed = mixed + self.layer_input(mixed, own_inputs)
@@ -114,6 +123,7 @@ class Layer:
 
     def with_mlp(self, x: F32, taken: F32 | None = None) -> F32:
         """Rows and what the MLP makes of others (None: of the same), (num_tokens, hidden_size)."""
+        assert self.mlp is not None, "asked of layers that have one"
         h = _normed(self.before_mlp, x if taken is None else taken)
         return x + self._scaled(_normed(self.after_mlp, self.mlp(h)))
 
@@ -123,11 +133,22 @@ class Layer:
 
 
 def _mixer(
-    weights: CheckedWeights, parts: LayerParts, index: int, sizes: tuple[int, int], name: str
-) -> WeightedAttention | WeightedLatentAttention:
-    if isinstance(parts.mixer, LatentAttention):
-        return WeightedLatentAttention.take(weights, parts.mixer, index, sizes, name)
-    return WeightedAttention.take(weights, parts.mixer, index, sizes, name)
+    weights: CheckedWeights, parts: Mixer, index: int, sizes: tuple[int, int], name: str
+) -> WeightedAttention | WeightedLatentAttention | RecurrentMixer:
+    if isinstance(parts, Attention):
+        return WeightedAttention.take(weights, parts, index, sizes, name)
+    if isinstance(parts, LatentAttention):
+        return WeightedLatentAttention.take(weights, parts, index, sizes, name)
+    return take_recurrent(weights, parts, index, sizes[1], name)
+
+
+def _mlp(
+    weights: CheckedWeights, parts: Mlp | Mixture | None, hidden_size: int, name: str
+) -> WeightedMlp | WeightedMixture | None:
+    if parts is None:
+        return None
+    taken = WeightedMixture if isinstance(parts, Mixture) else WeightedMlp
+    return taken.take(weights, parts, hidden_size, name)  # type: ignore[arg-type]
 
 
 def _normed(norm: WeightedNorm | None, x: F32) -> F32:

@@ -1,41 +1,37 @@
 """From a package to decoders, one a level; weights stay in the memory-mapped files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 from mxconv.checkpoint.draft_spec import LOOK_UPS, READERS, DraftSpec
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.manifest import LevelRecord, TensorRecord, read_manifest
+from mxconv.checkpoint.manifest import LevelRecord, read_manifest
 from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.checkpoint.ngram_table import NgramTable
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.package_folder import draft_package
-from mxconv.checkpoint.referenced import open_referenced
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.checkpoint.vocabulary import Vocabulary
-from mxconv.errors import ModelError, MxconvError, PackageError
+from mxconv.errors import ModelError, PackageError
 from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.four_bit import Activations
-from mxconv.kernels.matrix import Matrix
 from mxconv.model.chosen_levels import choose_levels
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.families.table import describe_file
 from mxconv.model.matrices import Matrices
+from mxconv.model.own_weights import OwnWeights
 from mxconv.model.readers.load import load_reader
+from mxconv.model.readers.mtp import MtpModule, check_mtp
 from mxconv.model.readers.reader import Reader, check_target
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
-from mxconv.model.stored_experts import DeferredMatrix, exact_stacks, four_bit_stacks
-from mxconv.model.stored_weights import dense_weights, four_bit_matrices, head_tensor, own_stacks, tied
+from mxconv.model.stored_weights import dense_weights
 from mxconv.model.tokenizer import Tokenizer
-from mxconv.model.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -92,6 +88,7 @@ class LoadedPackage:
         self._stack = ExitStack()
         try:
             self.package = self._stack.enter_context(Package(path))
+            self._own = OwnWeights(self.package, self.matrices, self._stack)
             first, *others = choose_levels(path, self.package.manifest, levels)
             self.folder = self._speaker(first)
             self.tokenizer = Tokenizer.from_folder(self.folder)
@@ -152,16 +149,18 @@ class LoadedPackage:
         if record.kind not in ("model", *LOOK_UPS):  # the target's own tokens again, whatever stands above
             self._vocabulary = self._target_vocabulary
         if record.kind == "target":
-            weights = self._sixteen_bits
-            return LoadedLevel(record, self.matrices.decoder(self._own_config, weights, record.name), self.tokenizer)
+            weights = self._own.sixteen_bits
+            return LoadedLevel(record, self.matrices.decoder(self._own.config, weights, record.name), self.tokenizer)
         if record.kind == "self-draft":
-            weights = self._four_bits(record)
-            decoder = self.matrices.decoder(self._own_config, weights, record.name)
+            weights = self._own.four_bits(record.name, with_target=bool(self.levels))
+            decoder = self.matrices.decoder(self._own.config, weights, record.name)
             return LoadedLevel(self._with_a_cache(record), decoder, self.tokenizer)
         if record.kind in ("layer-skip", "swift", "early-exit", "streaming", "fewer-experts"):
             return LoadedLevel(record, self._variant(record), self.tokenizer)
         if record.kind in LOOK_UPS:
             return LoadedLevel(record, None, above, self._table(record, place, above))
+        if record.kind == "mtp":
+            return LoadedLevel(record, None, self.tokenizer, reader=self._mtp(record))
         if place is None:
             raise PackageError(
                 f"{self.package.root}: level {record.name} without a path; a model needs one. Convert again."
@@ -177,8 +176,10 @@ class LoadedPackage:
     def _load_spec(self, spec: DraftSpec) -> LoadedLevel:
         """A level that is no part of the package."""
         place = draft_package(spec)
-        codec: Literal["bf16", "f16", "package"] | None = None if place is None else "package"
-        if spec.kind == "ngram":
+        codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"] | None = None if place is None else "package"
+        if spec.kind == "mtp":
+            codec = self.package.manifest.options.codec
+        elif spec.kind == "ngram":
             place = Path(spec.subject)
         elif spec.kind in ("checkpoint", *READERS) and place is None:
             checkpoint = self._stack.enter_context(open_checkpoint(spec.subject))
@@ -195,7 +196,7 @@ class LoadedPackage:
     def _variant(self, record: LevelRecord) -> Decoder:
         """The run's target without some parts, or attending to some positions; the package's own where it is first."""
         above = self.levels[0].record if self.levels else record
-        whole = self._target if self.levels else self.matrices.decoder(self._own_config, self._sixteen_bits, "target")
+        whole = self._target if self.levels else self._package_target()
         # of a run's target that is a variant itself: the parts that it lacks too, its positions unless others are named
         at_first = (Skipped.at_first(each, whole.config.num_hidden_layers) for each in (above, record))
         skipped = [each for each in at_first if each is not None]
@@ -206,6 +207,18 @@ class LoadedPackage:
         sinks = None if seen.window is None else SinkWindow(seen.sink or 0, seen.window)
         num_experts = above.experts if record.experts is None else record.experts
         return whole.variant(left_out, sinks, record.name, num_experts)
+
+    def _package_target(self) -> Decoder:
+        return self.matrices.decoder(self._own.config, self._own.sixteen_bits, "target")
+
+    def _mtp(self, record: LevelRecord) -> MtpModule:
+        """The MTP module of the package's own model, in 16 bits or in its 4."""
+        own = self._own
+        check_mtp(own.config, [tensor.name for tensor in self.package.manifest.tensors], str(self.package.root))
+        weights = own.sixteen_bits if record.codec is None else own.four_bits(record.name, with_target=True)
+        reader = MtpModule(own.config, weights, record.name)
+        check_target(reader, self.config, self._target_vocabulary.num_tokens, str(self.package.root))
+        return reader
 
     def _with_a_cache(self, record: LevelRecord) -> LevelRecord:
         """A level with a cache of its own where it needs keys and values that the run's target does not write."""
@@ -255,75 +268,3 @@ class LoadedPackage:
         config = describe_file(folder / "config.json")
         weights = dense_weights(checkpoint.tensors, config, self.matrices)
         return self.matrices.decoder(config, weights, record.name)
-
-    @cached_property
-    def _own_config(self) -> ModelConfig:
-        """Of the package's own levels."""
-        return describe_file(self.package.root / "config.json")
-
-    @cached_property
-    def _sixteen_bits(self) -> Weights:
-        """The weights of the package's target."""
-        return self._exact_weights(self.package.manifest.tensors)
-
-    def _four_bits(self, record: LevelRecord) -> Weights:
-        """The 4-bit matrices, with the target's own embedding, vectors and whatever else has no 4 bits.
-
-        Where no level above needs the others of the target's weights, they are neither opened nor rebuilt.
-        """
-        config = self._own_config
-        if self.levels:
-            exact = self._sixteen_bits
-        else:
-            records = self.package.manifest.tensors
-            needed = [r for r in records if r.codec == "keep" or config.own_name(r.name) in config.looked_up]
-            try:
-                exact = self._exact_weights(needed)
-            except MxconvError as error:
-                if self.package.has_target:
-                    raise
-                raise PackageError(
-                    f"{error} Level {record.name} needs it too: its embedding, its norms and other tensors that are "
-                    "not in 4 bits are there alone."
-                ) from error
-        found = four_bit_matrices(self.package, self.matrices)
-        drafts = {own: matrix for name, matrix in found.items() if (own := config.own_name(name)) is not None}
-        if config.tie_word_embeddings and config.embedding in drafts:  # the quantized output head
-            drafts.setdefault(head_tensor(config), drafts[config.embedding])
-        for name in config.looked_up:  # stay exact
-            drafts.pop(name, None)
-        stacks = own_stacks(four_bit_stacks(self.package, self.matrices), config)
-        return Weights({**exact.matrices, **drafts}, exact.vectors, {**exact.stacks, **stacks})
-
-    def _exact_weights(self, records: Sequence[TensorRecord]) -> Weights:
-        """Some of the 16-bit weights: dense, or rebuilt from BSFP as they are used."""
-        found: Mapping[str, SourceTensor] = self.package.arrays
-        if not self.package.has_target:
-            found = self._stack.enter_context(open_referenced(self.package)).tensors
-        tensors = {r.name: found[r.name] for r in records if r.name in found}
-        weights = dense_weights(tensors, self._own_config, self.matrices)
-        config, made = self._own_config, dict(weights.matrices)
-        for record in records:
-            own = config.own_name(record.name)
-            if own is None:
-                continue
-            if record.scaled is not None:
-                make = partial(self._fp8_target, record, found)
-            elif record.codec == "bsfp" and record.stack is None:
-                make = partial(self._bsfp_target, record)
-            else:
-                continue
-            made[own] = DeferredMatrix(_matrix_shape(record), make) if config.is_expert(own) else make()
-        stacks = own_stacks(exact_stacks(self.package, self.matrices), config)
-        return tied(Weights(made, weights.vectors, {**weights.stacks, **stacks}), config)
-
-    def _fp8_target(self, record: TensorRecord, found: Mapping[str, SourceTensor]) -> Matrix:
-        return self.matrices.fp8(self.package.fp8(record, found))
-
-    def _bsfp_target(self, record: TensorRecord) -> Matrix:
-        return self.matrices.bsfp(self.package.bsfp(record), f"{self.package.root}: tensor {record.name}")
-
-
-def _matrix_shape(record: TensorRecord) -> tuple[int, int]:
-    rows, columns = record.shape
-    return rows, columns

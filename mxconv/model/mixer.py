@@ -14,6 +14,7 @@ from mxconv.model.forest import SequenceRows, spans
 from mxconv.model.norm import WeightedNorm
 from mxconv.model.positions import Positions
 from mxconv.model.projection import Projection
+from mxconv.model.recurrent.gates import sigmoid
 from mxconv.model.rope import RotaryEmbedding, rotate
 from mxconv.model.sight import seen_by
 from mxconv.model.sink_window import SinkWindow
@@ -64,7 +65,7 @@ class WeightedAttention:
         return cls(
             index=index,
             parts=parts,
-            query=projection(both, "query", queries),
+            query=projection(both, "query", 2 * queries if parts.is_gated else queries),
             key=projection(both, "key", keys) if has_keys else None,
             value=projection(both, "value", keys) if has_keys and not parts.keys_are_values else None,
             output=Projection.take(weights, parts.output, (hidden_size, queries), prefix),
@@ -93,6 +94,9 @@ class WeightedAttention:
         """
         parts = self.parts
         queries, keys, values = self._heads(h)
+        gate: F32 | None = None
+        if parts.is_gated:
+            queries, gate = queries[..., : parts.head_dim].copy(), queries[..., parts.head_dim :]
         queries = self._placed(queries, self.query_norm, positions)
         if parts.temperature is not None:
             queries = queries * positions.temperatures(parts.temperature)
@@ -114,6 +118,9 @@ class WeightedAttention:
                     parts.logit_cap,
                     self.sinks,
                 )
+        if gate is not None:
+            for row, above in zip(mixed, gate, strict=True):
+                row *= sigmoid(above)
         return self.output(mixed.reshape(len(h), -1))
 
     def keys_and_values(self, h: F32, positions: Positions) -> tuple[F32, F32]:
@@ -137,7 +144,10 @@ class WeightedAttention:
         def split(projection: Projection) -> F32:
             return projection(h).reshape(num_tokens, -1, parts.head_dim)
 
-        queries = split(self.query) if with_queries else np.empty((num_tokens, 0, parts.head_dim), np.float32)
+        if parts.is_gated and with_queries:
+            queries = self.query(h).reshape(num_tokens, parts.num_heads, 2 * parts.head_dim)
+        else:
+            queries = split(self.query) if with_queries else np.empty((num_tokens, 0, parts.head_dim), np.float32)
         keys = None if self.key is None else split(self.key)
         return queries, keys, keys if self.value is None else split(self.value)
 

@@ -6,6 +6,9 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, LayerParts
 from mxconv.model.latent import LatentAttention
 from mxconv.model.mixture import Mixture
+from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2, Recurrent, ShortConvolution
+
+MIXERS = {ShortConvolution: "short convolutions", GatedDeltaNet: "gated DeltaNet", Mamba2: "Mamba-2"}
 
 
 def missing_parts(config: ModelConfig) -> tuple[str, ...]:
@@ -15,15 +18,21 @@ def missing_parts(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _of_layer(layer: LayerParts) -> Iterator[str]:
-    if isinstance(layer.mixer, LatentAttention):
+    if isinstance(layer.mixer, Recurrent):
+        yield MIXERS[type(layer.mixer)]
+    elif isinstance(layer.mixer, LatentAttention):
         yield "latent attention"
     else:
         yield from _of_attention(layer.mixer)
-    if isinstance(layer.mlp, Mixture):
+    if layer.mlp is None:
+        yield "layers without an MLP"
+    elif isinstance(layer.mlp, Mixture):
         yield "mixtures of experts"
 
 
 def _of_attention(mixer: Attention) -> Iterator[str]:
+    if mixer.is_gated:
+        yield "gates of what heads give"
     if mixer.fused == "heads" and mixer.norm_span == "row":
         yield "norms of whole rows of heads that are fused one by one"
     if mixer.sinks is not None:

@@ -24,9 +24,13 @@ NUMPY_MATRICES = Matrices()
 def dense_weights(
     tensors: Mapping[str, SourceTensor], config: ModelConfig | None = None, make: Matrices = NUMPY_MATRICES
 ) -> Weights:
-    """16-bit matrices and stacks of experts as they lie in the file; vectors as float32; no other tensors."""
+    """16-bit matrices and stacks of experts as they lie in the file; vectors and the taps of convolutions as float32.
+
+    Other tensors are no weights of these models.
+    """
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, F32] = {}
+    arrays: dict[str, F32] = {}
     for stored, tensor in tensors.items():
         name = config.own_name(stored) if config else stored
         if name is None:  # of another tower
@@ -34,11 +38,14 @@ def dense_weights(
         float_format = FORMATS.get(tensor.dtype)
         if len(tensor.shape) == 2 and float_format:
             matrices[name] = make.dense(cast(U16, tensor.array()), float_format)
-        elif len(tensor.shape) == 1 and float_format:
-            vectors[name] = float_format.decode(cast(U16, tensor.array()))
-        elif len(tensor.shape) == 1 and tensor.dtype == "F32":
-            vectors[name] = cast(F32, tensor.array())
-    return tied(Weights(matrices, vectors, own_stacks(dense_stacks(tensors, make), config)), config)
+        elif len(tensor.shape) == 1 or (len(tensor.shape) == 3 and tensor.shape[1] == 1):
+            kept = vectors if len(tensor.shape) == 1 else arrays
+            if float_format:
+                kept[name] = float_format.decode(cast(U16, tensor.array()))
+            elif tensor.dtype == "F32":
+                kept[name] = cast(F32, tensor.array())
+    stacks = own_stacks(dense_stacks(tensors, make), config)
+    return tied(Weights(matrices, vectors, stacks, arrays), config)
 
 
 def own_stacks(stacks: Mapping[str, ExpertStack], config: ModelConfig | None) -> dict[str, ExpertStack]:

@@ -21,11 +21,13 @@ class Weights:
             them: with tied embeddings it is the same tensor, though perhaps in another format.
         vectors: norms and biases, float32.
         stacks: tensors of three dimensions, a matrix an expert.
+        arrays: those of three dimensions that are no stacks of matrices: the taps of convolutions, float32.
     """
 
     matrices: Mapping[str, Matrix]
     vectors: Mapping[str, F32]
     stacks: Mapping[str, ExpertStack] = field(default_factory=dict)
+    arrays: Mapping[str, F32] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,19 @@ class CheckedWeights:
 
     def vector(self, tensor: str, length: int) -> F32:
         """Raises ModelError where the vector is missing or has another length."""
-        vector = self.weights.vectors.get(tensor)
-        if vector is None:
-            self._missing(tensor, (length,))
-        if vector.shape != (length,):
-            self._misshapen(tensor, vector.shape, (length,))
-        return vector
+        return self._of(self.weights.vectors, tensor, (length,))
+
+    def array(self, tensor: str, shape: tuple[int, int, int]) -> F32:
+        """Raises ModelError where the array is missing or has another shape."""
+        return self._of(self.weights.arrays, tensor, shape)
+
+    def _of(self, tensors: Mapping[str, F32], tensor: str, shape: tuple[int, ...]) -> F32:
+        found = tensors.get(tensor)
+        if found is None:
+            self._missing(tensor, shape)
+        if found.shape != shape:
+            self._misshapen(tensor, found.shape, shape)
+        return found
 
     def has_stack(self, tensor: str) -> bool:
         """Whether there are experts of this name in one tensor."""

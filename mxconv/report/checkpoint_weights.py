@@ -7,9 +7,11 @@ from mxconv.checkpoint.source import Checkpoint, SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, Recognized, choose_codec
+from mxconv.model.families.table import describe_values
 from mxconv.report.draft_head import find_draft_head
 from mxconv.report.expert_weights import with_experts
 from mxconv.report.fp8_weights import with_decoded
+from mxconv.report.mtp_note import mtp_note
 from mxconv.report.weights import Weights, WeightTensor
 
 Dtype = Literal["bf16", "fp16"]
@@ -35,6 +37,8 @@ def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> Weights:
             f"{len(in_f32)} of {len(tensors)} tensors are F32 and not counted; "
             f"{needs if any(tensor.is_quantized for tensor in in_f32) else keeps}"
         )
+    if mtp := mtp_note(lambda: describe_values(checkpoint.config or {}), checkpoint.tensors):
+        notes.append(mtp)
     head = find_draft_head(checkpoint)
     if head is not None:
         notes.insert(0, head.describe())

@@ -19,6 +19,7 @@ from mxconv.report.weights import Weights
 
 Per = Literal["layer", "kind", "tensor"]
 OUTSIDE_LAYERS = "outside layers"
+MTP, OF_MTP = "MTP", re.compile(r"(?:^|\.)mtp(?:_layers)?\.")  # numbered from 0 again
 LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)(?:\.|$)")
 
 
@@ -103,7 +104,9 @@ def _names(glob: str, name: str) -> bool:
 
 
 def layer_of(name: str) -> str:
-    """The number after `layers.` (or `blocks.`, `h.`) in a tensor's name."""
+    """The number after `layers.` (or `blocks.`, `h.`) in a tensor's name, unless it is of an MTP module."""
+    if OF_MTP.search(name):
+        return MTP
     found = LAYER.search(name)
     return found.group(1) if found else OUTSIDE_LAYERS
 

@@ -16,9 +16,11 @@ from mxconv.checkpoint.tensor_arrays import tensor_arrays
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
+from mxconv.model.families.table import describe_file
 from mxconv.report.checkpoint_weights import source_tensor
 from mxconv.report.expert_weights import of_experts, with_experts
 from mxconv.report.fp8_weights import decoded
+from mxconv.report.mtp_note import mtp_note
 from mxconv.report.weights import Weights, WeightTensor
 from mxconv.verification.rebuilt import RebuiltTensor
 
@@ -39,6 +41,9 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
             f"{manifest.decoded_level} with drafts and without, {decode.num_token_mismatches} tokens and "
             f"{decode.num_logit_mismatches} positions' logits differ."
         )
+    names = [record.name for record in manifest.tensors]
+    if mtp := mtp_note(lambda: describe_file(package.root / "config.json"), names):
+        notes.append(mtp)
     tensors = []
     for record in sorted(manifest.tensors, key=lambda record: record.name):
         if record.codec == "bsfp":

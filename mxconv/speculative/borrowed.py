@@ -1,21 +1,28 @@
 """A KV cache lent for a pass over text that it holds already."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from mxconv.model.cache import KVCache
 
 
 @contextmanager
 def borrowed(cache: KVCache, start: int, count: int) -> Iterator[KVCache]:
-    """The cache cut to `start` positions, for a pass over `count` tokens; afterwards it is as it was, bit for bit."""
+    """The cache cut to `start` positions, for a pass over `count` tokens; afterwards it is as it was, bit for bit.
+
+    `start` is reachable. What a borrower's rows do to states is undone as everywhere; the owner's rows are kept aside.
+    """
     length = cache.length
+    states = nullcontext() if cache.states is None else cache.states.lent(start, length)
     kept = [array[:, :, start : start + count].copy() for array in cache.arrays]
-    cache.truncate(start)
     try:
-        yield cache
+        with states:
+            cache.truncate(start)
+            try:
+                yield cache
+            finally:
+                for array, own in zip(cache.arrays, kept, strict=True):
+                    array[:, :, start : start + count] = own
+                cache.truncate(start)
     finally:
-        for array, own in zip(cache.arrays, kept, strict=True):
-            array[:, :, start : start + count] = own
-        cache.truncate(start)
         cache.advance(length - start)

@@ -28,9 +28,9 @@ class Session:
 
         Returns:
             The tokens of `context` that are not in the cache: at least the last, since its logits are wanted.
+            All of them where recurrent states that far back are gone.
         """
-        length = self._num_shared(context)
-        self.rewind(length)
+        length = self.rewind(self._num_shared(context))
         return list(context[length:])
 
     @contextmanager
@@ -39,7 +39,7 @@ class Session:
 
         A draft that hears the context through text may hear other tokens than the cache holds, or fewer.
         """
-        start, tokens = self._num_shared(context), list(self.tokens)
+        start, tokens = self.cache.reachable(self._num_shared(context)), list(self.tokens)
         states = self.states.saved(start, len(tokens))
         try:
             with borrowed(self.cache, start, len(tokens) - start):
@@ -85,7 +85,9 @@ class Session:
             (place for place, (ours, theirs) in pairs if ours != theirs), min(len(self.tokens), len(context) - 1)
         )
 
-    def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+    def rewind(self, length: int) -> int:
+        """Forget all but the first `length` tokens, or all where the states there are gone; how many are left."""
+        length = self.cache.reachable(length)
         self.cache.truncate(length)
         del self.tokens[length:]
+        return length

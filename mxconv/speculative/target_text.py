@@ -38,7 +38,7 @@ class TargetText:
     Args:
         tokens: the prompt and what follows.
         num_prompt_tokens: how many of them are the prompt.
-        cache: of all tokens but the last.
+        cache: of all tokens but the last; it can be cut back to any of them.
     """
 
     tokens: list[int]
@@ -54,7 +54,7 @@ class TargetText:
         Raises:
             ModelError: no prompt, or one longer than the target's positions.
         """
-        cache = KVCache(target.config)
+        cache = KVCache(target.config, rewinds=True)  # drafts go back to its beginning
         tokens = list(prompt)
         limit = min(len(prompt) + max_new_tokens, target.config.max_position_embeddings + 1)
         while len(tokens) < max(limit, len(prompt) + 1):  # at least one pass, which refuses a prompt that is too long

@@ -28,6 +28,8 @@ from mxconv.errors import MxconvError
         ("ngram:some/table.safetensors,confidence=0", DraftSpec("ngram", "some/table.safetensors", confidence=0.0)),
         ("token-recycling,num_candidates=4", DraftSpec("token-recycling", num_candidates=4)),
         ("eagle3:a/b,num_draft_tokens=5", DraftSpec("eagle3", "a/b", 5)),
+        ("mtp", DraftSpec("mtp")),
+        ("mtp,bits=16,num_draft_tokens=2", DraftSpec("mtp", "", 2, bits=16)),
         ("speculator:a/b,num_candidates=4", DraftSpec("speculator", "a/b", num_candidates=4)),
         ("spire:a/b,num_draft_tokens=4", DraftSpec("spire", "a/b", 4)),
     ],
@@ -39,7 +41,7 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, spec: Draf
 KINDS = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, swift, early-exit, streaming, "
     "fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, "
-    "spire:PATH_OR_ID, eagle3:PATH_OR_ID is required."
+    "spire:PATH_OR_ID, eagle3:PATH_OR_ID, mtp is required."
 )
 COMMON = "num_draft_tokens, confidence"
 
@@ -58,6 +60,9 @@ COMMON = "num_draft_tokens, confidence"
         ("ngram:,confidence=1", "names no TABLE; ngram:TABLE is required."),
         ("eagle3", "names no PATH_OR_ID; eagle3:PATH_OR_ID is required."),
         ("eagle3:x,num_candidates=2", f"parameter 'num_candidates'; one of {COMMON} is required."),
+        ("mtp:bits=8", "bits is 8; 4 or 16 is required."),
+        ("mtp:bits=few", "bits is 'few'; a number is required."),
+        ("mtp:some/folder", f"parameter 'some/folder'; one of {COMMON}, bits is required."),
         ("layer-skip", "names no LAYERS; layer-skip:LAYERS is required."),
         ("package:x,depth=2", f"parameter 'depth'; one of {COMMON} is required."),
         ("package:x,max_ngram=2", f"parameter 'max_ngram'; one of {COMMON} is required."),
@@ -132,6 +137,7 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
         ("ngram:t", {}, ["tokenizer"]),
         ("token-recycling", {"num_candidates": 8}, ["tokenizer"]),
         ("eagle3:p", {}, ["tokenizer"]),
+        ("mtp", {}, ["weights", "tokenizer"]),
         ("token-recycling:num_candidates=2", {"num_candidates": 2}, ["tokenizer"]),
         ("speculator:s", {}, ["tokenizer"]),
         ("speculator:s,num_candidates=5", {"num_candidates": 5}, ["tokenizer"]),

@@ -87,7 +87,7 @@ def test_a_schema_error_names_the_member_and_what_was_found(package: Path) -> No
     assert error_of(package) == (
         f"{package}/mxconv.json: levels.0.kind: Input should be 'target', 'self-draft', 'model', 'layer-skip', "
         "'swift', 'early-exit', 'streaming', 'fewer-experts', 'prompt-lookup', 'ngram', 'token-recycling', 'stand', "
-        "'speculator', 'spire' or 'eagle3' (found 'oracle'). The file is damaged; convert again."
+        "'speculator', 'spire', 'eagle3' or 'mtp' (found 'oracle'). The file is damaged; convert again."
     )
 
 

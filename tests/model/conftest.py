@@ -18,7 +18,7 @@ from random_weights import random_weights
 
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.kernels.dense import DenseMatrix
-from mxconv.kernels.engine import choose_engine
+from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.model.decoder import Decoder
 from mxconv.model.families.table import describe_file, describe_values
 from mxconv.model.matrices import Matrices
@@ -210,3 +210,11 @@ def native(tiny_oracle: Callable[[str], Any]) -> Callable[..., Decoder]:
         return native_copy(oracle.decoder.config, weights, matrices, (TARGETS | DRAFTS)[form])
 
     return make
+
+
+@pytest.fixture(params=["numpy", *native_names()[:1]])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The reference, and one native implementation for all: what is loaded how depends on no instruction set."""
+    name: str = request.param
+    monkeypatch.setenv("MXCONV_KERNEL", name)
+    return name

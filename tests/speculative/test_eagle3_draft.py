@@ -25,7 +25,7 @@ from mxconv.model.readers.eagle3 import Eagle3
 from mxconv.model.states import Reads, States
 from mxconv.model.tree import Tree
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.readers.eagle3_draft import Eagle3Draft
+from mxconv.speculative.readers.feature_draft import FeatureDraft
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.session import Session
 from mxconv.speculative.trees.model_tree import Evaluate
@@ -145,14 +145,14 @@ def test_it_has_read_what_stands_in_the_end(
     its own a state may stand while the token behind it does not.
     """
     num_rows = num_seen = num_proposals = 0
-    begin, advance = Eagle3Draft.begin, Eagle3.advance
+    begin, advance = FeatureDraft.begin, Eagle3.advance
 
     def counted(self: Eagle3, features: F32, tokens: Sequence[int], cache: KVCache, tree: Tree | None = None) -> F32:
         nonlocal num_rows
         num_rows += len(tokens) if tree is None else 0
         return advance(self, features, tokens, cache, tree)
 
-    def compared(self: Eagle3Draft, context: Sequence[int]) -> tuple[F32, Evaluate]:
+    def compared(self: FeatureDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
         nonlocal num_seen, num_proposals
         first, evaluate = begin(self, context)
         head, session = self._head, self.listener.session
@@ -164,7 +164,7 @@ def test_it_has_read_what_stands_in_the_end(
         return first, evaluate
 
     monkeypatch.setattr(Eagle3, "advance", counted)
-    monkeypatch.setattr(Eagle3Draft, "begin", compared)
+    monkeypatch.setattr(FeatureDraft, "begin", compared)
     with LoadedPackage(package, levels, "numpy", drafts=specs(package.parent, "eagle3:HERE/head")) as loaded:
         check_all(loaded.levels, [3] * len(levels), tree, GREEDY)
     assert num_proposals > 15
@@ -174,13 +174,13 @@ def test_it_has_read_what_stands_in_the_end(
 def test_it_reads_the_states_of_a_plain_pass(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Directly below the target, whatever was proposed in between."""
     seen: list[tuple[list[int], F32]] = []
-    begin = Eagle3Draft.begin
+    begin = FeatureDraft.begin
 
-    def note(self: Eagle3Draft, context: Sequence[int]) -> tuple[F32, Evaluate]:
+    def note(self: FeatureDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
         seen.append((list(context), self.listener.session.states.read(self._head.reads, 0, len(context) - 1).copy()))
         return begin(self, context)
 
-    monkeypatch.setattr(Eagle3Draft, "begin", note)
+    monkeypatch.setattr(FeatureDraft, "begin", note)
     with LoadedPackage(package, ["target"], drafts=specs(package.parent, "eagle3:HERE/head")) as loaded:
         check_all(loaded.levels, [3], 12, GREEDY)
         decoder = decoder_of(loaded.levels[0])

@@ -1,8 +1,7 @@
 """Speculation changes nothing: tokens and logits of every hierarchy are those of plain greedy decoding, bit for bit."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +11,27 @@ from checkpoints import write_tiny_llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_levels import (
-    FORMATS,
     MAX_POSITIONS,
     VOCAB_SIZE,
     assert_lossless,
     decoder_of,
     greedy_by_hand,
-    look_up,
+    levels_of,
     noisy_copy,
     self_draft,
-    speculate,
     target_level,
 )
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.errors import ModelError
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.loader import LoadedLevel, LoadedPackage
-from mxconv.speculative import chain as chain_module
-from mxconv.speculative.acceptance import Acceptance, GreedyAcceptance
-from mxconv.speculative.chain import Chain
-from mxconv.speculative.draft import Draft, Proposal
+from mxconv.model.loader import LoadedPackage
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.level import Level
-from mxconv.speculative.pacing.pace import FixedPace
-from mxconv.speculative.session import Session
-from mxconv.speculative.statistics import LevelStatistics
 
 SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")
+
+
 PROMPT = [3, 1, 4, 1, 5, 9]
-
-
-def levels_of(count: int, dtype: str = "BF16") -> list[LoadedLevel]:
-    """Target, its 4-bit copy in the same cache, a small model with its own."""
-    every = [target_level(0, FORMATS[dtype]), self_draft(0, FORMATS[dtype]), noisy_copy(0, 0.3)]
-    return every[:count]
-
-
-# every hierarchy is lossless
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
@@ -144,9 +123,6 @@ def test_a_draft_of_another_mind_costs_rounds_and_changes_nothing() -> None:
     assert rate < 0.5
 
 
-# the ends of texts
-
-
 @pytest.mark.parametrize("num_levels", [1, 2, 3])
 def test_a_stop_token_ends_the_text_wherever_it_falls_in_an_accepted_run(num_levels: int) -> None:
     """A draft that is always right makes runs of five; each new token in turn is the one that stops."""
@@ -186,9 +162,6 @@ def test_a_draft_with_other_positions_than_the_target_falls_silent_at_its_end(
     assert_lossless(Hierarchy([target_level(), draft], [4], [0.0]), PROMPT, 100)
     assert_lossless(Hierarchy([target_level(), self_draft(), draft], [4], [0.0]), PROMPT, 100)
     assert_lossless(Hierarchy([target_level(), draft, self_draft()], [4], [0.0]), PROMPT, 100)
-
-
-# every prompt, model and setting
 
 
 @st.composite
@@ -233,289 +206,3 @@ def test_the_prompt_goes_through_the_target_alone_and_a_single_token_does_not_wa
         trace = assert_lossless(Hierarchy(levels_of(2), [4], [0.0]), prompt, 10).trace
         assert (trace.entries[1].round, trace.entries[1].level) == (0, "mxfp4")
         assert (trace.entries[1].num_forwards > 0) == is_drafted
-
-
-# drafts that are no models
-
-
-@dataclass
-class Fake:
-    """Proposes what it was told to, and remembers what it was asked."""
-
-    proposals: list[list[int]]
-    statistics: LevelStatistics = field(default_factory=lambda: LevelStatistics("fake"))
-    asked: list[tuple[list[int], int]] = field(default_factory=list)
-
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        self.asked.append((list(context), num_tokens))
-        return Proposal(self.tokens_behind(list(context), num_tokens))
-
-    def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
-        return list(self.proposals[len(self.asked) % len(self.proposals)]) if self.proposals else []
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
-        """It knows everything already."""
-
-
-class WithDraft(Hierarchy):
-    """A target whose draft is any object with the protocol's methods."""
-
-    def __init__(self, target: LoadedLevel, draft: Fake, num_draft_tokens: int) -> None:
-        super().__init__([target, look_up("prompt-lookup")], [num_draft_tokens])
-        self._chain = ChainTo(draft, self.levels, [FixedPace(num_draft_tokens)], [0.0])
-
-
-class ChainTo(Chain):
-    """A chain whose last level is one that was made elsewhere."""
-
-    def __init__(self, draft: Fake, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.draft = draft
-
-    def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance) -> Level:
-        self.draft.statistics = statistics[1]
-        return replace(super().link(statistics, acceptance), drafts=[self.draft])
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    proposals=st.lists(st.lists(TOKENS, max_size=20), max_size=5),
-    num_draft_tokens=st.integers(1, 16),
-    prompt=st.lists(TOKENS, min_size=1, max_size=MAX_POSITIONS),
-)
-def test_no_tokens_that_a_draft_proposes_change_the_text(
-    proposals: list[list[int]], num_draft_tokens: int, prompt: list[int]
-) -> None:
-    target, draft = target_level(), Fake(proposals)
-    assert_lossless(WithDraft(target, draft, num_draft_tokens), prompt, 30)
-    for context, num_tokens in draft.asked:
-        assert 1 <= num_tokens <= num_draft_tokens
-        assert len(context) + num_tokens <= MAX_POSITIONS
-        assert len(context) - len(prompt) + num_tokens < 30  # the target's own token still fits
-
-
-@pytest.mark.parametrize("offset", range(6))
-@pytest.mark.parametrize("intruder", [VOCAB_SIZE, VOCAB_SIZE + 1000, -1, 2**40])
-def test_ids_outside_the_vocabulary_end_a_proposal(offset: int, intruder: int) -> None:
-    """What is right before them is still accepted: the draft knows the text."""
-    target = target_level()
-    truth = greedy_by_hand(decoder_of(target), PROMPT, 20).token_ids
-
-    class Clairvoyant(Fake):
-        def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
-            done = len(context) - len(PROMPT)
-            tokens = truth[done : done + num_tokens]
-            return [*tokens[:offset], intruder, *tokens[offset:]]
-
-    generation = assert_lossless(WithDraft(target, Clairvoyant([]), 5), PROMPT, 20)
-    assert (generation.trace.statistics[1].num_accepted > 0) == (offset > 0)
-
-
-def test_a_draft_that_proposes_the_truth_and_then_nonsense_is_believed_as_far_as_the_truth_goes() -> None:
-    target = target_level()
-    truth = greedy_by_hand(decoder_of(target), PROMPT, 24).token_ids
-
-    class HalfRight(Fake):
-        def tokens_behind(self, context: list[int], num_tokens: int) -> list[int]:
-            done = len(context) - len(PROMPT)
-            return [*truth[done : done + 2], *((token + 1) % VOCAB_SIZE for token in truth[done + 2 : done + 4])]
-
-    generation = assert_lossless(WithDraft(target, HalfRight([]), 4), PROMPT, 22)
-    assert generation.trace.num_rounds == 1 + 7  # the prompt's token, then two accepted and one of its own
-    assert generation.trace.statistics[1].num_accepted == 14
-
-
-# caches
-
-
-@dataclass
-class Watched:
-    """Passes proposals on, and proves that the cache above it comes back as it was."""
-
-    inner: Draft
-    session: Session
-
-    @property
-    def statistics(self) -> LevelStatistics:
-        return self.inner.statistics
-
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        before = list(self.session.tokens), cache_bytes(self.session.cache)
-        proposal = self.inner.propose(context, num_tokens, floor)
-        assert (list(self.session.tokens), cache_bytes(self.session.cache)) == before
-        return proposal
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
-        self.inner.observe(context, proposal, logits)
-
-
-def cache_bytes(cache: KVCache) -> list[bytes]:
-    """Every valid key and value."""
-    return [part.tobytes() for layer in range(cache.num_layers) for part in cache.read(layer, range(cache.length))]
-
-
-def fresh_cache_bytes(decoder: Decoder, tokens: list[int]) -> list[bytes]:
-    cache = KVCache(decoder.config)
-    if tokens:
-        decoder.forward(tokens, cache)
-    return cache_bytes(cache)
-
-
-@pytest.mark.parametrize("prompt", [PROMPT, [7]])
-@pytest.mark.parametrize(
-    "drafts",
-    [
-        [self_draft()],
-        [self_draft(shares_cache=False)],
-        [self_draft(), noisy_copy(noise=0.3)],
-        [self_draft(), noisy_copy(noise=0.3, shares_cache=True)],
-        [noisy_copy(noise=0.1), self_draft()],
-        [noisy_copy(noise=0.1, shares_cache=True), self_draft(), noisy_copy(noise=0.0)],
-    ],
-    ids=lambda drafts: " ".join(f"{level.name}{'+' if level.shares_cache else ''}" for level in drafts),
-)
-def test_after_every_round_the_caches_hold_what_their_own_models_wrote(
-    drafts: list[LoadedLevel], prompt: list[int]
-) -> None:
-    check_caches(drafts, prompt)
-
-
-def check_caches(drafts: list[LoadedLevel], prompt: list[int]) -> None:
-    """Rounds by hand, every cache compared with one that its model fills alone."""
-    levels = [target_level(), *drafts]
-    hierarchy = Hierarchy(levels, [4], [0.1])
-    chain = hierarchy._chain.link(hierarchy.begin().trace.statistics, GreedyAcceptance())
-    every = [chain]
-    while every[-1].drafts:
-        (below,) = every[-1].drafts
-        assert isinstance(below, Level)
-        every.append(below)
-    if chain.drafts:  # what the target sees of its cache when its draft is done
-        chain = replace(chain, drafts=[Watched(every[1], chain.session)])
-    context = list(prompt)
-    truth = greedy_by_hand(decoder_of(levels[0]), prompt, 24).token_ids
-    while len(context) - len(prompt) < 20:
-        step = chain.step(context, 1 if len(context) == len(prompt) > 1 else 5)
-        context += step.tokens
-        assert context[len(prompt) :] == truth[: len(context) - len(prompt)]
-        assert chain.session.tokens == context[:-1]
-        assert cache_bytes(chain.session.cache) == fresh_cache_bytes(decoder_of(levels[0]), context[:-1])
-        for level in every[1:]:
-            assert level.session.cache.length == len(level.session.tokens)
-            if level.session is not chain.session and level.session.tokens:
-                assert not level.shares_session
-                own = fresh_cache_bytes(level.decoder, level.session.tokens)
-                assert cache_bytes(level.session.cache) == own
-
-
-def test_a_generation_begins_with_fresh_caches_and_fresh_numbers() -> None:
-    hierarchy = Hierarchy(levels_of(3), [4], [0.2])
-    first = assert_lossless(hierarchy, PROMPT, 20)
-    assert_lossless(hierarchy, [2, 2, 2], 20)
-    again = assert_lossless(hierarchy, PROMPT, 20)
-    counts = [
-        [(level.num_forwards, level.num_proposed, level.num_accepted) for level in generation.trace.statistics]
-        for generation in (first, again)
-    ]
-    assert counts[0] == counts[1]
-
-
-# these tests can fail
-
-
-class AcceptsOneTooMany(Level):
-    """The classic mistake: the first rejected token slips through."""
-
-    def _verify(self, context: Sequence[int], proposal: Proposal) -> Any:
-        step, num_evaluated = super()._verify(context, proposal)
-        num_accepted = len(step.tokens) - 1
-        if num_accepted < len(proposal.tokens):
-            step.tokens[-1] = proposal.tokens[num_accepted]
-        return step, num_evaluated
-
-
-def keep_rejected_keys(session: Session, start: int, rows: Sequence[int]) -> None:
-    """Another: only the names of the rejected tokens are taken back, their keys and values stay."""
-    del session.tokens[start + len(rows) :]
-
-
-class LeavesDraftKeys(Level):
-    """And: a draft leaves its keys in the cache that it shares."""
-
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        return Level.propose(replace(self, shares_session=False), context, num_tokens, floor)
-
-
-def test_a_level_that_accepts_one_token_too_many_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_module, "Level", AcceptsOneTooMany)
-    with pytest.raises(AssertionError):
-        assert_lossless(Hierarchy([target_level(), self_draft()], [4], [0.0]), PROMPT, 20)
-
-
-def test_a_session_that_keeps_rejected_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "keep", keep_rejected_keys)
-    monkeypatch.setattr(Session, "rewind", lambda session, length: keep_rejected_keys(session, length, []))
-    with pytest.raises(AssertionError):
-        assert_lossless(Hierarchy([target_level(), noisy_copy(noise=10)], [4], [0.0]), PROMPT, 8)
-
-
-def test_a_draft_that_leaves_its_keys_in_the_shared_cache_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_caches([self_draft()], PROMPT)
-    monkeypatch.setattr(chain_module, "Level", LeavesDraftKeys)
-    with pytest.raises(AssertionError):
-        check_caches([self_draft()], PROMPT)
-
-
-# refusals
-
-
-def test_a_hierarchy_needs_a_target() -> None:
-    with pytest.raises(ModelError, match=r"^hierarchy: 0 levels; at least a target is required\.$"):
-        Hierarchy([])
-
-
-@pytest.mark.parametrize("flag", ["--num-draft-tokens", "--confidence"])
-def test_settings_are_one_for_all_drafts_or_one_each(flag: str) -> None:
-    name = flag[2:].replace("-", "_")
-    levels = levels_of(3)
-    for numbers in ([1], [1, 1]):
-        assert len(getattr(Hierarchy(levels, **{name: numbers}), name)) == 2
-    message = f"^{flag}: 3 numbers for 2 draft levels; one for all, or one each, is required.$"
-    with pytest.raises(ModelError, match=message):
-        Hierarchy(levels, **{name: [1, 1, 1]})
-    assert getattr(Hierarchy(levels[:1], **{name: [1]}), name) == []
-    with pytest.raises(ModelError, match=f"^{flag}: 2 numbers for 0 draft levels"):
-        Hierarchy(levels[:1], **{name: [1, 1]})
-
-
-def test_settings_come_from_the_manifest_or_else_from_the_defaults() -> None:
-    target, draft, small = levels_of(3)
-    chosen = draft.record.model_copy(update={"num_draft_tokens": 3, "confidence": 0.0})
-    hierarchy = Hierarchy([target, LoadedLevel(chosen, draft.decoder), small])
-    assert hierarchy.num_draft_tokens == [3, 8]
-    assert hierarchy.confidence == [0.0, 0.4]
-
-
-REFUSED = {
-    "no prompt": ([], 5, r"^prompt: 0 tokens; at least one is required\. Give a text\.$"),
-    "a prompt that is too long": (
-        [1] * (MAX_POSITIONS + 1),
-        5,
-        r"^prompt: 41 tokens; the target has 40 positions \(max_position_embeddings\)\. Shorten it\.$",
-    ),
-    "no tokens wanted": (PROMPT, 0, r"^max_new_tokens: 0; at least 1 is required\.$"),
-    "a token the target does not know": ([VOCAB_SIZE], 5, "token id 24; ids from 0 to 23 are required"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-@pytest.mark.parametrize("num_levels", [1, 2, 3])
-def test_prompts_that_cannot_be_continued_are_refused(case: str, num_levels: int) -> None:
-    prompt, max_new_tokens, message = REFUSED[case]
-    with pytest.raises(ModelError, match=message):
-        Hierarchy(levels_of(num_levels)).generate(prompt, max_new_tokens)
-
-
-def test_speed_is_tokens_over_seconds() -> None:
-    _, generation = speculate(Hierarchy(levels_of(1)), PROMPT, 4)
-    assert generation.tokens_per_second == 4 / generation.seconds

@@ -20,7 +20,7 @@ from mxconv.model.readers.eagle3 import Eagle3
 from mxconv.model.readers.eagle3_config import Eagle3Config, config_for, layers_for
 from mxconv.model.tree import Tree
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.readers.eagle3_draft import Eagle3Draft
+from mxconv.speculative.readers.feature_draft import FeatureDraft
 from mxconv.speculative.trees.model_tree import Evaluate
 from mxconv.train.eagle3 import Eagle3Task
 from mxconv.train.eagle3_model import Eagle3Model
@@ -157,9 +157,9 @@ def test_the_states_at_run_time_are_those_of_training(
     In NumPy: native kernels may round activations to 16 bits, and transformers here does not.
     """
     said: list[tuple[list[int], int, F32]] = []  # of a pass: context and drafted tokens, how many of these, logits
-    begin = Eagle3Draft.begin
+    begin = FeatureDraft.begin
 
-    def listened(self: Eagle3Draft, context: Sequence[int]) -> tuple[F32, Evaluate]:
+    def listened(self: FeatureDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
         first, evaluate = begin(self, context)
         said.append(([*context], 0, first))
 
@@ -171,7 +171,7 @@ def test_the_states_at_run_time_are_those_of_training(
 
         return first, further
 
-    monkeypatch.setattr(Eagle3Draft, "begin", listened)
+    monkeypatch.setattr(FeatureDraft, "begin", listened)
     with LoadedPackage(folder / "package", ["target", "head"], kernel="numpy") as loaded:
         num_accepted = 0
         for prompt in PROMPTS:

@@ -7,6 +7,7 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.description import Linear, Norm
 from mxconv.model.families.expert_keys import first_dense, grouped_routing, mlps, routed_and_shared
 from mxconv.model.families.keys import Keys
+from mxconv.model.families.mtp import nextn
 from mxconv.model.fields import Fields
 from mxconv.model.latent import LatentAttention
 from mxconv.model.rope_parameters import RopeParameters
@@ -15,14 +16,15 @@ LATENT_EPS = 1e-6  # of the norms inside attention, whatever rms_norm_eps says
 
 
 def deepseek_v3(fields: Fields) -> ModelConfig:
-    """`model_type` deepseek_v3; its own draft layers behind the others are left alone."""
+    """`model_type` deepseek_v3; MTP layers behind the others have experts, whatever stands before them."""
     rotated = fields.size("qk_rope_head_dim", 64)
     keys = Keys.read(replace(fields, values={**fields.values, "head_dim": rotated}), max_positions=4096)
     rope = replace(keys.rope(), is_interleaved=fields.flag("rope_interleave", True))
     mixer = _mixer(keys, rope, rotated)
     activation = keys.activation("hidden_act", "silu")
     mixture = routed_and_shared(fields, grouped_routing(fields), activation)
-    return keys.model([keys.layer(mixer, mlp) for mlp in mlps(first_dense(keys, 3), mixture, keys, activation)])
+    layers = [keys.layer(mixer, mlp) for mlp in mlps(first_dense(keys, 3), mixture, keys, activation)]
+    return keys.model(layers, mtp=nextn(keys, keys.layer(mixer, mixture)))
 
 
 def _mixer(keys: Keys, rope: RopeParameters, rotated: int) -> LatentAttention:

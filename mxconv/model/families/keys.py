@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Activation, Attention, LayerParts, Linear, Mlp, Norm
+from mxconv.model.description import Activation, Attention, LayerParts, Linear, Mixer, Mlp, Norm
 from mxconv.model.fields import Fields
-from mxconv.model.latent import LatentAttention
 from mxconv.model.mixture import Mixture
 from mxconv.model.rope_parameters import RopeParameters
 
@@ -146,7 +145,7 @@ class Keys:
         both = Linear("mlp.gate_up_proj")
         return replace(self.gated_mlp(activation), gate=both, up=both, fused=True)
 
-    def layer(self, mixer: Attention | LatentAttention, mlp: Mlp | Mixture, **changes: Any) -> LayerParts:
+    def layer(self, mixer: Mixer, mlp: Mlp | Mixture | None, **changes: Any) -> LayerParts:
         """A layer with Llama's two norms, each before its part, unless others are given."""
         made = LayerParts(
             mixer,
@@ -171,6 +170,16 @@ class Keys:
 
     def layer_kinds(self, default: Callable[[int], bool]) -> tuple[bool, ...]:
         """Of each layer whether it sees a window only; `default` says so of a layer's number, from 0 on."""
+        return self.kinds(SLIDING, default)
+
+    def kinds(self, other: str, default: Callable[[int], bool], usual: str = FULL) -> tuple[bool, ...]:
+        """Of each layer whether `layer_types` calls it `other`; all others are `usual`.
+
+        Args:
+            other: a name.
+            default: of a layer's number, from 0 on, where the file has no list.
+            usual: the other name.
+        """
         kinds = self.fields.values.get("layer_types")
         if kinds is None:
             return tuple(default(layer) for layer in range(self.num_hidden_layers))
@@ -178,9 +187,9 @@ class Keys:
             self.fields.reject(
                 "layer_types", f"a list of num_hidden_layers, {self.num_hidden_layers}, names is required"
             )
-        if not all(kind in (FULL, SLIDING) for kind in kinds):
-            self.fields.reject("layer_types", f"mxconv supports {FULL}, {SLIDING}", "Use a model of such a kind.")
-        return tuple(kind == SLIDING for kind in kinds)
+        if not all(kind in (usual, other) for kind in kinds):
+            self.fields.reject("layer_types", f"mxconv supports {usual}, {other}", "Use a model of such a kind.")
+        return tuple(kind == other for kind in kinds)
 
     def window(self, default: int | None) -> int | None:
         """`sliding_window`; an explicit null means none."""

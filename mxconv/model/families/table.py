@@ -17,16 +17,22 @@ from mxconv.model.families.gpt2 import gpt2
 from mxconv.model.families.gpt_neox import gpt_neox
 from mxconv.model.families.gpt_oss import gpt_oss
 from mxconv.model.families.granite import granite
+from mxconv.model.families.granite_hybrid import granite_hybrid
 from mxconv.model.families.granitemoe import granitemoe
 from mxconv.model.families.hunyuan import hunyuan_v1_dense
+from mxconv.model.families.lfm2 import lfm2
 from mxconv.model.families.llama import llama
 from mxconv.model.families.llama4 import llama4
+from mxconv.model.families.mamba2 import mamba2
+from mxconv.model.families.mimo import mimo
 from mxconv.model.families.mistral import ministral3, mistral
 from mxconv.model.families.mixtral import mixtral
 from mxconv.model.families.olmo import olmo2, olmo3
 from mxconv.model.families.olmoe import olmoe
 from mxconv.model.families.phi3 import phi3
 from mxconv.model.families.qwen import qwen2, qwen3
+from mxconv.model.families.qwen3_5 import qwen3_5
+from mxconv.model.families.qwen3_next import qwen3_next
 from mxconv.model.families.qwen_moe import qwen2_moe, qwen3_moe
 from mxconv.model.families.seed_oss import seed_oss
 from mxconv.model.families.smollm3 import smollm3
@@ -50,9 +56,13 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "gpt_oss": gpt_oss,
     "granite": granite,
     "granitemoe": granitemoe,
+    "granitemoehybrid": granite_hybrid,
     "hunyuan_v1_dense": hunyuan_v1_dense,
+    "lfm2": lfm2,
     "llama": llama,
     "llama4_text": llama4,
+    "mamba2": mamba2,
+    "mimo": mimo,
     "ministral3": ministral3,
     "mistral": mistral,
     "mixtral": mixtral,
@@ -63,19 +73,22 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "qwen2": qwen2,
     "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
+    "qwen3_5_text": qwen3_5,
     "qwen3_moe": qwen3_moe,
+    "qwen3_next": qwen3_next,
     "seed_oss": seed_oss,
     "smollm3": smollm3,
     "starcoder2": starcoder2,
 }
 
 # checkpoints of several towers, whose text is one of these under `text_config`
-TOWERS = ("gemma3", "gemma4", "llama4", "mistral3")
+TOWERS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5")
 TOWER_NAMES = (
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("lm_head.", "lm_head."),
+    ("mtp.", "mtp."),
 )
 
 

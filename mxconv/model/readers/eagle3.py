@@ -78,11 +78,12 @@ class Eagle3:
             for place in range(len(layers) if config.fc_norm else 0)
         ]
         self.first = FirstLayer(
-            Layer.take(own, config.layer, 0, "layers", 2 * size),
+            Layer.take(own, config.layer, 0, "layers.0.", 2 * size),
             own.vector("layers.0.hidden_norm.weight", size),
             config.norm_before_residual,
         )
-        self.others = [Layer.take(own, config.layer, i, "layers") for i in range(1, config.layer.num_hidden_layers)]
+        others = range(1, config.layer.num_hidden_layers)
+        self.others = [Layer.take(own, config.layer, i, f"layers.{i}.") for i in others]
         self.norm = own.vector("norm.weight", size)
         self.head = own.matrix("lm_head.weight", config.draft_vocab_size, size)
 
@@ -102,18 +103,12 @@ class Eagle3:
         return self.config.vocab_size
 
     def new_cache(self) -> KVCache:
-        """For the pairs of one text."""
         return KVCache(self.config.layer)
 
+    def knows_any(self, vocab_size: int) -> bool:
+        return bool((self.tokens < vocab_size).any())
+
     def fuse(self, states: F32) -> F32:
-        """The features of tokens that the target evaluated.
-
-        Args:
-            states: (num_states, n, target_hidden_size), as `reads` names them.
-
-        Returns:
-            (n, hidden_size) float32.
-        """
         eps, parts = self.config.layer.rms_norm_eps, [states[place] for place in self._order]
         with np.errstate(over="ignore", invalid="ignore"):
             if self._state_norms:
@@ -124,17 +119,7 @@ class Eagle3:
             return self.fusion.multiply(joined)
 
     def advance(self, features: F32, tokens: Sequence[int], cache: KVCache, tree: Tree | None = None) -> F32:
-        """Evaluate pairs behind those in the cache, and advance it by them.
-
-        Args:
-            features: (n, hidden_size), each of the token before.
-            tokens: n ids of the target's vocabulary.
-            cache: a place a pair: that of token i + 1 is place i.
-            tree: where each pair hangs; None makes them a chain.
-
-        Returns:
-            (n, hidden_size) float32: the features of the tokens.
-        """
+        """As `FeatureReader.advance`. A pair stands at its token's position, the first one at 1."""
         rows = SequenceRows(tokens, cache, tree)
         positions = Positions([place + 1 for place in rows.positions])
         cache.reserve(len(tokens))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from mxconv.model.decoder import Decoder
 from mxconv.model.experts import WeightedMixture
+from mxconv.model.mlp import WeightedMlp
 
 Growth = Callable[[float], float]  # rows to the weights that they read, in those of one row
 
@@ -19,8 +20,8 @@ def growth_of(decoder: Decoder | None) -> Growth | None:
     mixtures = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, WeightedMixture)]
     if not mixtures:
         return None
-    matrices = [decoder.head, *(matrix for layer in decoder.layers for matrix in layer.attention.matrices)]
+    matrices = [decoder.head, *(matrix for layer in decoder.layers for matrix in layer.mixer.matrices)]
     same = sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices)
-    same += sum(layer.mlp.num_weights for layer in decoder.layers if not isinstance(layer.mlp, WeightedMixture))
+    same += sum(layer.mlp.num_weights for layer in decoder.layers if isinstance(layer.mlp, WeightedMlp))
     of_one = same + sum(mixture.num_weights for mixture in mixtures)
     return lambda num_rows: (same + sum(mixture.expected_weights(num_rows) for mixture in mixtures)) / of_one

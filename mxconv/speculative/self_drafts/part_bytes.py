@@ -26,9 +26,11 @@ class PartBytes:
             return sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices) * bits_per_weight / 8
 
         return cls(
-            attention=tuple(num_bytes(*layer.attention.matrices) for layer in decoder.layers),
+            attention=tuple(num_bytes(*layer.mixer.matrices) for layer in decoder.layers),
             mlp=tuple(
-                (layer.mlp.num_stored_weights if every_expert else layer.mlp.num_weights) * bits_per_weight / 8
+                0.0
+                if layer.mlp is None
+                else (layer.mlp.num_stored_weights if every_expert else layer.mlp.num_weights) * bits_per_weight / 8
                 for layer in decoder.layers
             ),
             head=num_bytes(decoder.head),

@@ -43,7 +43,9 @@ class Rehearsal:
         if not stop < len(context) or list(context[:stop]) != session.tokens:
             return None
         start = max(first_written - 1, stop - MOST_TOKENS, 0)
-        return cls(session, start, context[start : stop + 1]) if stop - start >= FEWEST_TOKENS else None
+        if stop - start < FEWEST_TOKENS or session.cache.reachable(start) < start:
+            return None
+        return cls(session, start, context[start : stop + 1])
 
     @property
     def num_tokens(self) -> int:

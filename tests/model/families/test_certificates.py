@@ -24,10 +24,11 @@ checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transf
 LEAST = {  # of random weights
     "gemma4_text": (0.98, 0.3),  # whose errors its layers' own inputs and shared keys carry far
     "deepseek_v3": (0.999, 0.3),  # whose keys and values pass through a few numbers of 4 bits
+    "qwen3_next": (0.99, 0.3),  # whose states carry them far
 }
 LEAST_OF_OTHERS = (0.999, 0.6)
 PROMPTS = ["Once", "A b", "the sun is"]
-# what differs most on the way through a package: two towers, fused, turned and shared tensors, experts, other names
+# what differs most on the way through a package: two towers, fused, turned and shared tensors, experts, states, names
 NAMES = [
     "gemma2",
     "gemma3, of several towers",
@@ -42,6 +43,10 @@ NAMES = [
     "granitemoe",
     "deepseek_v3",
     "gemma4, with experts",
+    "lfm2",
+    "mamba2",
+    "qwen3_5, of several towers",
+    "qwen3_next",
 ]
 
 

@@ -1,4 +1,4 @@
-"""An EAGLE-3 head as a draft: it has read the states of all tokens that stand, and goes on with features of its own."""
+"""A reader that goes on with features of its own as a draft: it has read the states of all tokens that stand."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from mxconv.arrays import F32, I64
 from mxconv.model.cache import KVCache
-from mxconv.model.readers.eagle3 import Eagle3
+from mxconv.model.readers.feature_reader import FeatureReader
 from mxconv.model.tree import MOST_ROWS, Tree
 from mxconv.speculative.readers.reading_draft import Listener, ReadingDraft
 from mxconv.speculative.statistics import LevelStatistics
@@ -15,7 +15,7 @@ from mxconv.speculative.trees.model_tree import Evaluate
 MOST_TOKENS = MOST_ROWS  # of a proposal
 
 
-class Eagle3Draft(ReadingDraft):
+class FeatureDraft(ReadingDraft):
     """Proposes by a pass a token, or a depth of a tree; the first one takes in what the level above has evaluated.
 
     Args:
@@ -23,10 +23,10 @@ class Eagle3Draft(ReadingDraft):
         listener: for whom it drafts.
     """
 
-    def __init__(self, head: Eagle3, listener: Listener) -> None:
+    def __init__(self, head: FeatureReader, listener: Listener) -> None:
         super().__init__(head.reads, listener)
         self._head = head
-        self._knows_any = bool((head.tokens < listener.vocab_size).any())
+        self._knows_any = head.knows_any(listener.vocab_size)
         self._cache = head.new_cache()
         # of the pairs in the cache that are of the text: the numbers of the states, and the tokens behind them
         self._numbers: I64 = np.empty(0, np.int64)
@@ -71,7 +71,7 @@ class _Passes:
 
     def __init__(
         self,
-        head: Eagle3,
+        head: FeatureReader,
         cache: KVCache,
         statistics: LevelStatistics,
         vocab_size: int,

@@ -1,0 +1,39 @@
+"""What parts of all kinds are made of, as data: norms and matrices by the names of their tensors."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm over the last axis, with the tensors `<name>.weight` and `<name>.bias`.
+
+    Args:
+        name: of the module.
+        eps: added to the mean square, or to the variance.
+        kind: whether the mean is taken away first ("layer"), or not ("rms").
+        offset: added to every weight: 1 where weights are stored as what they differ from one by.
+        has_weight: False multiplies by nothing.
+    """
+
+    name: str
+    eps: float
+    kind: Literal["rms", "layer"] = "rms"
+    offset: float = 0.0
+    has_weight: bool = True
+    has_bias: bool = False
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A matrix (out_features, in_features), `<name>.weight`, and a bias, `<name>.bias`.
+
+    Args:
+        is_transposed: whether it is stored as (in_features, out_features).
+    """
+
+    name: str
+    has_bias: bool = False
+    is_transposed: bool = False

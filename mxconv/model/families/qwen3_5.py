@@ -1,0 +1,74 @@
+"""Qwen 3.5 (dense): gated DeltaNet, and gated attention in every fourth layer."""
+
+from collections.abc import Callable
+
+from mxconv.model.config import ModelConfig
+from mxconv.model.description import Attention, Linear, Norm
+from mxconv.model.families.keys import Keys
+from mxconv.model.families.mtp import beside
+from mxconv.model.fields import Fields
+from mxconv.model.recurrent.description import Convolution, GatedDeltaNet
+
+LINEAR = "linear_attention"
+
+
+def qwen3_5(fields: Fields) -> ModelConfig:
+    """`model_type` qwen3_5_text, alone or as the text tower of qwen3_5."""
+    keys = Keys.read(fields, max_positions=32768, head_dim=256, num_key_value_heads=4)
+    mlp = keys.gated_mlp(keys.activation("hidden_act", "silu", ("silu", "swish")))
+    attention, delta_net = gated_attention(keys), gated_delta_net(keys, fused=False)
+    norms = offset_norms(keys)
+    layers = [keys.layer(delta_net if recurs else attention, mlp, **norms) for recurs in recurrent_layers(keys)]
+    mtp = beside(keys, offset_norm(keys), keys.layer(attention, mlp, **norms))
+    return keys.model(layers, final_norm=keys.norm("model.norm", offset=1.0), mtp=mtp)
+
+
+def recurrent_layers(keys: Keys) -> tuple[bool, ...]:
+    """Of each layer whether its mixer is a gated DeltaNet."""
+    interval = keys.fields.size("full_attention_interval", 4)
+    return keys.kinds(LINEAR, lambda layer: (layer + 1) % interval != 0)
+
+
+def offset_norms(keys: Keys) -> dict[str, object]:
+    """A layer's two norms, which store what they differ from one by, for `Keys.layer`."""
+    places = {"before_mixer": "input_layernorm", "before_mlp": "post_attention_layernorm"}
+    return {place: keys.norm(name, offset=1.0) for place, name in places.items()}
+
+
+def offset_norm(keys: Keys) -> Callable[[str], Norm]:
+    """Makes any of the family's norms."""
+    return lambda name: keys.norm(name, offset=1.0)
+
+
+def gated_attention(keys: Keys) -> Attention:
+    """Whose query tensor holds a gate beside each query."""
+    bias = keys.fields.flag("attention_bias", False)
+    return keys.attention(keys.rope(share=0.25), bias, bias, is_gated=True, **keys.head_norms(offset=1.0))
+
+
+def gated_delta_net(keys: Keys, fused: bool) -> GatedDeltaNet:
+    """The mixer of the other layers; `fused` as the description has it."""
+    fields, prefix = keys.fields, "linear_attn."
+    num_key_heads, num_value_heads = fields.size("linear_num_key_heads", 16), fields.size("linear_num_value_heads", 32)
+    if num_value_heads % num_key_heads:
+        fields.reject("linear_num_value_heads", f"a multiple of linear_num_key_heads, {num_key_heads}, is required")
+    names = (
+        ("in_proj_qkvz",) * 2 + ("in_proj_ba",) * 2 if fused else tuple(f"in_proj_{part}" for part in ("qkv", *"zba"))
+    )
+    mixed, gate, beta, decay = (Linear(prefix + name) for name in names)
+    return GatedDeltaNet(
+        num_key_heads=num_key_heads,
+        num_value_heads=num_value_heads,
+        key_dim=fields.size("linear_key_head_dim", 128),
+        value_dim=fields.size("linear_value_head_dim", 128),
+        convolution=Convolution(f"{prefix}conv1d", fields.size("linear_conv_kernel_dim", 4)),
+        queries_keys_values=mixed,
+        gate=gate,
+        beta=beta,
+        decay=decay,
+        decay_bias=f"{prefix}dt_bias",
+        decay_log=f"{prefix}A_log",
+        norm=keys.norm(f"{prefix}norm"),
+        output=Linear(f"{prefix}out_proj"),
+        fused=fused,
+    )
