@@ -43,12 +43,17 @@ def main(folder: str, divisor: str = "1") -> None:
             file.write(values.astype(ml_dtypes.bfloat16).tobytes())
     config |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", **OTHERS}
     Path(folder, "config.json").write_text(json.dumps(config, indent=1))
-    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]  # the other rows are never asked for
+    save_tokenizer(Path(folder))
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Of bytes; the model's other rows are never asked for."""
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
     merges = [("t", "h")]  # llama.cpp loads no tokenizer without merges
     tokenizer = Tokenizer(models.BPE({text: token for token, text in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(Path(folder, "tokenizer.json")))
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 if __name__ == "__main__":

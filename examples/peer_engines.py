@@ -1,5 +1,6 @@
 """The engines that `compare_peers.py` times: mxconv, llama.cpp and OpenVINO, each made in a process of its own."""
 
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -111,17 +112,24 @@ def print_errors(level: int, text: bytes, _: Any) -> None:
         print(text.decode(errors="replace"), end="", file=sys.stderr)
 
 
+def openvino_settings(is_int4: bool) -> dict[str, Any]:
+    """Held to AVX2, OpenVINO has neither BF16 nor products of INT4 with int8: float32 activations then."""
+    has_avx512 = not os.environ.get("ONEDNN_MAX_CPU_ISA", "").startswith("AVX2")
+    settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, "NUM_STREAMS": 1}
+    if is_int4:
+        settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP if has_avx512 else 0
+    if not is_int4 or not has_avx512:
+        settings["INFERENCE_PRECISION_HINT"] = "bf16" if has_avx512 else "f32"
+    return settings
+
+
 class OpenVinoModel:
     """What optimum-intel exported, in the same place."""
 
     def __init__(self, folder: Path, ids: list[int], context: int) -> None:
         import openvino
 
-        settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, "NUM_STREAMS": 1}
-        if folder.name.endswith("int4"):
-            settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP
-        else:
-            settings["INFERENCE_PRECISION_HINT"] = "bf16"
+        settings = openvino_settings(folder.name.endswith("int4"))
         compiled = openvino.Core().compile_model(folder / "openvino_model.xml", "CPU", settings)
         self.request, self.ids, self.context = compiled.create_infer_request(), ids, context
         if context:
@@ -185,11 +193,7 @@ class OpenVinoProduct:
         self.library, operand = openvino, make_operand("bf16", (num_rows, num_rows))
         self.slab, self.count = operand.slab, 0
         weights = self._int4(num_rows) if kernel == "int4" else self._bf16(operand)
-        settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS, "NUM_STREAMS": 1}
-        if kernel == "int4":
-            settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP
-        else:
-            settings["INFERENCE_PRECISION_HINT"] = "bf16"
+        settings = openvino_settings(kernel == "int4")
         self.requests = []
         for _ in range(num_copies(operand.num_bytes // (4 if kernel == "int4" else 1))):
             x = openvino.opset13.parameter([-1, num_rows], np.float32)

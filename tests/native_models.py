@@ -1,6 +1,7 @@
 """Native copies of decoders, in every format, from the 16-bit patterns of their matrices."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +21,26 @@ from mxconv.model.matrices import Matrices
 from mxconv.model.weights import Weights
 
 Maker = Callable[[Matrices, U16, FloatFormat], Matrix]
+
+
+@dataclass(frozen=True)
+class Bf16Inputs:
+    """What the native BF16 kernels compute, by NumPy: activations are rounded to BF16 before they are multiplied."""
+
+    inner: Matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.inner.shape
+
+    def multiply(self, x: np.ndarray) -> np.ndarray:
+        return self.inner.multiply(BF16.decode(BF16.encode(x)))
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        return self.inner.rows(indices)
+
+    def turned(self) -> "Bf16Inputs":
+        return Bf16Inputs(self.inner.turned())
 
 
 def dense(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
@@ -82,3 +103,8 @@ def convert(
 def native_copy(config: ModelConfig, weights: Weights, matrices: Matrices, make: Maker = dense) -> Decoder:
     """A decoder of dense weights, on the kernels of `matrices`."""
     return matrices.decoder(config, convert(weights, matrices, make, config.looked_up), "copy")
+
+
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """Root mean square of the difference over that of what is expected."""
+    return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))

@@ -45,45 +45,82 @@ def four_bit_float(rows: int, columns: int, codes: U8, levels: F32, scales: U8, 
 @overload
 def four_bit_float(rows: int, columns: int, codes: U8, levels: F32, scales: U16, scale_factor: float) -> Matrix: ...
 
+class Norm:
+    def __init__(self, weight: F32, bias: F32 | None, eps: float, is_centered: bool) -> None: ...
+
+class Projection:
+    def __init__(self, matrix: Matrix, bias: F32 | None) -> None: ...
+
+class Sight:
+    def __init__(self, window: int, sink: int, recent: int) -> None: ...
+
+class HeadRotation:
+    def __init__(self, table: int, num_pairs: int, is_interleaved: bool) -> None: ...
+
+class HeadNorms:
+    def __init__(
+        self, query: Norm | None, key: Norm | None, value: Norm | None, span_rows: bool, are_behind: bool
+    ) -> None: ...
+
+class Part: ...
+
+def attention(
+    *,
+    layer: int,
+    source: int,
+    num_heads: int,
+    num_key_value_heads: int,
+    head_dim: int,
+    query: Projection,
+    key: Projection | None,
+    value: Projection | None,
+    output: Projection,
+    fused: str | None,
+    scale: float,
+    sight: Sight,
+    norms: HeadNorms,
+    rotation: HeadRotation,
+    temperature: int,
+    logit_cap: float,
+) -> Part: ...
+def mlp(
+    *,
+    activation: str,
+    gate: Projection | None,
+    up: Projection | None,
+    down: Projection,
+    is_fused: bool,
+    layer_input: int,
+) -> Part: ...
+
+class Branch:
+    def __init__(
+        self, part: Part, norm: Norm | None, is_parallel: bool, sum_norm: Norm | None, multiplier: float
+    ) -> None: ...
+
+class Layer:
+    def __init__(self, branches: list[Branch], scalar: float) -> None: ...
+
 class Decoder:
     def __init__(
         self,
         engine: Engine,
-        num_heads: int,
-        num_key_value_heads: int,
-        head_dim: int,
-        rms_norm_eps: float,
-        norm: F32,
+        layers: list[Layer],
+        norm: Norm,
         head: Matrix,
+        logit_multiplier: float,
+        logit_cap: float,
+        cache: tuple[int, int, int],
     ) -> None: ...
-    def add_layer(
+    def forward(
         self,
-        *,
-        skips_attention: bool,
-        skips_mlp: bool,
-        sink: int,
-        recent: int,
-        window: int,
-        input_norm: F32,
-        mlp_norm: F32,
-        query_norm: F32 | None,
-        key_norm: F32 | None,
-        query: Matrix,
-        query_bias: F32 | None,
-        key: Matrix,
-        key_bias: F32 | None,
-        value: Matrix,
-        value_bias: F32 | None,
-        output: Matrix,
-        output_bias: F32 | None,
-        gate: Matrix,
-        gate_bias: F32 | None,
-        up: Matrix,
-        up_bias: F32 | None,
-        down: Matrix,
-        down_bias: F32 | None,
+        x: F32,
+        rotations: list[tuple[F32, F32]],
+        temperatures: list[F32],
+        layer_inputs: F32 | None,
+        logits: F32,
+        sequences: list[SequenceTokens],
     ) -> None: ...
-    def forward(self, x: F32, cosines: F32, sines: F32, logits: F32, sequences: list[SequenceTokens]) -> None: ...
 
 class SequenceTokens:
     def __init__(
@@ -132,5 +169,9 @@ class Sha256:
 def sha256_update(streams: list[Sha256], pieces: list[U8]) -> None: ...
 def dequantize(engine: Engine, matrix: Matrix, first_row: int, out: F32) -> None: ...
 def rms_norm(engine: Engine, x: F32, weight: F32, eps: float, out: F32) -> None: ...
-def silu_multiply(engine: Engine, gate: F32, up: F32, out: F32) -> None: ...
-def attend(engine: Engine, queries: F32, keys: F32, values: F32, runs: I32, positions: I32, out: F32) -> None: ...
+def layer_norm(engine: Engine, x: F32, weight: F32, bias: F32, eps: float, out: F32) -> None: ...
+def activate(engine: Engine, activation: str, x: F32, y: F32 | None, out: F32) -> None: ...
+def cap(engine: Engine, cap: float, x: F32) -> None: ...
+def attend(
+    engine: Engine, queries: F32, keys: F32, values: F32, runs: I32, positions: I32, cap: float, out: F32
+) -> None: ...

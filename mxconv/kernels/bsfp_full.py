@@ -10,6 +10,7 @@ from mxconv.arrays import F32, U16
 from mxconv.codecs.float16 import FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.kernels import rowwise
+from mxconv.kernels.dense import DenseMatrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,9 @@ class BsfpMatrix:
             start = int(index) // TILE_ROWS * TILE_ROWS
             found.append(self._decoded(start, min(start + TILE_ROWS, self.shape[0]))[int(index) - start])
         return np.stack(found)
+
+    def turned(self) -> DenseMatrix:
+        return DenseMatrix(self.target_rows(0, self.shape[0]), self.float_format).turned()
 
     def _decoded(self, start: int, stop: int) -> F32:
         return self.float_format.decode(self.target_rows(start, stop))

@@ -33,5 +33,8 @@ class DenseMatrix:
     def rows(self, indices: NDArray[np.intp]) -> F32:
         return self.float_format.decode(self.patterns[indices])
 
+    def turned(self) -> "DenseMatrix":
+        return DenseMatrix(np.ascontiguousarray(self.patterns.T), self.float_format)
+
     def _decoded(self, start: int, stop: int) -> F32:
         return self.float_format.decode(self.patterns[start:stop])

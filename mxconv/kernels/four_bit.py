@@ -22,6 +22,7 @@ from mxconv.codecs.float16 import BF16
 from mxconv.codecs.int8 import BLOCK, quantize_int8
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
 from mxconv.kernels import rowwise
+from mxconv.kernels.float32 import Float32Matrix
 
 Activations = Literal["int8", "fp32"]  # float32 costs time and no accuracy: ML-SpecQD Table III compares the two
 MAX_TILE_WEIGHTS = 1 << 18  # float32 copies of a tile stay within a megabyte
@@ -66,6 +67,9 @@ class FourBitMatrix:
         found = [self._tile(int(index) // TILE_ROWS)[int(index) % TILE_ROWS] for index in indices]
         return np.stack(found)
 
+    def turned(self) -> Float32Matrix:
+        return Float32Matrix(self.rows(np.arange(self.shape[0]))).turned()
+
     def _tile(self, tile: int) -> F32:
         """(16, in_features) dequantized rows."""
         levels = self.levels[unpack_nibbles(self.codes[tile : tile + 1])]
@@ -87,6 +91,9 @@ class FourBitFloatMatrix:
 
     def rows(self, indices: NDArray[np.intp]) -> F32:
         return np.concatenate([self._decoded(int(i), int(i) + 1) for i in indices])
+
+    def turned(self) -> Float32Matrix:
+        return Float32Matrix(self._decoded(0, self.shape[0])).turned()
 
     def _decoded(self, start: int, stop: int) -> F32:
         first, last = start // TILE_ROWS, -(-stop // TILE_ROWS)

@@ -27,3 +27,7 @@ class Matrix(Protocol):
     def rows(self, indices: NDArray[np.intp]) -> F32:
         """Dequantized rows, (len(indices), in_features) float32: the embedding look-up."""
         ...
+
+    def turned(self) -> "Matrix":
+        """The matrix of shape (in_features, out_features) with the same weights, in memory; they are copied."""
+        ...

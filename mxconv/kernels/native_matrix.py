@@ -13,7 +13,7 @@ from mxconv.arrays import F32, I64, U8, U16
 from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import DOUBLED
-from mxconv.codecs.float16 import FloatFormat
+from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import PackageError
 from mxconv.kernels import _native
@@ -64,6 +64,13 @@ class NativeMatrix:
             self.handle.patterns(self.engine, first, tile)
             found[place] = tile[int(index) - first]
         return self.rebuilt_format.decode(found)
+
+    def turned(self) -> "NativeMatrix":
+        """In 16 bits: exact where the weights are, and rounded to BF16 where they are those of a draft."""
+        turned = self.reference.turned()
+        if not isinstance(turned, DenseMatrix):
+            turned = DenseMatrix(BF16.encode(turned.rows(np.arange(turned.shape[0]))), BF16)
+        return native_dense(self.engine, turned)
 
 
 def native_dense(engine: _native.Engine, reference: DenseMatrix) -> NativeMatrix:

@@ -2,32 +2,10 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mxconv.arrays import F32
 from mxconv.kernels.matrix import Matrix
-from mxconv.kernels.rowwise import linear
 from mxconv.model.description import Linear
 from mxconv.model.weights import CheckedWeights
-
-
-@dataclass(frozen=True, eq=False)
-class TurnedMatrix:
-    """A matrix that is stored as (in_features, out_features), turned and kept in float32."""
-
-    values: F32  # (out_features, in_features)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        out_features, in_features = self.values.shape
-        return out_features, in_features
-
-    def multiply(self, x: F32) -> F32:
-        return linear(x, len(self.values), lambda start, stop: self.values[start:stop])
-
-    def rows(self, indices: NDArray[np.intp]) -> F32:
-        return self.values[indices]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +24,7 @@ class Projection:
         """
         name, (out_features, in_features) = prefix + parts.name, shape
         if parts.is_transposed:
-            stored = weights.matrix(f"{name}.weight", in_features, out_features)
-            matrix: Matrix = TurnedMatrix(np.ascontiguousarray(stored.rows(np.arange(in_features)).T))
+            matrix = weights.matrix(f"{name}.weight", in_features, out_features).turned()
         else:
             matrix = weights.matrix(f"{name}.weight", out_features, in_features)
         return cls(matrix, weights.vector(f"{name}.bias", out_features) if parts.has_bias else None)

@@ -1,20 +1,18 @@
 """The native forward pass against the NumPy decoder, the trained model against itself, and every refusal."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from native_models import DRAFTS, TARGETS, Maker, convert, dense, native_copy, with_format
+from native_models import DRAFTS, TARGETS, Bf16Inputs, Maker, convert, dense, native_copy, relative_error, with_format
 from row_invariance import assert_same_bits
 
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.codecs.float16 import BF16, FORMATS, FP16
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.kernels.matrix import Matrix
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.families.table import describe_file
@@ -49,34 +47,12 @@ def checkpoint() -> Iterator[Checkpoint]:
         yield opened
 
 
-@dataclass(frozen=True)
-class Bf16Inputs:
-    """What the native BF16 kernels compute, by NumPy: activations are rounded to BF16 before they are multiplied."""
-
-    inner: Matrix
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.inner.shape
-
-    def multiply(self, x: np.ndarray) -> np.ndarray:
-        return self.inner.multiply(BF16.decode(BF16.encode(x)))
-
-    def rows(self, indices: np.ndarray) -> np.ndarray:
-        return self.inner.rows(indices)
-
-
 def bf16_inputs(weights: Weights) -> Weights:
     return Weights({name: Bf16Inputs(matrix) for name, matrix in weights.matrices.items()}, weights.vectors)
 
 
 def logits(decoder: Decoder, ids: list[int], last_only: bool = False) -> np.ndarray:
     return decoder.forward(ids, KVCache(decoder.config), last_only)
-
-
-def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    """Root mean square of the difference over that of what is expected."""
-    return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
 
 
 def test_f16_logits_of_every_architecture_are_those_of_numpy_up_to_float32_sums(
@@ -224,8 +200,9 @@ def arguments(decoder: Any, num_tokens: int = 3) -> dict[str, Any]:
     half = np.zeros((num_tokens, config.head_dim // 2), np.float32)
     return {
         "x": np.zeros((num_tokens, config.hidden_size), np.float32),
-        "cosines": half,
-        "sines": half.copy(),
+        "rotations": [(half, half.copy())],
+        "temperatures": [],
+        "layer_inputs": None,
         "keys": keys,
         "values": values,
         "length": 4,
@@ -237,10 +214,13 @@ def arguments(decoder: Any, num_tokens: int = 3) -> dict[str, Any]:
     }
 
 
+OF_PASS = ("x", "rotations", "temperatures", "layer_inputs", "logits")
+
+
 def native_pass(decoder: Any, **arguments: Any) -> None:
     from mxconv.kernels import _native
 
-    of_pass = {name: arguments.pop(name) for name in ("x", "cosines", "sines", "logits")}
+    of_pass = {name: arguments.pop(name) for name in OF_PASS}
     decoder.handle.forward(**of_pass, sequences=[_native.SequenceTokens(**arguments)])
 
 
@@ -249,7 +229,8 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str
     "x in float64": (TypeError, "incompatible", lambda a: {"x": a["x"].astype(np.float64)}),
     "read-only x": (TypeError, "incompatible", lambda a: {"x": read_only(a["x"])}),
     "transposed x": (TypeError, "x: strides", lambda a: {"x": np.zeros((48, 3), np.float32).T}),
-    "short sines": (TypeError, "sines: shape", lambda a: {"sines": a["sines"][:2]}),
+    "short sines": (TypeError, "sines: shape", lambda a: {"rotations": [(a["rotations"][0][0], a["x"][:2, :6])]}),
+    "no rotations": (ValueError, "rotations are missing", lambda a: {"rotations": []}),
     "a layer too few": (TypeError, "keys: shape", lambda a: {"keys": a["keys"][:2]}),
     "other values": (TypeError, "values: shape", lambda a: {"values": a["values"][:, :, :31].copy()}),
     "a full cache": (ValueError, "do not fit", lambda a: {"length": 30}),

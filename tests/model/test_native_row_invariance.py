@@ -125,7 +125,7 @@ def tree_logits(decoder: Any, prompt: list[int], tree: list[int], parents: list[
         tokens = _native.SequenceTokens(
             *keys_and_values.arrays, keys_and_values.length, len(nodes), len(nodes), masks, len(prompt)
         )
-        decoder.handle.forward(x, cosines, sines, logits, [tokens])
+        decoder.handle.forward(x, [(cosines, sines)], [], None, logits, [tokens])
         keys_and_values.advance(len(nodes))
         parts.append(logits)
     return np.concatenate(parts)

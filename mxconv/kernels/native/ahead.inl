@@ -10,8 +10,17 @@ constexpr int64_t kPageAhead = 4 * kPage;   // bytes
 constexpr int64_t kFarAhead = 2 * kPage;    // into level 2
 constexpr int64_t kCodesAhead = kPage / 2;  // into level 1
 
-inline void ask_level1(const void* at) { __builtin_prefetch(at, 0, 3); }
-inline void ask_level2(const void* at) { __builtin_prefetch(at, 0, 2); }
+// GCC takes a function that does nothing but ask for one without effects, and drops its calls; an empty volatile
+// statement is an effect.
+inline void ask_level1(const void* at) {
+    __builtin_prefetch(at, 0, 3);
+    asm volatile("");
+}
+
+inline void ask_level2(const void* at) {
+    __builtin_prefetch(at, 0, 2);
+    asm volatile("");
+}
 
 // A page further on in a stream that is read `step` bytes at a time, once a page.
 inline void ask_page(const void* at, int64_t step) {

@@ -78,17 +78,17 @@ struct QueryRow {
 };
 
 // The key or value of the i-th visible position.
-inline const float* visible_row(const float* rows, const Visible& visible, int64_t head_dim, int64_t i) {
-    return rows + (i < visible.num_run ? visible.start + i : visible.others[i - visible.num_run]) * head_dim;
+inline const float* visible_row(const float* rows, const Visible& visible, int64_t stride, int64_t i) {
+    return rows + (i < visible.num_run ? visible.start + i : visible.others[i - visible.num_run]) * stride;
 }
 
 // kRows queries times four keys: `dot` of each.
 template <int kRows>
-inline void score_four(const QueryRow* rows, const float* keys, int64_t head_dim, int64_t position) {
+inline void score_four(const QueryRow* rows, const float* keys, int64_t stride, int64_t head_dim, int64_t position) {
     Floats sums[kRows][4] = {};
     const auto add = [&](const auto& load) kInlined {
         Floats key[4];
-        each<4>([&](auto k) kInlined { key[k] = load(keys + k * head_dim); });
+        each<4>([&](auto k) kInlined { key[k] = load(keys + k * stride); });
         each<kRows>([&](auto r) kInlined {
             const Floats part = load(rows[r].query);
             each<4>([&](auto k) kInlined { sums[r][k] = fused(part, key[k], sums[r][k]); });
@@ -108,14 +108,15 @@ inline void score_four(const QueryRow* rows, const float* keys, int64_t head_dim
 }
 
 // Scores of positions [begin, end) of the run that all rows see; a multiple of four.
-inline void score_run(const QueryRow* rows, int64_t num_rows, const float* keys, int64_t head_dim, int64_t begin,
-                      int64_t end) {
+inline void score_run(const QueryRow* rows, int64_t num_rows, const float* keys, int64_t stride, int64_t head_dim,
+                      int64_t begin, int64_t end) {
     int64_t r = 0;
     for (; r + kTogether <= num_rows; r += kTogether) {
-        for (int64_t i = begin; i < end; i += 4) score_four<kTogether>(rows + r, keys + i * head_dim, head_dim, i);
+        for (int64_t i = begin; i < end; i += 4)
+            score_four<kTogether>(rows + r, keys + i * stride, stride, head_dim, i);
     }
     for (; r < num_rows; ++r) {
-        for (int64_t i = begin; i < end; i += 4) score_four<1>(rows + r, keys + i * head_dim, head_dim, i);
+        for (int64_t i = begin; i < end; i += 4) score_four<1>(rows + r, keys + i * stride, stride, head_dim, i);
     }
 }
 
@@ -143,11 +144,11 @@ inline float exponentials(int64_t padded, float* scores) {
 
 // Add shares times values of one chunk to some columns of kRows heads: kCount whole vectors, or one that ends at `width`.
 template <int kRows, int kCount, bool kWhole>
-inline void mix(const QueryRow* rows, const float* values, int64_t begin, int64_t end, int64_t head_dim, int64_t width,
+inline void mix(const QueryRow* rows, const float* values, int64_t begin, int64_t end, int64_t stride, int64_t width,
                 int64_t at) {
     Floats in_chunk[kRows][kCount] = {};
     for (int64_t i = begin; i < end; ++i) {
-        const float* value = visible_row(values, *rows->visible, head_dim, i) + at;
+        const float* value = visible_row(values, *rows->visible, stride, i) + at;
         Floats parts[kCount];
         each<kCount>(
             [&](auto k) kInlined { parts[k] = kWhole ? load_floats(value + k * kVector) : load_floats(value, width); });
@@ -170,35 +171,37 @@ inline void mix(const QueryRow* rows, const float* values, int64_t begin, int64_
 
 // All columns of kRows heads.
 template <int kRows>
-inline void mix_rows(const QueryRow* rows, const float* values, int64_t begin, int64_t end, int64_t head_dim) {
+inline void mix_rows(const QueryRow* rows, const float* values, int64_t begin, int64_t end, int64_t stride,
+                     int64_t head_dim) {
     constexpr int kCount = kRows == 1 ? kMixed : 4;
     int64_t at = 0;
     for (; at + kCount * kVector <= head_dim; at += kCount * kVector)
-        mix<kRows, kCount, true>(rows, values, begin, end, head_dim, 0, at);
-    for (; at + kVector <= head_dim; at += kVector) mix<kRows, 1, true>(rows, values, begin, end, head_dim, 0, at);
-    if (at < head_dim) mix<kRows, 1, false>(rows, values, begin, end, head_dim, head_dim - at, at);
+        mix<kRows, kCount, true>(rows, values, begin, end, stride, 0, at);
+    for (; at + kVector <= head_dim; at += kVector) mix<kRows, 1, true>(rows, values, begin, end, stride, 0, at);
+    if (at < head_dim) mix<kRows, 1, false>(rows, values, begin, end, stride, head_dim - at, at);
 }
 
 inline int64_t whole_chunks(int64_t count) { return (count + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk; }
 
 // At most kAttentionRows rows, whose runs of positions begin together.
-void attend_at_once(const QueryRow* rows, int64_t num_rows, const float* keys, const float* values, int64_t head_dim) {
+void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues& seen, int64_t head_dim, float cap) {
     int64_t shared = rows->visible->num_run, most = 0;  // positions that all rows see in a run, and that any row sees
     for (int64_t r = 0; r < num_rows; ++r) {
         shared = least(shared, rows[r].visible->num_run);
         most = most < rows[r].count ? rows[r].count : most;
     }
-    const float* in_run = keys + rows->visible->start * head_dim;
+    const float* in_run = seen.keys + rows->visible->start * seen.stride;
     const int64_t scored = shared / 4 * 4;
     for (int64_t begin = 0; begin < scored; begin += kKeysAtOnce) {
-        score_run(rows, num_rows, in_run, head_dim, begin, least(begin + kKeysAtOnce, scored));
+        score_run(rows, num_rows, in_run, seen.stride, head_dim, begin, least(begin + kKeysAtOnce, scored));
     }
     float totals[kAttentionRows];
     for (int64_t r = 0; r < num_rows; ++r) {
         const QueryRow& row = rows[r];
         const int64_t padded = whole_chunks(row.count);
         for (int64_t i = scored; i < row.count; ++i)
-            row.shares[i] = dot(row.query, visible_row(keys, *row.visible, head_dim, i), head_dim);
+            row.shares[i] = dot(row.query, visible_row(seen.keys, *row.visible, seen.stride, i), head_dim);
+        if (cap != 0.0f) put_cap(cap, row.count, row.shares);
         for (int64_t i = row.count; i < padded; ++i) row.shares[i] = -__builtin_inff();
         totals[r] = exponentials(padded, row.shares);
         for (int64_t i = 0; i < head_dim; ++i) row.out[i] = 0.0f;
@@ -210,9 +213,9 @@ void attend_at_once(const QueryRow* rows, int64_t num_rows, const float* keys, c
             // rows that see the same positions of this chunk are mixed together: those of one token have one `visible`
             const bool see_all = begin + kAttentionChunk <= shared;
             if (next <= num_rows && (see_all || rows[next - 1].visible == rows[r].visible)) {
-                if (begin < end) mix_rows<kTogether>(rows + r, values, begin, end, head_dim);
+                if (begin < end) mix_rows<kTogether>(rows + r, seen.values, begin, end, seen.stride, head_dim);
             } else {
-                if (begin < end) mix_rows<1>(rows + r, values, begin, end, head_dim);
+                if (begin < end) mix_rows<1>(rows + r, seen.values, begin, end, seen.stride, head_dim);
                 next = r + 1;
             }
         }
@@ -222,7 +225,7 @@ void attend_at_once(const QueryRow* rows, int64_t num_rows, const float* keys, c
     }
 }
 
-void attend(const AttentionQueries& queries, const float* keys, const float* values, int64_t head_dim,
+void attend(const AttentionQueries& queries, const KeysAndValues& seen, int64_t head_dim, float cap,
             const Visible* visible, float* shares, float* out) {
     const int64_t num_rows = queries.num_tokens * queries.num_heads;
     int64_t most = 0;
@@ -235,10 +238,10 @@ void attend(const AttentionQueries& queries, const float* keys, const float* val
         const int64_t count = least(kAttentionRows, num_rows - first);
         for (int64_t r = 0; r < count; ++r) {
             const int64_t token = (first + r) / queries.num_heads, head = (first + r) % queries.num_heads;
-            rows[r] = {queries.values + token * queries.stride + head * head_dim,
+            rows[r] = {queries.values + token * queries.stride + head * queries.head_stride,
                        out + token * queries.out_stride + head * head_dim, shares + r * whole_chunks(most),
                        visible + token, visible[token].num_run + visible[token].num_others};
         }
-        attend_at_once(rows, count, keys, values, head_dim);
+        attend_at_once(rows, count, seen, head_dim, cap);
     }
 }

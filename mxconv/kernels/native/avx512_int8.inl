@@ -41,13 +41,12 @@ struct KnownLevels {
     }
 };
 
-// The activations of a panel, and its sums so far.
+// The activations of a panel.
 template <int kTokens>
 struct Int8Panel {
     const Four* x;  // (padded / 4, kTokens)
     const float* scales;
     const int32_t* offsets;
-    __m512 sums[kTokens];
 
     Int8Panel(const Activations& a, int64_t token)
         : x(reinterpret_cast<const Four*>(a.codes + token * a.padded)),
@@ -70,16 +69,19 @@ inline void block_dots(const Levels& levels, const Int8Panel<kTokens>& panel, in
     }
 }
 
-// Blocks [begin, end) of a matrix with a power of two a block.
+// Blocks [begin, end) of a matrix with a power of two a block. The sums, 16 rows a token, stay in registers: an array of
+// this function's own.
 template <int kTokens, class Levels>
 inline void add_e8m0(const Matrix& matrix, int64_t row_tile, const Levels& levels, int64_t begin, int64_t end,
-                     Int8Panel<kTokens>& panel) {
+                     const Int8Panel<kTokens>& panel, float* all_sums) {
     const uint8_t* scales =
         static_cast<const uint8_t*>(matrix.scales) + row_tile * (matrix.column_tiles() / 4) * kTileRows;
     int32_t factor;
     std::memcpy(&factor, &matrix.scale_factor, sizeof factor);
     const __m512i factor_exponent = _mm512_set1_epi32(factor - (254 << 23));  // of scale factor and E8M0's bias
     const __m512i largest = _mm512_set1_epi32(231);  // 2^104, beyond which exponents would wrap
+    __m512 sums[kTokens];
+    for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_load_ps(all_sums + t * kTileRows);
     for (int64_t block = begin; block < end; ++block) {
         __m512i dots[kTokens];
         block_dots<kTokens>(levels, panel, block, dots);
@@ -91,19 +93,22 @@ inline void add_e8m0(const Matrix& matrix, int64_t row_tile, const Levels& level
         for (int t = 0; t < kTokens; ++t) {
             const __m512 scaled = _mm512_castsi512_ps(_mm512_add_epi32(dots[t], exponents));
             const __m512 x_scale = _mm512_set1_ps(panel.scales[block * kTokens + t]);
-            panel.sums[t] = _mm512_fmadd_ps(_mm512_sub_ps(scaled, base), x_scale, panel.sums[t]);
+            sums[t] = _mm512_fmadd_ps(_mm512_sub_ps(scaled, base), x_scale, sums[t]);
         }
     }
+    for (int t = 0; t < kTokens; ++t) _mm512_store_ps(all_sums + t * kTileRows, sums[t]);
 }
 
 // Blocks [begin, end), from the first of a group on, of a matrix with a BF16 scale a group of four.
 template <int kTokens, class Levels>
 inline void add_bf16(const Matrix& matrix, int64_t row_tile, const Levels& levels, int64_t begin, int64_t end,
-                     Int8Panel<kTokens>& panel) {
+                     const Int8Panel<kTokens>& panel, float* all_sums) {
     const int64_t groups = (matrix.column_tiles() / 4 + 3) / 4;
     const auto* scales = static_cast<const uint16_t*>(matrix.scales) + row_tile * groups * kTileRows;
     const __m512 factor = _mm512_set1_ps(matrix.scale_factor);
     const __m512 base = _mm512_castsi512_ps(_mm512_set1_epi32(kOffsetBase));
+    __m512 sums[kTokens];
+    for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_load_ps(all_sums + t * kTileRows);
     for (int64_t group = begin; group < end; group += 4) {
         __m512 in_group[kTokens];
         for (int t = 0; t < kTokens; ++t) in_group[t] = _mm512_setzero_ps();
@@ -118,15 +123,16 @@ inline void add_bf16(const Matrix& matrix, int64_t row_tile, const Levels& level
         const auto* at = reinterpret_cast<const __m256i*>(scales + group / 4 * kTileRows);
         const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at));
         const __m512 scale = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)), factor);
-        for (int t = 0; t < kTokens; ++t) panel.sums[t] = _mm512_fmadd_ps(in_group[t], scale, panel.sums[t]);
+        for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_fmadd_ps(in_group[t], scale, sums[t]);
     }
+    for (int t = 0; t < kTokens; ++t) _mm512_store_ps(all_sums + t * kTileRows, sums[t]);
 }
 
 template <int kTokens, class Levels>
 inline void add_blocks(const Matrix& matrix, int64_t row_tile, const Levels& levels, int64_t begin, int64_t end,
-                       Int8Panel<kTokens>& panel) {
-    if (matrix.scale_format == ScaleFormat::kE8m0) return add_e8m0(matrix, row_tile, levels, begin, end, panel);
-    return add_bf16(matrix, row_tile, levels, begin, end, panel);
+                       const Int8Panel<kTokens>& panel, float* sums) {
+    if (matrix.scale_format == ScaleFormat::kE8m0) return add_e8m0(matrix, row_tile, levels, begin, end, panel, sums);
+    return add_bf16(matrix, row_tile, levels, begin, end, panel, sums);
 }
 
 // Call work(Index<width>{}): a panel's tokens are known when its loops are compiled.
@@ -147,11 +153,9 @@ inline void with_width(int64_t width, const Work& work) {
 void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
                    float* out) {
     const CodedLevels levels(matrix, row_tile);
+    std::memset(out, 0, static_cast<size_t>(num_tokens * kTileRows) * sizeof(float));
     with_width(num_tokens, [&](auto width) {
-        Int8Panel<width> panel(a, token);
-        for (auto& sum : panel.sums) sum = _mm512_setzero_ps();
-        add_blocks(matrix, row_tile, levels, 0, a.padded / kBlock, panel);
-        for (int t = 0; t < width; ++t) _mm512_storeu_ps(out + t * kTileRows, panel.sums[t]);
+        add_blocks(matrix, row_tile, levels, 0, a.padded / kBlock, Int8Panel<width>(a, token), out);
     });
 }
 
@@ -177,11 +181,8 @@ bool many_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int
         }
         for (int64_t first = 0; first < num_tokens; first += kWidest) {
             with_width(least(kWidest, num_tokens - first), [&](auto width) {
-                Int8Panel<width> panel(a, token + first);
-                float* sums = out + first * kTileRows;
-                for (int t = 0; t < width; ++t) panel.sums[t] = _mm512_load_ps(sums + t * kTileRows);
-                add_blocks(matrix, row_tile, KnownLevels{known, 4 * begin}, begin, end, panel);
-                for (int t = 0; t < width; ++t) _mm512_store_ps(sums + t * kTileRows, panel.sums[t]);
+                add_blocks(matrix, row_tile, KnownLevels{known, 4 * begin}, begin, end,
+                           Int8Panel<width>(a, token + first), out + first * kTileRows);
             });
         }
     }

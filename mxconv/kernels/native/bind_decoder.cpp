@@ -1,20 +1,21 @@
 // The forward pass as Python sees it: a decoder over matrices and vectors that it keeps alive.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "arrays.hpp"
-#include "bindings.hpp"
+#include "bound_parts.hpp"
 #include "decoder.hpp"
 
 namespace mxconv {
 
 namespace {
-
-using Vector = std::optional<Array<float>>;
 
 // The tokens of one sequence in a pass: arrays as Python hands them over, checked when they meet a decoder.
 struct BoundSequence {
@@ -32,12 +33,11 @@ struct BoundSequence {
           states(states) {}
 
     // Raises where an array does not fit.
-    SequenceTokens checked(const DecoderWeights& w) const {
-        const auto num_layers = static_cast<int64_t>(w.layers.size());
+    SequenceTokens checked(const DecoderParts& decoder) const {
         SequenceTokens sequence{};
-        require(keys, "keys", {num_layers, w.num_key_value_heads, -1, w.head_dim});
+        require(keys, "keys", {decoder.num_caches, decoder.num_key_value_heads, -1, decoder.head_dim});
         const auto capacity = static_cast<int64_t>(keys.shape(2));
-        require(values, "values", {num_layers, w.num_key_value_heads, capacity, w.head_dim});
+        require(values, "values", {decoder.num_caches, decoder.num_key_value_heads, capacity, decoder.head_dim});
         if (length < 0 || num_tokens < 1 || num_tokens > capacity || length > capacity - num_tokens ||
             capacity > INT32_MAX) {
             throw nb::value_error("the tokens do not fit into the cache");
@@ -47,11 +47,11 @@ struct BoundSequence {
         sequence.num_logits = num_logits;
         sequence.keys = keys.data();
         sequence.values = values.data();
-        sequence.capacity = capacity;
+        sequence.cache = {decoder.num_key_value_heads, capacity, decoder.head_dim};
         sequence.length = length;
         if (masks) set_masks(sequence);
         if (states.has_value() == stages.empty()) throw nb::value_error("states and their stages go together");
-        if (states) set_states(sequence, num_layers, w.hidden_size);
+        if (states) set_states(sequence, static_cast<int64_t>(decoder.layers.size()), decoder.hidden_size);
         return sequence;
     }
 
@@ -86,132 +86,134 @@ struct BoundSequence {
     }
 };
 
-// Takes layers until the first pass, then stays as it is.
+// What parts of a decoder demand of it, put together: tables of a pass by their numbers.
+struct Tables {
+    std::vector<int64_t> num_pairs;  // of each table of rotations; 0: nobody's
+    int64_t num_temperatures = 0, num_layer_inputs = 0, layer_input_size = 0;
+
+    // Raises where a part does not fit, or two parts contradict each other.
+    void add(const Demands& demands, const DecoderParts& decoder) {
+        constexpr int64_t kMost = 1 << 16;
+        if (demands.hidden_size != decoder.hidden_size) throw nb::type_error("a part of another hidden size");
+        if (demands.num_caches > decoder.num_caches || demands.num_key_value_heads > decoder.num_key_value_heads ||
+            demands.head_dim > decoder.head_dim) {
+            throw nb::type_error("heads that do not fit into the cache");
+        }
+        if (std::max({demands.rotation, demands.temperature, demands.layer_input}) >= kMost) {
+            throw nb::value_error("a table of an impossible number");
+        }
+        if (demands.rotation >= 0) {
+            const auto table = static_cast<size_t>(demands.rotation);
+            if (num_pairs.size() <= table) num_pairs.resize(table + 1);
+            if (num_pairs[table] != 0 && num_pairs[table] != demands.num_pairs) {
+                throw nb::type_error("rotations of one table and of different sizes");
+            }
+            num_pairs[table] = demands.num_pairs;
+        }
+        num_temperatures = std::max(num_temperatures, demands.temperature + 1);
+        if (demands.layer_input < 0) return;
+        if (num_layer_inputs > 0 && demands.layer_input_size != layer_input_size) {
+            throw nb::type_error("inputs of layers of different sizes");
+        }
+        num_layer_inputs = std::max(num_layer_inputs, demands.layer_input + 1);
+        layer_input_size = demands.layer_input_size;
+    }
+};
+
 class BoundDecoder {
   public:
-    BoundDecoder(nb::object engine, int64_t num_heads, int64_t num_key_value_heads, int64_t head_dim,
-                 double rms_norm_eps, Array<float> norm, nb::object head)
-        : engine_(nb::cast<Engine&>(engine)) {
-        if (num_key_value_heads < 1 || num_heads < 1 || num_heads % num_key_value_heads) {
-            throw nb::value_error("num_heads must be a multiple of num_key_value_heads");
+    BoundDecoder(const nb::object& engine, const std::vector<BoundLayer>& layers, const BoundNorm& norm,
+                 const nb::object& head, double logit_multiplier, double logit_cap,
+                 const std::tuple<int64_t, int64_t, int64_t>& cache) {
+        const Matrix& matrix = nb::cast<const BoundMatrix&>(head).matrix;
+        owners_ = {engine, head};
+        DecoderParts parts{};
+        parts.hidden_size = matrix.columns;
+        parts.norm = norm_of(norm, "norm", matrix.columns, owners_);
+        parts.head = &matrix;
+        parts.logit_multiplier = static_cast<float>(logit_multiplier);
+        parts.logit_cap = static_cast<float>(logit_cap);
+        std::tie(parts.num_caches, parts.num_key_value_heads, parts.head_dim) = cache;
+        if (layers.empty()) throw nb::value_error("a decoder needs a layer");
+        for (const BoundLayer& bound : layers) {
+            for (const Branch& branch : bound.layer.branches) tables_.add(branch.part->demands(), parts);
+            keep(owners_, bound.owners);
+            parts.layers.push_back(bound.layer);
         }
-        if (head_dim < 2 || head_dim % 2 || head_dim > 1 << 20 || num_heads > 1 << 20) {
-            throw nb::value_error("head_dim must be even");
-        }
-        owners_.push_back(engine);
-        weights_.num_heads = num_heads;
-        weights_.num_key_value_heads = num_key_value_heads;
-        weights_.head_dim = head_dim;
-        weights_.rms_norm_eps = static_cast<float>(rms_norm_eps);
-        weights_.hidden_size = nb::cast<const BoundMatrix&>(head).matrix.columns;
-        weights_.head = matrix(head, -1, weights_.hidden_size);
-        weights_.norm = vector(norm, "norm", weights_.hidden_size);
+        decoder_ = std::make_unique<Decoder>(nb::cast<Engine&>(engine), std::move(parts));
     }
 
-    void add_layer(bool skips_attention, bool skips_mlp, int64_t sink, int64_t recent, int64_t window,
-                   Array<float> input_norm, Array<float> mlp_norm, Vector query_norm, Vector key_norm, nb::object query,
-                   Vector query_bias, nb::object key, Vector key_bias, nb::object value, Vector value_bias,
-                   nb::object output, Vector output_bias, nb::object gate, Vector gate_bias, nb::object up,
-                   Vector up_bias, nb::object down, Vector down_bias) {
-        if (decoder_) throw nb::value_error("a decoder that has run takes no more layers");
-        if (window < 0) throw nb::value_error("window must be 0 (all) or more");
-        if (sink < 0 || recent < 0) throw nb::value_error("sink and recent must be 0 or more");
-        const int64_t hidden = weights_.hidden_size;
-        const int64_t heads = weights_.num_heads * weights_.head_dim;
-        const int64_t kv_heads = weights_.num_key_value_heads * weights_.head_dim;
-        const int64_t inner = nb::cast<const BoundMatrix&>(gate).matrix.rows;
-        if (!weights_.layers.empty() && inner != weights_.intermediate_size) {
-            throw nb::type_error("layers of different intermediate sizes");
-        }
-        DecoderLayer layer{};
-        layer.skips_attention = skips_attention;
-        layer.skips_mlp = skips_mlp;
-        layer.sink = sink;
-        layer.recent = recent;
-        layer.window = window;
-        layer.input_norm = vector(input_norm, "input_norm", hidden);
-        layer.mlp_norm = vector(mlp_norm, "mlp_norm", hidden);
-        layer.query_norm = vector(query_norm, "query_norm", weights_.head_dim);
-        layer.key_norm = vector(key_norm, "key_norm", weights_.head_dim);
-        layer.query = {matrix(query, heads, hidden), vector(query_bias, "query_bias", heads)};
-        layer.key = {matrix(key, kv_heads, hidden), vector(key_bias, "key_bias", kv_heads)};
-        layer.value = {matrix(value, kv_heads, hidden), vector(value_bias, "value_bias", kv_heads)};
-        layer.output = {matrix(output, hidden, heads), vector(output_bias, "output_bias", hidden)};
-        layer.gate = {matrix(gate, inner, hidden), vector(gate_bias, "gate_bias", inner)};
-        layer.up = {matrix(up, inner, hidden), vector(up_bias, "up_bias", inner)};
-        layer.down = {matrix(down, hidden, inner), vector(down_bias, "down_bias", hidden)};
-        weights_.intermediate_size = inner;
-        weights_.layers.push_back(layer);
-    }
-
-    void forward(MutableArray<float> x, Array<float> cosines, Array<float> sines, MutableArray<float> logits,
-                 nb::typed<nb::list, BoundSequence> sequences) {
-        const DecoderWeights& w = weights_;
-        if (w.layers.empty()) throw nb::value_error("a decoder needs a layer");
+    void forward(MutableArray<float> x, const std::vector<std::pair<Array<float>, Array<float>>>& rotations,
+                 const std::vector<Array<float>>& temperatures, const std::optional<Array<float>>& layer_inputs,
+                 MutableArray<float> logits, nb::typed<nb::list, BoundSequence> sequences) {
+        const DecoderParts& parts = decoder_->parts();
         Pass pass{};
-        int64_t num_tokens = 0, num_logits = 0;
+        int64_t num_logits = 0;
         for (nb::handle sequence : sequences) {
-            pass.sequences.push_back(nb::cast<const BoundSequence&>(sequence).checked(w));
-            num_tokens += pass.sequences.back().num_tokens;
+            pass.sequences.push_back(nb::cast<const BoundSequence&>(sequence).checked(parts));
+            pass.num_tokens += pass.sequences.back().num_tokens;
             num_logits += pass.sequences.back().num_logits;
         }
-        require(x, "x", {num_tokens, w.hidden_size});
-        require(cosines, "cosines", {num_tokens, w.head_dim / 2});
-        require(sines, "sines", {num_tokens, w.head_dim / 2});
-        require(logits, "logits", {num_logits, w.head->rows});
+        require(x, "x", {pass.num_tokens, parts.hidden_size});
+        require(logits, "logits", {num_logits, parts.head->rows});
         pass.x = x.data();
-        pass.cosines = cosines.data();
-        pass.sines = sines.data();
         pass.logits = logits.data();
-        if (!decoder_) decoder_ = std::make_unique<Decoder>(engine_, weights_);
+        set_rotations(pass, rotations);
+        if (static_cast<int64_t>(temperatures.size()) < tables_.num_temperatures) {
+            throw nb::value_error("temperatures are missing");
+        }
+        for (const auto& factors : temperatures) {
+            require(factors, "temperatures", {pass.num_tokens});
+            pass.temperatures.push_back(factors.data());
+        }
+        if (tables_.num_layer_inputs > 0) {
+            if (!layer_inputs) throw nb::value_error("inputs of layers are missing");
+            require(*layer_inputs, "layer_inputs", {-1, pass.num_tokens, tables_.layer_input_size});
+            if (static_cast<int64_t>(layer_inputs->shape(0)) < tables_.num_layer_inputs) {
+                throw nb::value_error("inputs of layers are missing");
+            }
+            pass.layer_inputs = layer_inputs->data();
+        }
         nb::gil_scoped_release unlocked;
         decoder_->forward(pass);
     }
 
   private:
-    const Matrix* matrix(const nb::object& object, int64_t rows, int64_t columns) {
-        const Matrix& found = nb::cast<const BoundMatrix&>(object).matrix;
-        if ((rows >= 0 && found.rows != rows) || found.columns != columns) {
-            throw nb::type_error("a matrix has another shape than the sizes of the decoder require");
+    void set_rotations(Pass& pass, const std::vector<std::pair<Array<float>, Array<float>>>& rotations) const {
+        if (rotations.size() < tables_.num_pairs.size()) throw nb::value_error("rotations are missing");
+        for (size_t table = 0; table < tables_.num_pairs.size(); ++table) {
+            const auto& [cosines, sines] = rotations[table];
+            const int64_t num_pairs = tables_.num_pairs[table];
+            if (num_pairs > 0) {
+                require(cosines, "cosines", {pass.num_tokens, num_pairs});
+                require(sines, "sines", {pass.num_tokens, num_pairs});
+            }
+            pass.rotations.push_back({cosines.data(), sines.data(), num_pairs});
         }
-        owners_.push_back(object);
-        return &found;
     }
 
-    const float* vector(const Vector& array, const char* name, int64_t length) {
-        if (!array) return nullptr;
-        require(*array, name, {length});
-        owners_.push_back(nb::cast(*array));
-        return array->data();
-    }
-
-    Engine& engine_;
-    DecoderWeights weights_{};
-    std::vector<nb::object> owners_;
+    Owners owners_;
+    Tables tables_;
     std::unique_ptr<Decoder> decoder_;
 };
 
 }  // namespace
 
 void bind_decoder(nb::module_& module) {
-    const auto optional = [](const char* name) { return nb::arg(name).noconvert().none(); };
     nb::class_<BoundDecoder>(module, "Decoder", "A forward pass over matrices and vectors that stay where they are.")
-        .def(nb::init<nb::object, int64_t, int64_t, int64_t, double, Array<float>, nb::object>(), nb::arg("engine"),
-             nb::arg("num_heads"), nb::arg("num_key_value_heads"), nb::arg("head_dim"), nb::arg("rms_norm_eps"),
-             nb::arg("norm").noconvert(), nb::arg("head"))
-        .def("add_layer", &BoundDecoder::add_layer, nb::kw_only(), nb::arg("skips_attention"), nb::arg("skips_mlp"),
-             nb::arg("sink"), nb::arg("recent"), nb::arg("window"), nb::arg("input_norm").noconvert(),
-             nb::arg("mlp_norm").noconvert(), optional("query_norm"), optional("key_norm"), nb::arg("query"),
-             optional("query_bias"), nb::arg("key"), optional("key_bias"), nb::arg("value"), optional("value_bias"),
-             nb::arg("output"), optional("output_bias"), nb::arg("gate"), optional("gate_bias"), nb::arg("up"),
-             optional("up_bias"), nb::arg("down"), optional("down_bias"),
-             "Append a layer; window 0 sees all positions and recent 0 leaves none of them out, a bias or head norm "
-             "may be None.")
+        .def(nb::init<const nb::object&, const std::vector<BoundLayer>&, const BoundNorm&, const nb::object&, double,
+                      double, const std::tuple<int64_t, int64_t, int64_t>&>(),
+             nb::arg("engine"), nb::arg("layers"), nb::arg("norm"), nb::arg("head"), nb::arg("logit_multiplier"),
+             nb::arg("logit_cap"), nb::arg("cache"),
+             "Layers, then a norm and a head, whose logits are multiplied and, where logit_cap is not 0, capped. A "
+             "cache "
+             "has keys and values of (layers, heads, any capacity, head_dim).")
         .def(
-            "forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("cosines").noconvert(),
-            nb::arg("sines").noconvert(), nb::arg("logits").noconvert(), nb::arg("sequences"),
+            "forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("rotations"), nb::arg("temperatures"),
+            nb::arg("layer_inputs").noconvert().none(), nb::arg("logits").noconvert(), nb::arg("sequences"),
             "Evaluate tokens of some sequences, no two of one cache, each behind those of the one before in x (tokens, "
-            "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary).");
+            "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines "
+            "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).");
     nb::class_<BoundSequence>(module, "SequenceTokens", "The tokens of one sequence in a pass.")
         .def(nb::init<MutableArray<float>, MutableArray<float>, int64_t, int64_t, int64_t,
                       std::optional<Array<uint64_t>>, int64_t, std::vector<int64_t>,

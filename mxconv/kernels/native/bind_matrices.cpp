@@ -10,27 +10,11 @@
 namespace mxconv {
 
 Activations& ActivationBuffer::reserve(int64_t num_tokens, int64_t columns, int forms) {
-    const int64_t padded = (columns + kBlock - 1) / kBlock * kBlock;
-    const auto grow = [](auto& buffer, int64_t length) {
-        if (buffer.size() < static_cast<size_t>(length)) buffer.resize(static_cast<size_t>(length));
-        return buffer.data();
-    };
-    Activations& a = activations_;
-    a.num_tokens = num_tokens;
-    a.columns = columns;
-    a.padded = padded;
-    if (forms & kFloat) a.values = grow(values_, num_tokens * padded);
-    if (forms & kRoundedBf16) {
-        a.bf16 = grow(bf16_, num_tokens * padded);
-        a.split = grow(split_, num_tokens * padded);
-    }
-    if (forms & kInt8) {
-        a.codes = grow(codes_, num_tokens * padded);
-        a.scales = grow(scales_, num_tokens * (padded / kBlock));
-        a.offsets = grow(offsets_, num_tokens * (padded / kBlock));
-        a.finite = grow(finite_, num_tokens);
-    }
-    return a;
+    Scratch needed;
+    needed.activations(num_tokens, columns, forms);
+    memory_.reserve(needed.num_bytes());
+    if (finite_.size() < static_cast<size_t>(num_tokens)) finite_.resize(static_cast<size_t>(num_tokens));
+    return activations_ = memory_.scratch().activations(num_tokens, columns, forms, finite_.data());
 }
 
 namespace {

@@ -1,11 +1,24 @@
 // The row-wise kernels one by one, on the calling thread: a forward pass calls them itself, tests compare them here.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "arrays.hpp"
 #include "bindings.hpp"
 
 namespace mxconv {
+
+Activation activation_of(const std::string& name) {
+    const char* const names[kNumActivations] = {"silu", "gelu", "gelu_tanh", "relu2"};
+    for (int i = 0; i < kNumActivations; ++i) {
+        if (name == names[i]) return static_cast<Activation>(i);
+    }
+    throw nb::value_error("activation must be silu, gelu, gelu_tanh or relu2");
+}
 
 namespace {
 
@@ -21,17 +34,36 @@ void rms_norm(const Engine& engine, const Array<float>& x, const Array<float>& w
     }
 }
 
-void silu_multiply(const Engine& engine, const Array<float>& gate, const Array<float>& up,
-                   const MutableArray<float>& out) {
-    require(gate, "gate", {-1});
-    const auto length = static_cast<int64_t>(gate.shape(0));
-    require(up, "up", {length});
+void layer_norm(const Engine& engine, const Array<float>& x, const Array<float>& weight, const Array<float>& bias,
+                double eps, const MutableArray<float>& out) {
+    require(x, "x", {-1, -1});
+    const auto rows = static_cast<int64_t>(x.shape(0)), length = static_cast<int64_t>(x.shape(1));
+    require(weight, "weight", {length});
+    require(bias, "bias", {length});
+    require(out, "out", {rows, length});
+    for (int64_t row = 0; row < rows; ++row) {
+        engine.kernels->rowwise.layer_norm(x.data() + row * length, weight.data(), bias.data(), length,
+                                           static_cast<float>(eps), out.data() + row * length);
+    }
+}
+
+void activate(const Engine& engine, const std::string& activation, const Array<float>& x,
+              const std::optional<Array<float>>& y, const MutableArray<float>& out) {
+    require(x, "x", {-1});
+    const auto length = static_cast<int64_t>(x.shape(0));
+    if (y) require(*y, "y", {length});
     require(out, "out", {length});
-    engine.kernels->rowwise.silu_multiply(gate.data(), up.data(), length, out.data());
+    const auto function = engine.kernels->rowwise.activate[static_cast<int>(activation_of(activation))];
+    function(x.data(), y ? y->data() : nullptr, length, out.data());
+}
+
+void cap(const Engine& engine, double cap, const MutableArray<float>& x) {
+    require(x, "x", {-1});
+    engine.kernels->rowwise.cap(static_cast<float>(cap), static_cast<int64_t>(x.shape(0)), x.data());
 }
 
 void attend(const Engine& engine, const Array<float>& queries, const Array<float>& keys, const Array<float>& values,
-            const Array<int32_t>& runs, const Array<int32_t>& positions, const MutableArray<float>& out) {
+            const Array<int32_t>& runs, const Array<int32_t>& positions, double cap, const MutableArray<float>& out) {
     require(queries, "queries", {-1, -1, -1});
     const auto num_tokens = static_cast<int64_t>(queries.shape(0)), num_heads = static_cast<int64_t>(queries.shape(1));
     const auto head_dim = static_cast<int64_t>(queries.shape(2));
@@ -55,8 +87,10 @@ void attend(const Engine& engine, const Array<float>& queries, const Array<float
         if (position < 0 || position >= num_positions) throw nb::value_error("a position outside the keys");
     }
     Lines<float> shares(static_cast<size_t>(kAttentionRows * (most + kAttentionChunk)));
-    engine.kernels->rowwise.attend({queries.data(), num_tokens, num_heads, num_heads * head_dim, num_heads * head_dim},
-                                   keys.data(), values.data(), head_dim, visible.data(), shares.data(), out.data());
+    const int64_t stride = num_heads * head_dim;
+    engine.kernels->rowwise.attend({queries.data(), num_tokens, num_heads, stride, head_dim, stride},
+                                   {keys.data(), values.data(), head_dim}, head_dim, static_cast<float>(cap),
+                                   visible.data(), shares.data(), out.data());
 }
 
 }  // namespace
@@ -64,14 +98,20 @@ void attend(const Engine& engine, const Array<float>& queries, const Array<float
 void bind_rowwise(nb::module_& module) {
     module.def("rms_norm", &rms_norm, nb::arg("engine"), nb::arg("x").noconvert(), nb::arg("weight").noconvert(),
                nb::arg("eps"), nb::arg("out").noconvert(), "RMS norm of each row of x (rows, n).");
-    module.def("silu_multiply", &silu_multiply, nb::arg("engine"), nb::arg("gate").noconvert(),
-               nb::arg("up").noconvert(), nb::arg("out").noconvert(), "out = silu(gate) * up, each (n,).");
+    module.def("layer_norm", &layer_norm, nb::arg("engine"), nb::arg("x").noconvert(), nb::arg("weight").noconvert(),
+               nb::arg("bias").noconvert(), nb::arg("eps"), nb::arg("out").noconvert(),
+               "Layer norm of each row of x (rows, n).");
+    module.def("activate", &activate, nb::arg("engine"), nb::arg("activation"), nb::arg("x").noconvert(),
+               nb::arg("y").noconvert().none(), nb::arg("out").noconvert(),
+               "out = activated(x), times y where there is one, each (n,).");
+    module.def("cap", &cap, nb::arg("engine"), nb::arg("cap"), nb::arg("x").noconvert(),
+               "x (n,) becomes cap * tanh(x / cap).");
     module.def("attend", &attend, nb::arg("engine"), nb::arg("queries").noconvert(), nb::arg("keys").noconvert(),
                nb::arg("values").noconvert(), nb::arg("runs").noconvert(), nb::arg("positions").noconvert(),
-               nb::arg("out").noconvert(),
+               nb::arg("cap"), nb::arg("out").noconvert(),
                "Attention of scaled queries (tokens, heads, head_dim) to keys (n, head_dim): each token's to the first "
-               "of them, "
-               "as many as `runs` says, then to its `positions` (tokens, m).");
+               "of them, as many as `runs` says, then to its `positions` (tokens, m). A cap other than 0 is put on "
+               "scores.");
 }
 
 }  // namespace mxconv

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels.hpp"
 #include "lines.hpp"
+#include "scratch.hpp"
 #include "team.hpp"
 
 namespace mxconv {
@@ -25,6 +27,9 @@ struct BoundMatrix {
     std::vector<nanobind::object> owners;
 };
 
+// Raises where there is no such activation.
+Activation activation_of(const std::string& name);
+
 // Memory for the forms of some activation rows.
 class ActivationBuffer {
   public:
@@ -32,15 +37,14 @@ class ActivationBuffer {
     Activations& reserve(int64_t num_tokens, int64_t columns, int forms);
 
   private:
-    Lines<float> values_, scales_;
-    Lines<uint16_t> bf16_;
-    Lines<float> split_;
-    Lines<int8_t> codes_;
-    Lines<int32_t> offsets_;
+    ScratchMemory memory_;
     Lines<uint8_t> finite_;
     Activations activations_{};
 };
 
+void bind_attention(nanobind::module_& module);
+void bind_mlp(nanobind::module_& module);
+void bind_parts(nanobind::module_& module);
 void bind_decoder(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_matrices(nanobind::module_& module);

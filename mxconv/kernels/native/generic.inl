@@ -117,7 +117,7 @@ inline Int8Block quantize_block(const float values[kBlock]) {
         return block;
     }
     const float inverse = 1.0f / scale;
-    int32_t sums[4] = {};
+    int32_t sum = 0, second = 0;  // as a loop that compilers take 8 or 16 columns at a time: no sums chosen by i % 4
     for (int64_t i = 0; i < kBlock; ++i) {
         // adding 1.5 * 2^23 leaves the nearest integer in the low bits, ties to even; at most 127.0001 comes in
         const float shifted = values[i] * inverse + 12582912.0f;
@@ -127,10 +127,11 @@ inline Int8Block quantize_block(const float values[kBlock]) {
         code = code > 127 ? 127 : code;
         code = code < -127 ? -127 : code;
         block.codes[i] = static_cast<int8_t>(code);
-        sums[i % 4] += code;
+        sum += code;
+        second += code & -static_cast<int32_t>(i / 2 % 2);
     }
-    block.sums[0] = sums[0] + sums[1];
-    block.sums[1] = sums[2] + sums[3];
+    block.sums[0] = sum - second;
+    block.sums[1] = second;
     return block;
 }
 

@@ -101,32 +101,60 @@ struct Visible {
 
 constexpr int64_t kAttentionRows = 32;  // of queries whose shares are kept at once
 
-// Scaled queries of some heads of some tokens, (num_heads, head_dim) each.
+// Scaled queries of some heads of some tokens.
 struct AttentionQueries {
     const float* values;
     int64_t num_tokens, num_heads;
-    int64_t stride;      // from a token's queries to the next one's
-    int64_t out_stride;  // from a token's results to the next one's
+    int64_t stride;       // from a token's queries to the next one's
+    int64_t head_stride;  // from a head's query to the next one's
+    int64_t out_stride;   // from a token's results to the next one's; those of its heads lie side by side
 };
+
+// Keys and values of one head, by position.
+struct KeysAndValues {
+    const float* keys;
+    const float* values;
+    int64_t stride;  // from one position's to the next one's
+};
+
+// What stands between the matrices of an MLP.
+enum class Activation : int { kSilu, kGelu, kGeluTanh, kRelu2 };
+constexpr int kNumActivations = 4;
 
 // What a forward pass does beside its matrices, on one row or head. NaNs and infinities flow as IEEE says.
 struct Rowwise {
-    // out = x / sqrt(mean(x^2) + eps) * weight, each (length)
+    // out = x / sqrt(mean(x^2) + eps) * weight, each (length); out may be x
     void (*rms_norm)(const float* x, const float* weight, int64_t length, float eps, float* out);
+
+    // The same of x - mean(x), with a bias added, if there is one
+    void (*layer_norm)(const float* x, const float* weight, const float* bias, int64_t length, float eps, float* out);
 
     // out += x
     void (*add)(const float* x, int64_t length, float* out);
 
+    // out += factor * x
+    void (*add_scaled)(const float* x, float factor, int64_t length, float* out);
+
+    // x *= factor
+    void (*scale)(float factor, int64_t length, float* x);
+
+    // x = cap * tanh(x / cap)
+    void (*cap)(float cap, int64_t length, float* x);
+
     // Rotate pairs (i, i + half) of a head by angles given as (half) cosines and sines, then scale, in place.
     void (*rotate)(const float* cosines, const float* sines, int64_t half, float factor, float* head);
 
-    // out = gate / (1 + e^-gate) * up, each (length)
-    void (*silu_multiply)(const float* gate, const float* up, int64_t length, float* out);
+    // The same of pairs (2 i, 2 i + 1).
+    void (*rotate_neighbours)(const float* cosines, const float* sines, int64_t half, float factor, float* head);
+
+    // By activation: out = activated(x) * y, each (length); without y (null) it is not multiplied
+    void (*activate[kNumActivations])(const float* x, const float* y, int64_t length, float* out);
 
     // Softmax-weighted means of values for rows of queries that share them: the heads of some tokens. A token sees its own
     // `visible` positions, at least one; where there are several tokens, all runs begin together. Results depend on a row's
-    // own query and positions alone. `shares` is room for kAttentionRows times whole chunks of the most visible positions.
-    void (*attend)(const AttentionQueries& queries, const float* keys, const float* values, int64_t head_dim,
+    // own query and positions alone. A cap other than 0 is put on scores. `shares` is room for kAttentionRows times whole
+    // chunks of the most visible positions.
+    void (*attend)(const AttentionQueries& queries, const KeysAndValues& seen, int64_t head_dim, float cap,
                    const Visible* visible, float* shares, float* out);
 };
 

@@ -6,6 +6,9 @@ NB_MODULE(_native, module) {
     module.doc() = "Native kernels of mxconv; see mxconv/kernels/native/kernels.hpp.";
     mxconv::bind_engine(module);
     mxconv::bind_matrices(module);
+    mxconv::bind_parts(module);
+    mxconv::bind_attention(module);
+    mxconv::bind_mlp(module);
     mxconv::bind_decoder(module);
     mxconv::bind_rowwise(module);
     mxconv::bind_codecs(module);

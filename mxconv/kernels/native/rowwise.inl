@@ -1,6 +1,6 @@
-// What a forward pass does beside its matrices: norms, rotations, SiLU; attention is in a file of its own. Included inside an anonymous namespace
-// by every instruction set. Elementwise loops are plain; sums go over vectors of this instruction set's width, in an
-// order that follows from their length alone.
+// What a forward pass does beside its matrices: norms, sums, rotations; activations and attention are in files of their
+// own. Included inside an anonymous namespace by every instruction set. Elementwise loops are plain; sums go over vectors of
+// this instruction set's width, in an order that follows from their length alone.
 
 #if defined(__AVX512F__)
 constexpr int64_t kVector = 16;
@@ -124,20 +124,26 @@ inline Floats exponential(Floats x) {
     return p * factors[0] * factors[1];
 }
 
-float square_sum(const float* x, int64_t length) {
+// Sums over four vectors side by side, added up by pairs: of add(part, sum).
+template <class Add>
+inline float sum_of(const float* x, int64_t length, const Add& add) {
     Floats sums[4] = {};
     int64_t i = 0;
     for (; i + 4 * kVector <= length; i += 4 * kVector) {
         for (int64_t k = 0; k < 4; ++k) {
             const Floats part = load_floats(x + i + k * kVector);
-            sums[k] = fused(part, part, sums[k]);
+            sums[k] = add(part, sums[k]);
         }
     }
     for (int64_t k = 0; i < length; i += kVector, ++k) {
         const Floats part = load_floats(x + i, least(kVector, length - i));
-        sums[k] = fused(part, part, sums[k]);
+        sums[k] = add(part, sums[k]);
     }
     return lane_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+inline float square_sum(const float* x, int64_t length) {
+    return sum_of(x, length, [](Floats part, Floats sum) kInlined { return fused(part, part, sum); });
 }
 
 void rms_norm(const float* x, const float* weight, int64_t length, float eps, float* out) {
@@ -145,8 +151,25 @@ void rms_norm(const float* x, const float* weight, int64_t length, float eps, fl
     for (int64_t i = 0; i < length; ++i) out[i] = x[i] * inverse * weight[i];
 }
 
+void layer_norm(const float* x, const float* weight, const float* bias, int64_t length, float eps, float* out) {
+    const float sum = sum_of(x, length, [](Floats part, Floats before) kInlined { return before + part; });
+    const float mean = sum / static_cast<float>(length);
+    for (int64_t i = 0; i < length; ++i) out[i] = x[i] - mean;
+    rms_norm(out, weight, length, eps, out);
+    if (bias == nullptr) return;
+    for (int64_t i = 0; i < length; ++i) out[i] += bias[i];
+}
+
 void add(const float* x, int64_t length, float* out) {
     for (int64_t i = 0; i < length; ++i) out[i] += x[i];
+}
+
+void add_scaled(const float* x, float factor, int64_t length, float* out) {
+    for (int64_t i = 0; i < length; ++i) out[i] += x[i] * factor;
+}
+
+void scale(float factor, int64_t length, float* x) {
+    for (int64_t i = 0; i < length; ++i) x[i] *= factor;
 }
 
 void rotate(const float* cosines, const float* sines, int64_t half, float factor, float* head) {
@@ -157,21 +180,24 @@ void rotate(const float* cosines, const float* sines, int64_t half, float factor
     }
 }
 
-void silu_multiply(const float* gate, const float* up, int64_t length, float* out) {
-    for (int64_t i = 0; i < length; i += kVector) {
-        const int64_t count = least(kVector, length - i);
-        const bool whole = count == kVector;
-        const Floats g = whole ? load_floats(gate + i) : load_floats(gate + i, count);
-        const Floats u = whole ? load_floats(up + i) : load_floats(up + i, count);
-        const Floats product = g / (exponential(-g) + 1.0f) * u;
-        if (whole) {
-            store_floats(out + i, product);
-        } else {
-            store_floats(out + i, product, count);
-        }
+void rotate_neighbours(const float* cosines, const float* sines, int64_t half, float factor, float* head) {
+    for (int64_t i = 0; i < half; ++i) {
+        const float first = head[2 * i], second = head[2 * i + 1];
+        head[2 * i] = (first * cosines[i] - second * sines[i]) * factor;
+        head[2 * i + 1] = (second * cosines[i] + first * sines[i]) * factor;
     }
 }
 
+#include "activations.inl"
 #include "attention.inl"
 
-constexpr Rowwise kRowwise{rms_norm, add, rotate, silu_multiply, attend};
+constexpr Rowwise kRowwise{rms_norm,
+                           layer_norm,
+                           add,
+                           add_scaled,
+                           scale,
+                           put_cap,
+                           rotate,
+                           rotate_neighbours,
+                           {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<Relu2>},
+                           attend};

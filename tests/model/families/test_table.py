@@ -1,6 +1,7 @@
 """What is said of families: by the README's table, and to somebody whose model is of none."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.families.table import FAMILIES, TOWERS, describe_values
 from mxconv.model.native_parts import missing_parts
 
+LACKING = "norms of whole rows of heads that are fused one by one"
 ROOT = Path(__file__).parents[3]
 TABLE = re.search(r"^\| family \|.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
 SIZES: dict[str, object] = {
@@ -21,6 +23,9 @@ SIZES: dict[str, object] = {
     "num_attention_heads": 4,
     "n_head": 4,
     "num_key_value_heads": 4,
+    "num_experts": 0,
+    "num_local_experts": 0,
+    "mamba_n_heads": 6,
     "rope_parameters": {
         "rope_type": "default",
         "rope_theta": 10000.0,
@@ -32,9 +37,12 @@ SIZES: dict[str, object] = {
 
 def described(model_type: str) -> ModelConfig:
     """With the family's defaults."""
-    text = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "ministral3"}.get(model_type)
+    text = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "ministral3", "qwen3_5": "qwen3_5_text"}.get(
+        model_type
+    )
     if text is None:
-        return describe_values(SIZES | {"model_type": model_type})
+        own = {"layer_types": ["conv", "conv", "full_attention", "conv"]} if model_type == "lfm2" else {}
+        return describe_values(SIZES | own | {"model_type": model_type})
     return describe_values({"model_type": model_type, "text_config": SIZES | {"model_type": text}})
 
 
@@ -57,10 +65,18 @@ def test_a_tower_keeps_its_own_tensors_and_leaves_the_others_alone() -> None:
 
 
 def test_what_the_native_decoder_lacks_is_named_part_by_part() -> None:
-    assert missing_parts(described("llama")) == ()
-    assert missing_parts(described("gemma")) == ("activation gelu_tanh",)
-    assert missing_parts(described("granite")) == ("attention scaled by its own factor",)
-    assert "rotation of neighbours" in missing_parts(described("glm4"))
+    neox = described("gpt_neox")
+    layer = neox.layers[0]
+    spanning = replace(layer, mixer=replace(layer.mixer, norm_span="row"))
+    assert missing_parts(neox) == ()
+    assert missing_parts(replace(neox, layers=(layer, spanning, spanning))) == (LACKING,)
+
+
+def test_mixers_with_a_state_are_what_the_native_decoder_lacks() -> None:
+    assert missing_parts(described("lfm2")) == ("short convolutions",)
+    assert missing_parts(described("mamba2")) == ("Mamba-2", "layers without an MLP")
+    assert missing_parts(described("qwen3_5")) == ("gated DeltaNet", "gates of what heads give")
+    assert missing_parts(described("granitemoehybrid")) == ("Mamba-2",)
 
 
 def test_that_numpy_runs_the_layers_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +84,7 @@ def test_that_numpy_runs_the_layers_is_said_once(capfd: pytest.CaptureFixture[st
 
     _say_that_layers_run_on_numpy.cache_clear()
     for _ in range(2):
-        _say_that_layers_run_on_numpy("olmo2", missing_parts(described("olmo2")))
+        _say_that_layers_run_on_numpy("a family", (LACKING, "another"))
     said = capfd.readouterr().err
-    assert said.count("mxconv: the native decoder lacks parts of olmo2 (norms behind attention or MLP; ") == 1
+    assert said.count(f"mxconv: the native decoder lacks parts of a family ({LACKING}; another): its layers run") == 1
     assert said.endswith("its layers run on NumPy, slowly, over native matrices.\n")

@@ -1,0 +1,119 @@
+// Attention as Python describes it.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include "attention.hpp"
+#include "bound_parts.hpp"
+
+namespace mxconv {
+
+namespace {
+
+struct BoundHeadNorms {
+    MaybeNorm query, key, value;
+    bool span_rows, are_behind;
+};
+
+Fused fused_of(const std::optional<std::string>& name) {
+    if (!name) return Fused::kNone;
+    if (*name == "blocks") return Fused::kBlocks;
+    if (*name == "heads") return Fused::kHeads;
+    throw nb::value_error("fused must be blocks, heads or None");
+}
+
+void check_heads(const Attention& a) {
+    constexpr int64_t kMost = 1 << 20;
+    if (a.num_key_value_heads < 1 || a.num_heads < 1 || a.num_heads % a.num_key_value_heads) {
+        throw nb::value_error("num_heads must be a multiple of num_key_value_heads");
+    }
+    if (a.head_dim < 1 || a.head_dim > kMost || a.num_heads > kMost) throw nb::value_error("heads of impossible sizes");
+    if (a.layer < 0 || a.layer > kMost || a.source < 0 || a.source > a.layer) {
+        throw nb::value_error("source must be the layer's own number or one before it");
+    }
+    if (a.rotation.table >= 0 && (a.rotation.num_pairs < 1 || 2 * a.rotation.num_pairs > a.head_dim)) {
+        throw nb::value_error("more pairs rotate than a head has");
+    }
+    if (a.sight.window < 0) throw nb::value_error("window must be 0 (all) or more");
+    if (a.sight.sink < 0 || a.sight.recent < 0) throw nb::value_error("sink and recent must be 0 or more");
+    if (a.fused == Fused::kHeads && a.num_heads != a.num_key_value_heads) {
+        throw nb::value_error("heads that are fused one by one have a key and a value each");
+    }
+    if (a.fused == Fused::kHeads && a.norms.span_rows) {
+        throw nb::value_error("norms of whole rows need heads that lie side by side");
+    }
+}
+
+BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64_t num_key_value_heads,
+                         int64_t head_dim, const BoundProjection& query, const MaybeProjection& key,
+                         const MaybeProjection& value, const BoundProjection& output,
+                         const std::optional<std::string>& fused, double scale, const Sight& sight,
+                         const BoundHeadNorms& norms, const HeadRotation& rotation, int64_t temperature,
+                         double logit_cap) {
+    BoundPart made;
+    auto a = std::make_shared<Attention>();
+    a->layer = layer;
+    a->source = source;
+    a->num_heads = num_heads;
+    a->num_key_value_heads = num_key_value_heads;
+    a->head_dim = head_dim;
+    a->fused = fused_of(fused);
+    a->scale = static_cast<float>(scale);
+    a->sight = sight;
+    a->rotation = rotation;
+    a->temperature = temperature;
+    a->logit_cap = static_cast<float>(logit_cap);
+    a->norms.span_rows = norms.span_rows;
+    a->norms.are_behind = norms.are_behind;
+    check_heads(*a);
+    const bool is_fused = a->fused != Fused::kNone, has_keys = source == layer;
+    if ((is_fused || !has_keys) && (key || value)) throw nb::value_error("keys or values of one too many");
+    if (is_fused && !has_keys) throw nb::value_error("what is fused has keys of its own");
+    if (!is_fused && has_keys && !key) throw nb::value_error("keys are neither the layer's own nor another's");
+    const int64_t hidden = output.projection.matrix->rows;
+    const int64_t queries = num_heads * head_dim, keys = num_key_value_heads * head_dim;
+    a->query = projection_of(query, "query", is_fused ? queries + 2 * keys : queries, hidden, made.owners);
+    a->key = projection_of(key, "key", keys, hidden, made.owners);
+    a->value = projection_of(value, "value", keys, hidden, made.owners);
+    a->output = projection_of(output, "output", hidden, queries, made.owners);
+    a->norms.query = norm_of(norms.query, "query_norm", norms.span_rows ? queries : head_dim, made.owners);
+    a->norms.key = norm_of(norms.key, "key_norm", norms.span_rows ? keys : head_dim, made.owners);
+    a->norms.value = norm_of(norms.value, "value_norm", head_dim, made.owners);
+    made.part = std::move(a);
+    return made;
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& module) {
+    nb::class_<Sight>(module, "Sight",
+                      "How many positions a token sees: the last `window` (0: all), and of these the "
+                      "first `sink` and the last `recent` (0: all).")
+        .def(
+            "__init__",
+            [](Sight* self, int64_t window, int64_t sink, int64_t recent) { new (self) Sight{window, sink, recent}; },
+            nb::arg("window"), nb::arg("sink"), nb::arg("recent"));
+    nb::class_<HeadRotation>(module, "HeadRotation", "Which of the pass's rotations turns heads; -1: none.")
+        .def(
+            "__init__",
+            [](HeadRotation* self, int64_t table, int64_t num_pairs, bool is_interleaved) {
+                new (self) HeadRotation{table, num_pairs, is_interleaved};
+            },
+            nb::arg("table"), nb::arg("num_pairs"), nb::arg("is_interleaved"));
+    nb::class_<BoundHeadNorms>(module, "HeadNorms", "Of queries, keys and values; each may be None.")
+        .def(
+            "__init__",
+            [](BoundHeadNorms* self, const MaybeNorm& query, const MaybeNorm& key, const MaybeNorm& value,
+               bool span_rows,
+               bool are_behind) { new (self) BoundHeadNorms{query, key, value, span_rows, are_behind}; },
+            nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("span_rows"),
+            nb::arg("are_behind"));
+    module.def(
+        "attention", &make_attention, nb::kw_only(), nb::arg("layer"), nb::arg("source"), nb::arg("num_heads"),
+        nb::arg("num_key_value_heads"), nb::arg("head_dim"), nb::arg("query"), nb::arg("key").none(),
+        nb::arg("value").none(), nb::arg("output"), nb::arg("fused").none(), nb::arg("scale"), nb::arg("sight"),
+        nb::arg("norms"), nb::arg("rotation"), nb::arg("temperature"), nb::arg("logit_cap"),
+        "Attention over the cache of layer `source`, into which it writes where that is `layer`. Without `value` "
+        "values are the keys. temperature -1 is none, as is logit_cap 0.");
+}
+
+}  // namespace mxconv

@@ -1,0 +1,126 @@
+// What parts of a decoder are made of, and how they make layers.
+#include "bound_parts.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+
+namespace mxconv {
+
+Norm norm_of(const MaybeNorm& bound, const char* name, int64_t length, Owners& owners) {
+    if (!bound) return {};
+    if (bound->norm.length != length) {
+        throw nb::type_error((std::string(name) + ": " + std::to_string(bound->norm.length) + " weights; " +
+                              std::to_string(length) + " are required")
+                                 .c_str());
+    }
+    keep(owners, bound->owners);
+    return bound->norm;
+}
+
+Projection projection_of(const MaybeProjection& bound, const char* name, int64_t rows, int64_t columns,
+                         Owners& owners) {
+    if (!bound) return {};
+    const Matrix& m = *bound->projection.matrix;
+    if ((rows >= 0 && m.rows != rows) || (columns >= 0 && m.columns != columns)) {
+        throw nb::type_error((std::string(name) + ": shape (" + std::to_string(m.rows) + ", " +
+                              std::to_string(m.columns) + "); (" + std::to_string(rows) + ", " +
+                              std::to_string(columns) + ") is required")
+                                 .c_str());
+    }
+    keep(owners, bound->owners);
+    return bound->projection;
+}
+
+namespace {
+
+const float* vector_of(const std::optional<Array<float>>& array, const char* name, int64_t length, Owners& owners) {
+    if (!array) return nullptr;
+    require(*array, name, {length});
+    owners.push_back(nb::cast(*array));
+    return array->data();
+}
+
+BoundNorm make_norm(const Array<float>& weight, const std::optional<Array<float>>& bias, double eps, bool is_centered) {
+    BoundNorm made;
+    require(weight, "weight", {-1});
+    const auto length = static_cast<int64_t>(weight.shape(0));
+    if (length < 1) throw nb::value_error("a norm needs a weight");
+    if (bias && !is_centered) throw nb::value_error("a norm with a bias takes the mean away");
+    made.norm = {length, vector_of(weight, "weight", length, made.owners), nullptr, static_cast<float>(eps),
+                 is_centered};
+    made.norm.bias = vector_of(bias, "bias", length, made.owners);
+    return made;
+}
+
+BoundProjection make_projection(const nb::object& matrix, const std::optional<Array<float>>& bias) {
+    BoundProjection made;
+    const Matrix& found = nb::cast<const BoundMatrix&>(matrix).matrix;
+    made.owners.push_back(matrix);
+    made.projection = {&found, vector_of(bias, "bias", found.rows, made.owners)};
+    return made;
+}
+
+BoundBranch make_branch(const BoundPart& part, const MaybeNorm& norm, bool is_parallel, const MaybeNorm& sum_norm,
+                        double multiplier) {
+    BoundBranch made;
+    made.owners = part.owners;
+    const int64_t hidden = part.part->demands().hidden_size;
+    const Sum sum{norm_of(sum_norm, "sum_norm", hidden, made.owners), static_cast<float>(multiplier)};
+    made.branch = {part.part, norm_of(norm, "norm", hidden, made.owners), is_parallel, sum};
+    return made;
+}
+
+BoundLayer make_layer(const std::vector<BoundBranch>& branches, double scalar) {
+    BoundLayer made;
+    made.layer.scalar = static_cast<float>(scalar);
+    bool was_parallel = true;  // the first has none beside it
+    for (const BoundBranch& bound : branches) {
+        Branch branch = bound.branch;
+        if (made.layer.branches.empty()) branch.is_parallel = false;
+        if (branch.is_parallel && was_parallel) throw nb::value_error("three branches side by side");
+        was_parallel = branch.is_parallel;
+        keep(made.owners, bound.owners);
+        made.layer.branches.push_back(branch);
+    }
+    return made;
+}
+
+}  // namespace
+
+void bind_parts(nb::module_& module) {
+    nb::class_<BoundNorm>(module, "Norm", "Over the last axis: of the mean square, or of the variance (`is_centered`).")
+        .def(
+            "__init__",
+            [](BoundNorm* self, const Array<float>& weight, const std::optional<Array<float>>& bias, double eps,
+               bool is_centered) { new (self) BoundNorm(make_norm(weight, bias, eps, is_centered)); },
+            nb::arg("weight").noconvert(), nb::arg("bias").noconvert().none(), nb::arg("eps"), nb::arg("is_centered"));
+    nb::class_<BoundProjection>(module, "Projection", "A matrix and perhaps a bias.")
+        .def(
+            "__init__",
+            [](BoundProjection* self, const nb::object& matrix, const std::optional<Array<float>>& bias) {
+                new (self) BoundProjection(make_projection(matrix, bias));
+            },
+            nb::arg("matrix"), nb::arg("bias").noconvert().none());
+    nb::class_<BoundPart>(module, "Part", "What a layer adds to its rows.");
+    nb::class_<BoundBranch>(module, "Branch", "A part of a layer with its norms.")
+        .def(
+            "__init__",
+            [](BoundBranch* self, const BoundPart& part, const MaybeNorm& norm, bool is_parallel,
+               const MaybeNorm& sum_norm, double multiplier) {
+                new (self) BoundBranch(make_branch(part, norm, is_parallel, sum_norm, multiplier));
+            },
+            nb::arg("part"), nb::arg("norm").none(), nb::arg("is_parallel"), nb::arg("sum_norm").none(),
+            nb::arg("multiplier"),
+            "Adds multiplier * sum_norm(part(norm(x))) to x; a parallel one takes in x as the branch before it did.");
+    nb::class_<BoundLayer>(module, "Layer", "Branches one after another, then a multiplication.")
+        .def(
+            "__init__",
+            [](BoundLayer* self, const std::vector<BoundBranch>& branches, double scalar) {
+                new (self) BoundLayer(make_layer(branches, scalar));
+            },
+            nb::arg("branches"), nb::arg("scalar"));
+}
+
+}  // namespace mxconv

@@ -1,0 +1,89 @@
+#include "mlp.hpp"
+
+#include <algorithm>
+
+#include "step.hpp"
+
+namespace mxconv {
+
+Demands Mlp::demands() const {
+    Demands demands{down.rows()};
+    if (!up.exists()) {
+        demands.layer_input = layer_input;
+        demands.layer_input_size = size;
+    }
+    return demands;
+}
+
+Mlp::Memory Mlp::memory(Room& room, const Slice& slice) const {
+    const int64_t tokens = slice.num_tokens;
+    const bool has_both = gate.exists() && up.exists();
+    Memory m{};
+    m.stride = has_both ? 2 * size : size;
+    m.gates = room.shared.take<float>(tokens * m.stride);
+    m.ups = has_both && m.gates != nullptr ? m.gates + size : nullptr;
+    m.inner = room.shared.activations(tokens, size, down.form());
+    m.products = room.shared.take<float>(tokens * down.rows());
+    m.row = room.own.take<float>(size);
+    return m;
+}
+
+void Mlp::add_to_rows(Step& step, const Activations& taken, const Sum& sum) const {
+    Room room = step.room();
+    Memory m = memory(room, step.slice);
+    m.inner.finite = step.finite;
+    // A piece is the same rows of gate and up, and fills whole blocks of 32 columns of what comes out. Where both are one
+    // matrix and the others begin within a tile, they are multiplied first.
+    const bool begins_with_a_tile = !is_fused || size % kTileRows == 0;
+    if (!begins_with_a_tile) {
+        const int64_t tiles = up.matrix->row_tiles(), at_once = step.tiles_at_once(*up.matrix, 1);
+        step.share(ceil_divide(tiles, at_once), [&](int64_t i) {
+            const int64_t first = i * at_once, last = std::min(first + at_once, tiles);
+            step.kernels.linear(*up.matrix, taken, first, last, m.gates, m.stride);
+        });
+    }
+    const Matrix& matrix = gate.exists() ? *gate.matrix : *up.matrix;
+    const int64_t tiles = ceil_divide(size, kTileRows), at_once = step.tiles_at_once(matrix, tiles, kBlock / kTileRows);
+    step.share(ceil_divide(tiles, at_once), [&](int64_t i) {
+        const int64_t first = i * at_once, last = std::min(first + at_once, tiles), row = first * kTileRows;
+        if (begins_with_a_tile) multiply(step, taken, first, last, m);
+        activate(step, row, std::min(last * kTileRows, size) - row, m);
+    });
+    step.add_product(down, m.inner, sum, m.products);
+}
+
+// Row tiles [first, last) of the gate, and the same ones of `up`.
+void Mlp::multiply(Step& step, const Activations& taken, int64_t first, int64_t last, const Memory& m) const {
+    const auto& linear = step.kernels.linear;
+    if (gate.exists()) linear(*gate.matrix, taken, first, last, m.gates, m.stride);
+    if (!up.exists()) return;
+    if (is_fused) {
+        const int64_t begin = size / kTileRows;
+        linear(*up.matrix, taken, begin + first, begin + last, m.gates, m.stride);
+    } else {
+        linear(*up.matrix, taken, first, last, gate.exists() ? m.ups : m.gates, m.stride);
+    }
+}
+
+// Rows [row, row + count) of all tokens, as `down` takes them.
+void Mlp::activate(Step& step, int64_t row, int64_t count, const Memory& m) const {
+    const Rowwise& rowwise = step.kernels.rowwise;
+    const auto activated = rowwise.activate[static_cast<int>(activation)];
+    const float* gate_bias = gate.exists() ? gate.bias : up.bias;
+    const float* up_bias = is_fused && up.bias != nullptr ? up.bias + size : up.bias;
+    for (int64_t token = 0; token < step.slice.num_tokens; ++token) {
+        float* gates = m.gates + token * m.stride + row;
+        float* ups = m.ups == nullptr ? nullptr : m.ups + token * m.stride + row;
+        if (gate_bias != nullptr) rowwise.add(gate_bias + row, count, gates);
+        if (ups != nullptr && up_bias != nullptr) rowwise.add(up_bias + row, count, ups);
+        activated(gates, up.exists() ? ups : inputs_of(step.slice, token) + row, count, m.row);
+        step.kernels.prepare(m.row, token, row, count, down.form(), m.inner);
+    }
+}
+
+const float* Mlp::inputs_of(const Slice& slice, int64_t token) const {
+    const Pass& pass = *slice.pass;
+    return pass.layer_inputs + (layer_input * pass.num_tokens + slice.first + token) * size;
+}
+
+}  // namespace mxconv

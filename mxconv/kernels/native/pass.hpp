@@ -1,0 +1,78 @@
+// What one call evaluates: tokens of some sequences, and the arrays that they come with.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace mxconv {
+
+constexpr int64_t kTokensAtOnce = 64;  // more go through in slices
+
+// The keys, or the values, of one sequence: (layers, num_heads, capacity, head_dim).
+struct CacheShape {
+    int64_t num_heads, capacity, head_dim;
+
+    // Of a head, that at a position.
+    int64_t at(int64_t layer, int64_t head, int64_t position) const {
+        return ((layer * num_heads + head) * capacity + position) * head_dim;
+    }
+};
+
+// The tokens of one sequence in a pass, and the cache that they continue.
+struct SequenceTokens {
+    int64_t num_tokens;
+    int64_t num_logits;  // of how many tokens, the last ones
+    float* keys;
+    float* values;
+    CacheShape cache;  // of both
+    int64_t length;    // positions that hold the tokens before; the new ones are written behind them
+
+    // Null, or for each token the positions it sees beside those before mask_start: bit b is mask_start + b.
+    const uint64_t* masks;
+    int64_t mask_start;
+
+    // Which states are copied: x before layer i for i up to the number of layers, behind the last; one more is that
+    // behind the final norm.
+    std::vector<int64_t> stages;
+    float* states;  // (stages, num_tokens, hidden_size)
+};
+
+// By what pairs of a head's values rotate.
+struct Rotations {
+    const float* cosines;  // (tokens, num_pairs), as are the sines
+    const float* sines;
+    int64_t num_pairs;
+};
+
+// One call: where the tokens come from and where their logits go, those of a sequence behind those of the one before.
+struct Pass {
+    std::vector<SequenceTokens> sequences;  // no two of one cache
+    int64_t num_tokens;
+    float* x;                          // (tokens, hidden_size) embeddings; overwritten
+    std::vector<Rotations> rotations;  // of which layers choose one
+    std::vector<const float*>
+        temperatures;           // (tokens) each: what queries are multiplied by, of which layers choose one
+    const float* layer_inputs;  // (layers, tokens, layer_input_size), or null
+    int64_t layer_input_size;
+    float* logits;  // (sum of num_logits, vocabulary)
+};
+
+struct Token {
+    const SequenceTokens* sequence;
+    int64_t place;  // in its cache
+};
+
+// The tokens of a pass that go through the layers together.
+struct Slice {
+    const Pass* pass;
+    int64_t first;  // of its tokens, in the pass
+    int64_t num_tokens;
+    const Token* tokens;
+    float* x;                        // (num_tokens, hidden_size)
+    std::vector<int64_t> predicted;  // which tokens want logits
+    float* logits;                   // (predicted, vocabulary)
+    bool copies_states;              // of any token
+    int64_t most_visible;            // positions that any token sees at most
+};
+
+}  // namespace mxconv

@@ -1,0 +1,71 @@
+#include "step.hpp"
+
+#include <algorithm>
+
+namespace mxconv {
+
+namespace {
+
+constexpr int64_t kWeightsAtOnce = 1 << 16;  // in a piece: long enough to stream, short enough to end together
+constexpr int64_t kFewestWeights = 1 << 12;  // under which taking a piece costs more than it
+constexpr int64_t kPiecesPerThread = 4;
+
+}  // namespace
+
+int64_t Step::tiles_at_once(const Matrix& matrix, int64_t row_tiles, int64_t multiple) const {
+    const int64_t tile = kTileRows * matrix.columns;
+    const int64_t shared = row_tiles / (kPiecesPerThread * num_threads());
+    const int64_t wanted = std::max(std::min(kWeightsAtOnce / tile, shared), kFewestWeights / tile);
+    return std::max<int64_t>(wanted / multiple, 1) * multiple;
+}
+
+void Step::take_in(const Norm& norm, int forms, Activations& to, const std::vector<int64_t>* tokens) {
+    to.num_tokens = tokens != nullptr ? static_cast<int64_t>(tokens->size()) : slice.num_tokens;
+    for (int64_t i = 0; i < to.num_tokens; ++i) {
+        const float* row = slice.x + (tokens != nullptr ? (*tokens)[static_cast<size_t>(i)] : i) * hidden_size;
+        if (norm.exists()) {
+            norm.apply(kernels.rowwise, row, own.row.data());
+            row = own.row.data();
+        }
+        if (forms & kInt8) to.finite[i] = 1;
+        kernels.prepare(row, i, 0, hidden_size, forms, to);
+    }
+}
+
+void Step::add_product(const Projection& projection, const Activations& inputs, const Sum& sum, float* products) {
+    const Matrix& matrix = *projection.matrix;
+    const int64_t at_once = tiles_at_once(matrix, 1);
+    share(ceil_divide(matrix.row_tiles(), at_once), [&](int64_t i) {
+        const int64_t first = i * at_once, last = std::min(first + at_once, matrix.row_tiles());
+        const int64_t row = first * kTileRows, count = std::min(last * kTileRows, hidden_size) - row;
+        kernels.linear(matrix, inputs, first, last, products, hidden_size);
+        for (int64_t token = 0; token < slice.num_tokens; ++token) {
+            float* product = products + token * hidden_size + row;
+            if (projection.bias != nullptr) kernels.rowwise.add(projection.bias + row, count, product);
+            if (!sum.norm.exists()) add_row(product, sum, count, slice.x + token * hidden_size + row);
+        }
+    });
+    if (sum.norm.exists()) add_rows(products, sum);
+}
+
+void Step::add_rows(const float* products, const Sum& sum) {
+    each_token([&](int64_t token) {
+        const float* row = products + token * hidden_size;
+        if (sum.norm.exists()) {
+            sum.norm.apply(kernels.rowwise, row, own.row.data());
+            row = own.row.data();
+        }
+        add_row(row, sum, hidden_size, slice.x + token * hidden_size);
+    });
+    barrier();
+}
+
+void Step::add_row(const float* product, const Sum& sum, int64_t count, float* x) const {
+    if (sum.multiplier == 1.0f) {
+        kernels.rowwise.add(product, count, x);
+    } else {
+        kernels.rowwise.add_scaled(product, sum.multiplier, count, x);
+    }
+}
+
+}  // namespace mxconv

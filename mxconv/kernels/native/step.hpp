@@ -1,0 +1,106 @@
+// What a thread has in hand while a slice goes through the layers, and what parts do alike.
+//
+// Threads stay together: between barriers they take pieces of weight rows, or heads of attention, from one counter an
+// operator; whatever a result needs beside its own piece (the norm of a token's row) every thread computes for itself.
+// No result depends on who computed it or on what other tokens there are, of its own sequence or of others.
+#pragma once
+
+#include <vector>
+
+#include "bindings.hpp"
+#include "parts.hpp"
+#include "pass.hpp"
+
+namespace mxconv {
+
+inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// What a thread has to itself.
+struct Workspace {
+    explicit Workspace(int number) : thread(number) {}
+
+    const int thread;
+    ActivationBuffer taken_buffer, beside_buffer;
+    Activations taken{};   // what a branch takes in
+    Activations beside{};  // what the branch beside it does
+    Lines<float> row;      // of hidden_size
+    ScratchMemory memory;  // of parts
+    int operators = 0;     // that it has had its share of, in this slice
+};
+
+class Step {
+  public:
+    Step(const Engine& engine, const Slice& slice, int64_t hidden_size, Pieces* pieces, ScratchMemory& memory,
+         uint8_t* finite, Workspace& own)
+        : slice(slice),
+          hidden_size(hidden_size),
+          kernels(*engine.kernels),
+          finite(finite),
+          own(own),
+          team_(*engine.team),
+          pieces_(pieces),
+          memory_(memory) {}
+
+    const Slice& slice;
+    const int64_t hidden_size;
+    const Kernels& kernels;
+
+    // Of the rows that parts prepare for each other, by token. One that loses its flag gets NaNs from the product that
+    // asked for it, and is NaN from there on: flags are set before a slice and never again.
+    uint8_t* const finite;
+
+    Workspace& own;
+
+    int num_threads() const { return team_.size(); }
+    Room room() const { return {memory_.scratch(), own.memory.scratch()}; }
+    void barrier() { team_.barrier(); }
+
+    // This thread's share of an operator's pieces: work(i) for each. Between two operators there is a barrier.
+    template <class Work>
+    void take(int64_t count, Work work) {
+        Pieces& pieces = pieces_[own.operators % 2];
+        // nobody takes of the operator before, behind whose barrier we are, nor yet of the one that comes
+        if (own.thread == 0) pieces_[(own.operators + 1) % 2].reset();
+        ++own.operators;
+        for (int64_t i; (i = pieces.take(count, own.thread)) >= 0;) work(i);
+    }
+
+    // The same, and wait for the others.
+    template <class Work>
+    void share(int64_t count, Work work) {
+        take(count, work);
+        barrier();
+    }
+
+    // Tokens in turn by thread: what is done to rows by themselves needs a barrier before and behind it.
+    template <class Work>
+    void each_token(Work work) const {
+        for (int64_t token = own.thread; token < slice.num_tokens; token += num_threads()) work(token);
+    }
+
+    // How many row tiles of a matrix a thread takes, a multiple of `multiple`.
+    int64_t tiles_at_once(const Matrix& matrix, int64_t multiple) const {
+        return tiles_at_once(matrix, matrix.row_tiles(), multiple);
+    }
+
+    // The same where an operator multiplies by some row tiles alone.
+    int64_t tiles_at_once(const Matrix& matrix, int64_t row_tiles, int64_t multiple) const;
+
+    // All rows, or those given, normed and in the forms that the next matrices take.
+    void take_in(const Norm& norm, int forms, Activations& to, const std::vector<int64_t>* tokens = nullptr);
+
+    // Add to the slice's rows what a matrix makes of others, over `products` (tokens, hidden_size).
+    void add_product(const Projection& projection, const Activations& inputs, const Sum& sum, float* products);
+
+    // Add `products`, behind a barrier; ends with one. For what is not complete before all pieces are.
+    void add_rows(const float* products, const Sum& sum);
+
+  private:
+    void add_row(const float* product, const Sum& sum, int64_t count, float* x) const;
+
+    Team& team_;
+    Pieces* const pieces_;  // of two operators in turn
+    ScratchMemory& memory_;
+};
+
+}  // namespace mxconv

@@ -1,0 +1,146 @@
+"""From layers to what the native decoder takes: the same parts, over weights that stay where they are."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mxconv.arrays import F32
+from mxconv.kernels import _native
+from mxconv.kernels.native_matrix import NativeMatrix
+from mxconv.model.description import Temperature
+from mxconv.model.layer import Layer
+from mxconv.model.layer_input import WeightedInput
+from mxconv.model.mixer import WeightedAttention
+from mxconv.model.mlp import WeightedMlp
+from mxconv.model.norm import WeightedNorm
+from mxconv.model.positions import Positions
+from mxconv.model.projection import Projection
+from mxconv.model.rope import RotaryEmbedding
+from mxconv.model.sink_window import SinkWindow
+
+
+@dataclass
+class Tables:
+    """What layers look up by a row's position, each kind once: a native layer names it by its place here."""
+
+    rotations: list[RotaryEmbedding] = field(default_factory=list)
+    temperatures: list[Temperature] = field(default_factory=list)
+
+    def rotation(self, attention: WeightedAttention) -> _native.HeadRotation:
+        """The place of a layer's rotations."""
+        rotary, rope = attention.rotary, attention.parts.rope
+        if rotary is None or rope is None:
+            return _native.HeadRotation(-1, 0, False)
+        if rotary not in self.rotations:
+            self.rotations.append(rotary)
+        return _native.HeadRotation(self.rotations.index(rotary), len(rotary.frequencies), rope.is_interleaved)
+
+    def temperature(self, temperature: Temperature | None) -> int:
+        """The place of a layer's temperature; -1 is none."""
+        if temperature is None:
+            return -1
+        if temperature not in self.temperatures:
+            self.temperatures.append(temperature)
+        return self.temperatures.index(temperature)
+
+    def of(self, positions: Positions) -> tuple[list[tuple[F32, F32]], list[F32]]:
+        """Cosines and sines, (num_rows, pairs) each, and factors of queries, (num_rows,), for the rows of a pass."""
+        rotations = [positions.rotations(rotary) for rotary in self.rotations]
+        factors = [positions.temperatures(temperature)[:, 0, 0] for temperature in self.temperatures]
+        return [(cosines[:, 0], sines[:, 0]) for cosines, sines in rotations], factors
+
+
+def native_layer(layer: Layer, tables: Tables) -> _native.Layer:
+    """What a layer does, without the parts that a draft skips."""
+    parts, branches = layer.parts, []
+    multiplier = parts.residual_multiplier
+    if not layer.skips_attention:
+        attention = native_attention(layer.attention, layer.sink_window, tables)
+        norms = native_norm(layer.before_mixer), native_norm(layer.after_mixer)
+        branches.append(_native.Branch(attention, norms[0], False, norms[1], multiplier))
+    if layer.mlp is not None and not layer.skips_mlp:
+        norms = native_norm(layer.before_mlp), native_norm(layer.after_mlp)
+        branches.append(_native.Branch(native_mlp(layer.mlp), norms[0], parts.is_parallel, norms[1], multiplier))
+        if layer.layer_input is not None:
+            added = native_layer_input(layer.layer_input, layer.index)
+            branches.append(_native.Branch(added, None, False, native_norm(layer.layer_input.norm), 1.0))
+    return _native.Layer(branches, 1.0 if layer.scalar is None else float(layer.scalar[0]))
+
+
+def native_attention(attention: WeightedAttention, sinks: SinkWindow | None, tables: Tables) -> _native.Part:
+    """The attention of a layer; `sinks` is a draft's."""
+    parts = attention.parts
+    window = parts.window or 0
+    own = None if parts.fused else attention.key, None if parts.fused else attention.value
+    return _native.attention(
+        layer=attention.index,
+        source=attention.index if parts.source is None else parts.source,
+        num_heads=parts.num_heads,
+        num_key_value_heads=parts.num_key_value_heads,
+        head_dim=parts.head_dim,
+        query=native_projection(attention.query),
+        key=None if own[0] is None else native_projection(own[0]),
+        value=None if own[1] is None else native_projection(own[1]),
+        output=native_projection(attention.output),
+        fused=parts.fused,
+        scale=parts.scale,
+        sight=_native.Sight(window, sinks.sink, sinks.window) if sinks else _native.Sight(window, 0, 0),
+        norms=_native.HeadNorms(
+            native_norm(attention.query_norm),
+            native_norm(attention.key_norm),
+            native_norm(attention.value_norm),
+            parts.norm_span == "row" and (attention.query_norm or attention.key_norm) is not None,
+            parts.norms_rotated,
+        ),
+        rotation=tables.rotation(attention),
+        temperature=tables.temperature(parts.temperature),
+        logit_cap=parts.logit_cap or 0.0,
+    )
+
+
+def native_mlp(mlp: WeightedMlp) -> _native.Part:
+    """The MLP of a layer."""
+    return _native.mlp(
+        activation=mlp.parts.activation,
+        gate=None if mlp.gate is None else native_projection(mlp.gate),
+        up=native_projection(mlp.up),
+        down=native_projection(mlp.down),
+        is_fused=mlp.parts.fused,
+        layer_input=-1,
+    )
+
+
+def native_layer_input(own: WeightedInput, index: int) -> _native.Part:
+    """Embeddings of the layer's own: an MLP in which they stand for what would multiply the gate."""
+    return _native.mlp(
+        activation=own.parts.activation,
+        gate=native_projection(own.gate),
+        up=None,
+        down=native_projection(own.projection),
+        is_fused=False,
+        layer_input=index,
+    )
+
+
+def native_projection(projection: Projection) -> _native.Projection:
+    """A matrix and its bias."""
+    bias = None if projection.bias is None else _vector(projection.bias)
+    return _native.Projection(native_handle(projection), bias)
+
+
+def native_handle(projection: Projection) -> _native.Matrix:
+    """The matrix alone."""
+    assert isinstance(projection.matrix, NativeMatrix), "made of native matrices"
+    return projection.matrix.handle
+
+
+def native_norm(norm: WeightedNorm | None) -> _native.Norm | None:
+    """A norm, if there is one."""
+    if norm is None:
+        return None
+    bias = None if norm.bias is None else _vector(norm.bias)
+    return _native.Norm(_vector(norm.weight), bias, norm.parts.eps, norm.parts.kind == "layer")
+
+
+def _vector(values: F32) -> F32:
+    return np.require(values, np.float32, ["C", "A"])
