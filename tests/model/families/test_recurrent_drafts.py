@@ -58,7 +58,8 @@ def test_nothing_changes_with_drafts_of_a_target_with_states(
             assert record.num_tokens > 0
             assert (record.num_token_mismatches, record.num_logit_mismatches) == (0, 0)
         generation = hierarchy.generate(loaded.tokenizer.encode(PROMPTS[1]), 12)
-        assert sum(level.num_proposed for level in generation.trace.statistics) > 0
+        if lengths != "auto":  # which may find that nothing pays
+            assert sum(level.num_proposed for level in generation.trace.statistics) > 0
 
 
 def test_a_draft_whose_layers_change_studies_on_the_shared_states(package: Path) -> None:
