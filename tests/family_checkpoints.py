@@ -292,6 +292,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_next": {"model_type": "qwen3_next", **DELTA_NET, "num_experts": 0},
     "gpt2": {"model_type": "gpt2", "num_key_value_heads": 4, "n_inner": 88},
 }
+# model types whose layers have states, which NumPy runs
+RECURRENT = frozenset({"lfm2", "mamba2", "granitemoehybrid", "qwen3_5_text", "qwen3_5", "qwen3_next"})
 
 
 class MimoConfig(Qwen2Config):

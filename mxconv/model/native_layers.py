@@ -59,7 +59,7 @@ def native_layer(layer: Layer, tables: Tables) -> _native.Layer:
         attention = native_attention(layer.attention, layer.sink_window, tables)
         norms = native_norm(layer.before_mixer), native_norm(layer.after_mixer)
         branches.append(_native.Branch(attention, norms[0], False, norms[1], multiplier))
-    if not layer.skips_mlp:
+    if layer.mlp is not None and not layer.skips_mlp:
         assert isinstance(layer.mlp, WeightedMlp), "what `missing_parts` names runs on NumPy"
         norms = native_norm(layer.before_mlp), native_norm(layer.after_mlp)
         branches.append(_native.Branch(native_mlp(layer.mlp), norms[0], parts.is_parallel, norms[1], multiplier))

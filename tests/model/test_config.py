@@ -86,8 +86,8 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         r"not have\. Such a model can be quantized, ",
     ),
     "unknown kind of several towers": (
-        {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text", "linear_num_key_heads": 16}},
-        r'model_type is "qwen3_5"; .*\. It needs gated DeltaNet, which mxconv does not have\.',
+        {"model_type": "jamba_vl", "text_config": {"model_type": "jamba", "mamba_dt_rank": 16}},
+        r'model_type is "jamba_vl"; .*\. It needs state space layers of the first Mamba, which mxconv does not have\.',
     ),
     "a known tower with an unknown text": (
         {"model_type": "mistral3", "text_config": {"model_type": "mamba"}},

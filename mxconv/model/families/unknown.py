@@ -10,9 +10,7 @@ GUIDE = 'CONTRIBUTING.md, "Add a family"'
 
 # keys by which a config.json gives away a part that no description has yet
 HINTS: Mapping[str, tuple[str, ...]] = {
-    "gated DeltaNet": ("linear_num_key_heads", "linear_conv_kernel_dim"),
-    "state space layers (Mamba)": ("mamba_d_state", "state_size", "ssm_state_size", "mamba_n_heads"),
-    "short convolutions": ("conv_L_cache",),
+    "state space layers of the first Mamba": ("mamba_dt_rank", "time_step_rank"),
     "rotations of several axes": ("mrope_section",),
     "an encoder": ("encoder_layers", "num_encoder_layers", "is_encoder_decoder"),
     "attention in both directions": ("type_vocab_size",),

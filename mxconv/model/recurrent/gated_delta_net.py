@@ -14,8 +14,8 @@ from mxconv.model.projection import Projection
 from mxconv.model.recurrent.convolution import WeightedConvolution
 from mxconv.model.recurrent.description import GatedDeltaNet
 from mxconv.model.recurrent.gates import sigmoid, softplus
+from mxconv.model.recurrent.layer_state import LayerState
 from mxconv.model.recurrent.mixer import RecurrentMixer
-from mxconv.model.recurrent.state_cache import LayerState
 from mxconv.model.weights import CheckedWeights
 
 EPS = np.float32(1e-6)  # of a query's and a key's length

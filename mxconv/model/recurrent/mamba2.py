@@ -14,8 +14,8 @@ from mxconv.model.projection import Projection
 from mxconv.model.recurrent.convolution import WeightedConvolution
 from mxconv.model.recurrent.description import Mamba2
 from mxconv.model.recurrent.gates import softplus
+from mxconv.model.recurrent.layer_state import LayerState
 from mxconv.model.recurrent.mixer import RecurrentMixer
-from mxconv.model.recurrent.state_cache import LayerState
 from mxconv.model.weights import CheckedWeights
 
 

@@ -10,7 +10,8 @@ from mxconv.arrays import F32
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.forest import SequenceRows, spans
 from mxconv.model.positions import Positions
-from mxconv.model.recurrent.state_cache import LayerState, StateCache
+from mxconv.model.recurrent.layer_state import LayerState
+from mxconv.model.recurrent.state_cache import StateCache
 from mxconv.model.sink_window import SinkWindow
 
 

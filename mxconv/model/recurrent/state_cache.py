@@ -10,46 +10,20 @@ Memory of a layer, in float32 numbers: four states, of (kernel_size - 1) * num_c
 `input_size`. At least 64 rows can be taken back, and all that wanted logits in their pass; some 200 rows are kept.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
-from mxconv.arrays import F32, float32_zeros
-from mxconv.errors import ModelError
+from mxconv.arrays import F32
 from mxconv.model.recurrent.description import StateSizes
+from mxconv.model.recurrent.layer_state import LayerState, Step, state_zeros
 from mxconv.model.recurrent.walk import Walk, branches, num_children, shared_rows
 from mxconv.model.tree import MOST_ROWS, Tree
 
 TIP = 0  # the running state's slot; those of snapshots follow
 NUM_SNAPSHOTS = 3
 FIRST_ROOM = 64  # rows
-
-
-@dataclass(frozen=True, eq=False)
-class LayerState:
-    """The state of one layer; a step changes the arrays.
-
-    Args:
-        window: (kernel_size - 1, num_channels), what the convolution has seen, the oldest row first.
-        memory: as the sizes say.
-    """
-
-    window: F32
-    memory: F32
-
-    def copy(self) -> "LayerState":
-        return LayerState(self.window.copy(), self.memory.copy())
-
-    def take(self, other: "LayerState") -> None:
-        """Become another."""
-        self.window[...] = other.window
-        self.memory[...] = other.memory
-
-
-Step = Callable[[LayerState, F32], F32]
-"""A row's input, (input_size,): changes the state and returns what the mixer makes of it."""
 
 
 class StateCache:
@@ -68,8 +42,8 @@ class StateCache:
         self.sizes = sizes
         self.num_layers = num_layers
         shape = 1 + NUM_SNAPSHOTS, num_layers
-        self.windows = _zeros((*shape, sizes.kernel_size - 1, sizes.num_channels))
-        self.memories = _zeros((*shape, *sizes.memory))
+        self.windows = state_zeros((*shape, sizes.kernel_size - 1, sizes.num_channels))
+        self.memories = state_zeros((*shape, *sizes.memory))
         self.inputs = self._room(FIRST_ROOM)
         self.origin = 0
         self.walk: Walk | None = None  # of the pass that is on its way
@@ -249,19 +223,9 @@ class StateCache:
         return self.walk
 
     def _room(self, num_rows: int) -> F32:
-        return _zeros((self.num_layers, num_rows, self.sizes.input_size))
+        return state_zeros((self.num_layers, num_rows, self.sizes.input_size))
 
 
 def _oldest(snapshots: Sequence[tuple[int, int]], limit: int) -> int:
     """The place of the latest snapshot up to `limit`, or else of the first."""
     return max((place for place, _ in snapshots if place <= limit), default=snapshots[0][0])
-
-
-def _zeros(shape: tuple[int, ...]) -> F32:
-    try:
-        return float32_zeros(shape)
-    except (MemoryError, ValueError) as error:
-        raise ModelError(
-            f"recurrent state: no memory for an array of shape {shape} in float32; less is required. Use a smaller "
-            "model, or fewer texts side by side."
-        ) from error

@@ -45,9 +45,11 @@ class SkipSearch:
         self.price = price
         self.skipped = Skipped.spread(num_layers, share)
         self.num_studies = 0
-        self._parts = [(kind, layer) for layer in range(1, num_layers - 1) for kind in "am"]
+        parts = [(kind, layer) for layer in range(1, num_layers - 1) for kind in "am"]
+        saved = {part: 1 - price.share(Skipped.of([part])) for part in parts}
+        self._parts = [part for part in parts if saved[part] > 0]  # a layer may be a mixer alone
         self._most = len(self.skipped)
-        self._shares = np.array([1 - price.share(Skipped.of([part])) for part in self._parts])
+        self._shares = np.array([saved[part] for part in self._parts])
         self._cheapest = Skipped.of(self._parts[place] for place in np.argsort(-self._shares)[: self._most])
         self._losses = PartLosses(len(self._parts))
         self._random = np.random.default_rng(seed)

@@ -28,6 +28,7 @@ SIZES: dict[str, object] = {
     "moe_intermediate_size": 16,
     "n_group": 1,
     "topk_group": 1,
+    "mamba_n_heads": 6,
     "rope_parameters": {
         "rope_type": "default",
         "rope_theta": 10000.0,
@@ -37,12 +38,20 @@ SIZES: dict[str, object] = {
 }
 
 
+OWN: dict[str, dict[str, object]] = {
+    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
+    "granitemoehybrid": {"num_local_experts": 0},
+    "qwen3_next": {"num_experts": 0},
+}
+
+
 def described(model_type: str) -> ModelConfig:
     """With the family's defaults."""
     texts = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "mistral3": "ministral3"}
+    texts |= {"qwen3_5": "qwen3_5_text"}
     text = texts.get(model_type)
     if text is None:
-        return describe_values(SIZES | {"model_type": model_type})
+        return describe_values(SIZES | OWN.get(model_type, {}) | {"model_type": model_type})
     return describe_values({"model_type": model_type, "text_config": SIZES | {"model_type": text}})
 
 
@@ -71,6 +80,13 @@ def test_what_the_native_decoder_lacks_is_named_part_by_part() -> None:
     assert missing_parts(neox) == ()
     assert missing_parts(replace(neox, layers=(layer, spanning, spanning))) == (LACKING,)
     assert missing_parts(described("deepseek_v3"))[0] == "latent attention"
+
+
+def test_mixers_with_a_state_are_what_the_native_decoder_lacks() -> None:
+    assert missing_parts(described("lfm2")) == ("short convolutions",)
+    assert missing_parts(described("mamba2")) == ("Mamba-2", "layers without an MLP")
+    assert missing_parts(described("qwen3_5")) == ("gated DeltaNet", "gates of what heads give")
+    assert missing_parts(described("granitemoehybrid")) == ("Mamba-2",)
 
 
 def test_that_numpy_runs_the_layers_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.table import describe_values
-from mxconv.model.recurrent.state_cache import LayerState
+from mxconv.model.recurrent.layer_state import LayerState
 from mxconv.model.tree import Tree
 from mxconv.speculative.borrowed import borrowed
 
@@ -167,8 +167,8 @@ def test_at_least_64_rows_can_be_taken_back_from_a_long_text_and_more_where_they
 
 def test_memory_of_a_long_text_is_that_of_a_few_hundred_rows() -> None:
     text = Text()
-    text.feed(2000, num_wanted=1)
-    for _ in range(400):
+    text.feed(700, num_wanted=1)
+    for _ in range(150):
         start = len(text.rows)
         text.feed(4, num_wanted=4)
         text.keep(start, range(2))
