@@ -1,0 +1,137 @@
+"""Parts of the native decoder that contradict each other are refused when they are made."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxconv.kernels.engine import choose_engine
+
+_native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
+
+HIDDEN, HEADS, KEY_VALUE_HEADS, HEAD_DIM, INNER = 32, 4, 2, 8, 48
+
+
+def projection(rows: int, columns: int, bias: int | None = None) -> Any:
+    matrix = _native.dense(np.zeros((rows, columns), np.uint16), "BF16")
+    return _native.Projection(matrix, None if bias is None else np.zeros(bias, np.float32))
+
+
+def norm(length: int) -> Any:
+    return _native.Norm(np.ones(length, np.float32), None, 1e-5, False)
+
+
+def attention(**changes: Any) -> Any:
+    parts: dict[str, Any] = {
+        "layer": 1,
+        "source": 1,
+        "num_heads": HEADS,
+        "num_key_value_heads": KEY_VALUE_HEADS,
+        "head_dim": HEAD_DIM,
+        "query": projection(HEADS * HEAD_DIM, HIDDEN),
+        "key": projection(KEY_VALUE_HEADS * HEAD_DIM, HIDDEN),
+        "value": projection(KEY_VALUE_HEADS * HEAD_DIM, HIDDEN),
+        "output": projection(HIDDEN, HEADS * HEAD_DIM),
+        "fused": None,
+        "scale": 1.0,
+        "sight": _native.Sight(0, 0, 0),
+        "norms": _native.HeadNorms(None, None, None, False, False),
+        "rotation": _native.HeadRotation(0, HEAD_DIM // 2, False),
+        "temperature": -1,
+        "logit_cap": 0.0,
+    }
+    return _native.attention(**parts | changes)
+
+
+def mlp(**changes: Any) -> Any:
+    parts: dict[str, Any] = {
+        "activation": "silu",
+        "gate": projection(INNER, HIDDEN),
+        "up": projection(INNER, HIDDEN),
+        "down": projection(HIDDEN, INNER),
+        "is_fused": False,
+        "layer_input": -1,
+    }
+    return _native.mlp(**parts | changes)
+
+
+def branch(part: Any, before: Any = None, is_parallel: bool = False, behind: Any = None) -> Any:
+    return _native.Branch(part, before, is_parallel, behind, 1.0)
+
+
+def decoder(*branches: Any, cache: tuple[int, int, int] = (2, KEY_VALUE_HEADS, HEAD_DIM)) -> Any:
+    head = _native.dense(np.zeros((90, HIDDEN), np.uint16), "BF16")
+    layer = _native.Layer(list(branches), 1.0)
+    return _native.Decoder(choose_engine(num_threads=1), [layer], norm(HIDDEN), head, 1.0, 0.0, cache)
+
+
+def test_parts_that_fit_make_a_decoder() -> None:
+    decoder(branch(attention(), norm(HIDDEN)), branch(mlp(), norm(HIDDEN), True, norm(HIDDEN)))
+    decoder(branch(attention(source=0, key=None, value=None)))
+    decoder(branch(attention(value=None)), branch(mlp(gate=None)), branch(mlp(up=None, layer_input=0)))
+
+
+REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
+    "a matrix of other rows": (r"key: shape \(32, 32\); \(16, 32\)", lambda: attention(key=projection(32, HIDDEN))),
+    "a matrix of other columns": (r"gate: shape", lambda: mlp(gate=projection(INNER, 31))),
+    "a short bias": ("bias: shape", lambda: projection(8, 8, bias=7)),
+    "a norm of another length": (
+        "query_norm: 9 weights; 8 are required",
+        lambda: attention(norms=_native.HeadNorms(norm(9), None, None, False, False)),
+    ),
+    "a norm of rows that spans a head": (
+        "query_norm: 8 weights; 32 are required",
+        lambda: attention(norms=_native.HeadNorms(norm(8), None, None, True, False)),
+    ),
+    "a norm before of another length": ("norm: 31 weights", lambda: branch(mlp(), norm(31))),
+    "a norm behind of another length": ("sum_norm: 31 weights", lambda: branch(mlp(), None, False, norm(31))),
+    "a bias of a norm that is not centered": (
+        "takes the mean away",
+        lambda: _native.Norm(np.ones(3, np.float32), np.ones(3, np.float32), 1e-5, False),
+    ),
+    "heads that share unevenly": ("a multiple of num_key_value_heads", lambda: attention(num_key_value_heads=3)),
+    "keys of a later layer": ("source must be", lambda: attention(source=2, key=None, value=None)),
+    "keys of nobody": ("keys are neither", lambda: attention(key=None, value=None)),
+    "another's keys and its own": ("one too many", lambda: attention(source=0)),
+    "fused and apart": ("one too many", lambda: attention(fused="blocks")),
+    "a fused matrix that is too small": (
+        "query: shape",
+        lambda: attention(fused="blocks", key=None, value=None),
+    ),
+    "fused otherwise": ("blocks, heads or None", lambda: attention(fused="rows")),
+    "fused by heads that share keys": ("a key and a value each", lambda: attention(fused="heads")),
+    "more pairs than values": ("more pairs rotate", lambda: attention(rotation=_native.HeadRotation(0, 5, False))),
+    "a window that is none": ("window must be", lambda: attention(sight=_native.Sight(-1, 0, 0))),
+    "an MLP without a matrix": ("takes rows in", lambda: mlp(gate=None, up=None)),
+    "a gate of nothing": ("the layer's own inputs", lambda: mlp(up=None)),
+    "a fused MLP without its gate": ("both gate and up", lambda: mlp(gate=None, is_fused=True)),
+    "three side by side": (
+        "three branches side by side",
+        lambda: decoder(branch(mlp()), branch(mlp(), None, True), branch(mlp(), None, True)),
+    ),
+    "another hidden size": (
+        "another hidden size",
+        lambda: decoder(branch(mlp(gate=None, up=projection(INNER, 16), down=projection(16, INNER)))),
+    ),
+    "a cache of too few layers": ("do not fit into the cache", lambda: decoder(branch(attention()), cache=(1, 2, 8))),
+    "a cache of smaller heads": ("do not fit into the cache", lambda: decoder(branch(attention()), cache=(2, 2, 6))),
+    "one table of two sizes": (
+        "one table and of different sizes",
+        lambda: decoder(branch(attention()), branch(attention(rotation=_native.HeadRotation(0, 3, False)))),
+    ),
+    "layers' inputs of two sizes": (
+        "inputs of layers of different sizes",
+        lambda: decoder(
+            branch(mlp(up=None, layer_input=0)),
+            branch(mlp(up=None, gate=projection(16, HIDDEN), down=projection(HIDDEN, 16), layer_input=1)),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_parts_that_do_not_fit_are_refused(case: str) -> None:
+    message, make = REFUSED[case]
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()
