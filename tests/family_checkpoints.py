@@ -114,13 +114,13 @@ VISION = {
     "image_size": 28,
     "patch_size": 14,
 }
-EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
 GROUPED = {
     "n_routed_experts": 8,
     "num_experts_per_tok": 3,
     "n_group": 4,
     "topk_group": 2,
-    "moe_intermediate_size": 24,
+    "moe_intermediate_size": 48,
     "n_shared_experts": 2,
     "routed_scaling_factor": 1.7,
     "first_k_dense_replace": 1,
@@ -217,10 +217,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "use_parallel_residual": False,
         "rotary_pct": 0.5,
     },
-    "mixtral": {"model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 9},
-    "olmoe": {"model_type": "olmoe", **EXPERTS, "clip_qkv": 0.9, "norm_topk_prob": True},
+    "mixtral": {
+        "model_type": "mixtral",
+        "intermediate_size": 48,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "sliding_window": 9,
+    },
+    "olmoe": {"model_type": "olmoe", **EXPERTS, "intermediate_size": 48, "norm_topk_prob": True},
+    "olmoe, clipped": {"model_type": "olmoe", **EXPERTS, "intermediate_size": 48, "clip_qkv": 0.9},
     "granitemoe": {
         "model_type": "granitemoe",
+        "intermediate_size": 80,
         "num_local_experts": 6,
         "num_experts_per_tok": 3,
         "embedding_multiplier": 3.0,

@@ -13,10 +13,12 @@ from mxconv.codecs.bsfp.packing import encode_bsfp
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
+from mxconv.conversion.plan import ROUTERS, matches
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
+from mxconv.model.expert_stack import ExpertStack
 from mxconv.model.matrices import Matrices
 from mxconv.model.weights import Weights
 
@@ -81,7 +83,15 @@ def with_format(weights: Weights, float_format: FloatFormat) -> Weights:
         name: DenseMatrix(float_format.encode(values_of(matrix)), float_format)
         for name, matrix in weights.matrices.items()
     }
-    return Weights(rounded, weights.vectors)
+
+    def rounded_stack(stack: ExpertStack) -> ExpertStack:
+        return ExpertStack(
+            stack.shape,
+            lambda expert: DenseMatrix(float_format.encode(values_of(stack.matrix(expert))), float_format),
+        )
+
+    stacks = {name: rounded_stack(stack) for name, stack in weights.stacks.items()}
+    return Weights(rounded, weights.vectors, stacks)
 
 
 def values_of(matrix: Matrix) -> F32:
@@ -91,13 +101,22 @@ def values_of(matrix: Matrix) -> F32:
 def convert(
     weights: Weights, matrices: Matrices, make: Maker, looked_up: Sequence[str] = ("model.embed_tokens.weight",)
 ) -> Weights:
-    """Every dense matrix made anew, those that are looked up exact."""
+    """Every dense matrix made anew; as in packages, those that are looked up and routers stay exact."""
     made = {}
     for name, matrix in weights.matrices.items():
         assert isinstance(matrix, DenseMatrix)
-        is_exact = name in looked_up and make in DRAFTS.values()
+        is_exact = (name in looked_up or matches(name, ROUTERS)) and make in DRAFTS.values()
         made[name] = (dense if is_exact else make)(matrices, matrix.patterns, matrix.float_format)
-    return Weights(made, weights.vectors)
+
+    def converted(stack: ExpertStack) -> ExpertStack:
+        def expert(number: int) -> Matrix:
+            matrix = stack.matrix(number)
+            assert isinstance(matrix, DenseMatrix)
+            return make(matrices, matrix.patterns, matrix.float_format)
+
+        return ExpertStack(stack.shape, expert)
+
+    return Weights(made, weights.vectors, {name: converted(stack) for name, stack in weights.stacks.items()})
 
 
 def native_copy(config: ModelConfig, weights: Weights, matrices: Matrices, make: Maker = dense) -> Decoder:

@@ -83,6 +83,19 @@ def attention(
     temperature: int,
     logit_cap: float,
 ) -> Part: ...
+def mixture(
+    *,
+    activation: str,
+    norm: Norm,
+    router: Projection,
+    experts: list[tuple[Projection, Projection | None, Projection]],
+    num_chosen: int,
+    score: str,
+    is_normalized: bool,
+    correction: F32 | None,
+    groups: tuple[int, int],
+    multiplier: float,
+) -> Part: ...
 def mlp(
     *,
     activation: str,

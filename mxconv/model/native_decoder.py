@@ -11,8 +11,9 @@ from mxconv.kernels import _native
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
-from mxconv.model.native_layers import Tables, native_handle, native_layer, native_norm
+from mxconv.model.native_layers import Tables, native_layer
 from mxconv.model.native_parts import missing_parts
+from mxconv.model.native_vectors import native_handle, native_norm
 from mxconv.model.positions import Positions
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped

@@ -2,19 +2,16 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from mxconv.arrays import F32
 from mxconv.kernels import _native
-from mxconv.kernels.native_matrix import NativeMatrix
 from mxconv.model.description import Temperature
 from mxconv.model.layer import Layer
 from mxconv.model.layer_input import WeightedInput
 from mxconv.model.mixer import WeightedAttention
 from mxconv.model.mlp import WeightedMlp
-from mxconv.model.norm import WeightedNorm
+from mxconv.model.native_mixture import native_mixture
+from mxconv.model.native_vectors import native_norm, native_projection
 from mxconv.model.positions import Positions
-from mxconv.model.projection import Projection
 from mxconv.model.rope import RotaryEmbedding
 from mxconv.model.sink_window import SinkWindow
 
@@ -60,13 +57,25 @@ def native_layer(layer: Layer, tables: Tables) -> _native.Layer:
         norms = native_norm(layer.before_mixer), native_norm(layer.after_mixer)
         branches.append(_native.Branch(attention, norms[0], False, norms[1], multiplier))
     if layer.mlp is not None and not layer.skips_mlp:
-        assert isinstance(layer.mlp, WeightedMlp), "what `missing_parts` names runs on NumPy"
-        norms = native_norm(layer.before_mlp), native_norm(layer.after_mlp)
-        branches.append(_native.Branch(native_mlp(layer.mlp), norms[0], parts.is_parallel, norms[1], multiplier))
+        branches += _of_mlp(layer)
         if layer.layer_input is not None:
             added = native_layer_input(layer.layer_input, layer.index)
             branches.append(_native.Branch(added, None, False, native_norm(layer.layer_input.norm), 1.0))
     return _native.Layer(branches, 1.0 if layer.scalar is None else float(layer.scalar[0]))
+
+
+def _of_mlp(layer: Layer) -> list[_native.Branch]:
+    """An MLP; or experts, and beside them what all rows go through."""
+    before, after = native_norm(layer.before_mlp), native_norm(layer.after_mlp)
+    mlp, multiplier, made = layer.mlp, layer.parts.residual_multiplier, []
+    assert mlp is not None
+    if isinstance(mlp, WeightedMlp):
+        return [_native.Branch(native_mlp(mlp), before, layer.parts.is_parallel, after, multiplier)]
+    if mlp.num_chosen:
+        made.append(_native.Branch(native_mixture(mlp, layer.before_mlp), None, False, after, multiplier))
+    if mlp.shared is not None:
+        made.append(_native.Branch(native_mlp(mlp.shared), before, bool(made), None, multiplier))
+    return made
 
 
 def native_attention(attention: WeightedAttention, sinks: SinkWindow | None, tables: Tables) -> _native.Part:
@@ -122,27 +131,3 @@ def native_layer_input(own: WeightedInput, index: int) -> _native.Part:
         is_fused=False,
         layer_input=index,
     )
-
-
-def native_projection(projection: Projection) -> _native.Projection:
-    """A matrix and its bias."""
-    bias = None if projection.bias is None else _vector(projection.bias)
-    return _native.Projection(native_handle(projection), bias)
-
-
-def native_handle(projection: Projection) -> _native.Matrix:
-    """The matrix alone."""
-    assert isinstance(projection.matrix, NativeMatrix), "made of native matrices"
-    return projection.matrix.handle
-
-
-def native_norm(norm: WeightedNorm | None) -> _native.Norm | None:
-    """A norm, if there is one."""
-    if norm is None:
-        return None
-    bias = None if norm.bias is None else _vector(norm.bias)
-    return _native.Norm(_vector(norm.weight), bias, norm.parts.eps, norm.parts.kind == "layer")
-
-
-def _vector(values: F32) -> F32:
-    return np.require(values, np.float32, ["C", "A"])

@@ -10,6 +10,8 @@ from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2, Recurrent,
 
 MIXERS = {ShortConvolution: "short convolutions", GatedDeltaNet: "gated DeltaNet", Mamba2: "Mamba-2"}
 
+ROWS = 16  # of a tile, with which ups begin behind gates
+
 
 def missing_parts(config: ModelConfig) -> tuple[str, ...]:
     """The parts that the native decoder lacks, in words; none where it runs the model."""
@@ -27,7 +29,24 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
     if layer.mlp is None:
         yield "layers without an MLP"
     elif isinstance(layer.mlp, Mixture):
-        yield "mixtures of experts"
+        yield from _of_mixture(layer.mlp, layer)
+
+
+def _of_mixture(mixture: Mixture, layer: LayerParts) -> Iterator[str]:
+    routing, experts = mixture.routing, mixture.experts
+    inner = (mixture.before_experts, mixture.after_experts, mixture.before_shared, mixture.after_shared)
+    if any(inner) or layer.before_mlp is None or layer.after_mlp or layer.is_parallel:
+        yield "norms inside mixtures, or behind them"
+    if mixture.shared_gate is not None:
+        yield "a gate of what experts share"
+    if mixture.scales_input:
+        yield "experts whose input is scaled"
+    if experts.clamped is not None or experts.has_bias or experts.is_interleaved or routing.router.has_bias:
+        yield "clamped experts with biases"
+    if routing.norm or routing.input_weights or routing.multipliers:
+        yield "routers with norms and weights of their own"
+    if experts.size % ROWS:
+        yield f"experts of a size that is no multiple of {ROWS}"
 
 
 def _of_attention(mixer: Attention) -> Iterator[str]:

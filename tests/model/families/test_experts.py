@@ -261,6 +261,6 @@ def test_what_more_rows_read_grows_with_the_experts_that_they_choose(family_of: 
     mixture, same = 6 * 48, 96 * 48
     attention = 2 * 48 * 16 * (4 + 2)
     for rows, chosen in ((1, 3), (2, 4.5), (1000, 6)):
-        weights = same + 4 * attention + 3 * 48 * 88 + 3 * (mixture + chosen * 3 * 24 * 48)
-        of_one = same + 4 * attention + 3 * 48 * 88 + 3 * (mixture + 3 * 3 * 24 * 48)
+        weights = same + 4 * attention + 3 * 48 * 88 + 3 * (mixture + chosen * 3 * 48 * 48)
+        of_one = same + 4 * attention + 3 * 48 * 88 + 3 * (mixture + 3 * 3 * 48 * 48)
         assert growth(rows) == pytest.approx(weights / of_one)

@@ -14,6 +14,7 @@ from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
+from mxconv.model.expert_stack import ExpertStack
 from mxconv.model.forest import SequenceRows
 from mxconv.model.matrices import Matrices
 from mxconv.model.native_parts import missing_parts
@@ -23,21 +24,20 @@ from mxconv.model.weights import Weights
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 IMPLEMENTATIONS = native_names()
-EXPERTS = ("mixtures of experts",)
 LACKING = {
-    "mixtral": EXPERTS,
-    "olmoe": ("clipped heads", *EXPERTS),
-    "granitemoe": EXPERTS,
-    "gpt_oss": ("attention sinks", *EXPERTS),
-    "llama4": ("attention in chunks", *EXPERTS),
-    "llama4, of several towers": ("attention in chunks", *EXPERTS),
-    "gemma4, with experts": EXPERTS,
-    "deepseek_v3": ("latent attention", *EXPERTS),
-    "deepseek_v3, queries of full rank": ("latent attention", *EXPERTS),
-    "glm4_moe": EXPERTS,
-    "qwen2_moe": EXPERTS,
-    "qwen3_moe": EXPERTS,
+    "olmoe, clipped": ("clipped heads",),
+    "gpt_oss": ("attention sinks", "clamped experts with biases", "experts of a size that is no multiple of 16"),
+    "llama4": ("attention in chunks", "experts whose input is scaled", "experts of a size that is no multiple of 16"),
+    "gemma4, with experts": (
+        "norms inside mixtures, or behind them",
+        "routers with norms and weights of their own",
+        "experts of a size that is no multiple of 16",
+    ),
+    "deepseek_v3": ("latent attention",),
+    "deepseek_v3, queries of full rank": ("latent attention",),
+    "qwen2_moe": ("a gate of what experts share",),
 }
+LACKING["llama4, of several towers"] = LACKING["llama4"]
 NAMES = [name for name, own in checkpoints.FAMILIES.items() if own["model_type"] not in checkpoints.RECURRENT]
 LENGTH = 70  # more than a slice of a pass, and more than a chunk of attention
 
@@ -77,7 +77,12 @@ class Model:
     @cached_property
     def in_bf16(self) -> np.ndarray:
         weights = self.weights(BF16)
-        return self.numpy(Weights({name: Bf16Inputs(each) for name, each in weights.matrices.items()}, weights.vectors))
+        matrices = {name: Bf16Inputs(each) for name, each in weights.matrices.items()}
+        return self.numpy(Weights(matrices, weights.vectors, {n: _rounding(s) for n, s in weights.stacks.items()}))
+
+
+def _rounding(stack: ExpertStack) -> ExpertStack:
+    return ExpertStack(stack.shape, lambda expert: Bf16Inputs(stack.matrix(expert)))
 
 
 @pytest.fixture(scope="module", params=NAMES)
