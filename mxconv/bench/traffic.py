@@ -7,22 +7,21 @@ from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.model.skipped import Skipped
 from mxconv.speculative.self_drafts.part_bytes import PartBytes
 
-PARTS = ("layer-skip", "streaming", "swift", "early-exit")
+PARTS = ("layer-skip", "streaming", "fewer-experts", "swift", "early-exit")
 
 
 def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
     """Bytes of weights that one forward pass of a level reads, whatever the number of tokens; none for a look-up.
 
-    Of a speculator a pass is a stage: all take the same.
+    Of a speculator a pass is a stage: all take the same. Of experts those of one token: of more it reads more.
     """
     if level.reader is not None:
         return _whole_bytes(loaded, level) // level.reader.num_passes
     if level.decoder is None:
         return 0
     if level.record.kind in PARTS:  # of the run's target, or itself that; of those that change, as they begin
-        parts = PartBytes.of(level.decoder)  # relative to each other: what is stored may take fewer bits
-        return round(_whole_bytes(loaded, loaded.levels[0]) * parts.total(_skipped(level.decoder)) / parts.total())
-    return _whole_bytes(loaded, level)
+        return round(_whole_bytes(loaded, loaded.levels[0]) * _share(level.decoder))
+    return round(_whole_bytes(loaded, level) * _share(level.decoder))
 
 
 def _whole_bytes(loaded: LoadedPackage, level: LoadedLevel) -> int:
@@ -34,6 +33,12 @@ def _whole_bytes(loaded: LoadedPackage, level: LoadedLevel) -> int:
         with Package(level.folder) as package:
             return package_bytes(package, is_draft=level.reader is not None)
     return checkpoint_bytes(level.folder)
+
+
+def _share(decoder: Decoder) -> float:
+    """Of its weights, those that a pass over one token reads: what is stored may take fewer bits than 16, alike."""
+    stored = PartBytes.of(decoder, every_expert=True).total()
+    return PartBytes.of(decoder).total(_skipped(decoder)) / stored
 
 
 def _skipped(decoder: Decoder) -> Skipped:

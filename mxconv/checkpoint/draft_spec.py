@@ -2,6 +2,7 @@
 
 checkpoint:PATH_OR_ID   a 16-bit model as it is         package:PATH   a converted one
 layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
+fewer-experts:NUMBER    the target, every token sent to so many experts
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
 token-recycling         what the target thought of before   stand   that, behind several tokens
@@ -23,6 +24,7 @@ SpecKind = Literal[
     "swift",
     "early-exit",
     "streaming",
+    "fewer-experts",
     "prompt-lookup",
     "ngram",
     "token-recycling",
@@ -51,6 +53,7 @@ OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and 
     "swift": ("", ("skip",)),
     "early-exit": ("", ()),
     "streaming": ("", ("sink", "window", "cache")),
+    "fewer-experts": ("NUMBER", ("cache",)),
     "prompt-lookup": ("", ("max_ngram", "min_ngram")),
     "ngram": ("TABLE", ()),
     "token-recycling": ("", ("num_candidates",)),
@@ -102,7 +105,7 @@ class DraftSpec:
         """
         kind: Kind = "model" if self.kind == "checkpoint" or self.kind == "package" else self.kind
         shares: list[Shared] = ["tokenizer"] if same_tokenizer else []
-        if kind in ("layer-skip", "swift", "early-exit", "streaming"):
+        if kind in ("layer-skip", "swift", "early-exit", "streaming", "fewer-experts"):
             shares = ["weights", "kv_cache", "tokenizer"] if self.cache == "shared" else ["weights", "tokenizer"]
         default = DEFAULT_CONFIDENCE if same_tokenizer else DEFAULT_FOREIGN_CONFIDENCE
         return LevelRecord(
@@ -122,6 +125,7 @@ class DraftSpec:
             num_candidates=(self.num_candidates or 8) if kind in ("token-recycling", "stand") else self.num_candidates,
             sink=(4 if self.sink is None else self.sink) if kind == "streaming" else None,
             window=(self.window or 252) if kind == "streaming" else None,
+            experts=int(self.subject) if kind == "fewer-experts" else None,
         )
 
 
@@ -143,6 +147,8 @@ def parse_draft(text: str) -> DraftSpec:
         subject = parts.pop(0) if parts and not without_subject else ""
         if not subject:
             raise MxconvError(f"--draft {text}: names no {subject_name}; {kind}:{subject_name} is required.")
+    if kind == "fewer-experts" and not (subject.isdecimal() and subject.isascii() and len(subject) < 6):
+        raise MxconvError(f"--draft {text}: {subject!r} experts; a number from 0 to 99999 is required.")
     values = dict(_parameter(text, part, (*COMMON, *own)) for part in parts)
     spec = DraftSpec(kind, subject, **values)  # type: ignore[arg-type]
     least, most = spec.min_ngram or 1, spec.max_ngram or DEFAULT_MAX_NGRAM.get(kind, 1)

@@ -88,6 +88,7 @@ Kind = Literal[
     "swift",
     "early-exit",
     "streaming",
+    "fewer-experts",
     "prompt-lookup",
     "ngram",
     "token-recycling",
@@ -123,6 +124,7 @@ class LevelRecord(Record):
     window: Annotated[int, Field(ge=1, lt=2**63)] | None = Field(
         default=None, description="streaming: last positions that are attended to"
     )
+    experts: Count | None = Field(default=None, description="fewer-experts: how many a token is sent to")
     max_ngram: Annotated[int, Field(ge=1, le=64)] | None = Field(
         default=None, description="prompt-lookup, stand: tokens of the longest n-gram that is looked up"
     )

@@ -18,6 +18,7 @@ from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.staging import Staging
 from mxconv.errors import MxconvError, PackageError
 from mxconv.model.families.table import describe_values
+from mxconv.model.fewer_experts import check_fewer
 from mxconv.model.readers.eagle3_config import Eagle3Config
 from mxconv.model.readers.kinds import CONFIGS
 from mxconv.model.readers.reader import check_target
@@ -90,6 +91,8 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
             level = DraftLevel(spec, file.stem, file.absolute().parent, (Path(file.name),))
         elif spec.kind in ("layer-skip", "swift", "early-exit") and type(num_layers) is int:
             Skipped.at_first(spec.record(spec.kind), num_layers)
+        elif spec.kind == "fewer-experts" and target.config is not None:
+            check_fewer(describe_values(target.config), int(spec.subject), f"--draft {spec.kind}:{spec.subject}")
         if spec.kind in LOOK_UPS and number < len(specs) and specs[number].kind not in LOOK_UPS:
             raise MxconvError(
                 f"--draft {spec.kind}: a look-up, with {specs[number].kind} below it; only a model can use a draft. "

@@ -61,10 +61,7 @@ class PassCount:
 
 def count_parameters(a: Architecture) -> Parameters:
     """Every stored number, biases and norms included. Agrees with transformers' own models."""
-    query, key_value = a.num_attention_heads * a.head_dim, a.num_key_value_heads * a.head_dim
-    attention = a.hidden_size * (2 * query + 2 * key_value)
-    attention += (query + 2 * key_value) * a.qkv_bias + a.hidden_size * a.output_bias
-    attention += a.num_attention_heads * a.attention_sinks
+    attention = _attention_weights(a) + _attention_biases(a) + a.num_attention_heads * a.attention_sinks
     ups = 2 if a.has_gate else 1
     dense = [
         (ups + 1) * a.hidden_size * size + (ups * size + a.hidden_size) * a.mlp_bias for size in a.dense_sizes if size
@@ -74,9 +71,11 @@ def count_parameters(a: Architecture) -> Parameters:
     return Parameters(
         embedding=(a.vocab_size + a.num_learned_positions) * a.hidden_size,
         attention=a.num_layers * attention,
-        feed_forward=sum(dense),
+        feed_forward=sum(dense) + a.num_expert_layers * _shared(a),
         experts=a.num_expert_layers * a.num_experts * _expert(a) if a.num_experts else 0,
-        router=a.num_expert_layers * a.num_experts * (a.hidden_size + a.expert_bias) if a.num_experts else 0,
+        router=a.num_expert_layers * (a.num_experts * (a.hidden_size + a.expert_bias) + a.router_vectors)
+        if a.num_experts
+        else 0,
         norms=norms,
         head=0 if a.tie_word_embeddings else a.vocab_size * a.hidden_size,
     )
@@ -95,14 +94,13 @@ def multiplied_weights(a: Architecture, num_tokens: float = 1) -> float:
 
     A token picks k of E experts, so n tokens together miss an expert with probability (1 - k/E)^n.
     """
-    query, key_value = a.num_attention_heads * a.head_dim, a.num_key_value_heads * a.head_dim
-    weights = a.num_layers * a.hidden_size * (2 * query + 2 * key_value) + a.vocab_size * a.hidden_size
+    weights = a.num_layers * _attention_weights(a) + a.vocab_size * a.hidden_size
     weights += (3 if a.has_gate else 2) * a.hidden_size * sum(a.dense_sizes)
     if not a.num_experts:
         return float(weights)
     chosen = a.num_experts * (1 - (1 - a.num_experts_per_token / a.num_experts) ** num_tokens)
     weights_of_experts = 3 * a.expert_size * chosen + a.num_experts  # and of the router
-    return float(weights + a.num_expert_layers * a.hidden_size * weights_of_experts)
+    return float(weights + a.num_expert_layers * (a.hidden_size * weights_of_experts + _shared(a)))
 
 
 def kv_positions(a: Architecture, context: float) -> float:
@@ -114,11 +112,14 @@ def kv_bytes(a: Architecture, context: float, kv_dtype: str = "bf16") -> float:
     """Bytes of keys and values that one new token of one sequence reads."""
     if kv_dtype not in KV_BYTES:
         raise MxconvError(f"KV dtype {kv_dtype!r}: unknown; one of {', '.join(KV_BYTES)} is required. Choose one.")
-    return 2 * a.num_key_value_heads * a.head_dim * KV_BYTES[kv_dtype] * kv_positions(a, context)
+    numbers = (1 if a.latent else 2) * a.num_key_value_heads * a.head_dim  # latent vectors are keys and values at once
+    return numbers * KV_BYTES[kv_dtype] * kv_positions(a, context)
 
 
 def attention_multiply_adds(a: Architecture, context: float) -> float:
     """Of one new token: queries by keys, and probabilities by values."""
+    if a.latent is not None:
+        return a.num_attention_heads * (a.head_dim + a.latent.latent_size) * kv_positions(a, context)
     return 2 * a.num_attention_heads * a.head_dim * kv_positions(a, context)
 
 
@@ -164,3 +165,26 @@ def count_pass(
 def _expert(a: Architecture) -> int:
     """Parameters of one expert."""
     return 3 * a.hidden_size * a.expert_size + (2 * a.expert_size + a.hidden_size) * a.expert_bias
+
+
+def _shared(a: Architecture) -> int:
+    """Parameters of what all rows of a layer with experts go through."""
+    return 3 * a.hidden_size * a.shared_size + a.hidden_size * a.has_shared_gate
+
+
+def _attention_weights(a: Architecture) -> int:
+    """Of the matrices of one layer's attention."""
+    if (m := a.latent) is None:
+        return 2 * a.hidden_size * (a.num_attention_heads + a.num_key_value_heads) * a.head_dim
+    queries = m.query_rank * m.num_heads * (m.plain_size + m.rotated_size)
+    first = 0 if m.query_down is None else a.hidden_size * m.query_rank
+    cached = a.hidden_size * m.head_dim + m.latent_size * m.num_heads * (m.plain_size + m.value_size)
+    return first + queries + cached + m.num_heads * m.value_size * a.hidden_size
+
+
+def _attention_biases(a: Architecture) -> int:
+    if (m := a.latent) is None:
+        heads = a.num_attention_heads + 2 * a.num_key_value_heads
+        return heads * a.head_dim * a.qkv_bias + a.hidden_size * a.output_bias
+    first = m.query_rank if m.query_down is not None and m.query_down.has_bias else 0
+    return first + m.head_dim * m.down.has_bias + a.hidden_size * m.output.has_bias

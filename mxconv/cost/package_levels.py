@@ -64,6 +64,9 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
         seen = (record.sink or 0) + (record.window or 0)
         windows = tuple(seen if window is None else min(window, seen) for window in a.windows)
         return replace(target, name=record.name, architecture=replace(a, windows=windows), acceptance_source=NOT_KNOWN)
+    if record.kind == "fewer-experts":
+        fewer = replace(a, num_experts_per_token=record.experts or 0)
+        return replace(target, name=record.name, architecture=fewer, acceptance_source=NOT_KNOWN)
     skipped = Skipped.at_first(record, a.num_layers)  # of parts that change while decoding, the first ones
     if skipped is not None:
         kept = replace(

@@ -30,11 +30,14 @@ class BsfpMatrix:
         return rowwise.linear(x, self.shape[0], self._decoded)
 
     def rows(self, indices: NDArray[np.intp]) -> F32:
-        found = []
-        for index in indices:
-            start = int(index) // TILE_ROWS * TILE_ROWS
-            found.append(self._decoded(start, min(start + TILE_ROWS, self.shape[0]))[int(index) - start])
-        return np.stack(found)
+        found = np.empty((len(indices), self.shape[1]), np.float32)
+        tile, rows = -1, found
+        for place, index in enumerate(indices):
+            if int(index) // TILE_ROWS != tile:  # neighbours are decoded together
+                tile = int(index) // TILE_ROWS
+                rows = self._decoded(tile * TILE_ROWS, min((tile + 1) * TILE_ROWS, self.shape[0]))
+            found[place] = rows[int(index) % TILE_ROWS]
+        return found
 
     def _decoded(self, start: int, stop: int) -> F32:
         return self.float_format.decode(self.target_rows(start, stop))

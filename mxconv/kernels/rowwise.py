@@ -61,8 +61,19 @@ def rms_norm(x: F32, weight: F32, eps: float) -> F32:
 
 def silu(x: F32) -> F32:
     """x * sigmoid(x), for (num_tokens, n) float32."""
+    return x / (np.float32(1) + _decay(x))
+
+
+def sigmoid(x: F32) -> F32:
+    """1 / (1 + exp(-x)), for (num_tokens, n) float32."""
+    result: F32 = np.float32(1) / (np.float32(1) + _decay(x))
+    return result
+
+
+def _decay(x: F32) -> F32:
+    """exp(-x)."""
     decay = np.empty_like(x)
-    with np.errstate(over="ignore"):  # exp(-x) is infinite from x = -89 on, and the result rightly -0
+    with np.errstate(over="ignore"):  # infinite from x = -89 on, and what is made of it rightly 0
         for row, negated in zip(decay, -x, strict=True):
             np.exp(negated, out=row)
-    return x / (np.float32(1) + decay)
+    return decay

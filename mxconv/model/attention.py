@@ -10,7 +10,14 @@ from mxconv.codecs.fold import fold_in_place
 CHUNK = 64  # positions that are folded together; chunks are added one after another
 
 
-def attend(query: F32, keys: F32, values: F32, scale: float | None = None, logit_cap: float | None = None) -> F32:
+def attend(
+    query: F32,
+    keys: F32,
+    values: F32,
+    scale: float | None = None,
+    logit_cap: float | None = None,
+    sinks: F32 | None = None,
+) -> F32:
     """Softmax-weighted mean of the values, for every head of one position.
 
     The order of every sum depends on the number of keys alone, so the result does not depend on which other
@@ -18,12 +25,13 @@ def attend(query: F32, keys: F32, values: F32, scale: float | None = None, logit
 
     Args:
         query: (num_heads, head_dim) float32. Heads h * group .. (h + 1) * group - 1 share key-value head h.
-        keys: (num_key_value_heads, num_positions, head_dim) float32, as are the values.
+        keys: (num_key_value_heads, num_positions, head_dim) float32, as are the values, of perhaps another head_dim.
         scale: of a query times a key; None is 1 / sqrt(head_dim).
         logit_cap: c turns a score s into c * tanh(s / c); None is none.
+        sinks: (num_heads,) scores of positions that have no value; None is none.
 
     Returns:
-        (num_heads, head_dim) float32.
+        (num_heads, head_dim of the values) float32.
     """
     num_heads, head_dim = query.shape
     num_key_value_heads, num_positions, _ = keys.shape
@@ -39,13 +47,18 @@ def attend(query: F32, keys: F32, values: F32, scale: float | None = None, logit
         scores /= np.float32(logit_cap)
         np.tanh(scores, out=scores)
         scores *= np.float32(logit_cap)
-    scores -= scores.max(axis=-1, keepdims=True)
+    greatest = scores.max(axis=-1)
+    total = np.zeros((num_key_value_heads, group), np.float32)
+    if sinks is not None:
+        own = sinks.reshape(num_key_value_heads, group)
+        greatest = np.maximum(greatest, own)
+        total += np.exp(own - greatest)
+    scores -= greatest[:, :, None]
     shares = np.exp(scores, out=scores)
 
-    total = np.zeros((num_key_value_heads, group), np.float32)
-    mixed = np.zeros((num_key_value_heads, group, head_dim), np.float32)
+    mixed = np.zeros((num_key_value_heads, group, values.shape[-1]), np.float32)
     for chunk in chunks:
         mixed += fold_in_place(shares[:, :, chunk, None] * values[:, None, chunk], axis=-2)
         total += fold_in_place(shares[:, :, chunk].copy())
     mixed /= total[..., None]
-    return mixed.reshape(num_heads, head_dim)
+    return mixed.reshape(num_heads, -1)

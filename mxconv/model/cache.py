@@ -63,13 +63,13 @@ class KVCache:
         """Put one layer's keys and values behind `length`, where `reserve` made room.
 
         Args:
-            keys: (num_tokens, num_key_value_heads, head_dim) float32, as are the values.
+            keys: (num_tokens, num_key_value_heads, head_dim) float32, as are the values, of perhaps another head_dim.
         """
         stop = self.length + len(keys)
         assert stop <= self.capacity
-        _, heads, size = keys.shape  # a layer of fewer or smaller heads leaves the rest alone
-        self._keys[layer, :heads, self.length : stop, :size] = keys.transpose(1, 0, 2)
-        self._values[layer, :heads, self.length : stop, :size] = values.transpose(1, 0, 2)
+        for array, rows in ((self._keys, keys), (self._values, values)):
+            _, heads, size = rows.shape  # a layer of fewer or smaller heads leaves the rest alone
+            array[layer, :heads, self.length : stop, :size] = rows.transpose(1, 0, 2)
 
     def read(self, layer: int, places: Sequence[int]) -> tuple[F32, F32]:
         """Keys and values at some places, (num_key_value_heads, len(places), head_dim) each; views of a range."""

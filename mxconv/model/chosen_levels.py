@@ -7,7 +7,12 @@ from mxconv.checkpoint.draft_spec import LOOK_UPS
 from mxconv.checkpoint.manifest import LevelRecord, Manifest
 from mxconv.errors import ModelError
 
-OF_TARGET = ("target", "layer-skip", "streaming")  # kinds that the 4-bit copy of the target can draft for
+OF_TARGET = (
+    "target",
+    "layer-skip",
+    "streaming",
+    "fewer-experts",
+)  # kinds that the 4-bit copy of the target can draft for
 
 
 def choose_levels(root: Path, manifest: Manifest, names: Sequence[str] | None) -> list[LevelRecord]:

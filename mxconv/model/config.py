@@ -1,8 +1,10 @@
 """What a model is made of, whatever its family: what both decoders read."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mxconv.model.description import LayerInputs, LayerParts, Norm
+from mxconv.model.mixture import Mixture
 from mxconv.model.rope_parameters import RopeParameters
 
 
@@ -90,7 +92,8 @@ class ModelConfig:
 
     @property
     def mlp_bias(self) -> bool:
-        return self.layers[0].mlp.down.has_bias
+        mlp = self.layers[0].mlp
+        return mlp.experts.has_bias if isinstance(mlp, Mixture) else mlp.down.has_bias
 
     @property
     def qk_norm(self) -> bool:
@@ -101,6 +104,19 @@ class ModelConfig:
         """The tensors of which a pass takes rows: they stay exact in a draft."""
         inputs = () if self.layer_inputs is None else (self.layer_inputs.table,)
         return (self.embedding, *inputs, *(() if self.positions is None else (self.positions,)))
+
+    @cached_property
+    def _expert_prefixes(self) -> tuple[str, ...]:
+        mixtures = ((index, layer.mlp) for index, layer in enumerate(self.layers) if isinstance(layer.mlp, Mixture))
+        return tuple(
+            f"{self.layer_prefix}.{index}.{name.partition('{}')[0]}"
+            for index, mixture in mixtures
+            for name in mixture.experts.apart or ()
+        )
+
+    def is_expert(self, tensor: str) -> bool:
+        """Whether a tensor is of one expert, which a pass reads where a row has chosen it."""
+        return tensor.startswith(self._expert_prefixes)
 
     def without_windows(self) -> "ModelConfig":
         """The same model, every layer of which sees all positions that it is given."""

@@ -19,6 +19,7 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Linear
+from mxconv.model.fewer_experts import check_fewer, with_fewer
 from mxconv.model.forest import SequenceRows, checked_ids, spans
 from mxconv.model.layer import Layer
 from mxconv.model.layer_input import WeightedInputs
@@ -126,7 +127,11 @@ class Decoder:
         return [logits[span] for span in spans(rows.num_wanted for rows in sequences)]
 
     def variant(
-        self, skipped: Skipped | None = None, sink_window: SinkWindow | None = None, name: str | None = None
+        self,
+        skipped: Skipped | None = None,
+        sink_window: SinkWindow | None = None,
+        name: str | None = None,
+        num_experts: int | None = None,
     ) -> Self:
         """A draft made of this decoder's own weights, which the two share: cheap to make.
 
@@ -137,10 +142,13 @@ class Decoder:
             skipped: the parts to leave out; None is none.
             sink_window: what to attend to; None is everything. Neither adds to what a variant already leaves out.
             name: what messages call it.
+            num_experts: that a row is sent to in each layer that has experts, fewer than otherwise; None is as many.
 
         Raises:
-            ModelError: `skipped` names a layer that there is not.
+            ModelError: `skipped` names a layer that there is not, or no layer has more than `num_experts`.
         """
+        if num_experts is not None:
+            check_fewer(self.config, num_experts, name or self.name)
         skipped = self._with_readers(skipped or Skipped())
         made = copy.copy(self)
         made.name = name or self.name
@@ -150,6 +158,7 @@ class Decoder:
                 skips_attention=layer.index in skipped.attention,
                 skips_mlp=layer.index in skipped.mlp,
                 sink_window=sink_window,
+                mlp=layer.mlp if num_experts is None else with_fewer(layer.mlp, num_experts),
             )
             for layer in self.layers
         ]

@@ -5,9 +5,13 @@ by names that begin behind the layer's own prefix. No arrays here, so that a cos
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mxconv.model.rope_parameters import RopeParameters
+
+if TYPE_CHECKING:  # which are made of the parts below
+    from mxconv.model.latent import LatentAttention
+    from mxconv.model.mixture import Mixture
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
@@ -47,7 +51,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Temperature:
-    """Queries grow with their position p: by 1 + beta * log(1 + floor(p / length)).
+    """Queries grow with their position p: by 1 + beta * log(1 + floor((p + first) / length)).
 
     Source:
         The Llama 4 release of Meta (attention temperature), as transformers' ministral3 computes it.
@@ -55,6 +59,7 @@ class Temperature:
 
     beta: float
     length: int
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class Attention:
             query, a key and a value a head. None where each has its own.
         scale: of a query times a key.
         window: how many positions a token sees, itself included; None is all.
+        is_chunked: whether windows stand side by side: a token sees what is from the last multiple of `window` on.
         rope: None rotates nothing.
         query_norm: None is none, as of `key_norm` and `value_norm`.
         norm_span: whether queries and keys are normed head by head, or all heads of a row together.
@@ -75,6 +81,8 @@ class Attention:
         logit_cap: c turns a score s into c * tanh(s / c).
         source: the layer whose keys and values are read, this one having none of its own.
         keys_are_values: whether values are the keys before their norm and rotation.
+        sinks: a tensor (num_heads,) of scores that take a share of attention and give nothing; None is none.
+        clip: queries and keys behind their norms, and values, are kept within this; None keeps all.
     """
 
     num_heads: int
@@ -97,6 +105,9 @@ class Attention:
     temperature: Temperature | None = None
     source: int | None = None
     keys_are_values: bool = False
+    is_chunked: bool = False
+    sinks: str | None = None
+    clip: float | None = None
 
 
 @dataclass(frozen=True)
@@ -144,8 +155,8 @@ class LayerParts:
         scalar: the tensor of one number by which the row is multiplied at last; None is none.
     """
 
-    mixer: Attention
-    mlp: Mlp
+    mixer: "Attention | LatentAttention"
+    mlp: "Mlp | Mixture"
     before_mixer: Norm | None = None
     after_mixer: Norm | None = None
     before_mlp: Norm | None = None

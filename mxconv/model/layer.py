@@ -8,9 +8,13 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import LayerParts, Norm
+from mxconv.model.experts import WeightedMixture
 from mxconv.model.forest import SequenceRows
+from mxconv.model.latent import LatentAttention
+from mxconv.model.latent_mixer import WeightedLatentAttention
 from mxconv.model.layer_input import WeightedInput
 from mxconv.model.mixer import WeightedAttention
+from mxconv.model.mixture import Mixture
 from mxconv.model.mlp import WeightedMlp
 from mxconv.model.norm import WeightedNorm
 from mxconv.model.positions import Positions
@@ -27,8 +31,8 @@ class Layer:
 
     index: int
     parts: LayerParts
-    attention: WeightedAttention
-    mlp: WeightedMlp
+    attention: WeightedAttention | WeightedLatentAttention
+    mlp: WeightedMlp | WeightedMixture
     before_mixer: WeightedNorm | None
     after_mixer: WeightedNorm | None
     before_mlp: WeightedNorm | None
@@ -69,8 +73,10 @@ class Layer:
         return cls(
             index=index,
             parts=parts,
-            attention=WeightedAttention.take(weights, parts.mixer, index, (attended_size or hidden, hidden), name),
-            mlp=WeightedMlp.take(weights, parts.mlp, hidden, name),
+            attention=_mixer(weights, parts, index, (attended_size or hidden, hidden), name),
+            mlp=WeightedMixture.take(weights, parts.mlp, hidden, name)
+            if isinstance(parts.mlp, Mixture)
+            else WeightedMlp.take(weights, parts.mlp, hidden, name),
             before_mixer=norm(parts.before_mixer),
             after_mixer=norm(parts.after_mixer),
             before_mlp=norm(parts.before_mlp),
@@ -114,6 +120,14 @@ class Layer:
     def _scaled(self, added: F32) -> F32:
         multiplier = self.parts.residual_multiplier
         return added if multiplier == 1 else added * np.float32(multiplier)
+
+
+def _mixer(
+    weights: CheckedWeights, parts: LayerParts, index: int, sizes: tuple[int, int], name: str
+) -> WeightedAttention | WeightedLatentAttention:
+    if isinstance(parts.mixer, LatentAttention):
+        return WeightedLatentAttention.take(weights, parts.mixer, index, sizes, name)
+    return WeightedAttention.take(weights, parts.mixer, index, sizes, name)
 
 
 def _normed(norm: WeightedNorm | None, x: F32) -> F32:

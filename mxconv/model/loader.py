@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -32,7 +32,8 @@ from mxconv.model.readers.load import load_reader
 from mxconv.model.readers.reader import Reader, check_target
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.skipped import Skipped
-from mxconv.model.stored_weights import dense_weights, four_bit_matrices, head_tensor, tied
+from mxconv.model.stored_experts import DeferredMatrix, exact_stacks, four_bit_stacks
+from mxconv.model.stored_weights import dense_weights, four_bit_matrices, head_tensor, own_stacks, tied
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.model.weights import Weights
 
@@ -157,7 +158,7 @@ class LoadedPackage:
             weights = self._four_bits(record)
             decoder = self.matrices.decoder(self._own_config, weights, record.name)
             return LoadedLevel(self._with_a_cache(record), decoder, self.tokenizer)
-        if record.kind in ("layer-skip", "swift", "early-exit", "streaming"):
+        if record.kind in ("layer-skip", "swift", "early-exit", "streaming", "fewer-experts"):
             return LoadedLevel(record, self._variant(record), self.tokenizer)
         if record.kind in LOOK_UPS:
             return LoadedLevel(record, None, above, self._table(record, place, above))
@@ -203,7 +204,8 @@ class LoadedPackage:
         )
         seen = record if record.window is not None else above
         sinks = None if seen.window is None else SinkWindow(seen.sink or 0, seen.window)
-        return whole.variant(left_out, sinks, record.name)
+        num_experts = above.experts if record.experts is None else record.experts
+        return whole.variant(left_out, sinks, record.name, num_experts)
 
     def _with_a_cache(self, record: LevelRecord) -> LevelRecord:
         """A level with a cache of its own where it needs keys and values that the run's target does not write."""
@@ -290,7 +292,8 @@ class LoadedPackage:
             drafts.setdefault(head_tensor(config), drafts[config.embedding])
         for name in config.looked_up:  # stay exact
             drafts.pop(name, None)
-        return Weights({**exact.matrices, **drafts}, exact.vectors)
+        stacks = own_stacks(four_bit_stacks(self.package, self.matrices), config)
+        return Weights({**exact.matrices, **drafts}, exact.vectors, {**exact.stacks, **stacks})
 
     def _exact_weights(self, records: Sequence[TensorRecord]) -> Weights:
         """Some of the 16-bit weights: dense, or rebuilt from BSFP as they are used."""
@@ -305,10 +308,22 @@ class LoadedPackage:
             if own is None:
                 continue
             if record.scaled is not None:
-                made[own] = self.matrices.fp8(self.package.fp8(record, found))
+                make = partial(self._fp8_target, record, found)
             elif record.codec == "bsfp" and record.stack is None:
-                made[own] = self._bsfp_target(record)
-        return tied(Weights(made, weights.vectors), config)
+                make = partial(self._bsfp_target, record)
+            else:
+                continue
+            made[own] = DeferredMatrix(_matrix_shape(record), make) if config.is_expert(own) else make()
+        stacks = own_stacks(exact_stacks(self.package, self.matrices), config)
+        return tied(Weights(made, weights.vectors, {**weights.stacks, **stacks}), config)
+
+    def _fp8_target(self, record: TensorRecord, found: Mapping[str, SourceTensor]) -> Matrix:
+        return self.matrices.fp8(self.package.fp8(record, found))
 
     def _bsfp_target(self, record: TensorRecord) -> Matrix:
         return self.matrices.bsfp(self.package.bsfp(record), f"{self.package.root}: tensor {record.name}")
+
+
+def _matrix_shape(record: TensorRecord) -> tuple[int, int]:
+    rows, columns = record.shape
+    return rows, columns

@@ -1,7 +1,7 @@
 """Which matrix stands for a stored tensor: NumPy's, or the native kernels' around it."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,10 @@ class Matrices:
         from mxconv.kernels.native_matrix import native_mxfp4
 
         return native_mxfp4(self.engine, reference, stored.codes, stored.scales, self.activations)
+
+    def mxfp4_target(self, stored: StoredMxfp4) -> Matrix:
+        """MXFP4 weights that are a target's own: activations stay float32, and a row has the same bits among others."""
+        return replace(self, activations="fp32").mxfp4_draft(stored)
 
     def bsfp_draft(self, stored: StoredBsfp) -> Matrix:
         """The 4-bit weights of a BSFP tensor."""

@@ -15,6 +15,7 @@ from mxconv.model.norm import WeightedNorm
 from mxconv.model.positions import Positions
 from mxconv.model.projection import Projection
 from mxconv.model.rope import RotaryEmbedding, rotate
+from mxconv.model.sight import seen_by
 from mxconv.model.sink_window import SinkWindow
 from mxconv.model.weights import CheckedWeights
 
@@ -35,6 +36,7 @@ class WeightedAttention:
     query_norm: WeightedNorm | None
     key_norm: WeightedNorm | None
     value_norm: WeightedNorm | None
+    sinks: F32 | None = None
 
     @classmethod
     def take(
@@ -69,6 +71,7 @@ class WeightedAttention:
             query_norm=norm(parts.query_norm, parts.num_heads),
             key_norm=norm(parts.key_norm, parts.num_key_value_heads) if has_keys else None,
             value_norm=norm(parts.value_norm, parts.num_key_value_heads) if has_keys else None,
+            sinks=None if parts.sinks is None else weights.vector(prefix + parts.sinks, parts.num_heads),
         )
 
     @cached_property
@@ -100,13 +103,16 @@ class WeightedAttention:
             if written is not None:
                 rows.cache.write(self.index, written[0][span], written[1][span])
             for row in range(rows.num_rows):
-                keys_seen, values_seen = rows.cache.read(source, self._seen_by(row, rows, sink_window))
+                keys_seen, values_seen = rows.cache.read(
+                    source, seen_by(row, rows, parts.window, parts.is_chunked, sink_window)
+                )
                 mixed[span.start + row] = attend(
                     queries[span.start + row],
                     keys_seen[: parts.num_key_value_heads, :, : parts.head_dim],
                     values_seen[: parts.num_key_value_heads, :, : parts.head_dim],
                     parts.scale,
                     parts.logit_cap,
+                    self.sinks,
                 )
         return self.output(mixed.reshape(len(h), -1))
 
@@ -137,34 +143,24 @@ class WeightedAttention:
 
     def _finished(self, keys: F32, values: F32, positions: Positions) -> tuple[F32, F32]:
         placed = self._placed(keys, self.key_norm, positions)
-        return placed, values if self.value_norm is None else self.value_norm(values)
+        return placed, self._clipped(values if self.value_norm is None else self.value_norm(values))
 
     def _placed(self, heads: F32, norm: WeightedNorm | None, positions: Positions) -> F32:
         """Queries or keys, normed and rotated."""
         parts = self.parts
         if norm is not None and not parts.norms_rotated:
             heads = self._normed(heads, norm)
+        heads = self._clipped(heads)
         if self.rotary is not None and parts.rope is not None:
             heads = rotate(heads, *positions.rotations(self.rotary), parts.rope.is_interleaved)
         if norm is not None and parts.norms_rotated:
             heads = self._normed(heads, norm)
         return heads
 
+    def _clipped(self, heads: F32) -> F32:
+        return heads if (clip := self.parts.clip) is None else np.clip(heads, np.float32(-clip), np.float32(clip))
+
     def _normed(self, heads: F32, norm: WeightedNorm) -> F32:
         if self.parts.norm_span == "head":
             return norm(heads)
         return norm(heads.reshape(len(heads), -1)).reshape(heads.shape)
-
-    def _seen_by(self, row: int, rows: SequenceRows, sink_window: SinkWindow | None) -> Sequence[int]:
-        """The places in the cache that a row attends to: what it may see of its path, itself included."""
-        length, tree = rows.cache.length, rows.branches
-        path: Sequence[int] = range(length + row + 1)
-        if not tree.is_chain:
-            start = length - tree.num_cached
-            path = [*range(start), *(start + above for above in tree.path(tree.num_cached + row))]
-        stop, own_window = len(path), self.parts.window
-        if sink_window is None:
-            return path[max(0, stop - (own_window or stop)) :]
-        sinks, others = sink_window.visible(stop, own_window)
-        near = path[others.start : others.stop]
-        return [*path[sinks.start : sinks.stop], *near] if sinks else near

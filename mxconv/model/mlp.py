@@ -34,6 +34,16 @@ class WeightedMlp:
         gate = () if self.gate is None or self.parts.fused else (self.gate.matrix,)
         return (*gate, self.up.matrix, self.down.matrix)
 
+    @property
+    def num_weights(self) -> int:
+        """That a pass multiplies by, however few its rows."""
+        return sum(matrix.shape[0] * matrix.shape[1] for matrix in self.matrices)
+
+    @property
+    def num_stored_weights(self) -> int:
+        """All that there are."""
+        return self.num_weights
+
     def __call__(self, x: F32) -> F32:
         """What it makes of rows, (num_tokens, hidden_size)."""
         activation = ACTIVATIONS[self.parts.activation]

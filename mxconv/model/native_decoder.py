@@ -13,6 +13,8 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 from mxconv.model.layer import Layer
+from mxconv.model.mixer import WeightedAttention
+from mxconv.model.mlp import WeightedMlp
 from mxconv.model.native_parts import missing_parts
 from mxconv.model.norm import WeightedNorm
 from mxconv.model.positions import Positions
@@ -45,9 +47,13 @@ class NativeDecoder(Decoder):
         self.handle = self._make_handle()
 
     def variant(
-        self, skipped: Skipped | None = None, sink_window: SinkWindow | None = None, name: str | None = None
+        self,
+        skipped: Skipped | None = None,
+        sink_window: SinkWindow | None = None,
+        name: str | None = None,
+        num_experts: int | None = None,
     ) -> Self:
-        made = super().variant(skipped, sink_window, name)
+        made = super().variant(skipped, sink_window, name, num_experts)
         made.handle = made._make_handle()
         return made
 
@@ -68,6 +74,7 @@ class NativeDecoder(Decoder):
 
     def _add(self, layer: Layer, handle: _native.Decoder) -> None:
         attention, mlp = layer.attention, layer.mlp
+        assert isinstance(mlp, WeightedMlp) and isinstance(attention, WeightedAttention), "no other parts are native"
         handle.add_layer(
             skips_attention=layer.skips_attention,
             skips_mlp=layer.skips_mlp,

@@ -4,7 +4,9 @@ import math
 from collections.abc import Iterator
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import LayerParts, Norm
+from mxconv.model.description import Attention, LayerParts, Mlp, Norm
+from mxconv.model.latent import LatentAttention
+from mxconv.model.mixture import Mixture
 
 
 def missing_parts(config: ModelConfig) -> tuple[str, ...]:
@@ -22,6 +24,8 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield "embeddings of the layers' own"
     if len({mixer.rope for mixer in mixers}) > 1:
         yield "rotations that differ between layers"
+    if any(isinstance(mixer, LatentAttention) for mixer in mixers):
+        yield "latent attention"
     if len({(mixer.num_heads, mixer.num_key_value_heads, mixer.head_dim) for mixer in mixers}) > 1:
         yield "heads that differ between layers"
     if len({layer.mlp.size for layer in config.layers}) > 1:
@@ -32,7 +36,6 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
 
 
 def _of_layer(layer: LayerParts) -> Iterator[str]:
-    mixer, mlp = layer.mixer, layer.mlp
     if any(not _is_plain(norm) for norm in _norms(layer)):
         yield "layer norms"
     if layer.before_mixer is None or layer.before_mlp is None or layer.after_mixer or layer.after_mlp:
@@ -41,15 +44,21 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
         yield "attention and MLP side by side"
     if layer.residual_multiplier != 1 or layer.scalar is not None:
         yield "multipliers of what layers add"
+    if isinstance(layer.mixer, Attention):
+        yield from _of_attention(layer.mixer)
+    yield from ("mixtures of experts",) if isinstance(layer.mlp, Mixture) else _of_mlp(layer.mlp)
+
+
+def _of_attention(mixer: Attention) -> Iterator[str]:
     if mixer.rope is None:
         yield "layers without rotation"
     elif mixer.rope.is_interleaved:
         yield "rotation of neighbours"
     elif mixer.rope.rotary_dim(mixer.head_dim) != mixer.head_dim:
         yield "rotation of a part of each head"
-    if mixer.fused or mlp.fused:
+    if mixer.fused:
         yield "fused matrices"
-    if any(each.is_transposed for each in (mixer.query, mixer.output, mlp.up, mlp.down)):
+    if any(each.is_transposed for each in (mixer.query, mixer.output)):
         yield "matrices that are stored turned"
     if mixer.value_norm or mixer.norm_span == "row" or mixer.norms_rotated:
         yield "norms of whole rows of heads, of values, or behind rotation"
@@ -59,8 +68,17 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
         yield "a cap on attention"
     if mixer.temperature is not None:
         yield "attention whose temperature grows"
+    if mixer.sinks is not None or mixer.clip is not None or mixer.is_chunked:
+        yield "attention sinks, clipped heads or attention in chunks"
     if mixer.source is not None or mixer.keys_are_values:
         yield "keys or values that are shared"
+
+
+def _of_mlp(mlp: Mlp) -> Iterator[str]:
+    if mlp.fused:
+        yield "fused matrices"
+    if mlp.up.is_transposed or mlp.down.is_transposed:
+        yield "matrices that are stored turned"
     if mlp.gate is None:
         yield "MLPs without a gate"
     if mlp.activation != "silu":
@@ -68,8 +86,9 @@ def _of_layer(layer: LayerParts) -> Iterator[str]:
 
 
 def _norms(layer: LayerParts) -> list[Norm]:
-    norms = (layer.before_mixer, layer.before_mlp, layer.mixer.query_norm, layer.mixer.key_norm)
-    return [norm for norm in norms if norm is not None]
+    mixer = layer.mixer
+    of_heads = () if isinstance(mixer, LatentAttention) else (mixer.query_norm, mixer.key_norm)
+    return [norm for norm in (layer.before_mixer, layer.before_mlp, *of_heads) if norm is not None]
 
 
 def _is_plain(norm: Norm) -> bool:

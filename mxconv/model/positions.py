@@ -29,6 +29,6 @@ class Positions:
 
     def temperatures(self, temperature: Temperature) -> F32:
         """What each row's queries are multiplied by, (num_rows, 1, 1)."""
-        steps = (math.log1p(number // temperature.length) for number in self.numbers)
+        steps = (math.log1p((number + temperature.first) // temperature.length) for number in self.numbers)
         factors = np.array([1 + temperature.beta * step for step in steps], np.float32)
         return factors[:, None, None]

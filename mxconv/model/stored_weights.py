@@ -1,6 +1,7 @@
 """From stored tensors to the weights of a model: 16 bits as they lie in a file, 4 bits of a package."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import cast
 
 from mxconv.arrays import F32, U16
@@ -10,7 +11,9 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
+from mxconv.model.expert_stack import ExpertStack
 from mxconv.model.matrices import Matrices
+from mxconv.model.stored_experts import dense_stacks
 from mxconv.model.weights import Weights
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -21,7 +24,7 @@ NUMPY_MATRICES = Matrices()
 def dense_weights(
     tensors: Mapping[str, SourceTensor], config: ModelConfig | None = None, make: Matrices = NUMPY_MATRICES
 ) -> Weights:
-    """16-bit matrices as they lie in the file; vectors as float32. Other tensors are no weights of these models."""
+    """16-bit matrices and stacks of experts as they lie in the file; vectors as float32; no other tensors."""
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, F32] = {}
     for stored, tensor in tensors.items():
@@ -35,7 +38,13 @@ def dense_weights(
             vectors[name] = float_format.decode(cast(U16, tensor.array()))
         elif len(tensor.shape) == 1 and tensor.dtype == "F32":
             vectors[name] = cast(F32, tensor.array())
-    return tied(Weights(matrices, vectors), config)
+    return tied(Weights(matrices, vectors, own_stacks(dense_stacks(tensors, make), config)), config)
+
+
+def own_stacks(stacks: Mapping[str, ExpertStack], config: ModelConfig | None) -> dict[str, ExpertStack]:
+    """By the decoder's own names, without those of other towers."""
+    named = {config.own_name(stored) if config else stored: stack for stored, stack in stacks.items()}
+    return {name: stack for name, stack in named.items() if name is not None}
 
 
 def four_bit_matrices(package: Package, make: Matrices) -> dict[str, Matrix]:
@@ -62,7 +71,7 @@ def tied(weights: Weights, config: ModelConfig | None) -> Weights:
         return weights
     if config.embedding not in weights.matrices:
         return weights
-    return Weights({**weights.matrices, head: weights.matrices[config.embedding]}, weights.vectors)
+    return replace(weights, matrices={**weights.matrices, head: weights.matrices[config.embedding]})
 
 
 def head_tensor(config: ModelConfig) -> str:

@@ -1,12 +1,13 @@
 """The tensors of a model by name, and their shapes checked as a decoder takes them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from mxconv.arrays import F32
 from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Matrix
+from mxconv.model.expert_stack import ExpertStack
 
 REMEDY = "Convert the checkpoint again, or take the config.json that belongs to it."
 
@@ -19,10 +20,12 @@ class Weights:
         matrices: the two-dimensional tensors under their names in the checkpoint. `lm_head.weight` is always among
             them: with tied embeddings it is the same tensor, though perhaps in another format.
         vectors: norms and biases, float32.
+        stacks: tensors of three dimensions, a matrix an expert.
     """
 
     matrices: Mapping[str, Matrix]
     vectors: Mapping[str, F32]
+    stacks: Mapping[str, ExpertStack] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,19 @@ class CheckedWeights:
         if vector.shape != (length,):
             self._misshapen(tensor, vector.shape, (length,))
         return vector
+
+    def has_stack(self, tensor: str) -> bool:
+        """Whether there are experts of this name in one tensor."""
+        return tensor in self.weights.stacks
+
+    def stack(self, tensor: str, required: tuple[int, int, int]) -> ExpertStack:
+        """Raises ModelError where the experts are missing or have another shape."""
+        stack = self.weights.stacks.get(tensor)
+        if stack is None:
+            self._missing(tensor, required)
+        if stack.shape != required:
+            self._misshapen(tensor, stack.shape, required)
+        return stack
 
     def _missing(self, tensor: str, required: tuple[int, ...]) -> NoReturn:
         raise ModelError(f"{self.model}: tensor {tensor} is missing; its shape {required} is required. {REMEDY}")

@@ -19,6 +19,7 @@ from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.chain import Chain, growers, num_models
 from mxconv.speculative.level import Step
 from mxconv.speculative.pacing.adaptive_pace import paces
+from mxconv.speculative.pacing.row_growth import growth_of
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics, Trace
 
@@ -83,7 +84,8 @@ class Hierarchy:
         num_choices = min(num_models(self.levels), len(drafts))  # look-ups at the end are one: the first one's length
         of_each = [growers(self.levels, index) for index in range(num_choices)]
         lengths = self.num_draft_tokens[:num_choices]
-        self.paces = paces(self.adaptive, lengths, confidence is None, of_each, num_nodes)
+        growths = [growth_of(level.decoder) for level in self.levels[:num_choices]]
+        self.paces = paces(self.adaptive, lengths, confidence is None, of_each, num_nodes, growths)
         self._chain = Chain(self.levels, self.paces, self.confidence)
 
     def generate(

@@ -18,6 +18,7 @@ from mxconv.errors import MxconvError
         ("early-exit,confidence=0.5", DraftSpec("early-exit", confidence=0.5)),
         ("streaming", DraftSpec("streaming")),
         ("streaming:sink=0,window=1,cache=own", DraftSpec("streaming", cache="own", sink=0, window=1)),
+        ("fewer-experts:2,cache=own", DraftSpec("fewer-experts", "2", cache="own")),
         ("prompt-lookup", DraftSpec("prompt-lookup")),
         ("prompt-lookup:max_ngram=5", DraftSpec("prompt-lookup", max_ngram=5)),
         ("prompt-lookup,max_ngram=5,num_draft_tokens=64", DraftSpec("prompt-lookup", "", 64, max_ngram=5)),
@@ -37,8 +38,8 @@ def test_a_specification_names_kind_subject_and_parameters(text: str, spec: Draf
 
 KINDS = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, swift, early-exit, streaming, "
-    "prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, spire:PATH_OR_ID, eagle3:PATH_OR_ID "
-    "is required."
+    "fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, "
+    "spire:PATH_OR_ID, eagle3:PATH_OR_ID is required."
 )
 COMMON = "num_draft_tokens, confidence"
 
@@ -92,6 +93,9 @@ COMMON = "num_draft_tokens, confidence"
         ("swift:skip=half", "skip is 'half'; a number is required."),
         ("early-exit:3", f"parameter '3'; one of {COMMON} is required."),
         ("early-exit:skip=0.5", f"parameter 'skip'; one of {COMMON} is required."),
+        ("fewer-experts", "names no NUMBER; fewer-experts:NUMBER is required."),
+        ("fewer-experts:two", "'two' experts; a number from 0 to 99999 is required."),
+        ("fewer-experts:-1", "'-1' experts; a number from 0 to 99999 is required."),
         ("streaming:sink=-1", "sink is -1; 0 to 2147483648 is required."),
     ],
 )
@@ -120,6 +124,7 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
         ("early-exit", {}, ["weights", "kv_cache", "tokenizer"]),
         ("streaming", {"sink": 4, "window": 252}, ["weights", "kv_cache", "tokenizer"]),
         ("streaming:sink=0,window=9,cache=own", {"sink": 0, "window": 9}, ["weights", "tokenizer"]),
+        ("fewer-experts:0", {"experts": 0}, ["weights", "kv_cache", "tokenizer"]),
         ("prompt-lookup", {"max_ngram": 3, "min_ngram": 1}, ["tokenizer"]),
         ("prompt-lookup:max_ngram=7,min_ngram=7", {"max_ngram": 7, "min_ngram": 7}, ["tokenizer"]),
         ("stand", {"max_ngram": 4, "num_candidates": 8}, ["tokenizer"]),
@@ -138,6 +143,6 @@ def test_a_record_holds_what_its_kind_needs_and_nothing_else(
 ) -> None:
     found = parse_draft(text).record("name").model_dump()
     assert found["shares"] == shares
-    every = ("skipped", "skip", "sink", "window", "max_ngram", "min_ngram", "num_candidates")
+    every = ("skipped", "skip", "sink", "window", "max_ngram", "min_ngram", "num_candidates", "experts")
     assert {key: found[key] for key in every if found[key] is not None} == members
     assert (found["name"], found["codec"], found["files"], found["path"]) == ("name", None, [], None)

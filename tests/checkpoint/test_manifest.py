@@ -86,7 +86,7 @@ def test_a_schema_error_names_the_member_and_what_was_found(package: Path) -> No
     forge(package, change)
     assert error_of(package) == (
         f"{package}/mxconv.json: levels.0.kind: Input should be 'target', 'self-draft', 'model', 'layer-skip', "
-        "'swift', 'early-exit', 'streaming', 'prompt-lookup', 'ngram', 'token-recycling', 'stand', "
+        "'swift', 'early-exit', 'streaming', 'fewer-experts', 'prompt-lookup', 'ngram', 'token-recycling', 'stand', "
         "'speculator', 'spire' or 'eagle3' (found 'oracle'). The file is damaged; convert again."
     )
 

@@ -409,13 +409,13 @@ def test_lengths_that_are_given_hold(run: Any, package: Path, tmp_path: Path) ->
 def test_a_model_of_another_family_is_converted_and_verified_and_generate_names_what_is_missing(
     run: Any, tmp_path: Path
 ) -> None:
-    experts = {"model_type": "some_moe", "num_local_experts": 8}
-    source = write_tiny_llama(tmp_path / "source", **experts)
+    other = {"model_type": "some_bert", "type_vocab_size": 2}
+    source = write_tiny_llama(tmp_path / "source", **other)
     assert run("quantize", source, "-o", tmp_path / "package").exit_code == 0
     assert run("verify", tmp_path / "package", "--source", source).exit_code == 0
     assert run("inspect", tmp_path / "package").exit_code == 0
     outcome = run("generate", tmp_path / "package", "--prompt", "Once")
     assert outcome.exit_code == 1
-    assert 'config.json: model_type is "some_moe"; mxconv runs arcee, ' in outcome.stderr
-    assert "It needs mixtures of experts, which mxconv does not have." in outcome.stderr
+    assert 'config.json: model_type is "some_bert"; mxconv runs arcee, ' in outcome.stderr
+    assert "It needs attention in both directions, which mxconv does not have." in outcome.stderr
     assert 'how to add a family says CONTRIBUTING.md, "Add a family".' in outcome.stderr

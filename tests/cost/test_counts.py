@@ -37,6 +37,16 @@ MODELS: list[dict[str, Any]] = [
     MIXTURE | {"model_type": "gpt_oss", "head_dim": 8},
     DENSE | {"model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
     | {"head_dim": 16, "mlp_only_layers": [1]},
+    DENSE | {"model_type": "qwen2_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    | {"shared_expert_intermediate_size": 40, "decoder_sparse_step": 2},
+    DENSE | {"model_type": "olmoe", "num_experts": 6, "num_experts_per_tok": 2},
+    MIXTURE | {"model_type": "granitemoe"},
+    MIXTURE | {"model_type": "llama4_text", "head_dim": 8, "intermediate_size_mlp": 96, "moe_layers": [0, 2]},
+    DENSE | {"model_type": "glm4_moe", "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    | {"head_dim": 8, "use_qk_norm": True, "n_shared_experts": 2},
+    DENSE | {"model_type": "deepseek_v3", "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    | {"n_group": 2, "topk_group": 1, "num_key_value_heads": 6, "first_k_dense_replace": 1, "attention_bias": True}
+    | {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12},
 ]  # fmt: skip
 
 
@@ -52,6 +62,7 @@ def test_parameters_are_those_of_transformers(values: dict[str, Any]) -> None:
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     expected = sum(parameter.numel() for parameter in model.parameters())  # tied ones once
+    expected += sum(each.numel() for name, each in model.named_buffers() if name.endswith("e_score_correction_bias"))
     assert count_parameters(architecture(values)).total == expected
 
 
@@ -106,7 +117,7 @@ def test_a_config_that_lacks_a_field_is_an_error_that_names_it(key: str) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "bert"}, r'model_type is "bert"; mxconv supports .*llama, .*gpt_oss'),
+        ({"model_type": "bert"}, r'model_type is "bert"; mxconv runs .*gpt_oss, .*llama'),
         ({"num_experts_per_tok": 9}, r"num_experts_per_tok is 9; at most the number of experts, 8, is required"),
         ({"num_hidden_layers": 5000}, r"num_hidden_layers is 5000; at most 4096 are supported"),
     ],
@@ -117,7 +128,7 @@ def test_impossible_values_are_errors(changes: dict[str, object], message: str) 
 
 
 def test_lists_of_layers_are_checked() -> None:
-    with pytest.raises(ModelError, match=r"layer_types is \[\"linear\"\]; 3 names, each one of sliding_attention"):
+    with pytest.raises(ModelError, match=r"layer_types is \[\"linear\"\]; a list of num_hidden_layers, 3, names"):
         architecture(MIXTURE | {"model_type": "gpt_oss", "layer_types": ["linear"]})
     values = DENSE | {"model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2}
     with pytest.raises(ModelError, match=r'mlp_only_layers is "1"; a list of layer numbers is required'):

@@ -81,8 +81,8 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         r'how to add a family says CONTRIBUTING\.md, "Add a family"\.$',
     ),
     "unknown kind with parts that are missing": (
-        {"model_type": "deepseek_v3", "kv_lora_rank": 512, "n_routed_experts": 256},
-        r'model_type is "deepseek_v3"; .*\. It needs mixtures of experts, latent attention \(MLA\), which mxconv does '
+        {"model_type": "some_t5", "is_encoder_decoder": True, "type_vocab_size": 2},
+        r'model_type is "some_t5"; .*\. It needs an encoder, attention in both directions, which mxconv does '
         r"not have\. Such a model can be quantized, ",
     ),
     "unknown kind of several towers": (

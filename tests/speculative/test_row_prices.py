@@ -43,3 +43,41 @@ def test_more_rows_never_cost_less(passes: list[tuple[int, float]]) -> None:
         prices.add(width, seconds)
     found = [prices.seconds(width) for width in range(1, 65)]
     assert all(later >= earlier - 1e-9 for earlier, later in pairwise(found))
+
+
+def experts(num_rows: float) -> float:
+    """What rows read of a mixture that sends each to 8 of 128 experts, which are nine tenths of what one row reads."""
+    return 0.1 + 0.9 * 16 * (1 - (1 - 8 / 128) ** num_rows)
+
+
+def test_rows_that_bring_experts_are_dear_at_first() -> None:
+    prices, flat = RowPrices(experts), RowPrices()
+    assert prices.seconds(3) == 0.0
+    prices.add(1, 1.0)
+    for width in (2, 4, 16):  # before anything wide was seen they cost what they read
+        assert prices.seconds(width) == pytest.approx(experts(width) + NARROW_SLOPE * (width - 1))
+    for width in (12, 48):
+        prices.add(width, experts(width))
+    for each in ((1, 1.0), (12, experts(12)), (48, experts(48))):
+        flat.add(*each)
+    for width in (2, 3, 5, 8, 24, 32):
+        assert prices.seconds(width) == pytest.approx(experts(width), rel=0.12)
+    assert flat.seconds(8) < 0.6 * experts(8)  # where every further row is taken to cost as much as the one before it
+
+
+def test_experts_that_rows_agree_on_cost_what_was_measured() -> None:
+    prices = RowPrices(experts)
+    for width in (1, 4, 8):
+        prices.add(width, 1 + 0.1 * (width - 1))
+    assert prices.seconds(8) == pytest.approx(1.7)
+    assert prices.seconds(4) == pytest.approx(1.3, rel=0.05)
+    assert 1.7 < prices.seconds(16) < 4
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 10)), min_size=1, max_size=30))
+def test_more_rows_of_a_mixture_never_cost_less(passes: list[tuple[int, float]]) -> None:
+    prices = RowPrices(experts)
+    for width, seconds in passes:
+        prices.add(width, seconds)
+    found = [prices.seconds(width) for width in range(1, 65)]
+    assert all(later >= earlier - 1e-9 for earlier, later in pairwise(found))

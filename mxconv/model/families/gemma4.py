@@ -1,22 +1,27 @@
-"""Gemma 4: larger heads where all positions are seen, last layers that read others' keys, inputs of layers' own."""
+"""Gemma 4: larger heads where all positions are seen, last layers that read others' keys, inputs of layers' own.
+
+Some have experts beside each layer's MLP.
+"""
 
 import math
 from dataclasses import replace
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attention, LayerInput, LayerInputs, Linear
+from mxconv.model.description import Attention, LayerInput, LayerInputs, Linear, Mlp
+from mxconv.model.families.expert_keys import experts, routing
 from mxconv.model.families.gemma import rope_of
 from mxconv.model.families.keys import FULL, SLIDING, Keys
 from mxconv.model.fields import Fields
+from mxconv.model.mixture import Mixture
 
 SIZE, NUM_SHARED = "hidden_size_per_layer_input", "num_kv_shared_layers"
 
 
 def gemma4(fields: Fields) -> ModelConfig:
-    """`model_type` gemma4_text, alone or as the text tower of gemma4; without mixtures of experts."""
-    for key in ("enable_moe_block", "use_bidirectional_attention"):
-        if fields.values.get(key) not in (None, False, "vision"):  # that is attention between an image's tokens
-            fields.reject(key, "mxconv supports models without", "Use a model of that kind.")
+    """`model_type` gemma4_text, alone or as the text tower of gemma4."""
+    key = "use_bidirectional_attention"
+    if fields.values.get(key) not in (None, False, "vision"):  # that is attention between an image's tokens
+        fields.reject(key, "mxconv supports models without", "Use a model of that kind.")
     keys = Keys.read(fields, max_positions=131072, num_key_value_heads=4, head_dim=256)
     slides = keys.layer_kinds(lambda layer: (layer + 1) % 6 != 0)
     slides = (*slides[:-1], False)  # as transformers: the last layer sees all
@@ -37,17 +42,18 @@ def gemma4(fields: Fields) -> ModelConfig:
         projection=Linear("per_layer_projection"),
         norm=keys.norm("post_per_layer_input_norm"),
     )
+    has_experts, norm = fields.flag("enable_moe_block", False), keys.norm("pre_feedforward_layernorm")
     layers = [
         keys.layer(
             mixer,
-            mlp if mixer.source is None else wide,
+            _mixture(keys, own_mlp) if has_experts else own_mlp,
             after_mixer=keys.norm("post_attention_layernorm"),
-            before_mlp=keys.norm("pre_feedforward_layernorm"),
+            before_mlp=None if has_experts else norm,
             after_mlp=keys.norm("post_feedforward_layernorm"),
             layer_input=own if size else None,
             scalar="layer_scalar",
         )
-        for mixer in mixers
+        for mixer, own_mlp in ((mixer, mlp if mixer.source is None else wide) for mixer in mixers)
     ]
     cap = "final_logit_softcapping"
     return keys.model(
@@ -71,6 +77,29 @@ def _inputs(keys: Keys, size: int) -> LayerInputs:
         projection_multiplier=1 / math.sqrt(keys.hidden_size),
         norm=keys.norm("model.per_layer_projection_norm"),
         multiplier=math.sqrt(0.5),
+    )
+
+
+def _mixture(keys: Keys, mlp: Mlp) -> Mixture:
+    """Experts beside a layer's MLP; both take in the same rows, each behind a norm of its own."""
+    routes = routing(
+        keys.fields,
+        "router.proj",
+        chosen_key="top_k_experts",
+        is_normalized=True,
+        multipliers="router.per_expert_scale",
+        norm=keys.norm("router.norm", has_weight=False),
+        input_weights="router.scale",
+        input_multiplier=1 / math.sqrt(keys.hidden_size),
+    )
+    return Mixture(
+        routes,
+        experts(keys.fields.size("moe_intermediate_size"), mlp.activation, "experts", names=None),
+        shared=mlp,
+        before_experts=keys.norm("pre_feedforward_layernorm_2"),
+        after_experts=keys.norm("post_feedforward_layernorm_2"),
+        before_shared=keys.norm("pre_feedforward_layernorm"),
+        after_shared=keys.norm("post_feedforward_layernorm_1"),
     )
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Activation, Attention, LayerParts, Linear, Mlp, Norm
 from mxconv.model.fields import Fields
+from mxconv.model.latent import LatentAttention
+from mxconv.model.mixture import Mixture
 from mxconv.model.rope_parameters import RopeParameters
 
 MOST_LAYERS = 4096  # the deepest published models have a few hundred; sizes in a file are not trusted
@@ -144,7 +146,7 @@ class Keys:
         both = Linear("mlp.gate_up_proj")
         return replace(self.gated_mlp(activation), gate=both, up=both, fused=True)
 
-    def layer(self, mixer: Attention, mlp: Mlp, **changes: Any) -> LayerParts:
+    def layer(self, mixer: Attention | LatentAttention, mlp: Mlp | Mixture, **changes: Any) -> LayerParts:
         """A layer with Llama's two norms, each before its part, unless others are given."""
         made = LayerParts(
             mixer,

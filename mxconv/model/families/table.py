@@ -7,19 +7,27 @@ from pathlib import Path
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.arcee import arcee
 from mxconv.model.families.cohere2 import cohere2
+from mxconv.model.families.deepseek_v3 import deepseek_v3
 from mxconv.model.families.exaone4 import exaone4
 from mxconv.model.families.gemma import gemma, gemma2, gemma3
 from mxconv.model.families.gemma4 import gemma4
 from mxconv.model.families.glm4 import glm4
+from mxconv.model.families.glm4_moe import glm4_moe
 from mxconv.model.families.gpt2 import gpt2
 from mxconv.model.families.gpt_neox import gpt_neox
+from mxconv.model.families.gpt_oss import gpt_oss
 from mxconv.model.families.granite import granite
+from mxconv.model.families.granitemoe import granitemoe
 from mxconv.model.families.hunyuan import hunyuan_v1_dense
 from mxconv.model.families.llama import llama
+from mxconv.model.families.llama4 import llama4
 from mxconv.model.families.mistral import ministral3, mistral
+from mxconv.model.families.mixtral import mixtral
 from mxconv.model.families.olmo import olmo2, olmo3
+from mxconv.model.families.olmoe import olmoe
 from mxconv.model.families.phi3 import phi3
 from mxconv.model.families.qwen import qwen2, qwen3
+from mxconv.model.families.qwen_moe import qwen2_moe, qwen3_moe
 from mxconv.model.families.seed_oss import seed_oss
 from mxconv.model.families.smollm3 import smollm3
 from mxconv.model.families.starcoder2 import starcoder2
@@ -29,31 +37,40 @@ from mxconv.model.fields import Fields
 FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "arcee": arcee,
     "cohere2": cohere2,
+    "deepseek_v3": deepseek_v3,
     "exaone4": exaone4,
     "gemma": gemma,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
     "gemma4_text": gemma4,
     "glm4": glm4,
+    "glm4_moe": glm4_moe,
     "gpt2": gpt2,
     "gpt_neox": gpt_neox,
+    "gpt_oss": gpt_oss,
     "granite": granite,
+    "granitemoe": granitemoe,
     "hunyuan_v1_dense": hunyuan_v1_dense,
     "llama": llama,
+    "llama4_text": llama4,
     "ministral3": ministral3,
     "mistral": mistral,
+    "mixtral": mixtral,
     "olmo2": olmo2,
     "olmo3": olmo3,
+    "olmoe": olmoe,
     "phi3": phi3,
     "qwen2": qwen2,
+    "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
+    "qwen3_moe": qwen3_moe,
     "seed_oss": seed_oss,
     "smollm3": smollm3,
     "starcoder2": starcoder2,
 }
 
 # checkpoints of several towers, whose text is one of these under `text_config`
-TOWERS = ("gemma3", "gemma4", "mistral3")
+TOWERS = ("gemma3", "gemma4", "llama4", "mistral3")
 TOWER_NAMES = (
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),

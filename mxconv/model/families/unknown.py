@@ -10,8 +10,6 @@ GUIDE = 'CONTRIBUTING.md, "Add a family"'
 
 # keys by which a config.json gives away a part that no description has yet
 HINTS: Mapping[str, tuple[str, ...]] = {
-    "mixtures of experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"),
-    "latent attention (MLA)": ("kv_lora_rank",),
     "gated DeltaNet": ("linear_num_key_heads", "linear_conv_kernel_dim"),
     "state space layers (Mamba)": ("mamba_d_state", "state_size", "ssm_state_size", "mamba_n_heads"),
     "short convolutions": ("conv_L_cache",),

@@ -14,6 +14,7 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.model.decoder import Decoder
 from mxconv.model.matrices import Matrices
+from mxconv.model.mixer import WeightedAttention
 from mxconv.model.positions import Positions
 from mxconv.model.readers.spire_config import SpireConfig
 from mxconv.model.sink_window import SinkWindow
@@ -98,6 +99,7 @@ class Spire:
         """
         own = self.decoder.layers[layer]
         assert own.before_mixer is not None, "its layers norm what attention takes in"
+        assert isinstance(own.attention, WeightedAttention), "its layers have keys of their own"
         return own.attention.keys_and_values(own.before_mixer(memory), Positions(positions))
 
 

@@ -22,8 +22,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 
-from mxconv.speculative.pacing.estimates import FEW_BEHIND, MOST_UNUSUAL, DraftEstimate, PassEstimate
+from mxconv.speculative.pacing.estimates import (
+    FEW_BEHIND,
+    MOST_UNUSUAL,
+    NARROW_SLOPE,
+    DraftEstimate,
+    PassEstimate,
+)
 from mxconv.speculative.pacing.pace import PLAIN, Choice, FixedPace, Outcome, Pace
+from mxconv.speculative.pacing.row_growth import Growth
 from mxconv.speculative.pacing.row_prices import RowPrices
 from mxconv.speculative.pacing.tree_estimate import FIRST_NODES, TreeEstimate
 
@@ -64,6 +71,7 @@ class AdaptivePace:
         sets_floors: whether to tell drafts how improbable a proposal may become, instead of their own thresholds.
         growers: the drafts that grow trees, and whether each is a model.
         most_nodes: of a tree.
+        growth: what more rows of a pass read; None is nothing more.
     """
 
     def __init__(
@@ -73,6 +81,7 @@ class AdaptivePace:
         sets_floors: bool = True,
         growers: Mapping[int, bool] = NO_GROWERS,
         most_nodes: int = MAX_ADAPTIVE_NODES,
+        growth: Growth | None = None,
     ) -> None:
         self.max_tokens = max_tokens
         self.most_nodes = most_nodes
@@ -82,8 +91,8 @@ class AdaptivePace:
             TreeEstimate(by_depth=growers[draft]) if draft in growers else DraftEstimate()
             for draft in range(num_drafts)
         ]
-        self._pass = PassEstimate()
-        self._prices = RowPrices()
+        self._pass = PassEstimate() if growth is None else PassEstimate(first_slope=_slope_of(growth))
+        self._prices = RowPrices(growth)
         self._credit = FIRST_CREDIT  # rounds of plain decoding
 
     def choose(self, limit: int) -> Choice:
@@ -228,6 +237,7 @@ def paces(
     sets_floors: bool = True,
     growers: Sequence[Mapping[int, bool]] = (),
     num_nodes: int | None = None,
+    growths: Sequence[Growth | None] = (),
 ) -> list[Pace]:
     """The pace of every level that has a draft, the target's first.
 
@@ -237,6 +247,7 @@ def paces(
         sets_floors: whether adaptive levels choose confidence thresholds too.
         growers: of each of these levels, the drafts that grow trees for it, the next one being 0, and whether each is
             a model.
+        growths: of each of these levels, what more rows of its passes read; empty where none reads more.
         num_nodes: the most of a tree; 0 is none. None leaves it to prices, and fixed lengths to chains.
     """
     if not adaptive:
@@ -249,6 +260,7 @@ def paces(
             sets_floors=sets_floors,
             growers=growers[index] if growers and most else NO_GROWERS,
             most_nodes=most,
+            growth=growths[index] if growths else None,
         )
         for index in range(count)
     ]
@@ -263,6 +275,11 @@ def _best(options: Sequence[_Option], enough: float) -> _Option:
             break
         last = option
     return last
+
+
+def _slope_of(growth: Growth) -> float:
+    """Of a chain of the usual length, a token's share of a plain pass."""
+    return NARROW_SLOPE + (growth(1 + FIRST_NODES) - 1) / FIRST_NODES
 
 
 def _rate(option: _Option) -> float:

@@ -16,15 +16,21 @@ class PartBytes:
     head: float
 
     @classmethod
-    def of(cls, decoder: Decoder, bits_per_weight: float = 16.0) -> "PartBytes":
-        """From the shapes of the matrices, which all have this many bits a weight, scales counted."""
+    def of(cls, decoder: Decoder, bits_per_weight: float = 16.0, every_expert: bool = False) -> "PartBytes":
+        """From the shapes of the matrices, which all have this many bits a weight, scales counted.
+
+        Of experts those that one row is sent to, or every one.
+        """
 
         def num_bytes(*matrices: Matrix) -> float:
             return sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices) * bits_per_weight / 8
 
         return cls(
             attention=tuple(num_bytes(*layer.attention.matrices) for layer in decoder.layers),
-            mlp=tuple(num_bytes(*layer.mlp.matrices) for layer in decoder.layers),
+            mlp=tuple(
+                (layer.mlp.num_stored_weights if every_expert else layer.mlp.num_weights) * bits_per_weight / 8
+                for layer in decoder.layers
+            ),
             head=num_bytes(decoder.head),
         )
 

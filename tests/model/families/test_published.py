@@ -79,9 +79,26 @@ def test_names_of_both_styles_are_one_decoders() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "experts of gemma 4": (
-        {"model_type": "gemma4_text", "enable_moe_block": True},
-        r"enable_moe_block is true; mxconv supports models without\.",
+    "more experts than there are": (
+        {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
+        r"num_experts_per_tok is 5; at most the number of experts, 4, is required\.",
+    ),
+    "groups that divide the experts unevenly": (
+        {"model_type": "glm4_moe", "n_routed_experts": 10, "num_experts_per_tok": 2, "n_group": 4},
+        r"n_group is 4; groups of two or more of the 10 experts are required\.",
+    ),
+    "groups with too few experts": (
+        {"model_type": "glm4_moe", "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 1},
+        r"topk_group is 1; 1 to n_group, with 3 experts or more among them, is required\.",
+    ),
+    "layers of another kind in llama 4": (
+        {"model_type": "llama4_text", "layer_types": ["sliding_attention"]},
+        r'layer_types is \["sliding_attention"\]; a list of 8 names, each chunked_attention or full_attention, is req',
+    ),
+    "dense layers that are no number": (
+        {"model_type": "deepseek_v3", "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+        | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": "3"},
+        r'first_k_dense_replace is "3"; a number of layers is required\.',
     ),
     "shared layers without a source": (
         {"model_type": "gemma4_text", "num_kv_shared_layers": 7},

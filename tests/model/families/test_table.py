@@ -21,6 +21,11 @@ SIZES: dict[str, object] = {
     "num_attention_heads": 4,
     "n_head": 4,
     "num_key_value_heads": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 1,
+    "topk_group": 1,
     "rope_parameters": {
         "rope_type": "default",
         "rope_theta": 10000.0,
@@ -32,7 +37,8 @@ SIZES: dict[str, object] = {
 
 def described(model_type: str) -> ModelConfig:
     """With the family's defaults."""
-    text = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "ministral3"}.get(model_type)
+    texts = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "mistral3": "ministral3"}
+    text = texts.get(model_type)
     if text is None:
         return describe_values(SIZES | {"model_type": model_type})
     return describe_values({"model_type": model_type, "text_config": SIZES | {"model_type": text}})
@@ -61,6 +67,8 @@ def test_what_the_native_decoder_lacks_is_named_part_by_part() -> None:
     assert missing_parts(described("gemma")) == ("activation gelu_tanh",)
     assert missing_parts(described("granite")) == ("attention scaled by its own factor",)
     assert "rotation of neighbours" in missing_parts(described("glm4"))
+    assert missing_parts(described("qwen3_moe")) == ("mixtures of experts",)
+    assert "latent attention" in missing_parts(described("deepseek_v3"))
 
 
 def test_that_numpy_runs_the_layers_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,22 @@
+"""Granite with experts, which are always stacked; a row's shares are the softmax of the experts that it chose."""
+
+from dataclasses import replace
+
+from mxconv.model.config import ModelConfig
+from mxconv.model.families.expert_keys import experts, routing
+from mxconv.model.families.granite import granite
+from mxconv.model.families.keys import Keys
+from mxconv.model.fields import Fields
+from mxconv.model.mixture import Mixture
+
+
+def granitemoe(fields: Fields) -> ModelConfig:
+    """`model_type` granitemoe."""
+    dense = granite(fields)
+    activation = Keys.read(fields, max_positions=2048).activation("hidden_act", "silu")
+    stacked = "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"
+    mixture = Mixture(
+        routing(fields, "block_sparse_moe.router.layer", score="softmax_of_chosen"),
+        experts(fields.size("intermediate_size"), activation, names=None, stacked=stacked),
+    )
+    return replace(dense, layers=tuple(replace(layer, mlp=mixture) for layer in dense.layers))

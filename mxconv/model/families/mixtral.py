@@ -1,0 +1,19 @@
+"""Mixtral: Mistral with experts in every layer, under names of their own."""
+
+from mxconv.model.config import ModelConfig
+from mxconv.model.families.expert_keys import experts, routing
+from mxconv.model.families.keys import Keys
+from mxconv.model.fields import Fields
+from mxconv.model.mixture import Mixture
+
+
+def mixtral(fields: Fields) -> ModelConfig:
+    """`model_type` mixtral."""
+    keys = Keys.read(fields, max_positions=131072, eps=1e-5, num_key_value_heads=8)
+    activation = keys.activation("hidden_act", "silu")
+    mixture = Mixture(
+        routing(fields, "block_sparse_moe.gate", is_normalized=True),
+        experts(fields.size("intermediate_size"), activation, "block_sparse_moe.experts", ("w1", "w3", "w2")),
+    )
+    mixer = keys.attention(keys.rope(theta=1e6), window=keys.window(None))
+    return keys.model([keys.layer(mixer, mixture)] * keys.num_hidden_layers)

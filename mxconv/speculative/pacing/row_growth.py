@@ -1,0 +1,26 @@
+"""How much more a pass reads for more rows: nothing more of a dense model, further experts of a mixture."""
+
+from collections.abc import Callable
+
+from mxconv.model.decoder import Decoder
+from mxconv.model.experts import WeightedMixture
+
+Growth = Callable[[float], float]  # rows to the weights that they read, in those of one row
+
+
+def growth_of(decoder: Decoder | None) -> Growth | None:
+    """Of a decoder's passes; None where every row reads the same weights.
+
+    Rows are taken to choose their experts independently. Those of one text agree more often, so this is the most that
+    is to be expected, until passes are measured.
+    """
+    if decoder is None:
+        return None
+    mixtures = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, WeightedMixture)]
+    if not mixtures:
+        return None
+    matrices = [decoder.head, *(matrix for layer in decoder.layers for matrix in layer.attention.matrices)]
+    same = sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices)
+    same += sum(layer.mlp.num_weights for layer in decoder.layers if not isinstance(layer.mlp, WeightedMixture))
+    of_one = same + sum(mixture.num_weights for mixture in mixtures)
+    return lambda num_rows: (same + sum(mixture.expected_weights(num_rows) for mixture in mixtures)) / of_one
