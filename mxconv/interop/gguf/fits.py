@@ -7,11 +7,12 @@ from typing import NoReturn
 
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.architecture import MLP, Architecture
+from mxconv.interop.gguf.parts import mixer_of, mlp_of, unknown_parts
 from mxconv.interop.gguf.rope_keys import far_rope, near_rope, reads_betas
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Linear
 
-GELU = ("gelu", "gelu_tanh")
+GELU = {"gelu", "gelu_tanh"}
 
 
 def check_fits(config: ModelConfig, architecture: Architecture, path: Path) -> None:
@@ -39,19 +40,21 @@ def refuse(path: Path, difference: str, architecture: Architecture) -> NoReturn:
 
 def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
     """What the model has and llama.cpp's does not, in words."""
+    if parts := unknown_parts(config):
+        yield parts[0]
+        return
     yield from _sizes(config, architecture)
     yield from _ropes(config, architecture)
     yield from _numbers(config, architecture)
     yield from _biases(config, architecture)
     yield from _shared_keys(config)
     for index, layer in enumerate(config.layers):
-        if layer.mlp.activation != architecture.activation and not {layer.mlp.activation, architecture.activation} <= {
-            *GELU
-        }:
-            yield f"hidden_act {layer.mlp.activation}"
-        if (layer.mixer.rope is not None) != (architecture.rotates(config, index) and config.positions is None):
-            yield f"layer {index} {'rotates' if layer.mixer.rope is not None else 'rotates nothing'}"
-        if layer.mixer.temperature is not None and not architecture.has_temperature:
+        mixer, activation = mixer_of(layer), mlp_of(layer).activation
+        if activation != architecture.activation and not {activation, architecture.activation} <= GELU:
+            yield f"hidden_act {activation}"
+        if (mixer.rope is not None) != (architecture.rotates(config, index) and config.positions is None):
+            yield f"layer {index} {'rotates' if mixer.rope is not None else 'rotates nothing'}"
+        if mixer.temperature is not None and not architecture.has_temperature:
             yield "queries that grow with their position (llama_4_scaling_beta)"
 
 
@@ -98,7 +101,7 @@ def _numbers(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
         yield f"logits that are multiplied by {config.logit_multiplier:g}"
     if "logit_cap" not in read and config.logit_cap is not None:
         yield f"final_logit_softcapping {config.logit_cap:g}"
-    caps = {layer.mixer.logit_cap for layer in config.layers}
+    caps = {mixer_of(layer).logit_cap for layer in config.layers}
     if "attention_cap" not in read and caps != {None}:
         yield "attn_logit_softcapping"
     if "attention_cap" in read and (None in caps or len(caps) > 1 or config.logit_cap is None):
@@ -106,14 +109,14 @@ def _numbers(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
     for layer in config.layers:
         if "residual_multiplier" not in read and layer.residual_multiplier != 1:
             yield f"residual_multiplier {layer.residual_multiplier:g}"
-        scale = architecture.scale
-        if scale is not None and not math.isclose(layer.mixer.scale, scale(config, layer.mixer), rel_tol=1e-6):
-            yield f"scores that are multiplied by {layer.mixer.scale:g}, not {scale(config, layer.mixer):g}"
+        mixer, scale = mixer_of(layer), architecture.scale
+        if scale is not None and not math.isclose(mixer.scale, scale(config, mixer), rel_tol=1e-6):
+            yield f"scores that are multiplied by {mixer.scale:g}, not {scale(config, mixer):g}"
 
 
 def _biases(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
     for layer in config.layers:
-        mixer, mlp = layer.mixer, layer.mlp
+        mixer, mlp = mixer_of(layer), mlp_of(layer)
         linears: tuple[tuple[str, Linear], ...] = (
             ("attn_qkv" if mixer.fused else "attn_q", mixer.query),
             ("attn_output", mixer.output),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mxconv.interop.gguf.architecture import Architecture
+from mxconv.interop.gguf.parts import mixer_of
 from mxconv.interop.gguf.rope_keys import add_rope
 from mxconv.model.config import ModelConfig
 
@@ -51,22 +52,22 @@ def _add_heads(writer: "GGUFWriter", config: ModelConfig, architecture: Architec
 
 
 def _add_numbers(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
-    first = config.layers[0]
+    first, mixer = config.layers[0], mixer_of(config.layers[0])
     values: dict[str, tuple[Callable[[float], None], float | None]] = {
         "embedding_multiplier": (writer.add_embedding_scale, config.embedding_multiplier),
         "residual_multiplier": (writer.add_residual_scale, first.residual_multiplier),
         "logit_multiplier": (writer.add_logit_scale, config.logit_multiplier),
         "logit_divisor": (writer.add_logit_scale, 1 / config.logit_multiplier),
-        "attention_cap": (writer.add_attn_logit_softcapping, first.mixer.logit_cap),
+        "attention_cap": (writer.add_attn_logit_softcapping, mixer.logit_cap),
         "logit_cap": (writer.add_final_logit_softcapping, config.logit_cap),
     }
     for name, (add, value) in values.items():
         if name in architecture.numbers and value is not None:
             add(value)
     if architecture.scale is None:
-        writer.add_attention_scale(first.mixer.scale)
-    if first.mixer.temperature is not None:
-        writer.add_attn_temperature_scale(first.mixer.temperature.beta)
+        writer.add_attention_scale(mixer.scale)
+    if mixer.temperature is not None:
+        writer.add_attn_temperature_scale(mixer.temperature.beta)
 
 
 def _add_parts(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:

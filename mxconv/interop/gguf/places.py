@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mxconv.interop.gguf.architecture import Architecture
+from mxconv.interop.gguf.parts import mixer_of, mlp_of
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, LayerParts, Linear, Mlp, Norm
 
@@ -80,8 +81,8 @@ def _named(place: Place, architecture: Architecture, layer: int) -> Place:
 
 
 def _in_layer(parts: LayerParts, architecture: Architecture) -> Iterator[tuple[str, Place]]:
-    yield from _attention(parts.mixer, architecture)
-    yield from _mlp(parts.mlp)
+    yield from _attention(mixer_of(parts), architecture)
+    yield from _mlp(mlp_of(parts))
     yield from _norm(parts.before_mixer, "attn_norm")
     yield from _norm(parts.after_mixer, "post_attention_norm")
     if parts.before_mlp != parts.before_mixer:  # side by side, both parts may take in the same rows
