@@ -39,7 +39,7 @@ class Architecture:
     num_experts_per_token: int = 0
     expert_bias: bool = False  # on the experts and their router
     router_vectors: int = 0  # numbers of a router beside its matrix
-    shared_size: int = 0  # intermediate size of what all rows of a layer with experts go through, 0 for none
+    shared_sizes: tuple[int, ...] = ()  # intermediate sizes of what all rows of layers with experts go through
     has_shared_gate: bool = False
     has_gate: bool = True  # a plain feed-forward part has three matrices, or two
     final_norm_bias: bool = False
@@ -87,7 +87,10 @@ class Architecture:
         """
         mixtures = [layer.mlp for layer in config.layers if isinstance(layer.mlp, Mixture)]
         dense = [layer.mlp for layer in config.layers if not isinstance(layer.mlp, Mixture)]
-        kinds = set(mixtures), {(mlp.gate is None, mlp.down.has_bias) for mlp in dense}
+        kinds = (
+            {replace(mixture, shared=None) for mixture in mixtures},
+            {(mlp.gate is None, mlp.down.has_bias) for mlp in dense},
+        )
         if any(len(kind) > 1 for kind in kinds):
             raise ModelError(
                 f"{config.model_type}: mixtures of experts or MLPs of several kinds; models of one kind each are "
@@ -108,6 +111,7 @@ class Architecture:
             dense_sizes=tuple(0 if isinstance(layer.mlp, Mixture) else layer.mlp.size for layer in config.layers),
             mlp_bias=any(mlp.down.has_bias for mlp in dense),
             has_gate=all(mlp.gate is not None for mlp in dense),
+            shared_sizes=tuple(mixture.shared.size for mixture in mixtures if mixture.shared is not None),
             **(_of_mixture(mixtures[0], config.hidden_size) if mixtures else {}),
             final_norm_bias=config.final_norm.has_bias,
             num_looked_up=_num_looked_up(config),
@@ -135,7 +139,6 @@ def _of_mixture(mixture: Mixture, hidden_size: int) -> dict[str, Any]:
         "num_experts_per_token": routing.num_chosen,
         "expert_bias": mixture.experts.has_bias,
         "router_vectors": vectors,
-        "shared_size": 0 if mixture.shared is None else mixture.shared.size,
         "has_shared_gate": mixture.shared_gate is not None,
     }
 

@@ -70,7 +70,7 @@ def count_parameters(a: Architecture) -> Parameters:
     return Parameters(
         embedding=a.vocab_size * a.hidden_size + a.num_looked_up,
         attention=sum(each.weights + each.vectors for each in a.attention),
-        feed_forward=sum(dense) + a.num_expert_layers * _shared(a) + a.num_layers * a.layer_inputs,
+        feed_forward=sum(dense) + _shared(a) + a.num_layers * a.layer_inputs,
         experts=a.num_expert_layers * a.num_experts * _expert(a) if a.num_experts else 0,
         router=a.num_expert_layers * (a.num_experts * (a.hidden_size + a.expert_bias) + a.router_vectors)
         if a.num_experts
@@ -100,7 +100,7 @@ def multiplied_weights(a: Architecture, num_tokens: float = 1) -> float:
         return float(weights)
     chosen = a.num_experts * (1 - (1 - a.num_experts_per_token / a.num_experts) ** num_tokens)
     weights_of_experts = 3 * a.expert_size * chosen + a.num_experts  # and of the router
-    return float(weights + a.num_expert_layers * (a.hidden_size * weights_of_experts + _shared(a)))
+    return float(weights + a.num_expert_layers * a.hidden_size * weights_of_experts + _shared(a))
 
 
 def kv_bytes(a: Architecture, context: float, kv_dtype: str = "bf16") -> float:
@@ -160,5 +160,5 @@ def _expert(a: Architecture) -> int:
 
 
 def _shared(a: Architecture) -> int:
-    """Parameters of what all rows of a layer with experts go through."""
-    return 3 * a.hidden_size * a.shared_size + a.hidden_size * a.has_shared_gate
+    """Parameters of what all rows go through in layers with experts."""
+    return 3 * a.hidden_size * sum(a.shared_sizes) + a.num_expert_layers * a.hidden_size * a.has_shared_gate
