@@ -318,11 +318,17 @@ AutoConfig.register("mimo", MimoConfig)
 AutoModelForCausalLM.register(MimoConfig, MimoForCausalLM)
 
 
-def make_model(family: str) -> Any:
-    """A model in float32 with eager attention, every parameter random and exact in BF16."""
+def make_model(family: str, **changes: Any) -> Any:
+    """A model in float32 with eager attention, every parameter random and exact in BF16.
+
+    Args:
+        family: of `FAMILIES`.
+        changes: of its text's keys.
+    """
     torch.set_num_threads(1)
     own = FAMILIES[family]
-    config = AutoConfig.for_model(**(own if "text_config" in own else SIZES | own))
+    text = own["text_config"] if "text_config" in own else SIZES | own
+    config = AutoConfig.for_model(**(own | {"text_config": text | changes} if "text_config" in own else text | changes))
     if getattr(config, "vision_config", None) is not None:
         for key, value in VISION.items():
             setattr(config.vision_config, key, value)

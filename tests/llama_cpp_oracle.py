@@ -3,7 +3,8 @@
 Rounding: 16-bit matrices multiply activations rounded to those 16 bits, MXFP4 matrices activations rounded to int8 per
 32 (ggml's `vec_dot_type`); `with_f32_matrices` makes a copy of a file that computes in float32 throughout.
 Layout: logits (num_tokens, vocab_size), as ours.
-Known defects: a character for which the vocabulary has neither a token nor bytes ends the process.
+Known defects: GELU is a table in half precision, about 1e-3 of the largest logit;
+a character for which the vocabulary has neither a token nor bytes ends the process.
 """
 
 import atexit
@@ -42,6 +43,8 @@ class LlamaCpp:
             logits_all=True,
             type_k=F32_CACHE,
             type_v=F32_CACHE,
+            yarn_beta_fast=-1.0,  # the file's: the library's own default is 32 and 1 whatever a file says
+            yarn_beta_slow=-1.0,
             verbose=False,
         )
         self.metadata: dict[str, str] = self._llama.metadata

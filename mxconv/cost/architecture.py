@@ -1,12 +1,14 @@
 """The sizes of a model as its description gives them."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mxconv.cost.attention_count import AttentionCount
 from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attending, Attention, LayerParts, Norm
+from mxconv.model.description import Attending, LayerParts, Norm
 from mxconv.model.families.table import describe
 from mxconv.model.fields import Fields
 from mxconv.model.latent import LatentAttention
@@ -15,7 +17,10 @@ from mxconv.model.mixture import Mixture
 
 @dataclass(frozen=True)
 class Architecture:
-    """What decides how much a model stores, reads and computes. Names follow config.json where it has them."""
+    """What decides how much a model stores, reads and computes. Names follow config.json where it has them.
+
+    Heads are those of the first layer, to be shown; what each layer's attention costs is in `attention`.
+    """
 
     model_type: str
     hidden_size: int
@@ -25,11 +30,8 @@ class Architecture:
     vocab_size: int
     max_position_embeddings: int
     tie_word_embeddings: bool
-    qkv_bias: bool
-    output_bias: bool
-    qk_norm: bool
-    attention_sinks: bool  # a learned logit a head
-    windows: tuple[int | None, ...]  # a layer: positions it sees, None is all
+    attention: tuple[AttentionCount, ...]  # a layer's
+    norms: tuple[int, ...]  # a layer: numbers of its norms, and a factor of its own
     dense_sizes: tuple[int, ...]  # a layer: intermediate size of its plain feed-forward part, 0 for none
     mlp_bias: bool
     expert_size: int = 0  # intermediate size of one expert
@@ -37,17 +39,26 @@ class Architecture:
     num_experts_per_token: int = 0
     expert_bias: bool = False  # on the experts and their router
     router_vectors: int = 0  # numbers of a router beside its matrix
-    shared_size: int = 0  # intermediate size of what all rows of a layer with experts go through, 0 for none
+    shared_sizes: tuple[int, ...] = ()  # intermediate sizes of what all rows of layers with experts go through
     has_shared_gate: bool = False
-    latent: LatentAttention | None = None  # of every layer, whose heads the numbers above do not describe
     has_gate: bool = True  # a plain feed-forward part has three matrices, or two
-    layer_norms: int | None = None  # numbers of a layer's norms; None is two norms, and those of queries and keys
     final_norm_bias: bool = False
-    num_learned_positions: int = 0  # rows of a table beside the embedding
+    num_looked_up: int = 0  # numbers of tables beside the embedding: learned positions, embeddings of the layers' own
+    layer_inputs: int = 0  # of the matrices, a layer, by which embeddings of its own come in
 
     @property
     def num_layers(self) -> int:
-        return len(self.windows)
+        return len(self.attention)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """A layer: positions it sees, None is all."""
+        return tuple(each.window for each in self.attention)
+
+    def with_windows(self, windows: Sequence[int | None]) -> "Architecture":
+        """The same with these, one a layer."""
+        each = zip(self.attention, windows, strict=True)
+        return replace(self, attention=tuple(replace(count, window=window) for count, window in each))
 
     @property
     def num_expert_layers(self) -> int:
@@ -72,23 +83,27 @@ class Architecture:
         """Of a model that mxconv runs.
 
         Raises:
-            ModelError: its layers differ in more than their windows, or do not all attend.
+            ModelError: its mixtures of experts differ, only some of its MLPs have gates or biases, or not all of its
+                layers attend.
         """
         if config.state_sizes is not None or any(layer.mlp is None for layer in config.layers):
             raise ModelError(
                 f"{config.model_type}: layers with a recurrent state; models that attend in every layer are counted. "
                 "Measure it with mxconv bench."
             )
-        first = config.layers[0]
         mlps = [layer.mlp for layer in config.layers if layer.mlp is not None]
         mixtures = [mlp for mlp in mlps if isinstance(mlp, Mixture)]
         dense = [mlp for mlp in mlps if not isinstance(mlp, Mixture)]
-        kinds = {_sizes(layer) for layer in config.layers}, set(mixtures), {mlp.size for mlp in dense}
+        kinds = (
+            {replace(mixture, shared=None) for mixture in mixtures},
+            {(mlp.gate is None, mlp.down.has_bias) for mlp in dense},
+        )
         if any(len(kind) > 1 for kind in kinds):
             raise ModelError(
-                f"{config.model_type}: layers with other heads or MLPs than the first; models whose layers are alike "
-                "are counted. Measure it with mxconv bench."
+                f"{config.model_type}: mixtures of experts or MLPs of several kinds; models of one kind each are "
+                "counted. Measure it with mxconv bench."
             )
+        inputs = config.layer_inputs
         return cls(
             model_type=config.model_type,
             hidden_size=config.hidden_size,
@@ -98,26 +113,23 @@ class Architecture:
             vocab_size=config.vocab_size,
             max_position_embeddings=config.max_position_embeddings,
             tie_word_embeddings=config.tie_word_embeddings,
-            qkv_bias=config.qkv_bias,
-            output_bias=config.output_bias,
-            qk_norm=config.qk_norm,
-            attention_sinks=isinstance(first.mixer, Attention) and first.mixer.sinks is not None,
-            windows=config.windows,
+            attention=tuple(AttentionCount.of(layer, config.hidden_size) for layer in config.layers),
+            norms=tuple(_norm_numbers(config, layer) for layer in config.layers),
             dense_sizes=tuple(0 if isinstance(mlp, Mixture) else mlp.size for mlp in mlps),
             mlp_bias=any(mlp.down.has_bias for mlp in dense),
             has_gate=all(mlp.gate is not None for mlp in dense),
-            latent=first.mixer if isinstance(first.mixer, LatentAttention) else None,
+            shared_sizes=tuple(mixture.shared.size for mixture in mixtures if mixture.shared is not None),
             **(_of_mixture(mixtures[0], config.hidden_size) if mixtures else {}),
-            layer_norms=_norm_numbers(config, first),
             final_norm_bias=config.final_norm.has_bias,
-            num_learned_positions=config.max_position_embeddings if config.positions else 0,
+            num_looked_up=_num_looked_up(config),
+            layer_inputs=0 if inputs is None else 3 * inputs.size * config.hidden_size,
         )
 
 
-def _sizes(layer: LayerParts) -> tuple[object, ...]:
-    mixer = layer.mixer
-    assert isinstance(mixer, Attending)
-    return mixer.num_heads, mixer.num_key_value_heads, mixer.head_dim, mixer.source, layer.layer_input
+def _num_looked_up(config: ModelConfig) -> int:
+    positions = config.max_position_embeddings * config.hidden_size if config.positions else 0
+    inputs = config.layer_inputs
+    return positions + (0 if inputs is None else config.vocab_size * config.num_hidden_layers * inputs.size)
 
 
 def _of_mixture(mixture: Mixture, hidden_size: int) -> dict[str, Any]:
@@ -134,7 +146,6 @@ def _of_mixture(mixture: Mixture, hidden_size: int) -> dict[str, Any]:
         "num_experts_per_token": routing.num_chosen,
         "expert_bias": mixture.experts.has_bias,
         "router_vectors": vectors,
-        "shared_size": 0 if mixture.shared is None else mixture.shared.size,
         "has_shared_gate": mixture.shared_gate is not None,
     }
 
@@ -147,11 +158,14 @@ def _norm_numbers(config: ModelConfig, layer: LayerParts) -> int:
     if isinstance(mlp, Mixture):
         places |= {mlp.before_experts, mlp.after_experts, mlp.before_shared, mlp.after_shared}
     count = sum(_length(norm, config.hidden_size) for norm in places)
+    if layer.layer_input is not None:
+        count += _length(layer.layer_input.norm, config.hidden_size)
     if isinstance(mixer, LatentAttention):
         return count + _length(mixer.query_norm, mixer.query_rank) + _length(mixer.latent_norm, mixer.latent_size)
     by_row = mixer.norm_span == "row"
     count += _length(mixer.query_norm, mixer.head_dim * (mixer.num_heads if by_row else 1))
-    count += _length(mixer.key_norm, mixer.head_dim * (mixer.num_key_value_heads if by_row else 1))
+    if mixer.source is None:
+        count += _length(mixer.key_norm, mixer.head_dim * (mixer.num_key_value_heads if by_row else 1))
     return count + (layer.scalar is not None)
 
 

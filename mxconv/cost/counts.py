@@ -61,17 +61,16 @@ class PassCount:
 
 def count_parameters(a: Architecture) -> Parameters:
     """Every stored number, biases and norms included. Agrees with transformers' own models."""
-    attention = _attention_weights(a) + _attention_biases(a) + a.num_attention_heads * a.attention_sinks
     ups = 2 if a.has_gate else 1
     dense = [
         (ups + 1) * a.hidden_size * size + (ups * size + a.hidden_size) * a.mlp_bias for size in a.dense_sizes if size
     ]
-    of_layer = 2 * a.hidden_size + 2 * a.head_dim * a.qk_norm if a.layer_norms is None else a.layer_norms
-    norms = a.num_layers * of_layer + a.hidden_size * (1 + a.final_norm_bias)
+    own = a.layer_inputs // (3 * a.hidden_size)  # size of a layer's own embedding, and of the one norm of them all
+    norms = sum(a.norms) + a.hidden_size * (1 + a.final_norm_bias) + own
     return Parameters(
-        embedding=(a.vocab_size + a.num_learned_positions) * a.hidden_size,
-        attention=a.num_layers * attention,
-        feed_forward=sum(dense) + a.num_expert_layers * _shared(a),
+        embedding=a.vocab_size * a.hidden_size + a.num_looked_up,
+        attention=sum(each.weights + each.vectors for each in a.attention),
+        feed_forward=sum(dense) + _shared(a) + a.num_layers * a.layer_inputs,
         experts=a.num_expert_layers * a.num_experts * _expert(a) if a.num_experts else 0,
         router=a.num_expert_layers * (a.num_experts * (a.hidden_size + a.expert_bias) + a.router_vectors)
         if a.num_experts
@@ -94,33 +93,26 @@ def multiplied_weights(a: Architecture, num_tokens: float = 1) -> float:
 
     A token picks k of E experts, so n tokens together miss an expert with probability (1 - k/E)^n.
     """
-    weights = a.num_layers * _attention_weights(a) + a.vocab_size * a.hidden_size
+    weights = sum(each.weights for each in a.attention) + a.vocab_size * a.hidden_size
+    weights += a.num_layers * a.layer_inputs
     weights += (3 if a.has_gate else 2) * a.hidden_size * sum(a.dense_sizes)
     if not a.num_experts:
         return float(weights)
     chosen = a.num_experts * (1 - (1 - a.num_experts_per_token / a.num_experts) ** num_tokens)
     weights_of_experts = 3 * a.expert_size * chosen + a.num_experts  # and of the router
-    return float(weights + a.num_expert_layers * (a.hidden_size * weights_of_experts + _shared(a)))
-
-
-def kv_positions(a: Architecture, context: float) -> float:
-    """Cached positions that one new token attends to, summed over layers."""
-    return sum(context if window is None else min(context, window) for window in a.windows)
+    return float(weights + a.num_expert_layers * a.hidden_size * weights_of_experts + _shared(a))
 
 
 def kv_bytes(a: Architecture, context: float, kv_dtype: str = "bf16") -> float:
     """Bytes of keys and values that one new token of one sequence reads."""
     if kv_dtype not in KV_BYTES:
         raise MxconvError(f"KV dtype {kv_dtype!r}: unknown; one of {', '.join(KV_BYTES)} is required. Choose one.")
-    numbers = (1 if a.latent else 2) * a.num_key_value_heads * a.head_dim  # latent vectors are keys and values at once
-    return numbers * KV_BYTES[kv_dtype] * kv_positions(a, context)
+    return KV_BYTES[kv_dtype] * sum(each.kv_values * each.positions(context) for each in a.attention)
 
 
 def attention_multiply_adds(a: Architecture, context: float) -> float:
     """Of one new token: queries by keys, and probabilities by values."""
-    if a.latent is not None:
-        return a.num_attention_heads * (a.head_dim + a.latent.latent_size) * kv_positions(a, context)
-    return 2 * a.num_attention_heads * a.head_dim * kv_positions(a, context)
+    return sum(each.multiply_adds * each.positions(context) for each in a.attention)
 
 
 def count_pass(
@@ -168,23 +160,5 @@ def _expert(a: Architecture) -> int:
 
 
 def _shared(a: Architecture) -> int:
-    """Parameters of what all rows of a layer with experts go through."""
-    return 3 * a.hidden_size * a.shared_size + a.hidden_size * a.has_shared_gate
-
-
-def _attention_weights(a: Architecture) -> int:
-    """Of the matrices of one layer's attention."""
-    if (m := a.latent) is None:
-        return 2 * a.hidden_size * (a.num_attention_heads + a.num_key_value_heads) * a.head_dim
-    queries = m.query_rank * m.num_heads * (m.plain_size + m.rotated_size)
-    first = 0 if m.query_down is None else a.hidden_size * m.query_rank
-    cached = a.hidden_size * m.head_dim + m.latent_size * m.num_heads * (m.plain_size + m.value_size)
-    return first + queries + cached + m.num_heads * m.value_size * a.hidden_size
-
-
-def _attention_biases(a: Architecture) -> int:
-    if (m := a.latent) is None:
-        heads = a.num_attention_heads + 2 * a.num_key_value_heads
-        return heads * a.head_dim * a.qkv_bias + a.hidden_size * a.output_bias
-    first = m.query_rank if m.query_down is not None and m.query_down.has_bias else 0
-    return first + m.head_dim * m.down.has_bias + a.hidden_size * m.output.has_bias
+    """Parameters of what all rows go through in layers with experts."""
+    return 3 * a.hidden_size * sum(a.shared_sizes) + a.num_expert_layers * a.hidden_size * a.has_shared_gate

@@ -131,4 +131,9 @@ def _typical(name: str, codec: str, key: str, architecture: Architecture) -> Cos
 def _shallower(a: Architecture, fraction: float) -> Architecture:
     """The same with fewer layers."""
     count = max(round(a.num_layers * fraction), 1)
-    return replace(a, windows=a.windows[:count], dense_sizes=a.dense_sizes[:count])
+    return replace(
+        a,
+        attention=a.attention[:count],
+        norms=a.norms[:count],
+        dense_sizes=a.dense_sizes[:count],
+    )

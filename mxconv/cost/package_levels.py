@@ -67,7 +67,7 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
     if record.kind == "streaming":
         seen = (record.sink or 0) + (record.window or 0)
         windows = tuple(seen if window is None else min(window, seen) for window in a.windows)
-        return replace(target, name=record.name, architecture=replace(a, windows=windows), acceptance_source=NOT_KNOWN)
+        return replace(target, name=record.name, architecture=a.with_windows(windows), acceptance_source=NOT_KNOWN)
     if record.kind == "fewer-experts":
         fewer = replace(a, num_experts_per_token=record.experts or 0)
         return replace(target, name=record.name, architecture=fewer, acceptance_source=NOT_KNOWN)
@@ -75,7 +75,7 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
     if skipped is not None:
         kept = replace(
             a,
-            windows=tuple(window for layer, window in enumerate(a.windows) if layer not in skipped.attention),
+            attention=tuple(count for layer, count in enumerate(a.attention) if layer not in skipped.attention),
             dense_sizes=tuple(size for layer, size in enumerate(a.dense_sizes) if layer not in skipped.mlp),
         )
         share = multiplied_weights(kept, inf) / multiplied_weights(a, inf)  # of what files hold: all experts
@@ -99,7 +99,7 @@ def _spire(folder: Path, record: LevelRecord) -> CostLevel:
     """A few layers over sinks and a window, whatever the context."""
     config = SpireConfig.from_file(folder / CONFIG)
     a = Architecture.of(config.decoder)
-    a = replace(a, windows=(config.sink + config.window,) * a.num_layers)
+    a = a.with_windows((config.sink + config.window,) * a.num_layers)
     acceptance, source = TYPICAL_ACCEPTANCE["spire"]
     if record.codec != "package":
         return CostLevel(record.name, CODECS[record.codec or "bf16"], a, acceptance, source, checkpoint_bytes(folder))
@@ -121,7 +121,13 @@ def _stage(folder: Path, record: LevelRecord, target: Architecture) -> CostLevel
     acceptance, source = TYPICAL_ACCEPTANCE["speculator"]
     config = SpeculatorConfig.from_file(folder / CONFIG)
     stage = replace(
-        target, hidden_size=config.inner_dim, vocab_size=config.vocab_size, windows=(), dense_sizes=(), num_experts=0
+        target,
+        hidden_size=config.inner_dim,
+        vocab_size=config.vocab_size,
+        attention=(),
+        norms=(),
+        dense_sizes=(),
+        num_experts=0,
     )
     num_passes = 1 if config.tie_weights else config.n_predict
     num_bytes = _stored_bytes(folder, record, is_draft=True) // num_passes

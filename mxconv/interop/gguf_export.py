@@ -73,14 +73,14 @@ def export_gguf(
         notes = list(metadata.notes)
         if opened.manifest.options.codec == "bsfp" and level is None:
             notes.append(f"{NO_BSFP}: only the target was written. For a draft, quantize with --codec mxfp4.")
-        notes += [note for _, of_tensors in contents.values() for note in of_tensors if note not in notes]
+        notes += [note for _, of_tensors in contents.values() for note in of_tensors]
     return Export(
         format="gguf",
         files=[path.name if path.parent == output else str(path) for path in files],
         num_bytes=sum(path.stat().st_size for path in files),
         num_tensors=sum(len(tensors) for tensors, _ in contents.values()),
         seconds=time.perf_counter() - begin,
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 

@@ -1,5 +1,6 @@
 """What the page's own models compute from: the numbers of a question that do not move with its sliders."""
 
+from collections import Counter
 from typing import Any
 
 from mxconv.cost.accelerator.machine import Machine
@@ -105,15 +106,16 @@ def _level(hardware: Hardware, level: CostLevel) -> dict[str, Any]:
 def _sizes(a: Architecture) -> dict[str, Any]:
     """What a pass multiplies: weights that all tokens share, those of all experts, and values of the cache."""
     experts = a.num_expert_layers * a.hidden_size * 3 * a.expert_size * a.num_experts
-    seen = {window: a.windows.count(window) for window in a.windows}
+    seen = Counter((each.window, each.kv_values, each.multiply_adds) for each in a.attention)
     return {
         "fixed_weights": multiplied_weights(a, 0),
         "expert_weights": experts,
         "num_experts": a.num_experts,
         "num_experts_per_token": a.num_experts_per_token,
-        "kv_values": 2 * a.num_key_value_heads * a.head_dim,  # a layer and position
-        "query_values": 2 * a.num_attention_heads * a.head_dim,
-        "windows": [{"window": window, "count": count} for window, count in seen.items()],
+        "attention": [  # values of one layer and position
+            {"window": window, "kv_values": kv_values, "query_values": query_values, "count": count}
+            for (window, kv_values, query_values), count in seen.items()
+        ],
     }
 
 

@@ -33,6 +33,10 @@ MODELS: list[dict[str, Any]] = [
     DENSE | {"model_type": "hunyuan_v1_dense", "head_dim": 8},
     DENSE | {"model_type": "gpt_neox", "num_key_value_heads": 6},
     {"model_type": "gpt2", "n_embd": 48, "n_layer": 3, "n_head": 6, "vocab_size": 96, "n_positions": 64},
+    DENSE | {"model_type": "gemma4_text", "head_dim": 8, "global_head_dim": 16, "hidden_size_per_layer_input": 12}
+    | {"num_hidden_layers": 6, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "attention_k_eq_v": True}
+    | {"num_global_key_value_heads": 1, "vocab_size_per_layer_input": 96}
+    | {"layer_types": ["sliding_attention", "full_attention"] * 3},
     MIXTURE | {"model_type": "mixtral"},
     MIXTURE | {"model_type": "gpt_oss", "head_dim": 8},
     DENSE | {"model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
@@ -62,7 +66,8 @@ def test_parameters_are_those_of_transformers(values: dict[str, Any]) -> None:
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     expected = sum(parameter.numel() for parameter in model.parameters())  # tied ones once
-    expected += sum(each.numel() for name, each in model.named_buffers() if name.endswith("e_score_correction_bias"))
+    stored = ("e_score_correction_bias", "layer_scalar")
+    expected += sum(each.numel() for name, each in model.named_buffers() if name.endswith(stored))
     assert count_parameters(architecture(values)).total == expected
 
 
@@ -143,8 +148,8 @@ def test_unknown_codecs_and_cache_types_are_errors() -> None:
         count_pass(a, "bf16", kv_dtype="q4")
 
 
-def test_a_model_whose_layers_differ_in_size_is_not_counted() -> None:
-    values = DENSE | {"model_type": "gemma4_text", "head_dim": 8, "global_head_dim": 16}
-    message = r"^gemma4_text: layers with other heads or MLPs than the first; models whose layers are alike are counted"
-    with pytest.raises(ModelError, match=message):
-        architecture(values)
+def test_each_layer_reads_keys_of_its_own_size() -> None:
+    values = DENSE | {"model_type": "gemma4_text", "head_dim": 8, "global_head_dim": 16, "sliding_window": 10}
+    a = architecture(values | {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]})
+    assert kv_bytes(a, 64) == 2 * 2 * 2 * (10 * 8 + 10 * 8 + 64 * 16)
+    assert attention_multiply_adds(a, 64) == 2 * 6 * (10 * 8 + 10 * 8 + 64 * 16)

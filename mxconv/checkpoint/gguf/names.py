@@ -6,7 +6,6 @@ Source:
 
 import re
 
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}  # by model_type
 ROPE_FACTORS = "rope_freqs.weight"
 EMBEDDING = "token_embd.weight"
 HEAD = "output.weight"
@@ -27,20 +26,7 @@ _IN_LAYER = {
 }
 _FROM_OUTSIDE = {theirs: ours for ours, theirs in _OUTSIDE.items()}
 _FROM_LAYER = {theirs: ours for ours, theirs in _IN_LAYER.items()}
-_HF_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.(.+)", re.ASCII)
 _GGUF_LAYER = re.compile(r"blk\.(\d{1,5})\.(.+)", re.ASCII)
-
-
-def to_gguf(name: str) -> str | None:
-    """GGUF's name of a Hugging Face tensor; None where it has none."""
-    module, _, parameter = name.rpartition(".")
-    if parameter not in ("weight", "bias"):
-        return None
-    if found := _HF_LAYER.fullmatch(module):
-        kind = _IN_LAYER.get(found[2])
-        return kind and f"blk.{int(found[1])}.{kind}.{parameter}"
-    outside = _OUTSIDE.get(module)
-    return outside and f"{outside}.{parameter}"
 
 
 def from_gguf(name: str) -> str | None:

@@ -6,8 +6,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from mxconv.interop.gguf.gguf_tensor import GgufTensor
 from mxconv.interop.gguf.metadata import Metadata
-from mxconv.interop.gguf.tensors import GgufTensor, Level
+from mxconv.interop.gguf.tensors import Level
 
 
 def write_gguf(
@@ -35,7 +36,7 @@ def write_gguf(
     """
     import gguf
 
-    writer = gguf.GGUFWriter(path, metadata.architecture)
+    writer = gguf.GGUFWriter(path, metadata.architecture.name)
     try:
         writer.add_name(name)
         matrices = {tensor.type for tensor in tensors if len(tensor.shape) == 2}

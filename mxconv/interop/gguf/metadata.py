@@ -4,14 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mxconv.checkpoint.gguf.names import ARCHITECTURES
 from mxconv.checkpoint.json_file import read_json_object
 from mxconv.errors import ModelError
+from mxconv.interop.gguf.architecture import Architecture
+from mxconv.interop.gguf.architectures import ARCHITECTURES
+from mxconv.interop.gguf.fits import check_fits
+from mxconv.interop.gguf.keys import add_keys
+from mxconv.interop.gguf.parts import mlp_of
 from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.table import describe_file
-
-ROPE_TYPES = ("default", "linear", "llama3")
+from mxconv.model.fields import Fields
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -22,24 +25,24 @@ class Metadata:
     """Everything that both levels of a package have in common."""
 
     config: ModelConfig
+    architecture: Architecture
     vocabulary: Vocabulary
     chat_templates: dict[str, str]  # "default" and others
-
-    @property
-    def architecture(self) -> str:
-        """llama.cpp's name."""
-        return ARCHITECTURES[self.config.model_type]
+    num_positions: int
+    long_factors: tuple[float, ...] = ()  # LongRoPE's, for texts beyond its original context
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Where llama.cpp will not do what mxconv does."""
         notes = []
-        windows = sorted({window for window in self.config.windows if window is not None})
-        if windows and windows[0] < self.config.max_position_embeddings:
+        name, windows = self.architecture.name, [window for window in self.config.windows if window is not None]
+        if windows and not self.architecture.windows and min(windows) < self.config.max_position_embeddings:
             notes.append(
-                f"llama.cpp's {self.architecture} attends to all positions: beyond the model's window of {windows[0]} "
-                "its text differs."
+                f"llama.cpp's {name} attends to all positions: beyond the model's window of {min(windows)} its text "
+                "differs."
             )
+        if any(mlp_of(layer).activation == "gelu" for layer in self.config.layers):
+            notes.append(f"llama.cpp's {name} computes GELU by tanh: its logits differ in the fourth digit or so.")
         if not self.vocabulary.has_bytes:
             notes.append("the vocabulary has no bytes: llama.cpp ends with an error at a character that it lacks.")
         if self.vocabulary.eos_id is None:
@@ -48,7 +51,7 @@ class Metadata:
 
     def add_to(self, writer: "GGUFWriter") -> None:
         """Hand every key to a writer."""
-        _add_architecture(writer, self.config)
+        add_keys(writer, self.config, self.architecture, self.num_positions)
         _add_vocabulary(writer, self.vocabulary)
         others = [{"name": name, "template": text} for name, text in self.chat_templates.items() if name != "default"]
         if others:
@@ -63,50 +66,30 @@ def read_metadata(folder: Path) -> Metadata:
     Raises:
         MxconvError: one of them is missing or malformed, or llama.cpp has no such model or tokenizer.
     """
-    config = describe_file(folder / "config.json")
-    if config.model_type not in ARCHITECTURES or config.towers:
+    path = folder / "config.json"
+    config = describe_file(path)
+    architecture = ARCHITECTURES.get(config.model_type)
+    if architecture is None:
         raise ModelError(
-            f"{folder / 'config.json'}: model_type {config.model_type}; the export to GGUF has "
-            f"{', '.join(ARCHITECTURES)}. Export with --to safetensors."
+            f"{path}: model_type {config.model_type}; the export to GGUF has {', '.join(ARCHITECTURES)}. Export with "
+            "--to safetensors."
         )
-    if config.rope.rope_type not in ROPE_TYPES:
-        raise ModelError(
-            f"{folder / 'config.json'}: rope_type {config.rope.rope_type}; the export to GGUF has "
-            f"{', '.join(ROPE_TYPES)}. Export with --to safetensors."
-        )
-    if config.rope.rope_type == "llama3" and ARCHITECTURES[config.model_type] != "llama":
-        raise ModelError(
-            f"{folder / 'config.json'}: rope_type llama3 in a {config.model_type} model; llama.cpp reads it of llama "
-            "alone. Export with --to safetensors."
-        )
-    if config.model_type == "qwen2" and config.head_dim * config.num_attention_heads != config.hidden_size:
-        raise ModelError(
-            f"{folder / 'config.json'}: {config.num_attention_heads} heads of {config.head_dim}; llama.cpp requires "
-            f"of qwen2 that they make hidden_size, {config.hidden_size}. Export with --to safetensors."
-        )
-    return Metadata(config, read_vocabulary(folder, config.vocab_size), _chat_templates(folder))
+    check_fits(config, architecture, path)
+    num_positions, long_factors = _long_context(config, path)
+    vocabulary = read_vocabulary(folder, config.vocab_size)
+    return Metadata(config, architecture, vocabulary, _chat_templates(folder), num_positions, long_factors)
 
 
-def _add_architecture(writer: "GGUFWriter", config: ModelConfig) -> None:
-    from gguf import RopeScalingType
-
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope.theta)
-    if config.rope.rope_type == "linear":
-        writer.add_rope_scaling_type(RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(config.rope.factor)
-    if config.rope.rope_type == "llama3":  # the factors themselves are a tensor
-        writer.add_rope_scaling_orig_ctx_len(config.rope.original_max_position_embeddings)
+def _long_context(config: ModelConfig, path: Path) -> tuple[int, tuple[float, ...]]:
+    """How long a text may be, and LongRoPE's factors for it: llama.cpp runs beyond the original context."""
+    if config.rope.rope_type != "longrope":
+        return config.max_position_embeddings, ()
+    fields = Fields.read(path)
+    found = fields.section("rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters").values
+    factors = found.get("long_factor")
+    if not isinstance(factors, list) or len(factors) != len(config.rope.factors):
+        return config.max_position_embeddings, ()
+    return fields.size("max_position_embeddings", config.max_position_embeddings), tuple(map(float, factors))
 
 
 def _add_vocabulary(writer: "GGUFWriter", vocabulary: Vocabulary) -> None:

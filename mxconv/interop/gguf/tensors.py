@@ -1,74 +1,19 @@
-"""The tensors of a level under GGUF's names, types and row order, given piece by piece."""
+"""The tensors of a level under GGUF's names, types and row order."""
 
-import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from math import lcm
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from mxconv.arrays import U8, U16
-from mxconv.checkpoint.gguf.names import EMBEDDING, HEAD, ROPE_FACTORS, has_paired_rows, to_gguf
-from mxconv.checkpoint.gguf.rope_factors import llama3_factors
-from mxconv.checkpoint.gguf.rope_rows import hf_rows
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
-from mxconv.codecs.float16 import BF16
-from mxconv.codecs.gguf_block import BLOCK_BYTES, pack_blocks
-from mxconv.codecs.mxfp4 import BLOCK, dequantize_mxfp4
-from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
-from mxconv.errors import ModelError, PackageError
+from mxconv.errors import ModelError
+from mxconv.interop.gguf.gguf_tensor import GgufTensor, four_bit, made_tensor, sixteen_bit
 from mxconv.interop.gguf.metadata import Metadata
-from mxconv.model.config import ModelConfig
+from mxconv.interop.gguf.places import EMBEDDING, HEAD, Place, places
+from mxconv.interop.gguf.rope_keys import rope_tensors
 from mxconv.report.weights import Weights, WeightTensor
 
-if TYPE_CHECKING:
-    from gguf import GGMLQuantizationType
-
 Level = Literal["target", "draft"]
-Rows = Callable[[int, int], NDArray[Any]]
-GgufType = Literal["F32", "F16", "BF16", "MXFP4"]
-PIECE_BYTES = 4 << 20
-BYTES_PER_WEIGHT = {"F32": 4.0, "F16": 2.0, "BF16": 2.0, "MXFP4": BLOCK_BYTES / BLOCK}
-
-
-@dataclass(frozen=True)
-class GgufTensor:
-    """One tensor to write."""
-
-    name: str
-    shape: tuple[int, ...]  # (out_features, in_features) or (length,); GGUF writes it backwards
-    type: GgufType
-    rows: Rows = field(
-        repr=False
-    )  # rows [start, stop) as their bytes lie in the file; start a multiple of row_multiple
-    row_multiple: int
-    release: Callable[[int, int], None] = field(repr=False)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.shape[0] * self.row_bytes
-
-    @property
-    def row_bytes(self) -> int:
-        num_weights = self.shape[1] if len(self.shape) == 2 else 1
-        return int(num_weights * BYTES_PER_WEIGHT[self.type])
-
-    @property
-    def ggml_type(self) -> "GGMLQuantizationType":
-        from gguf import GGMLQuantizationType
-
-        return GGMLQuantizationType[self.type]
-
-    def pieces(self) -> Iterator[U8]:
-        """The bytes in order, some megabytes at a time."""
-        step = max(PIECE_BYTES // self.row_bytes // self.row_multiple, 1) * self.row_multiple
-        for start in range(0, self.shape[0], step):
-            stop = min(start + step, self.shape[0])
-            yield np.ascontiguousarray(self.rows(start, stop)).reshape(-1).view(np.uint8)
-            self.release(start, stop)
+BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias")
 
 
 def level_tensors(
@@ -86,118 +31,85 @@ def level_tensors(
         ModelError: a tensor has no place in llama.cpp's model.
     """
     tensors: list[GgufTensor] = []
-    unaligned, skipped = [], []
+    skipped: list[str] = []
     records = {record.name: record for record in package.manifest.tensors}
+    known = places(metadata.config, metadata.architecture)
     for weight in weights.tensors:
-        name = to_gguf(weight.name)
-        if name is None:
+        name = metadata.config.own_name(weight.name)
+        place = None if name is None else known.get(name)
+        if place is None:
+            _check_is_none_of_its_own(name, weight, metadata)
             skipped.append(weight.name)
             continue
-        _check_known(name, weight, metadata)
-        paired = has_paired_rows(metadata.architecture, name)
-        head_dim = metadata.config.head_dim if paired else None
-        record = records[weight.name]
-        if level == "target" or record.codec == "keep":
-            tensors.append(_sixteen_bit(name, package, record, weight, head_dim))
-            continue
-        if name == EMBEDDING:  # the draft's output head is quantized, its embedding is not
-            tensors.append(_sixteen_bit(name, package, record, weight, None))
-            name = HEAD
-        tensors.append(_mxfp4(name, package, record, head_dim))
-        if tensors[-1].type != "MXFP4":
-            unaligned.append(weight.name)
-    if metadata.config.rope.rope_type == "llama3":
-        tensors.append(_rope_factors(metadata.config))
-    return tensors, _notes(unaligned, skipped)
+        _check_kind(weight, place)
+        tensors += _tensors(place, package, records[weight.name], weight, metadata, level)
+    factors = rope_tensors(metadata.config, metadata.architecture, metadata.long_factors)
+    tensors += [made_tensor(name, values) for name, values in factors.items()]
+    return tensors, _notes(package, metadata, level, skipped)
 
 
-def _notes(unaligned: list[str], skipped: list[str]) -> tuple[str, ...]:
+def _tensors(
+    place: Place, package: Package, record: TensorRecord, weight: WeightTensor, metadata: Metadata, level: Level
+) -> list[GgufTensor]:
+    """Of one tensor: itself, or where the embedding is the output head too, both."""
+    make = sixteen_bit if level == "target" or record.codec == "keep" else four_bit
+    if place.name != EMBEDDING:
+        return [make(place, package, record, weight)]
+    embedding = sixteen_bit(place, package, record, weight)  # a draft's is exact, its output head is not
+    is_tied, head = metadata.config.tie_word_embeddings, metadata.architecture.head
+    if not is_tied or head == "embedding" or (make is sixteen_bit and head == "optional"):
+        return [embedding]
+    return [embedding, make(replace(place, name=HEAD), package, record, weight)]
+
+
+def _notes(package: Package, metadata: Metadata, level: Level, skipped: list[str]) -> tuple[str, ...]:
     notes = []
-    if unaligned:
-        notes.append(
-            f"{len(unaligned)} matrices, such as {unaligned[0]}, have in_features that are no multiple of 32, which "
-            "GGUF's MXFP4 requires: their 4-bit values are stored as BF16, exactly."
-        )
+    known = places(metadata.config, metadata.architecture)
+    if level == "draft":
+        of_draft = [record for record in package.manifest.tensors if record.codec == "mxfp4"]
+        named = [(record, known.get(metadata.config.own_name(record.name) or "")) for record in of_draft]
+        unaligned = [record.name for record, place in named if place and record.shape[-1] % 32]
+        turned = [record.name for record, place in named if place and place.is_transposed]
+        if unaligned:
+            notes.append(
+                f"{len(unaligned)} matrices, such as {unaligned[0]}, have in_features that are no multiple of 32, "
+                "which GGUF's MXFP4 requires: their 4-bit values are stored as BF16, exactly."
+            )
+        if turned:
+            notes.append(
+                f"{len(turned)} matrices, such as {turned[0]}, are stored turned, so that GGUF's blocks lie across "
+                "theirs: their 4-bit values are stored as BF16, exactly."
+            )
+        if metadata.architecture.head == "embedding" and any(place and place.name == EMBEDDING for _, place in named):
+            notes.append(
+                f"llama.cpp's {metadata.architecture.name} has no output head of its own: the draft's is the "
+                "embedding in 16 bits."
+            )
     if skipped:
         notes.append(f"left out {len(skipped)} tensors that llama.cpp does not have, such as {skipped[0]}.")
     return tuple(notes)
 
 
-def _check_known(name: str, weight: WeightTensor, metadata: Metadata) -> None:
-    """llama.cpp refuses a file with a tensor that it did not ask for; it may also be of a type without a place."""
-    module, _, parameter = name.rpartition(".")
-    kind = module.rpartition(".")[2]
-    has_bias = metadata.architecture == "llama" or kind in ("attn_q", "attn_k", "attn_v")
-    is_norm = kind.endswith("_norm")
-    if (parameter == "bias" and (is_norm or not has_bias or not name.startswith("blk."))) or (
-        kind in ("attn_q_norm", "attn_k_norm") and metadata.architecture != "qwen3"
-    ):
-        raise ModelError(
-            f"tensor {weight.name}: llama.cpp's {metadata.architecture} has no {name}; GGUF can hold this model only "
-            "without it. Export with --to safetensors."
-        )
+def _check_is_none_of_its_own(name: str | None, weight: WeightTensor, metadata: Metadata) -> None:
+    """A tensor of this decoder that has no place would be missed; one of another tower, or a buffer, is not."""
+    config = metadata.config
+    roots = (f"{config.layer_prefix}.", f"{config.head}.")
+    if name is None or not name.startswith(roots) or not name.endswith((".weight", ".bias")) or name.endswith(BUFFERS):
+        return
+    if name == f"{config.head}.weight":  # of a model whose head is the embedding: older checkpoints hold both
+        return
+    raise ModelError(
+        f"tensor {weight.name}: llama.cpp's {metadata.architecture.name} has no place for it in a model as config.json "
+        "describes it; GGUF can hold this model only without it. Export with --to safetensors."
+    )
+
+
+def _check_kind(weight: WeightTensor, place: Place) -> None:
+    """It may be of a type that GGUF does not have."""
     if weight.dtype not in ("BF16", "F16", "F32") or len(weight.shape) not in (1, 2) or 0 in weight.shape:
         raise ModelError(
             f"tensor {weight.name}: {weight.dtype} {list(weight.shape)}; a vector or matrix of BF16, F16 or F32 is "
             "required. Export with --to safetensors."
         )
-
-
-def _sixteen_bit(
-    name: str, package: Package, record: TensorRecord, weight: WeightTensor, head_dim: int | None
-) -> GgufTensor:
-    """A matrix bit for bit, its hash compared; a vector as F32, which llama.cpp computes with."""
-    gguf_type: GgufType = "F32" if len(weight.shape) == 1 else weight.dtype  # type: ignore[assignment]  # checked
-    digest = hashlib.sha256()
-
-    def rows(start: int, stop: int) -> NDArray[Any]:
-        found: NDArray[Any] = weight.rows(start, stop)
-        digest.update(np.ascontiguousarray(found).reshape(-1).view(np.uint8).data)
-        if stop == weight.shape[0] and digest.hexdigest() != record.sha256 and not record.is_rescaled:
-            raise PackageError(
-                f"{package.root}: tensor {weight.name}: SHA-256 {digest.hexdigest()[:16]}...; the recorded "
-                f"{record.sha256[:16]}... is required. The package or its source is damaged; run mxconv verify."
-            )
-        if head_dim is not None:
-            found = found[hf_rows(start, stop, head_dim) - start]
-        if len(weight.shape) == 1 and weight.float_format is not None:
-            return weight.float_format.decode(found)
-        return found
-
-    multiple = lcm(TILE_ROWS, head_dim or 1)
-    return GgufTensor(name, weight.shape, gguf_type, rows, multiple, weight.release)
-
-
-def _mxfp4(name: str, package: Package, record: TensorRecord, head_dim: int | None) -> GgufTensor:
-    """The codes as they are, in GGUF's blocks; where rows are no whole blocks, their values."""
-    stored = package.mxfp4(record)
-    columns = stored.shape[1]
-    is_whole = columns % BLOCK == 0
-
-    def rows(start: int, stop: int) -> U8 | U16:
-        tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
-        codes, scales = unpack_nibbles(stored.codes[tiles]), unpack_scales(stored.scales[tiles])
-        order = hf_rows(start, stop, head_dim) - start if head_dim is not None else slice(stop - start)
-        codes, scales = codes[order], scales[order]
-        if is_whole:
-            return pack_blocks(codes, scales)
-        return BF16.encode(dequantize_mxfp4(codes, scales)[:, :columns])  # exact: two significant bits
-
-    def release(start: int, stop: int) -> None:
-        package.release(record, start, stop)
-
-    multiple = lcm(TILE_ROWS, head_dim or 1)
-    return GgufTensor(name, stored.shape, "MXFP4" if is_whole else "BF16", rows, multiple, release)
-
-
-def _rope_factors(config: ModelConfig) -> GgufTensor:
-    rope = config.rope
-    factors = llama3_factors(
-        config.head_dim,
-        rope.theta,
-        rope.factor,
-        rope.low_freq_factor,
-        rope.high_freq_factor,
-        rope.original_max_position_embeddings,
-    )
-    return GgufTensor(ROPE_FACTORS, factors.shape, "F32", lambda a, b: factors[a:b], 1, lambda a, b: None)
+    if place.is_transposed and len(weight.shape) != 2:
+        raise ModelError(f"tensor {weight.name}: {list(weight.shape)}; a matrix is required. Convert the model again.")

@@ -43,9 +43,13 @@ function multipliedWeights(level, numTokens) {
   return level.fixed_weights + level.expert_weights * chosen;
 }
 
-function kvPositions(level, context) {
+// values of the cache, or products with them, over all layers
+function overPositions(level, key, context) {
   let sum = 0;
-  for (const { window, count } of level.windows) sum += count * (window === null ? context : Math.min(context, window));
+  for (const layer of level.attention) {
+    const positions = layer.window === null ? context : Math.min(context, layer.window);
+    sum += layer.count * layer[key] * positions;
+  }
   return sum;
 }
 
@@ -69,9 +73,8 @@ function fraction(points, numTokens) {
 // the products with the weights, and attention over the cache
 function passPoints(hardware, level, numTokens, batch, context, kvBytesPerValue) {
   const tokens = numTokens * batch;
-  const positions = kvPositions(level, context);
   const weightBytes = (multipliedWeights(level, tokens) * level.bits_per_weight) / 8;
-  const kvBytes = batch * level.kv_values * kvBytesPerValue * positions;
+  const kvBytes = batch * kvBytesPerValue * overPositions(level, "kv_values", context);
   const products = multipliedWeights(level, 1) * tokens;
   return [
     rooflinePoint(hardware, level.kernel, level.peak, tokens, weightBytes, products),
@@ -81,7 +84,7 @@ function passPoints(hardware, level, numTokens, batch, context, kvBytesPerValue)
       level.attention_peak,
       tokens,
       kvBytes,
-      tokens * level.query_values * positions,
+      tokens * overPositions(level, "query_values", context),
     ),
   ];
 }
@@ -90,10 +93,9 @@ function acceleratorSeconds(hardware, level, numTokens, context) {
   const machine = hardware.accelerator;
   const numPasses = Math.max(Math.ceil(numTokens / level.tokens_at_once), 1);
   const weights = multipliedWeights(level, numTokens / numPasses);
-  const positions = kvPositions(level, context);
-  const compute = weights / level.weights_per_cycle + level.query_values * positions;
+  const compute = weights / level.weights_per_cycle + overPositions(level, "query_values", context);
   const cycles = (numPasses * compute) / machine.num_elements_per_tile;
-  const read = numPasses * ((weights * level.accelerator_bits) / 8 + 2 * level.kv_values * positions);
+  const read = numPasses * ((weights * level.accelerator_bits) / 8 + 2 * overPositions(level, "kv_values", context));
   return Math.max(cycles / (machine.clock_megahertz * 1e6), read / (hardware.read_bandwidth * GIGA));
 }
 

@@ -1,0 +1,82 @@
+"""What llama.cpp's model of an architecture computes, as far as models of one family may differ in it."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mxconv.model.config import ModelConfig
+from mxconv.model.description import Activation, Attention
+
+Scale = Callable[[ModelConfig, Attention], float]
+Rotates = Callable[[ModelConfig, int], bool]
+
+QKV = frozenset({"attn_q", "attn_k", "attn_v", "attn_qkv"})
+OUTPUT = frozenset({"attn_output"})
+MLP = frozenset({"ffn_gate", "ffn_up", "ffn_down"})
+
+
+def by_head(config: ModelConfig, mixer: Attention) -> float:
+    """The usual scale of scores."""
+    return 1 / math.sqrt(mixer.head_dim)
+
+
+def every_layer(config: ModelConfig, layer: int) -> bool:
+    """Which layers rotate: all."""
+    return True
+
+
+def layers_with_windows(config: ModelConfig, layer: int) -> bool:
+    """Which layers rotate: those that see a window, or all where none does."""
+    return config.windows[layer] is not None or not any(config.windows)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One architecture of llama.cpp.
+
+    Args:
+        name: in `general.architecture`, and before its keys.
+        pairs: which values of a head it rotates together: neighbours, or values half of those that rotate apart.
+        activation: of its MLP.
+        biases: the modules of a layer that may have one, besides norms.
+        needs_biases: whether all of them must.
+        scalings: the kinds of scaled rotations that it has; `llama3`, `longrope` and `proportional` are tensors.
+        needs_factors: whether it asks for the tensor of factors in any case.
+        has_betas: whether it reads YaRN's two, or has 32 and 1.
+        windows: whether layers see windows; without them all see everything, whatever the model was trained with.
+        near_rope: how layers with a window rotate: as the others, as they without their scaling, or by a base of their
+            own without scaling.
+        rotates: which layers rotate.
+        scale: of scores; None is read from a key.
+        numbers: the numbers of a description that it reads from keys, see `keys.py`.
+        grows_embedding: whether embeddings are multiplied by the root of their size.
+        head: whether the output head must be a tensor of its own, may be, or always is the embedding.
+        fills_hidden: whether its heads must make hidden_size.
+        has_temperature: whether queries may grow with their position.
+        names: modules of a layer that it calls something else than the others do.
+        num_layers_with_windows: the only depth at which it has windows; None is any.
+
+    Source:
+        src/models/*.cpp and llama-model.cpp of the llama.cpp in llama-cpp-python 0.3.36.
+    """
+
+    name: str
+    pairs: Literal["halves", "neighbours"] = "halves"
+    activation: Activation = "silu"
+    biases: frozenset[str] = QKV
+    needs_biases: bool = False
+    scalings: frozenset[str] = frozenset({"default", "linear", "yarn"})
+    needs_factors: bool = False
+    has_betas: bool = False
+    windows: bool = False
+    near_rope: Literal["same", "unscaled", "own"] = "same"
+    rotates: Rotates = every_layer
+    scale: Scale | None = by_head
+    numbers: frozenset[str] = frozenset()
+    grows_embedding: bool = False
+    head: Literal["own", "optional", "embedding"] = "optional"
+    fills_hidden: bool = False
+    has_temperature: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    num_layers_with_windows: int | None = None

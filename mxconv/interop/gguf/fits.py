@@ -1,0 +1,143 @@
+"""Whether llama.cpp's model of an architecture computes what a description says; a refusal that names what it lacks."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from mxconv.errors import ModelError
+from mxconv.interop.gguf.architecture import MLP, Architecture
+from mxconv.interop.gguf.parts import mixer_of, mlp_of, unknown_parts
+from mxconv.interop.gguf.rope_keys import far_rope, near_rope, reads_betas
+from mxconv.model.config import ModelConfig
+from mxconv.model.description import Linear
+
+GELU = {"gelu", "gelu_tanh"}
+
+
+def check_fits(config: ModelConfig, architecture: Architecture, path: Path) -> None:
+    """Compare a description with what llama.cpp has.
+
+    Args:
+        config: the description.
+        architecture: what is known of llama.cpp's.
+        path: of config.json, for messages.
+
+    Raises:
+        ModelError: it has no such model; the first difference is named.
+    """
+    for difference in _differences(config, architecture):
+        refuse(path, f"{difference}", architecture)
+
+
+def refuse(path: Path, difference: str, architecture: Architecture) -> NoReturn:
+    """Raises ModelError."""
+    raise ModelError(
+        f"{path}: {difference}, which llama.cpp's {architecture.name} does not have; GGUF can hold this model only "
+        "without it. Export with --to safetensors."
+    )
+
+
+def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
+    """What the model has and llama.cpp's does not, in words."""
+    if parts := unknown_parts(config):
+        yield parts[0]
+        return
+    yield from _sizes(config, architecture)
+    yield from _ropes(config, architecture)
+    yield from _numbers(config, architecture)
+    yield from _biases(config, architecture)
+    yield from _shared_keys(config)
+    for index, layer in enumerate(config.layers):
+        mixer, activation = mixer_of(layer), mlp_of(layer).activation
+        if activation != architecture.activation and not {activation, architecture.activation} <= GELU:
+            yield f"hidden_act {activation}"
+        if (mixer.rope is not None) != (architecture.rotates(config, index) and config.positions is None):
+            yield f"layer {index} {'rotates' if mixer.rope is not None else 'rotates nothing'}"
+        if mixer.temperature is not None and not architecture.has_temperature:
+            yield "queries that grow with their position (llama_4_scaling_beta)"
+
+
+def _sizes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
+    first = mixer_of(config.layers[0])
+    if architecture.fills_hidden and first.head_dim * first.num_heads != config.hidden_size:
+        yield f"{first.num_heads} heads of {first.head_dim} values that do not make hidden_size, {config.hidden_size}"
+    if architecture.head == "embedding" and not config.tie_word_embeddings:
+        yield "an output head of its own (tie_word_embeddings false)"
+    windows = {window for window in config.windows if window is not None}
+    if architecture.windows and len(windows) > 1:
+        yield f"windows of several lengths, {sorted(windows)}"
+    depth = architecture.num_layers_with_windows
+    if windows and depth is not None and config.num_hidden_layers != depth:
+        yield f"windows in a model of {config.num_hidden_layers} layers, not {depth}"
+
+
+def _ropes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
+    far, near = far_rope(config), near_rope(config)
+    if far is None:
+        return
+    if far.rope_type not in architecture.scalings:
+        yield f"rope_type {far.rope_type}"
+    if far.rope_type == "yarn" and not far.truncates:
+        yield "YaRN without rounding (truncate false)"
+    if not reads_betas(far, architecture):
+        yield f"YaRN's beta_fast {far.beta_fast:g} and beta_slow {far.beta_slow:g}"
+    if near is None or architecture.near_rope == "same":
+        if near not in (None, far):
+            yield "rotations of their own in layers with a window"
+        return
+    if near.rope_type != "default":
+        yield f"rope_type {near.rope_type} in layers with a window"
+    if architecture.near_rope == "unscaled" and near.theta != far.theta:
+        yield f"rope_theta {near.theta:g} in layers with a window"
+
+
+def _numbers(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
+    expected = math.sqrt(config.hidden_size) if architecture.grows_embedding else 1.0
+    read = architecture.numbers
+    if "embedding_multiplier" not in read and not math.isclose(config.embedding_multiplier, expected, rel_tol=1e-6):
+        yield f"embeddings that are multiplied by {config.embedding_multiplier:g}"
+    if not read & {"logit_multiplier", "logit_divisor"} and config.logit_multiplier != 1:
+        yield f"logits that are multiplied by {config.logit_multiplier:g}"
+    if "logit_cap" not in read and config.logit_cap is not None:
+        yield f"final_logit_softcapping {config.logit_cap:g}"
+    caps = {mixer_of(layer).logit_cap for layer in config.layers}
+    if "attention_cap" not in read and caps != {None}:
+        yield "attn_logit_softcapping"
+    if "attention_cap" in read and (None in caps or len(caps) > 1 or config.logit_cap is None):
+        yield "scores or logits without a cap"
+    for layer in config.layers:
+        if "residual_multiplier" not in read and layer.residual_multiplier != 1:
+            yield f"residual_multiplier {layer.residual_multiplier:g}"
+        mixer, scale = mixer_of(layer), architecture.scale
+        if scale is not None and not math.isclose(mixer.scale, scale(config, mixer), rel_tol=1e-6):
+            yield f"scores that are multiplied by {mixer.scale:g}, not {scale(config, mixer):g}"
+
+
+def _biases(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
+    for layer in config.layers:
+        mixer, mlp = mixer_of(layer), mlp_of(layer)
+        linears: tuple[tuple[str, Linear], ...] = (
+            ("attn_qkv" if mixer.fused else "attn_q", mixer.query),
+            ("attn_output", mixer.output),
+            ("ffn_up", mlp.up),
+            ("ffn_down", mlp.down),
+        )
+        for module, linear in linears:
+            if linear.has_bias and module not in architecture.biases:
+                yield f"a bias of {linear.name}"
+            needs = architecture.needs_biases and (module in MLP or mixer.fused or module == "attn_output")
+            if needs and not linear.has_bias:
+                yield f"{linear.name} without a bias"
+
+
+def _shared_keys(config: ModelConfig) -> Iterator[str]:
+    """llama.cpp gives a layer without keys those of the last layer of its kind that has some, if these are the last."""
+    sources = [mixer_of(layer).source for layer in config.layers]
+    if not any(source is not None for source in sources):
+        return
+    own = next(index for index, source in enumerate(sources) if source is not None)
+    for index in range(own, len(sources)):
+        expected = own - (2 if config.windows[index] is not None else 1)
+        if sources[index] != expected:
+            yield f"layer {index} reads the keys of layer {sources[index]}, not {expected}"

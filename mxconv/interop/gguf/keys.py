@@ -1,0 +1,82 @@
+"""The keys of a GGUF file that say what an architecture's sizes and numbers are."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from mxconv.interop.gguf.architecture import Architecture
+from mxconv.interop.gguf.parts import mixer_of, mlp_of
+from mxconv.interop.gguf.rope_keys import add_rope
+from mxconv.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+
+def add_keys(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture, num_positions: int) -> None:
+    """Hand all of them to a writer; `num_positions` is how long a text may be."""
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(num_positions)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    _add_sizes(writer.add_feed_forward_length, [mlp_of(layer).size for layer in config.layers])
+    writer.add_head_count(config.num_attention_heads)
+    _add_sizes(writer.add_head_count_kv, [mixer_of(layer).num_key_value_heads for layer in config.layers])
+    if config.final_norm.kind == "rms":
+        writer.add_layer_norm_rms_eps(config.final_norm.eps)
+    else:
+        writer.add_layer_norm_eps(config.final_norm.eps)
+    _add_heads(writer, config, architecture)
+    add_rope(writer, config, architecture)
+    _add_numbers(writer, config, architecture)
+    _add_parts(writer, config, architecture)
+
+
+def _add_sizes(add: Callable[[int | Sequence[int]], None], sizes: list[int]) -> None:
+    """One number, or where layers differ a list."""
+    add(sizes[0] if len(set(sizes)) == 1 else sizes)
+
+
+def _add_heads(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
+    far = next(
+        (mixer_of(layer) for layer in config.layers if mixer_of(layer).window is None), mixer_of(config.layers[0])
+    )
+    writer.add_key_length(far.head_dim)
+    writer.add_value_length(far.head_dim)
+    near = next((mixer_of(layer) for layer in config.layers if mixer_of(layer).window is not None), None)
+    if near is None or not architecture.windows:
+        return
+    assert near.window is not None
+    writer.add_sliding_window(near.window)
+    writer.add_sliding_window_pattern([window is not None for window in config.windows])
+    if architecture.near_rope == "own":
+        writer.add_key_length_swa(near.head_dim)
+        writer.add_value_length_swa(near.head_dim)
+
+
+def _add_numbers(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
+    first, mixer = config.layers[0], mixer_of(config.layers[0])
+    values: dict[str, tuple[Callable[[float], None], float | None]] = {
+        "embedding_multiplier": (writer.add_embedding_scale, config.embedding_multiplier),
+        "residual_multiplier": (writer.add_residual_scale, first.residual_multiplier),
+        "logit_multiplier": (writer.add_logit_scale, config.logit_multiplier),
+        "logit_divisor": (writer.add_logit_scale, 1 / config.logit_multiplier),
+        "attention_cap": (writer.add_attn_logit_softcapping, mixer.logit_cap),
+        "logit_cap": (writer.add_final_logit_softcapping, config.logit_cap),
+    }
+    for name, (add, value) in values.items():
+        if name in architecture.numbers and value is not None:
+            add(value)
+    if architecture.scale is None:
+        writer.add_attention_scale(mixer.scale)
+    if mixer.temperature is not None:
+        writer.add_attn_temperature_scale(mixer.temperature.beta)
+
+
+def _add_parts(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
+    """What only some architectures ask for."""
+    if architecture.name == "gptneox":
+        writer.add_parallel_residual(config.layers[0].is_parallel)
+    if architecture.name == "gemma4":
+        writer.add_shared_kv_layers(sum(mixer_of(layer).source is not None for layer in config.layers))
+        inputs = config.layer_inputs
+        writer.add_embedding_length_per_layer_input(0 if inputs is None else inputs.size)

@@ -1,0 +1,180 @@
+"""Every family in llama.cpp: it has transformers' logits, or the export says what is missing."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf_models import write_byte_level_tokenizer
+from llama_cpp_oracle import LlamaCpp, with_f32_matrices
+from packages import quantize
+
+from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
+from mxconv.errors import ModelError
+from mxconv.interop.gguf.architectures import ARCHITECTURES
+from mxconv.interop.gguf.metadata import read_metadata
+from mxconv.interop.gguf_export import export_gguf
+from mxconv.model.families.table import describe_file
+
+checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
+pytest.importorskip("llama_cpp", reason="make test builds llama-cpp-python")
+
+NUM_TOKENS = 80
+WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}  # rows that are whole blocks of MXFP4
+WITHOUT_WINDOW = {"sliding_window": None}
+GEMMA3 = {"query_pre_attn_scalar": 16}
+GEMMA4 = {"vocab_size_per_layer_input": 320}
+LONGROPE = checkpoints.FAMILIES["phi3, LongRoPE"]["rope_parameters"]
+FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0], "long_factor": [1.0, 2.5, 4.0, 6.0, 7.0]}
+
+# what a family's checkpoint is changed in so that llama.cpp has all of it
+CHANGES: dict[str, dict[str, Any]] = {
+    "mistral": WITHOUT_WINDOW,
+    "qwen2": {"use_sliding_window": False},
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "gemma3": GEMMA3,
+    "gemma3, of several towers": GEMMA3,
+    "qwen3": {"attention_bias": False},
+    "gemma4": GEMMA4,
+    "gemma4, of several towers": GEMMA4,
+    "phi3": WITHOUT_WINDOW,
+    "phi3, LongRoPE": {  # llama.cpp's contexts are multiples of 256
+        "rope_parameters": LONGROPE | FACTORS | {"original_max_position_embeddings": 256},
+        "original_max_position_embeddings": 256,
+        "max_position_embeddings": 512,
+    },
+    "exaone4": {"num_hidden_layers": 64, "layer_types": checkpoints.SLIDING * 16},  # the only depth with windows
+    "olmo3": {"tie_word_embeddings": True, "rope_scaling": checkpoints.YARN | {"rope_theta": 500000.0}},
+    "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
+    "ministral3": {"rope_parameters": checkpoints.MINISTRAL["rope_parameters"] | {"beta_slow": 2.0}},
+    "seed_oss": {"attention_out_bias": False},
+    "arcee": {"mlp_bias": False},
+    "starcoder2": WITHOUT_WINDOW,
+    "gpt_neox": {"hidden_act": "gelu_new"},
+    "gpt_neox, one after the other": {"hidden_act": "gelu_new"},
+}
+IGNORED_WINDOWS = ("smollm3, windows",)
+DENSE = {*ARCHITECTURES, "gemma3", "gemma4", "mistral3"}
+MIXTURES = [name for name, own in checkpoints.FAMILIES.items() if own["model_type"] not in DENSE or "experts" in name]
+EXPORTED = [name for name in checkpoints.FAMILIES if name not in (*MIXTURES, *IGNORED_WINDOWS)]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A package's files, and what transformers makes of some tokens; `has_silu` if GELU is not its activation."""
+
+    package: Path
+    folder: Path
+    notes: tuple[str, ...]
+    token_ids: list[int]
+    expected: np.ndarray
+    has_silu: bool
+
+
+def make(family: str, folder: Path, **changes: Any) -> Exported:
+    import torch
+
+    model = checkpoints.make_model(family, **(WIDE | {"vocab_size": 320} | CHANGES.get(family, {}) | changes))
+    checkpoints.write_checkpoint(model, folder / "source")
+    write_byte_level_tokenizer(folder / "source", "llama-bpe")
+    token_ids = [int(token) for token in np.random.default_rng(7).integers(0, 300, NUM_TOKENS)]
+    with torch.no_grad():
+        expected = model(torch.tensor([token_ids])).logits[0].numpy()
+    quantize(folder / "source", folder / "package")
+    export = export_gguf(folder / "package", folder / "out")
+    config = describe_file(folder / "package" / "config.json")
+    has_silu = not config.layers[0].mlp.activation.startswith("gelu")
+    return Exported(folder / "package", folder / "out", export.notes, token_ids, expected, has_silu)
+
+
+def logits_of(path: Path, token_ids: list[int]) -> np.ndarray:
+    """llama.cpp's, in float32, with room for a hundred tokens."""
+    loaded = LlamaCpp(with_f32_matrices(path, path.with_name(f"f32-{path.name}")), 128)
+    try:
+        return loaded.logits(token_ids)
+    finally:
+        loaded.close()
+
+
+@pytest.mark.parametrize("family", EXPORTED)
+def test_llama_cpp_has_the_logits_of_transformers(family: str, tmp_path: Path) -> None:
+    made = make(family, tmp_path)
+    found = logits_of(made.folder / "out-BF16.gguf", made.token_ids)
+    largest = np.abs(found - made.expected).max() / np.abs(made.expected).max()
+    print(f"{family}: float32 logits differ by up to {largest:.1e} of the largest; {made.notes}")
+    assert largest <= (1e-3 if made.has_silu else 1e-2)
+    margins = np.diff(np.sort(made.expected, axis=-1)[:, -2:], axis=-1)[:, 0]
+    is_clear = margins > 2 * np.abs(found - made.expected).max(axis=-1)
+    assert is_clear.mean() > 0.9
+    assert (found.argmax(-1) == made.expected.argmax(-1))[is_clear].all()
+    check_draft(made.folder, is_turned=family == "gpt2")
+
+
+def check_draft(folder: Path, is_turned: bool) -> None:
+    """The draft's matrices are the target's in the same places, each block of 32 rounded."""
+    target, draft = (values_of(folder / f"out-{level}.gguf") for level in ("BF16", "MXFP4"))
+    assert set(target) <= set(draft) <= {*target, "output.weight"}
+    num_rounded = 0
+    for name, values in draft.items():
+        exact = target.get(name, target["token_embd.weight"])
+        if np.array_equal(values, exact):
+            continue
+        turned = exact.T if is_turned and name != "output.weight" else exact
+        rounded = dequantize_mxfp4(*quantize_mxfp4(np.ascontiguousarray(turned)))[:, : turned.shape[1]]
+        np.testing.assert_array_equal(values, rounded.T if turned is not exact else rounded, name)
+        num_rounded += 1
+    assert num_rounded >= 4
+
+
+def values_of(path: Path) -> dict[str, np.ndarray]:
+    """Of every tensor, by the gguf library."""
+    tensors = gguf.GGUFReader(path).tensors
+    return {tensor.name: np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type)) for tensor in tensors}
+
+
+@pytest.mark.parametrize("family", IGNORED_WINDOWS)
+def test_windows_that_llama_cpp_lacks_are_noted(family: str, tmp_path: Path) -> None:
+    (note, *_) = make(family, tmp_path).notes
+    assert note == "llama.cpp's smollm3 attends to all positions: beyond the model's window of 9 its text differs."
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "bias": ("qwen3", {"attention_bias": True}, "a bias of self_attn.o_proj, which llama.cpp's qwen3 does not have"),
+    "no bias": ("gpt_neox", {"attention_bias": False}, "attention.query_key_value without a bias, which"),
+    "windows of exaone4": ("exaone4", {"num_hidden_layers": 4, "layer_types": checkpoints.SLIDING}, "windows in a mo"),
+    "scale": ("gemma3", {"query_pre_attn_scalar": 24}, "scores that are multiplied by 0.204124, not 0.25, which llama"),
+    "cap": ("gemma2", {"attn_logit_softcapping": None}, "scores or logits without a cap, which llama.cpp's gemma2"),
+    "layers that rotate": ("smollm3", {"no_rope_layers": [1, 0, 1, 1]}, "layer 1 rotates nothing, which"),
+    "head": ("cohere2", {"tie_word_embeddings": False}, "an output head of its own (tie_word_embeddings false), which"),
+    "heads": ("olmo2", {"head_dim": 32}, "4 heads of 32 values that do not make hidden_size, 64, which"),
+    "scaling": ("qwen3", {"rope_parameters": checkpoints.LLAMA3}, "rope_type llama3, which llama.cpp's qwen3 does"),
+    "betas": (
+        "llama",
+        {"rope_parameters": checkpoints.YARN | {"beta_slow": 2.0}},
+        "YaRN's beta_fast 32 and beta_slow 2",
+    ),
+    "truncate": ("llama", {"rope_parameters": checkpoints.YARN | {"truncate": False}}, "YaRN without rounding (trunc"),
+    "activation": ("granite", {"hidden_act": "gelu"}, "hidden_act gelu, which llama.cpp's granite does not have"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_llama_cpp_lacks_is_refused_by_name(what: str, tmp_path: Path) -> None:
+    family, changes, message = REFUSED[what]
+    with pytest.raises(ModelError, match=re.escape(message)) as caught:
+        make(family, tmp_path, **changes)
+    assert str(caught.value).startswith(f"{tmp_path / 'package' / 'config.json'}: ")
+    assert str(caught.value).endswith("GGUF can hold this model only without it. Export with --to safetensors.")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_mixtures_of_experts_are_refused_by_name(family: str, tmp_path: Path) -> None:
+    checkpoints.make_model(family).config.save_pretrained(tmp_path)
+    kind = describe_file(tmp_path / "config.json").model_type
+    message = f"(model_type {kind}; the export to GGUF has arcee, |mixtures of experts, which llama.cpp's gemma4)"
+    with pytest.raises(ModelError, match=message):
+        read_metadata(tmp_path)

@@ -1,0 +1,39 @@
+"""What surrounds a model, for every family: what `inspect` and `cost` count, and what a model card says."""
+
+from math import prod
+from pathlib import Path
+
+import pytest
+from packages import quantize
+
+from mxconv.cost.architecture import Architecture
+from mxconv.cost.counts import count_parameters, multiplied_weights
+from mxconv.interop.hub.card import model_card
+from mxconv.interop.hub.source_card import SourceCard
+from mxconv.model.families.table import describe_file
+from mxconv.report.inspection import inspect_weights
+from mxconv.report.sources import open_weights
+
+checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
+
+
+@pytest.mark.parametrize("family", checkpoints.FAMILIES)
+def test_counts_and_cards_speak_of_the_checkpoint(family: str, tmp_path: Path) -> None:
+    source, package = tmp_path / "source", tmp_path / "package"
+    checkpoints.write_checkpoint(checkpoints.make_model(family), source)
+    manifest = quantize(source, package)
+    with open_weights(str(package)) as weights:
+        inspection = inspect_weights(weights, num_threads=1)
+    quantized = [record for record in manifest.tensors if record.codec != "keep"]
+    seen = {tensor.name.partition("[")[0]: tensor for tensor in inspection.tensors}  # of a stack, each expert
+    assert set(seen) == {record.name for record in manifest.tensors}
+    drafted = {name for name, tensor in seen.items() if tensor.drafts is not None}
+    assert drafted >= {record.name for record in quantized} != set()
+    card = model_card(manifest, "me/tiny", SourceCard())
+    assert f"in the {len(quantized)} quantized of {len(manifest.tensors)} tensors" in card
+    config = describe_file(package / "config.json")
+    own = {record.name: record for record in manifest.tensors if config.own_name(record.name) is not None}
+    a = Architecture.of(config)
+    stored = sum(prod(record.shape) for record in own.values())
+    assert count_parameters(a).total == stored
+    assert 0 < multiplied_weights(a) < stored + a.vocab_size * a.hidden_size
