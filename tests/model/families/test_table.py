@@ -17,7 +17,7 @@ SIZES: dict[str, object] = {
     "vocab_size": 96,
     "hidden_size": 48,
     "n_embd": 48,
-    "intermediate_size": 88,
+    "intermediate_size": 96,
     "num_hidden_layers": 4,
     "n_layer": 4,
     "num_attention_heads": 4,
