@@ -295,13 +295,35 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **GRANITE_HYBRID,
         "position_embedding_type": "rope",
     },
+    "granitemoehybrid, with experts": {
+        "model_type": "granitemoehybrid",
+        **GRANITE,
+        **GRANITE_HYBRID,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "intermediate_size": 48,
+    },
     "qwen3_5": {"model_type": "qwen3_5_text", **DELTA_NET},
     "qwen3_5, of several towers": {"model_type": "qwen3_5", "text_config": SIZES | DELTA_NET},
+    "qwen3_5_moe": {"model_type": "qwen3_5_moe_text", **DELTA_NET, **EXPERTS, "shared_expert_intermediate_size": 40},
+    "qwen3_5_moe, of several towers": {
+        "model_type": "qwen3_5_moe",
+        "text_config": SIZES | DELTA_NET | EXPERTS | {"shared_expert_intermediate_size": 40},
+    },
     "qwen3_next": {"model_type": "qwen3_next", **DELTA_NET, "num_experts": 0},
+    "qwen3_next, with experts": {
+        "model_type": "qwen3_next",
+        **DELTA_NET,
+        **EXPERTS,
+        "shared_expert_intermediate_size": 40,
+        "mlp_only_layers": [1],
+    },
     "gpt2": {"model_type": "gpt2", "num_key_value_heads": 4, "n_inner": 88},
 }
 # model types whose layers have states, which NumPy runs
-RECURRENT = frozenset({"lfm2", "mamba2", "granitemoehybrid", "qwen3_5_text", "qwen3_5", "qwen3_next"})
+RECURRENT = frozenset(
+    {"lfm2", "mamba2", "granitemoehybrid", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "qwen3_next"}
+)
 
 
 class MimoConfig(Qwen2Config):

@@ -106,6 +106,15 @@ def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     assert sum("target='target'" in line for line in lines) == 2 * 2 * 23
 
 
+def test_a_family_drafts_for_itself_bit_by_bit() -> None:
+    pytest.importorskip("transformers", reason="transformers makes these checkpoints")
+    *runs, total = run(EXAMPLES / "certify_families.py", "lfm2").splitlines()
+    assert [line.partition(" num_")[0] for line in runs] == [
+        f"lfm2: {codec} {mode} own" for codec in ("bsfp", "mxfp4") for mode in ("greedy", "drawn")
+    ]
+    assert re.fullmatch(r"4 runs, \d{3,} tokens: 0 and 0", total)
+
+
 def test_the_peers_that_are_installed_compute_the_same_and_are_timed(tmp_path: Path) -> None:
     pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
     out = run(

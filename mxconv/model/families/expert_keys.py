@@ -68,6 +68,17 @@ def shared_mlp(size: int, activation: Activation, prefix: str) -> Mlp:
     return Mlp(size, activation, up=up, down=down, gate=gate)
 
 
+def gated_experts(fields: Fields, activation: Activation, is_normalized: bool = True, shared: int = 512) -> Mixture:
+    """Qwen's experts beside one for all rows, of `shared` numbers where the file does not say, which a gate weighs."""
+    shared_size = fields.size("shared_expert_intermediate_size", shared)
+    return Mixture(
+        routing(fields, "mlp.gate", is_normalized=is_normalized),
+        experts(fields.size("moe_intermediate_size"), activation),
+        shared=shared_mlp(shared_size, activation, "mlp.shared_expert"),
+        shared_gate=Linear("mlp.shared_expert_gate"),
+    )
+
+
 def routed_and_shared(fields: Fields, routes: Routing, activation: Activation) -> Mixture:
     """DeepSeek's experts: those of `moe_intermediate_size`, and `n_shared_experts` of them in one for all rows."""
     size, num_shared = fields.size("moe_intermediate_size"), fields.values.get("n_shared_experts", 1)

@@ -1,7 +1,8 @@
-"""Granite 4: Granite's multipliers over Mamba-2, and attention in some layers."""
+"""Granite 4: Granite's multipliers over Mamba-2, attention in some layers, and experts beside an MLP in some models."""
 
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Linear, Mlp
+from mxconv.model.families.granitemoe import granite_experts
 from mxconv.model.families.keys import FULL, Keys
 from mxconv.model.families.mamba2 import state_space
 from mxconv.model.families.qwen3_5 import LINEAR
@@ -11,9 +12,7 @@ OLDER_NAMES = {"mamba": LINEAR, "attention": FULL}
 
 
 def granite_hybrid(fields: Fields) -> ModelConfig:
-    """`model_type` granitemoehybrid, without experts."""
-    if fields.values.get("num_local_experts", 8) != 0:
-        fields.reject("num_local_experts", "mxconv supports models without experts", "Use a model of that kind.")
+    """`model_type` granitemoehybrid; with `num_local_experts` 0 it has no experts."""
     keys = Keys.read(_renamed(fields), max_positions=2048)
     activation, bias = keys.activation("hidden_act", "silu"), fields.flag("attention_bias", False)
     rope = keys.rope() if fields.values.get("position_embedding_type") == "rope" else None
@@ -27,7 +26,7 @@ def granite_hybrid(fields: Fields) -> ModelConfig:
         activation=activation,
     )
     both = Linear("shared_mlp.input_linear")
-    mlp = Mlp(
+    shared = Mlp(
         fields.size("shared_intermediate_size", 1024),
         activation,
         up=both,
@@ -35,6 +34,8 @@ def granite_hybrid(fields: Fields) -> ModelConfig:
         gate=both,
         fused=True,
     )
+    has_experts = fields.values.get("num_local_experts", 8) != 0
+    mlp = granite_experts(fields, activation, shared) if has_experts else shared
     multiplier = fields.number("residual_multiplier", 1.0)
     layers = [
         keys.layer(mixer if recurs else attention, mlp, residual_multiplier=multiplier)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from mxconv.model.config import ModelConfig
+from mxconv.model.description import Activation, Mlp
 from mxconv.model.families.expert_keys import experts, routing
 from mxconv.model.families.granite import granite
 from mxconv.model.families.keys import Keys
@@ -14,9 +15,15 @@ def granitemoe(fields: Fields) -> ModelConfig:
     """`model_type` granitemoe."""
     dense = granite(fields)
     activation = Keys.read(fields, max_positions=2048).activation("hidden_act", "silu")
+    mixture = granite_experts(fields, activation)
+    return replace(dense, layers=tuple(replace(layer, mlp=mixture) for layer in dense.layers))
+
+
+def granite_experts(fields: Fields, activation: Activation, shared: Mlp | None = None) -> Mixture:
+    """Granite's, and those of Granite 4, which have an MLP for all rows beside them."""
     stacked = "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"
-    mixture = Mixture(
+    return Mixture(
         routing(fields, "block_sparse_moe.router.layer", score="softmax_of_chosen"),
         experts(fields.size("intermediate_size"), activation, names=None, stacked=stacked),
+        shared=shared,
     )
-    return replace(dense, layers=tuple(replace(layer, mlp=mixture) for layer in dense.layers))

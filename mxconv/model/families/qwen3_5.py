@@ -1,23 +1,39 @@
-"""Qwen 3.5 (dense): gated DeltaNet, and gated attention in every fourth layer."""
+"""Qwen 3.5: gated DeltaNet, and gated attention in every fourth layer; dense, or with experts in every layer."""
 
 from collections.abc import Callable
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attention, Linear, Norm
+from mxconv.model.description import Attention, Linear, Mlp, Norm
+from mxconv.model.families.expert_keys import gated_experts
 from mxconv.model.families.keys import Keys
 from mxconv.model.families.mtp import beside
 from mxconv.model.fields import Fields
+from mxconv.model.mixture import Mixture
 from mxconv.model.recurrent.description import Convolution, GatedDeltaNet
 
 LINEAR = "linear_attention"
+SILU = ("silu", "swish")
 
 
 def qwen3_5(fields: Fields) -> ModelConfig:
     """`model_type` qwen3_5_text, alone or as the text tower of qwen3_5."""
-    keys = Keys.read(fields, max_positions=32768, head_dim=256, num_key_value_heads=4)
-    mlp = keys.gated_mlp(keys.activation("hidden_act", "silu", ("silu", "swish")))
-    attention, delta_net = gated_attention(keys), gated_delta_net(keys, fused=False)
-    norms = offset_norms(keys)
+    keys = read_keys(fields)
+    return _model(keys, keys.gated_mlp(keys.activation("hidden_act", "silu", SILU)))
+
+
+def qwen3_5_moe(fields: Fields) -> ModelConfig:
+    """`model_type` qwen3_5_moe_text, alone or as the text tower of qwen3_5_moe."""
+    keys = read_keys(fields)
+    return _model(keys, gated_experts(fields, keys.activation("hidden_act", "silu", SILU)))
+
+
+def read_keys(fields: Fields, num_key_value_heads: int = 4) -> Keys:
+    """Of these models, and of Qwen3-Next."""
+    return Keys.read(fields, max_positions=32768, head_dim=256, num_key_value_heads=num_key_value_heads)
+
+
+def _model(keys: Keys, mlp: Mlp | Mixture) -> ModelConfig:
+    attention, delta_net, norms = gated_attention(keys), gated_delta_net(keys, fused=False), offset_norms(keys)
     layers = [keys.layer(delta_net if recurs else attention, mlp, **norms) for recurs in recurrent_layers(keys)]
     mtp = beside(keys, offset_norm(keys), keys.layer(attention, mlp, **norms))
     return keys.model(layers, final_norm=keys.norm("model.norm", offset=1.0), mtp=mtp)

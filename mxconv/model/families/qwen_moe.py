@@ -1,8 +1,8 @@
 """Qwen 2 and 3 with experts in some layers; Qwen 2 has an expert for all rows too, with a gate of its own."""
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attention, Linear
-from mxconv.model.families.expert_keys import experts, mlps, routing, shared_mlp, sparse_layers
+from mxconv.model.description import Attention
+from mxconv.model.families.expert_keys import experts, gated_experts, mlps, routing, sparse_layers
 from mxconv.model.families.keys import Keys
 from mxconv.model.fields import Fields
 from mxconv.model.mixture import Mixture
@@ -18,13 +18,7 @@ def qwen2_moe(fields: Fields) -> ModelConfig:
     window = keys.window(4096) if fields.flag("use_sliding_window", False) else None
     kinds = keys.layer_kinds(lambda layer: window is not None and layer % 2 == 0 and layer < first)
     activation = keys.activation("hidden_act", "silu")
-    shared = shared_mlp(fields.size("shared_expert_intermediate_size", 5632), activation, "mlp.shared_expert")
-    mixture = Mixture(
-        routing(fields, "mlp.gate", is_normalized=fields.flag("norm_topk_prob", False)),
-        experts(fields.size("moe_intermediate_size", 1408), activation),
-        shared=shared,
-        shared_gate=Linear("mlp.shared_expert_gate"),
-    )
+    mixture = gated_experts(fields, activation, fields.flag("norm_topk_prob", False), shared=5632)
     return _model(keys, [keys.attention(rope, bias, window=window if near else None) for near in kinds], mixture)
 
 

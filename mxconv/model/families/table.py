@@ -31,7 +31,7 @@ from mxconv.model.families.olmo import olmo2, olmo3
 from mxconv.model.families.olmoe import olmoe
 from mxconv.model.families.phi3 import phi3
 from mxconv.model.families.qwen import qwen2, qwen3
-from mxconv.model.families.qwen3_5 import qwen3_5
+from mxconv.model.families.qwen3_5 import qwen3_5, qwen3_5_moe
 from mxconv.model.families.qwen3_next import qwen3_next
 from mxconv.model.families.qwen_moe import qwen2_moe, qwen3_moe
 from mxconv.model.families.seed_oss import seed_oss
@@ -73,6 +73,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "qwen2": qwen2,
     "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
+    "qwen3_5_moe_text": qwen3_5_moe,
     "qwen3_5_text": qwen3_5,
     "qwen3_moe": qwen3_moe,
     "qwen3_next": qwen3_next,
@@ -82,7 +83,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
 }
 
 # checkpoints of several towers, whose text is one of these under `text_config`
-TOWERS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5")
+TOWERS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
 TOWER_NAMES = (
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),

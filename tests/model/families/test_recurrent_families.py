@@ -75,8 +75,10 @@ def test_sizes_of_states_follow_from_the_parts() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (GRANITE | {"num_local_experts": 8}, r"num_local_experts is 8; mxconv supports models without experts"),
-        (NEXT | {"num_experts": 16}, r"num_experts is 16; mxconv supports models without experts"),
+        (
+            NEXT | {"num_experts": 4, "num_experts_per_tok": 5},
+            r"num_experts_per_tok is 5; at most the number of experts",
+        ),
         (GRANITE | {"mamba_n_heads": 7}, r"mamba_n_heads is 7; heads of together 96 values are required"),
         (GRANITE | {"mamba_n_groups": 4}, r"mamba_n_groups is 4; a divisor of the 6 heads is required"),
         (GRANITE | {"time_step_limit": [1, 0]}, r"time_step_limit is \[1, 0\]; two numbers from 0 on"),

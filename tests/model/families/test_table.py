@@ -48,7 +48,7 @@ OWN: dict[str, dict[str, object]] = {
 def described(model_type: str) -> ModelConfig:
     """With the family's defaults."""
     texts = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "mistral3": "ministral3"}
-    texts |= {"qwen3_5": "qwen3_5_text"}
+    texts |= {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
     text = texts.get(model_type)
     if text is None:
         return describe_values(SIZES | OWN.get(model_type, {}) | {"model_type": model_type})
