@@ -72,7 +72,10 @@ def main(name: str, folder: str) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     tied = set(model.all_tied_weights_keys) if config.tie_word_embeddings else set()
-    shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items() if key not in tied}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for key, tensor in model.state_dict().items():
+        if key not in tied:
+            shapes |= as_published(key, tuple(tensor.shape))
     rng = np.random.default_rng(0)
     Path(folder).mkdir()
     with Path(folder, "model.safetensors").open("xb") as file:
@@ -80,7 +83,7 @@ def main(name: str, folder: str) -> None:
         for key, shape in shapes.items():
             vector = 0.0 if name in OFFSET_NORMS and "linear_attn" not in key else 1.0
             left = int(np.prod(shape))
-            while left:  # experts are stacked: a tensor may have more values than fit twice
+            while left:
                 count = min(left, VALUES_AT_ONCE)
                 values = (
                     rng.standard_normal(count, np.float32) / np.sqrt(shape[-1])
@@ -92,6 +95,20 @@ def main(name: str, folder: str) -> None:
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
     save_tokenizer(Path(folder))
+
+
+def as_published(key: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Experts one by one, which transformers stacks when it loads them."""
+    prefix, experts, part = key.partition(".mlp.experts.")
+    if not experts:
+        return {key: shape}
+    count, rows, columns = shape
+    parts = {"gate_up_proj": {"gate_proj": rows // 2, "up_proj": rows // 2}, "down_proj": {"down_proj": rows}}[part]
+    return {
+        f"{prefix}.mlp.experts.{expert}.{name}.weight": (size, columns)
+        for expert in range(count)
+        for name, size in parts.items()
+    }
 
 
 if __name__ == "__main__":

@@ -53,9 +53,12 @@ class Architecture:
         grows_embedding: whether embeddings are multiplied by the root of their size.
         head: whether the output head must be a tensor of its own, may be, or always is the embedding.
         fills_hidden: whether its heads must make hidden_size.
+        shares_keys: whether several heads may have one key.
         has_temperature: whether queries may grow with their position.
         names: modules of a layer that it calls something else than the others do.
         num_layers_with_windows: the only depth at which it has windows; None is any.
+        experts: how its experts' scores count, as they are or divided by their sum; None has no experts.
+        shares_expert: whether every row goes through one more, whose gate weighs it.
 
     Source:
         src/models/*.cpp and llama-model.cpp of the llama.cpp in llama-cpp-python 0.3.36.
@@ -77,6 +80,9 @@ class Architecture:
     grows_embedding: bool = False
     head: Literal["own", "optional", "embedding"] = "optional"
     fills_hidden: bool = False
+    shares_keys: bool = True
     has_temperature: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     num_layers_with_windows: int | None = None
+    experts: Literal["plain", "normalized"] | None = None
+    shares_expert: bool = False

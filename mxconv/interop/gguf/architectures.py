@@ -6,6 +6,7 @@ tensors, the order of their rows and the keys follow from the description and th
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mxconv.interop.gguf.architecture import MLP, OUTPUT, QKV, Architecture, Scale, layers_with_windows
 from mxconv.model.config import ModelConfig
@@ -105,11 +106,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         has_temperature=True,
     ),
     "mistral": LLAMA,
+    "mixtral": replace(LLAMA, experts="normalized"),
+    "olmoe": Architecture("olmoe", head="own", fills_hidden=True, shares_keys=False, experts="plain"),
     "olmo2": Architecture("olmo2", head="own", fills_hidden=True),
     "olmo3": Architecture("olmo2", windows=True, near_rope="unscaled", head="own", fills_hidden=True),
     "phi3": Architecture("phi3", scalings=STANDARD | {"longrope"}, fills_hidden=True),
     "qwen2": Architecture("qwen2", fills_hidden=True),
+    "qwen2_moe": Architecture("qwen2moe", experts="plain", shares_expert=True),
     "qwen3": Architecture("qwen3"),
+    "qwen3_moe": Architecture("qwen3moe", experts="normalized"),
     "seed_oss": Architecture("seed_oss", names={"ffn_norm": "post_attention_norm"}),
     "smollm3": Architecture("smollm3", pairs="neighbours", rotates=lambda config, layer: (layer + 1) % 4 != 0),
     "starcoder2": Architecture(

@@ -8,13 +8,14 @@ import numpy as np
 
 from mxconv.interop.gguf.gguf_tensor import GgufTensor
 from mxconv.interop.gguf.metadata import Metadata
+from mxconv.interop.gguf.stacked_tensor import StackedTensor
 from mxconv.interop.gguf.tensors import Level
 
 
 def write_gguf(
     path: Path,
     metadata: Metadata,
-    tensors: Sequence[GgufTensor],
+    tensors: Sequence[GgufTensor | StackedTensor],
     name: str,
     level: Level,
     scale_rule: str,
@@ -39,7 +40,7 @@ def write_gguf(
     writer = gguf.GGUFWriter(path, metadata.architecture.name)
     try:
         writer.add_name(name)
-        matrices = {tensor.type for tensor in tensors if len(tensor.shape) == 2}
+        matrices = {tensor.type for tensor in tensors if len(tensor.shape) > 1}
         if level == "draft":
             writer.add_file_type(gguf.LlamaFileType.MOSTLY_MXFP4_MOE)  # the only MXFP4 that it has
             writer.add_quantization_version(gguf.GGML_QUANT_VERSION)

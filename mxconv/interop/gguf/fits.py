@@ -7,10 +7,10 @@ from typing import NoReturn
 
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.architecture import MLP, Architecture
-from mxconv.interop.gguf.parts import mixer_of, mlp_of, unknown_parts
+from mxconv.interop.gguf.parts import activation_of, mixer_of, mlp_of, unknown_parts
 from mxconv.interop.gguf.rope_keys import far_rope, near_rope, reads_betas
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Linear
+from mxconv.model.description import Linear, Mlp
 
 GELU = {"gelu", "gelu_tanh"}
 
@@ -40,7 +40,7 @@ def refuse(path: Path, difference: str, architecture: Architecture) -> NoReturn:
 
 def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
     """What the model has and llama.cpp's does not, in words."""
-    if parts := unknown_parts(config):
+    if parts := unknown_parts(config, architecture):
         yield parts[0]
         return
     yield from _sizes(config, architecture)
@@ -49,7 +49,7 @@ def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[st
     yield from _biases(config, architecture)
     yield from _shared_keys(config)
     for index, layer in enumerate(config.layers):
-        mixer, activation = mixer_of(layer), mlp_of(layer).activation
+        mixer, activation = mixer_of(layer), activation_of(layer)
         if activation != architecture.activation and not {activation, architecture.activation} <= GELU:
             yield f"hidden_act {activation}"
         if (mixer.rope is not None) != (architecture.rotates(config, index) and config.positions is None):
@@ -62,6 +62,8 @@ def _sizes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
     first = mixer_of(config.layers[0])
     if architecture.fills_hidden and first.head_dim * first.num_heads != config.hidden_size:
         yield f"{first.num_heads} heads of {first.head_dim} values that do not make hidden_size, {config.hidden_size}"
+    if not architecture.shares_keys and first.num_key_value_heads != first.num_heads:
+        yield f"{first.num_key_value_heads} keys for {first.num_heads} heads"
     if architecture.head == "embedding" and not config.tie_word_embeddings:
         yield "an output head of its own (tie_word_embeddings false)"
     windows = {window for window in config.windows if window is not None}
@@ -120,9 +122,9 @@ def _biases(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
         linears: tuple[tuple[str, Linear], ...] = (
             ("attn_qkv" if mixer.fused else "attn_q", mixer.query),
             ("attn_output", mixer.output),
-            ("ffn_up", mlp.up),
-            ("ffn_down", mlp.down),
         )
+        if isinstance(mlp, Mlp):
+            linears = (*linears, ("ffn_up", mlp.up), ("ffn_down", mlp.down))
         for module, linear in linears:
             if linear.has_bias and module not in architecture.biases:
                 yield f"a bias of {linear.name}"

@@ -7,6 +7,7 @@ from mxconv.interop.gguf.architecture import Architecture
 from mxconv.interop.gguf.parts import mixer_of, mlp_of
 from mxconv.interop.gguf.rope_keys import add_rope
 from mxconv.model.config import ModelConfig
+from mxconv.model.mixture import Mixture
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -21,6 +22,7 @@ def add_keys(writer: "GGUFWriter", config: ModelConfig, architecture: Architectu
     _add_sizes(writer.add_feed_forward_length, [mlp_of(layer).size for layer in config.layers])
     writer.add_head_count(config.num_attention_heads)
     _add_sizes(writer.add_head_count_kv, [mixer_of(layer).num_key_value_heads for layer in config.layers])
+    _add_experts(writer, config)
     if config.final_norm.kind == "rms":
         writer.add_layer_norm_rms_eps(config.final_norm.eps)
     else:
@@ -34,6 +36,17 @@ def add_keys(writer: "GGUFWriter", config: ModelConfig, architecture: Architectu
 def _add_sizes(add: Callable[[int | Sequence[int]], None], sizes: list[int]) -> None:
     """One number, or where layers differ a list."""
     add(sizes[0] if len(set(sizes)) == 1 else sizes)
+
+
+def _add_experts(writer: "GGUFWriter", config: ModelConfig) -> None:
+    mixture = config.layers[0].mlp
+    if not isinstance(mixture, Mixture):
+        return
+    writer.add_expert_count(mixture.routing.num_experts)
+    writer.add_expert_used_count(mixture.routing.num_chosen)
+    writer.add_expert_feed_forward_length(mixture.size)
+    if mixture.shared is not None:
+        writer.add_expert_shared_feed_forward_length(mixture.shared.size)
 
 
 def _add_heads(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:

@@ -10,7 +10,7 @@ from mxconv.interop.gguf.architecture import Architecture
 from mxconv.interop.gguf.architectures import ARCHITECTURES
 from mxconv.interop.gguf.fits import check_fits
 from mxconv.interop.gguf.keys import add_keys
-from mxconv.interop.gguf.parts import mlp_of
+from mxconv.interop.gguf.parts import activation_of
 from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.table import describe_file
@@ -41,7 +41,7 @@ class Metadata:
                 f"llama.cpp's {name} attends to all positions: beyond the model's window of {min(windows)} its text "
                 "differs."
             )
-        if any(mlp_of(layer).activation == "gelu" for layer in self.config.layers):
+        if any(activation_of(layer) == "gelu" for layer in self.config.layers):
             notes.append(f"llama.cpp's {name} computes GELU by tanh: its logits differ in the fourth digit or so.")
         if not self.vocabulary.has_bytes:
             notes.append("the vocabulary has no bytes: llama.cpp ends with an error at a character that it lacks.")

@@ -1,7 +1,9 @@
-"""The parts of a layer as those architectures have them that are exported: attention over heads, and one MLP."""
+"""The parts of a layer as those architectures have them that are exported: attention over heads, an MLP or experts."""
 
+from mxconv.interop.gguf.architecture import Architecture
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attention, LayerParts, Mlp
+from mxconv.model.description import Activation, Attention, LayerParts, Mlp
+from mxconv.model.mixture import Mixture
 
 
 def mixer_of(layer: LayerParts) -> Attention:
@@ -10,20 +12,52 @@ def mixer_of(layer: LayerParts) -> Attention:
     return layer.mixer
 
 
-def mlp_of(layer: LayerParts) -> Mlp:
-    """Its MLP; `check_fits` refuses mixtures of experts before."""
-    assert isinstance(layer.mlp, Mlp)
+def mlp_of(layer: LayerParts) -> Mlp | Mixture:
+    """Its MLP or experts; `check_fits` refuses layers without before."""
+    assert layer.mlp is not None
     return layer.mlp
 
 
-def unknown_parts(config: ModelConfig) -> list[str]:
+def activation_of(layer: LayerParts) -> Activation:
+    """Of its MLP, or of its experts."""
+    mlp = mlp_of(layer)
+    return mlp.activation if isinstance(mlp, Mlp) else mlp.experts.activation
+
+
+def unknown_parts(config: ModelConfig, architecture: Architecture) -> list[str]:
     """What a model has in the place of these, in words."""
     found = []
     if any(not isinstance(layer.mixer, Attention) for layer in config.layers):
         found.append("mixers other than attention over heads")
-    if any(not isinstance(layer.mlp, Mlp) for layer in config.layers):
+    mlps = [layer.mlp for layer in config.layers]
+    if None in mlps:
+        found.append("layers without an MLP")
+    mixtures = [mlp for mlp in mlps if isinstance(mlp, Mixture)]
+    if mixtures and architecture.experts is None:
         found.append("mixtures of experts")
+    elif mixtures and len(mixtures) < len(mlps):
+        found.append("layers without experts among those with some")
+    elif any(not _is_known(mixture, architecture) for mixture in mixtures):
+        found.append("experts that are chosen, counted or shared in another way")
     attentions = [layer.mixer for layer in config.layers if isinstance(layer.mixer, Attention)]
     if any(mixer.is_chunked or mixer.sinks is not None or mixer.clip is not None for mixer in attentions):
         found.append("attention in chunks, with sinks or with clipped heads")
     return found
+
+
+def _is_known(mixture: Mixture, architecture: Architecture) -> bool:
+    """Whether llama.cpp does the same; a softmax of the chosen is one of all divided by its sum."""
+    routing, experts = mixture.routing, mixture.experts
+    shares = "normalized" if routing.score == "softmax_of_chosen" or routing.is_normalized else "plain"
+    norms = mixture.before_experts, mixture.after_experts, mixture.before_shared, mixture.after_shared
+    others = routing.correction, routing.multipliers, routing.norm, routing.input_weights, experts.clamped, *norms
+    return (
+        routing.score != "sigmoid"
+        and shares == architecture.experts
+        and routing.num_groups == 1
+        and routing.multiplier == 1
+        and not any(others)
+        and not (routing.router.has_bias or experts.has_bias or mixture.scales_input)
+        and experts.apart is not None
+        and (mixture.shared is not None) == (mixture.shared_gate is not None) == architecture.shares_expert
+    )

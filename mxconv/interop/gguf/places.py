@@ -1,13 +1,14 @@
 """Where each tensor of a model stands in a GGUF file, read off its description: name, order of rows, what is added."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mxconv.interop.gguf.architecture import Architecture
 from mxconv.interop.gguf.parts import mixer_of, mlp_of
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, LayerParts, Linear, Mlp, Norm
+from mxconv.model.mixture import Mixture
 
 EMBEDDING, HEAD, POSITIONS = "token_embd.weight", "output.weight", "position_embd.weight"
 
@@ -38,6 +39,7 @@ class Place:
         offset: added to every value: what norms of some families leave out.
         is_transposed: whether the checkpoint has rows and columns exchanged.
         is_vector: whether llama.cpp computes with it in F32, matrix or not.
+        expert: whose matrix it is of a stack of that name; None stands alone.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Place:
     offset: float = 0.0
     is_transposed: bool = False
     is_vector: bool = False
+    expert: int | None = None
 
     @property
     def module(self) -> str:
@@ -77,7 +80,7 @@ def _outside(config: ModelConfig) -> Iterator[tuple[str, Place]]:
 def _named(place: Place, architecture: Architecture, layer: int) -> Place:
     module, _, parameter = place.name.rpartition(".")
     name = f"blk.{layer}.{architecture.names.get(module, module)}.{parameter}"
-    return Place(name, place.order, place.offset, place.is_transposed, place.is_vector)
+    return replace(place, name=name)
 
 
 def _in_layer(parts: LayerParts, architecture: Architecture) -> Iterator[tuple[str, Place]]:
@@ -116,11 +119,27 @@ def _attention(mixer: Attention, architecture: Architecture) -> Iterator[tuple[s
         yield from _norm(mixer.key_norm, "attn_k_norm")
 
 
-def _mlp(mlp: Mlp) -> Iterator[tuple[str, Place]]:
-    yield from _linear(mlp.up, "ffn_up")
-    yield from _linear(mlp.down, "ffn_down")
+def _mlp(mlp: Mlp | Mixture, suffix: str = "") -> Iterator[tuple[str, Place]]:
+    if isinstance(mlp, Mixture):
+        yield from _mixture(mlp)
+        return
+    yield from _linear(mlp.up, f"ffn_up{suffix}")
+    yield from _linear(mlp.down, f"ffn_down{suffix}")
     if mlp.gate is not None and not mlp.fused:
-        yield from _linear(mlp.gate, "ffn_gate")
+        yield from _linear(mlp.gate, f"ffn_gate{suffix}")
+
+
+def _mixture(mixture: Mixture) -> Iterator[tuple[str, Place]]:
+    """Of experts that the checkpoint has one by one."""
+    yield f"{mixture.routing.router.name}.weight", Place("ffn_gate_inp.weight", is_vector=True)
+    assert mixture.experts.apart is not None
+    for name, part in zip(mixture.experts.apart, ("gate", "up", "down"), strict=True):
+        for expert in range(mixture.routing.num_experts):
+            yield f"{name.format(expert)}.weight", Place(f"ffn_{part}_exps.weight", expert=expert)
+    if mixture.shared is not None:
+        yield from _mlp(mixture.shared, "_shexp")
+    if mixture.shared_gate is not None:
+        yield f"{mixture.shared_gate.name}.weight", Place("ffn_gate_inp_shexp.weight", is_vector=True)
 
 
 def _linear(linear: Linear, module: str, order: RowOrder | None = None) -> Iterator[tuple[str, Place]]:

@@ -10,6 +10,9 @@ from mxconv.interop.gguf.gguf_tensor import GgufTensor, four_bit, made_tensor, s
 from mxconv.interop.gguf.metadata import Metadata
 from mxconv.interop.gguf.places import EMBEDDING, HEAD, Place, places
 from mxconv.interop.gguf.rope_keys import rope_tensors
+from mxconv.interop.gguf.stacked_tensor import StackedTensor
+from mxconv.model.config import ModelConfig
+from mxconv.model.mixture import Mixture
 from mxconv.report.weights import Weights, WeightTensor
 
 Level = Literal["target", "draft"]
@@ -18,7 +21,7 @@ BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attentio
 
 def level_tensors(
     package: Package, weights: Weights, metadata: Metadata, level: Level
-) -> tuple[list[GgufTensor], tuple[str, ...]]:
+) -> tuple[list[GgufTensor | StackedTensor], tuple[str, ...]]:
     """The tensors of a file, and what the user should know about them.
 
     Args:
@@ -30,7 +33,8 @@ def level_tensors(
     Raises:
         ModelError: a tensor has no place in llama.cpp's model.
     """
-    tensors: list[GgufTensor] = []
+    tensors: list[GgufTensor | StackedTensor] = []
+    stacks: dict[str, dict[int, GgufTensor]] = {}
     skipped: list[str] = []
     records = {record.name: record for record in package.manifest.tensors}
     known = places(metadata.config, metadata.architecture)
@@ -42,10 +46,20 @@ def level_tensors(
             skipped.append(weight.name)
             continue
         _check_kind(weight, place)
-        tensors += _tensors(place, package, records[weight.name], weight, metadata, level)
+        found = _tensors(place, package, records[weight.name], weight, metadata, level)
+        if place.expert is None:
+            tensors += found
+        else:
+            stacks.setdefault(place.name, {})[place.expert] = found[0]
+    tensors += [StackedTensor.of(name, experts, _num_experts(metadata.config)) for name, experts in stacks.items()]
     factors = rope_tensors(metadata.config, metadata.architecture, metadata.long_factors)
     tensors += [made_tensor(name, values) for name, values in factors.items()]
     return tensors, _notes(package, metadata, level, skipped)
+
+
+def _num_experts(config: ModelConfig) -> int:
+    mixtures = (layer.mlp for layer in config.layers if isinstance(layer.mlp, Mixture))
+    return next(mixtures).routing.num_experts
 
 
 def _tensors(
