@@ -152,8 +152,12 @@ def test_a_level_that_accepts_one_token_too_many_is_found_out(monkeypatch: pytes
 
 
 def test_a_session_that_keeps_rejected_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rewind(session: Session, length: int) -> int:
+        keep_rejected_keys(session, length, [])
+        return length
+
     monkeypatch.setattr(Session, "keep", keep_rejected_keys)
-    monkeypatch.setattr(Session, "rewind", lambda session, length: keep_rejected_keys(session, length, []))
+    monkeypatch.setattr(Session, "rewind", rewind)
     with pytest.raises(AssertionError):
         assert_lossless(Hierarchy([target_level(), noisy_copy(noise=10)], [4], [0.0]), PROMPT, 8)
 
