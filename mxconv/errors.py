@@ -23,3 +23,7 @@ class PackageError(MxconvError):
 
 class ModelError(MxconvError):
     """A model configuration, tokenizer or generation request cannot be served."""
+
+
+class PoolFull(ModelError):  # noqa: N818  # a state, which passes
+    """A pool has no more pages for keys and values; nothing has changed, and other sequences can go on."""

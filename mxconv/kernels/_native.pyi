@@ -135,11 +135,13 @@ class Decoder:
         sequences: list[SequenceTokens],
     ) -> None: ...
 
+class Pages:
+    def __init__(self, dtype: str, slabs: list[F32 | U16], numbers: I32) -> None: ...
+
 class SequenceTokens:
     def __init__(
         self,
-        keys: F32,
-        values: F32,
+        pages: Pages,
         length: int,
         num_tokens: int,
         num_logits: int,
@@ -185,6 +187,12 @@ def rms_norm(engine: Engine, x: F32, weight: F32, eps: float, out: F32) -> None:
 def layer_norm(engine: Engine, x: F32, weight: F32, bias: F32, eps: float, out: F32) -> None: ...
 def activate(engine: Engine, activation: str, x: F32, y: F32 | None, out: F32) -> None: ...
 def cap(engine: Engine, cap: float, x: F32) -> None: ...
+@overload
 def attend(
     engine: Engine, queries: F32, keys: F32, values: F32, runs: I32, positions: I32, cap: float, out: F32
 ) -> None: ...
+@overload
+def attend(
+    engine: Engine, queries: F32, keys: U16, values: U16, runs: I32, positions: I32, cap: float, out: F32, dtype: str
+) -> None: ...
+def round_for_cache(values: F32, dtype: str, out: U16) -> None: ...

@@ -1,18 +1,24 @@
 """What a decoder keeps of the positions that it has seen: keys and values, and states where mixers have some."""
 
+import weakref
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mxconv.arrays import F32, float32_zeros
-from mxconv.errors import ModelError
+import numpy as np
+
+from mxconv.arrays import F32, I32, I64
+from mxconv.errors import ModelError, PoolFull
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attending
+from mxconv.model.pages.dtype import KvDtype
+from mxconv.model.pages.pool import KVPool
+from mxconv.model.pages.slabs import PAGE, Kept
 from mxconv.model.recurrent.state_cache import StateCache
 from mxconv.model.tree import Tree
 
 
 class KVCache:
-    """Keys and values, each (num_attending, num_key_value_heads, capacity, head_dim) float32: room for the largest.
+    """The keys and values of one sequence, in pages of a pool that may be of many.
 
     `states` is what mixers with a state have; None where all layers attend. `slots` says of each layer which it is
     among those of its kind.
@@ -22,16 +28,33 @@ class KVCache:
     truncates, and leaves the target to write its own keys and values there. States go back with the positions, bit for
     bit, but not without limit: `reachable` says how far.
 
+    Whole pages can be shared by sequences that begin alike: `publish` and `adopt`. A shared page is copied before it is
+    written to. Models with states share nothing: the state behind a prefix is in no page.
+
     `num_left_out` positions of the text are in no place: those of new rows are higher by as many. 0 unless set.
 
     Args:
         config: sizes.
-        capacity: positions to make room for at first; the room doubles when it is used up.
+        capacity: positions to make room for at first; there is more when it is used up, and nothing moves.
         rewinds: whether it can be cut back to any length, at the price of a row's input for every position in layers
             with a state.
+        pool: where the pages come from; None is a pool of its own, without limit. Pages go back with `release`, or
+            when nobody has the cache any more.
+        dtype: of keys and values in a pool of its own.
+
+    Raises:
+        ModelError: a pool of other sizes, or no memory.
+        PoolFull: there is no room for `capacity`.
     """
 
-    def __init__(self, config: ModelConfig, capacity: int = 64, rewinds: bool = False) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        capacity: int = 0,
+        rewinds: bool = False,
+        pool: KVPool | None = None,
+        dtype: KvDtype = "fp32",
+    ) -> None:
         attends = [isinstance(layer.mixer, Attending) for layer in config.layers]
         self.slots = [attends[:index].count(kind) for index, kind in enumerate(attends)]
         self.num_layers = len(attends)
@@ -42,18 +65,42 @@ class KVCache:
         self.head_dim = config.head_dim
         self.length = 0
         self.num_left_out = 0
-        self._keys = self._allocate(max(capacity, 1))
-        self._values = self._allocate(max(capacity, 1))
+        self._pages: list[int] = []  # of positions 0.., PAGE.., ...
+        self._numbers: I32 | None = None
+        self.pool = pool or KVPool(config, dtype=dtype)
+        if not self.pool.fits(config):
+            raise ModelError(
+                f"KV cache: a pool of pages {self.pool.slabs.page_shape}; {self.num_attending} layers, "
+                f"{self.num_key_value_heads} heads and head size {self.head_dim} are required. "
+                "Give each decoder a pool of its own."
+            )
+        if pool is not None:
+            weakref.finalize(self, pool.give_back, self._pages).atexit = False
+        self.reserve(capacity)
 
     @property
     def capacity(self) -> int:
-        capacity: int = self._keys.shape[2]
-        return capacity
+        """Positions that there is room for."""
+        return len(self._pages) * PAGE
+
+    @property
+    def dtype(self) -> KvDtype:
+        return self.pool.dtype
+
+    @property
+    def numbers(self) -> I32:
+        """Its pages in the pool, in the order of their positions. A native pass writes behind `length` itself."""
+        if self._numbers is None:
+            self._numbers = np.array(self._pages, np.int32)
+        return self._numbers
 
     @property
     def arrays(self) -> tuple[F32, F32]:
-        """Keys and values of every position that there is room for; a native pass writes behind `length` itself."""
-        return self._keys, self._values
+        """Copies of keys and values, (num_attending, num_key_value_heads, capacity, head_dim) float32 each."""
+        numbers, places = self._at(range(self.capacity))
+        layers = [self.pool.slabs.read(layer, numbers, places) for layer in range(self.num_attending)]
+        keys, values = (np.array([layer[part] for layer in layers], np.float32) for part in range(2))
+        return keys, values
 
     def fits(self, config: ModelConfig) -> bool:
         """Whether a decoder of this configuration can use it."""
@@ -69,42 +116,39 @@ class KVCache:
         Args:
             tree: of the pass.
             num_wanted: rows that may be taken back, the last ones.
+
+        Raises:
+            PoolFull: there is no room.
         """
         self.reserve(tree.num_rows)
         if self.states is not None:
             self.states.begin(self.length, tree, num_wanted)
 
     def reserve(self, num_tokens: int) -> None:
-        """Make room for `num_tokens` positions behind `length`."""
-        needed = self.length + num_tokens
-        if needed <= self.capacity:
-            return
-        capacity = self.capacity
-        while capacity < needed:
-            capacity *= 2
-        grown = self._allocate(capacity), self._allocate(capacity)  # both, or nothing has changed
-        for old, new in zip(self.arrays, grown, strict=True):
-            new[:, :, : self.length] = old[:, :, : self.length]
-        self._keys, self._values = grown
+        """Make room for `num_tokens` positions behind `length`, in pages that nobody else has.
+
+        Raises:
+            PoolFull: there are not enough. Nothing has changed.
+            ModelError: there is no memory for them.
+        """
+        self._make_own(self.length, self.length + num_tokens)
 
     def write(self, layer: int, keys: F32, values: F32) -> None:
         """Put one layer's keys and values behind `length`, where `reserve` made room.
 
         Args:
-            keys: (num_tokens, num_key_value_heads, head_dim) float32, as are the values, of perhaps another head_dim.
+            keys: (num_tokens, num_key_value_heads, head_dim) float32, as are the values, of perhaps another head_dim;
+                a layer of fewer or smaller heads leaves the rest alone.
         """
         stop = self.length + len(keys)
         assert stop <= self.capacity
-        layer = self.slots[layer]
-        for array, rows in ((self._keys, keys), (self._values, values)):
-            _, heads, size = rows.shape  # a layer of fewer or smaller heads leaves the rest alone
-            array[layer, :heads, self.length : stop, :size] = rows.transpose(1, 0, 2)
+        numbers, places = self._at(range(self.length, stop))
+        for part, rows in enumerate((keys, values)):
+            self.pool.slabs.write(self.slots[layer], part, numbers, places, rows)
 
     def read(self, layer: int, places: Sequence[int]) -> tuple[F32, F32]:
-        """Keys and values at some places, (num_key_value_heads, len(places), head_dim) each; views of a range."""
-        index = slice(places.start, places.stop) if isinstance(places, range) else list(places)
-        layer = self.slots[layer]
-        return self._keys[layer][:, index], self._values[layer][:, index]
+        """Keys and values at some places, (num_key_value_heads, len(places), head_dim) float32 each; copies."""
+        return self.pool.slabs.read(self.slots[layer], *self._at(places))
 
     def advance(self, num_tokens: int) -> None:
         """Declare the positions that all layers have written valid."""
@@ -122,18 +166,29 @@ class KVCache:
 
         Raises:
             ModelError: a row that there is not, or rows that do not ascend.
+            PoolFull: rows move into a page that others have, and there is none for a copy. Nothing has changed.
         """
-        stop = start + len(rows)
         if any(row >= later for row, later in pairwise([-1, *rows, self.length - start])):
             raise ModelError(
                 f"KV cache: rows {list(rows)} of {self.length - start}; ascending ones that are there are required."
             )
-        if list(rows) != list(range(len(rows))):
-            for array in self.arrays:
-                array[:, :, start:stop] = array[:, :, [start + row for row in rows]]
+        moved = [(start + place, start + row) for place, row in enumerate(rows) if place != row]
+        if moved:
+            self._make_own(moved[0][0], start + len(rows))
+            self.put([place for place, _ in moved], self.take([row for _, row in moved]))
         if self.states is not None:
             self.states.keep(start, rows)
-        self.length = stop
+        self.length = start + len(rows)
+
+    def take(self, places: Sequence[int]) -> Kept:
+        """What all layers have at some places, as it is kept, for `put`."""
+        return self.pool.slabs.take(*self._at(places))
+
+    def put(self, places: Sequence[int], taken: Kept) -> None:
+        """Put back what was taken. What lies in a page that others have too is there still: nobody writes to such."""
+        numbers, offsets = self._at(places)
+        own = np.array([not self.pool.is_shared(int(number)) for number in numbers], bool)
+        self.pool.slabs.put(numbers[own], offsets[own], taken[own])
 
     def reachable(self, length: int) -> int:
         """The most positions up to `length` that `truncate` can leave: `length`, or 0 where its states are gone.
@@ -143,7 +198,7 @@ class KVCache:
         return length if self.states is None else self.states.reachable(length)
 
     def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on.
+        """Forget the positions from `length` on; room for them stays.
 
         Raises:
             ModelError: there are fewer than `length`, or the states there are gone.
@@ -162,12 +217,80 @@ class KVCache:
             self.states.truncate(length)
         self.length = length
 
-    def _allocate(self, capacity: int) -> F32:
-        shape = self.num_attending, self.num_key_value_heads, capacity, self.head_dim
+    def trim(self) -> None:
+        """Give back the pages behind `length`."""
+        self._cut(-(-self.length // PAGE))
+
+    def release(self) -> None:
+        """Forget everything, and give back all pages."""
+        self.truncate(0)
+        self.trim()
+
+    def publish(self, tokens: Sequence[int]) -> None:
+        """Let the pool keep the whole pages of a text for others that begin alike, also when this one has ended.
+
+        Publish what no pass will take back. Pages that the pool knows already take the place of this cache's own: the
+        same decoder has written the same bits there. Models with states publish nothing.
+
+        Args:
+            tokens: of the positions from 0 on that are settled; all evaluated by the pool's decoder.
+        """
+        if self.states is not None or self.num_left_out:
+            return
+        count = min(len(tokens), self.length) // PAGE
+        self._pages[:count] = self.pool.publish(tokens[: count * PAGE], self._pages[:count])
+        self._numbers = None
+
+    def adopt(self, tokens: Sequence[int]) -> int:
+        """Begin with the pages of a text that was published and begins alike.
+
+        Args:
+            tokens: of the text to evaluate. The last one is left out, since its logits are wanted.
+
+        Returns:
+            How many of its first tokens need not be evaluated, a multiple of PAGE; 0 for models with states.
+        """
+        assert self.length == 0 and self.num_left_out == 0, "an empty cache adopts"
+        if self.states is not None:
+            return 0
+        pages = self.pool.adopt(tokens[:-1])
+        self.trim()
+        self._pages += pages
+        self._numbers = None
+        self.length = len(pages) * PAGE
+        return self.length
+
+    def _make_own(self, start: int, stop: int) -> None:
+        """Have pages for positions up to `stop`, and nobody else those from `start` on."""
+        missing = max(-(-stop // PAGE) - len(self._pages), 0)
+        held = range(start // PAGE, min(-(-stop // PAGE), len(self._pages)))
+        shared = [index for index in held if self.pool.is_shared(self._pages[index])]
+        if not missing and not shared:
+            return
         try:
-            return float32_zeros(shape)
-        except (MemoryError, ValueError) as error:
-            raise ModelError(
-                f"KV cache: no memory for {capacity} positions, shape {shape} in float32; "
-                "less is required. Shorten the prompt or generate fewer tokens."
-            ) from error
+            taken = self.pool.take(missing + len(shared))
+        except PoolFull:
+            spared = [index for index in shared if self.pool.is_kept_for(self._pages[index])]
+            if not spared:
+                raise
+            shared = [index for index in shared if index not in spared]
+            taken = self.pool.take(missing + len(shared))
+            for index in spared:  # of the pool and this cache alone: it need not be kept
+                self.pool.forget(self._pages[index])
+        for index, page in zip(shared, taken, strict=False):
+            self.pool.slabs.copy(self._pages[index], page)
+            self.pool.give_back([self._pages[index]])
+            self._pages[index] = page
+        self._pages += taken[len(shared) :]
+        self._numbers = None
+
+    def _cut(self, num_pages: int) -> None:
+        dropped = self._pages[num_pages:]
+        del self._pages[num_pages:]
+        self._numbers = None
+        self.pool.give_back(dropped)
+
+    def _at(self, places: Sequence[int]) -> tuple[I32, I64]:
+        """The pages of some places, and where they are in them."""
+        positions = np.array(places, np.int64)
+        return self.numbers[positions // PAGE], positions % PAGE

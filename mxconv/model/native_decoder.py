@@ -82,7 +82,8 @@ class NativeDecoder(Decoder):
 
 
 def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
-    length, tree = rows.cache.length, rows.branches
+    cache, length, tree = rows.cache, rows.cache.length, rows.branches
+    pages = _native.Pages(cache.dtype, cache.pool.slabs.arrays, cache.numbers)
     masks = (None, 0) if tree.is_chain else (tree.masks[tree.num_cached :], length - tree.num_cached)
     states = ([], None) if room is None else (room.stages, room.values)
-    return _native.SequenceTokens(*rows.cache.arrays, length, rows.num_rows, rows.num_wanted, *masks, *states)
+    return _native.SequenceTokens(pages, length, rows.num_rows, rows.num_wanted, *masks, *states)

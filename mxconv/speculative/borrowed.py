@@ -14,15 +14,15 @@ def borrowed(cache: KVCache, start: int, count: int) -> Iterator[KVCache]:
     """
     length = cache.length
     states = nullcontext() if cache.states is None else cache.states.lent(start, length)
-    kept = [array[:, :, start : start + count].copy() for array in cache.arrays]
+    rows = range(start, min(start + count, cache.capacity))
+    kept = cache.take(rows)
     try:
         with states:
             cache.truncate(start)
             try:
                 yield cache
             finally:
-                for array, own in zip(cache.arrays, kept, strict=True):
-                    array[:, :, start : start + count] = own
+                cache.put(rows, kept)
                 cache.truncate(start)
     finally:
         cache.advance(length - start)

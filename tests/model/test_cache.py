@@ -4,6 +4,7 @@ import pytest
 from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
 from mxconv.model.families.table import describe_values
+from mxconv.model.pages import slabs
 
 CONFIG = describe_values(
     {
@@ -32,7 +33,7 @@ def append(cache: KVCache, num_tokens: int) -> np.ndarray:
 def test_what_is_written_is_read_back_while_the_cache_grows() -> None:
     cache = KVCache(CONFIG, capacity=1)
     written = np.concatenate([append(cache, num_tokens) for num_tokens in (1, 1, 3, 20, 1)], axis=1)
-    assert (cache.length, cache.capacity) == (26, 32)
+    assert (cache.length, cache.capacity) == (26, 64)
     for layer in range(2):
         keys, values = cache.read(layer, range(2, 26))
         assert (keys == written[layer, 2:26].transpose(1, 0, 2)).all()
@@ -73,19 +74,17 @@ def test_a_cache_that_does_not_fit_into_memory_is_an_error() -> None:
 
 
 def test_a_cache_that_cannot_grow_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is memory for the keys of a larger one, and then none for its values."""
-    cache = KVCache(CONFIG, capacity=4)
+    cache = KVCache(CONFIG)
     written = append(cache, 4)
-    allocate, allocated = cache._allocate, []
 
-    def allocate_once(capacity: int) -> np.ndarray:
-        if allocated:
-            raise ModelError("KV cache: no memory")
-        allocated.append(capacity)
-        return allocate(capacity)
+    def refuse(shape: tuple[int, ...]) -> np.ndarray:
+        raise MemoryError
 
-    monkeypatch.setattr(cache, "_allocate", allocate_once)
-    with pytest.raises(ModelError, match="KV cache: no memory"):
+    monkeypatch.setattr(slabs, "float32_zeros", refuse)
+    append(cache, 60)
+    with pytest.raises(
+        ModelError, match=r"^KV cache: no memory for 64 positions, shape \(1, 2, 2, 2, 64, 4\) in fp32;"
+    ):
         cache.reserve(1)
-    assert [array.shape[2] for array in cache.arrays] == [4, 4]
+    assert (cache.length, cache.capacity) == (64, 64)
     assert (cache.read(0, range(4))[0] == written[0].transpose(1, 0, 2)).all()

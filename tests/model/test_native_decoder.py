@@ -196,15 +196,15 @@ def test_the_checks_are_those_of_the_numpy_decoder(tiny_oracle: Callable[[str], 
 def arguments(decoder: Any, num_tokens: int = 3) -> dict[str, Any]:
     """Of a call that works."""
     config = decoder.config
-    keys, values = KVCache(config, 32).arrays
     half = np.zeros((num_tokens, config.head_dim // 2), np.float32)
     return {
         "x": np.zeros((num_tokens, config.hidden_size), np.float32),
         "rotations": [(half, half.copy())],
         "temperatures": [],
         "layer_inputs": None,
-        "keys": keys,
-        "values": values,
+        "dtype": "fp32",
+        "slabs": KVCache(config, 64).pool.slabs.arrays,
+        "numbers": np.zeros(1, np.int32),
         "length": 4,
         "num_tokens": num_tokens,
         "num_logits": num_tokens,
@@ -221,7 +221,8 @@ def native_pass(decoder: Any, **arguments: Any) -> None:
     from mxconv.kernels import _native
 
     of_pass = {name: arguments.pop(name) for name in OF_PASS}
-    decoder.handle.forward(**of_pass, sequences=[_native.SequenceTokens(**arguments)])
+    pages = _native.Pages(*(arguments.pop(name) for name in ("dtype", "slabs", "numbers")))
+    decoder.handle.forward(**of_pass, sequences=[_native.SequenceTokens(pages, **arguments)])
 
 
 WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
@@ -231,9 +232,26 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str
     "transposed x": (TypeError, "x: strides", lambda a: {"x": np.zeros((48, 3), np.float32).T}),
     "short sines": (TypeError, "sines: shape", lambda a: {"rotations": [(a["rotations"][0][0], a["x"][:2, :6])]}),
     "no rotations": (ValueError, "rotations are missing", lambda a: {"rotations": []}),
-    "a layer too few": (TypeError, "keys: shape", lambda a: {"keys": a["keys"][:2]}),
-    "other values": (TypeError, "values: shape", lambda a: {"values": a["values"][:, :, :31].copy()}),
-    "a full cache": (ValueError, "do not fit", lambda a: {"length": 30}),
+    "a layer too few": (TypeError, "slab: shape", lambda a: {"slabs": [slab[:, :2].copy() for slab in a["slabs"]]}),
+    "other pages": (
+        TypeError,
+        "slab: shape",
+        lambda a: {"slabs": [slab[:, :, :, :, :63].copy() for slab in a["slabs"]]},
+    ),
+    "read-only pages": (TypeError, "to write to", lambda a: {"slabs": [read_only(slab.copy()) for slab in a["slabs"]]}),
+    "pages in pieces": (TypeError, "slab: strides", lambda a: {"slabs": [np.asfortranarray(a["slabs"][0])]}),
+    "pages of another dtype": (TypeError, "slabs must be arrays of the pages' dtype", lambda a: {"dtype": "bf16"}),
+    "no such dtype": (ValueError, "dtype must be fp32, bf16 or fp16", lambda a: {"dtype": "fp8"}),
+    "no such page": (ValueError, "a page that there is not", lambda a: {"numbers": np.ones(1, np.int32)}),
+    "a page before the first": (
+        ValueError,
+        "a page that there is not",
+        lambda a: {"numbers": np.array([-1], np.int32)},
+    ),
+    "no pages": (ValueError, "do not fit", lambda a: {"numbers": np.zeros(0, np.int32)}),
+    "no slabs": (ValueError, "a page that there is not", lambda a: {"slabs": []}),
+    "page numbers of another dtype": (TypeError, "incompatible", lambda a: {"numbers": np.zeros(1, np.int64)}),
+    "a full cache": (ValueError, "do not fit", lambda a: {"length": 62}),
     "a negative length": (ValueError, "do not fit", lambda a: {"length": -1}),
     "narrow logits": (TypeError, "logits: shape", lambda a: {"logits": a["logits"][:, :95]}),
     "other logits": (TypeError, "logits: shape", lambda a: {"logits": np.zeros((4, 96), np.float32)}),

@@ -115,8 +115,9 @@ def test_a_tree_may_be_wider_than_the_positions_that_are_left(tiny_oracle: Calla
 def test_a_cache_keeps_the_rows_that_it_is_told_to_and_no_others(tiny_oracle: Callable[[str], Any]) -> None:
     cache = KVCache(tiny_oracle("llama").decoder.config)
     cache.reserve(6)
-    for array in cache.arrays:
-        array[:, :, :6] = np.arange(6, dtype=np.float32)[:, None]
+    rows = np.broadcast_to(np.arange(6, dtype=np.float32)[:, None, None], (6, 2, 12))
+    for layer in range(3):
+        cache.write(layer, rows, rows)
     cache.advance(6)
     cache.keep(2, [1, 3])
     assert cache.length == 4

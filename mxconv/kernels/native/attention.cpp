@@ -89,7 +89,7 @@ void Attention::attend(Step& step, const Memory& m) const {
         const int64_t end = std::min((i % tiles + 1) * together, num_tokens);
         for (int64_t token = i % tiles * together, next; token < end; token = next) {
             const SequenceTokens& sequence = *slice.tokens[token].sequence;
-            const CacheShape& cache = sequence.cache;
+            const auto attend_rows = step.kernels.rowwise.attend[static_cast<int>(sequence.cache.dtype)];
             Visible seen[kAttentionRows];
             for (next = token; next < end && slice.tokens[next].sequence == &sequence; ++next) {
                 seen[next - token] = sight.of(slice.tokens[next], m.others + (next - token) * most_others);
@@ -97,15 +97,14 @@ void Attention::attend(Step& step, const Memory& m) const {
             }
             for (int64_t head = first, other; head < last; head = other) {
                 other = std::min((head / group + 1) * group, last);
-                const int64_t at = cache.at(source, head / group, 0);
                 const AttentionQueries queries{m.projected + token * m.width + head * head_stride,
                                                next - token,
                                                other - head,
                                                m.width,
                                                head_stride,
                                                columns};
-                step.kernels.rowwise.attend(queries, {sequence.keys + at, sequence.values + at, cache.head_dim},
-                                            head_dim, logit_cap, seen, m.shares, m.rows + (head - first) * head_dim);
+                attend_rows(queries, sequence.cache.of(source, head / group), head_dim, logit_cap, seen, m.shares,
+                            m.rows + (head - first) * head_dim);
             }
             for (int64_t t = token; t < next; ++t) {
                 step.kernels.prepare(m.rows + (t - token) * columns, t, first * head_dim, columns, output.form(),

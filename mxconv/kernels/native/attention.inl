@@ -3,7 +3,8 @@
 // A row's scores are `dot`s, its sums go over whole chunks of kAttentionChunk positions, then over chunks, so that its bits
 // follow from its own query and positions. Some rows are taken together, so that a key or a value is loaded for all of them.
 
-inline float dot(const float* x, const float* y, int64_t length) {
+template <class Element>
+inline float dot(const float* x, const Element* y, int64_t length) {
     Floats sum = {};
     int64_t i = 0;
     for (; i + kVector <= length; i += kVector) sum = fused(load_floats(x + i), load_floats(y + i), sum);
@@ -77,27 +78,21 @@ struct QueryRow {
     int64_t count;  // positions
 };
 
-// The key or value of the i-th visible position.
-inline const float* visible_row(const float* rows, const Visible& visible, int64_t stride, int64_t i) {
-    return rows + (i < visible.num_run ? visible.start + i : visible.others[i - visible.num_run]) * stride;
-}
-
 // kRows queries times four keys: `dot` of each.
-template <int kRows>
-inline void score_four(const QueryRow* rows, const float* keys, int64_t stride, int64_t head_dim, int64_t position) {
+template <int kRows, class Element>
+inline void score_four(const QueryRow* rows, const Element* const keys[4], int64_t head_dim, int64_t position) {
     Floats sums[kRows][4] = {};
     const auto add = [&](const auto& load) kInlined {
         Floats key[4];
-        each<4>([&](auto k) kInlined { key[k] = load(keys + k * stride); });
+        each<4>([&](auto k) kInlined { key[k] = load(keys[k]); });
         each<kRows>([&](auto r) kInlined {
             const Floats part = load(rows[r].query);
             each<4>([&](auto k) kInlined { sums[r][k] = fused(part, key[k], sums[r][k]); });
         });
     };
     int64_t i = 0;
-    for (; i + kVector <= head_dim; i += kVector)
-        add([&](const float* from) kInlined { return load_floats(from + i); });
-    if (i < head_dim) add([&](const float* from) kInlined { return load_floats(from + i, head_dim - i); });
+    for (; i + kVector <= head_dim; i += kVector) add([&](const auto* from) kInlined { return load_floats(from + i); });
+    if (i < head_dim) add([&](const auto* from) kInlined { return load_floats(from + i, head_dim - i); });
     if constexpr (kRows == 4) {
         float* const out[4] = {rows[0].shares + position, rows[1].shares + position, rows[2].shares + position,
                                rows[3].shares + position};
@@ -108,15 +103,17 @@ inline void score_four(const QueryRow* rows, const float* keys, int64_t stride, 
 }
 
 // Scores of positions [begin, end) of the run that all rows see; a multiple of four.
-inline void score_run(const QueryRow* rows, int64_t num_rows, const float* keys, int64_t stride, int64_t head_dim,
+template <class Element>
+inline void score_run(const QueryRow* rows, int64_t num_rows, const HeadRows<Element>& keys, int64_t head_dim,
                       int64_t begin, int64_t end) {
+    const Element* key[kKeysAtOnce];
+    for (int64_t i = begin; i < end; ++i) key[i - begin] = keys.at(rows->visible->start + i);
     int64_t r = 0;
     for (; r + kTogether <= num_rows; r += kTogether) {
-        for (int64_t i = begin; i < end; i += 4)
-            score_four<kTogether>(rows + r, keys + i * stride, stride, head_dim, i);
+        for (int64_t i = begin; i < end; i += 4) score_four<kTogether>(rows + r, key + (i - begin), head_dim, i);
     }
     for (; r < num_rows; ++r) {
-        for (int64_t i = begin; i < end; i += 4) score_four<1>(rows + r, keys + i * stride, stride, head_dim, i);
+        for (int64_t i = begin; i < end; i += 4) score_four<1>(rows + r, key + (i - begin), head_dim, i);
     }
 }
 
@@ -143,19 +140,26 @@ inline float exponentials(int64_t padded, float* scores) {
 }
 
 // Add shares times values of one chunk to some columns of kRows heads: kCount whole vectors, or one that ends at `width`.
-template <int kRows, int kCount, bool kWhole>
-inline void mix(const QueryRow* rows, const float* values, int64_t begin, int64_t end, int64_t stride, int64_t width,
+template <int kRows, int kCount, bool kWhole, class Element>
+inline void mix(const QueryRow* rows, const HeadRows<Element>& values, int64_t begin, int64_t end, int64_t width,
                 int64_t at) {
+    const Visible& visible = *rows->visible;
     Floats in_chunk[kRows][kCount] = {};
-    for (int64_t i = begin; i < end; ++i) {
-        const float* value = visible_row(values, *rows->visible, stride, i) + at;
-        Floats parts[kCount];
-        each<kCount>(
-            [&](auto k) kInlined { parts[k] = kWhole ? load_floats(value + k * kVector) : load_floats(value, width); });
-        each<kRows>([&](auto r) kInlined {
-            const Floats share = all_lanes(rows[r].shares[i]);
-            each<kCount>([&](auto k) kInlined { in_chunk[r][k] = fused(share, parts[k], in_chunk[r][k]); });
-        });
+    for (int64_t i = begin; i < end;) {
+        const int64_t position = position_of(visible, i);  // and those behind it, as far as they lie side by side
+        const int64_t stop =
+            i < visible.num_run ? least(least(visible.num_run, end), i + left_in_page(position)) : i + 1;
+        const Element* value = values.at(position) + at;
+        for (; i < stop; ++i, value += values.stride) {
+            Floats parts[kCount];
+            each<kCount>([&](auto k) kInlined {
+                parts[k] = kWhole ? load_floats(value + k * kVector) : load_floats(value, width);
+            });
+            each<kRows>([&](auto r) kInlined {
+                const Floats share = all_lanes(rows[r].shares[i]);
+                each<kCount>([&](auto k) kInlined { in_chunk[r][k] = fused(share, parts[k], in_chunk[r][k]); });
+            });
+        }
     }
     each<kRows>([&](auto r) kInlined {
         float* out = rows[r].out + at;
@@ -170,37 +174,39 @@ inline void mix(const QueryRow* rows, const float* values, int64_t begin, int64_
 }
 
 // All columns of kRows heads.
-template <int kRows>
-inline void mix_rows(const QueryRow* rows, const float* values, int64_t begin, int64_t end, int64_t stride,
+template <int kRows, class Element>
+inline void mix_rows(const QueryRow* rows, const HeadRows<Element>& values, int64_t begin, int64_t end,
                      int64_t head_dim) {
     constexpr int kCount = kRows == 1 ? kMixed : 4;
     int64_t at = 0;
     for (; at + kCount * kVector <= head_dim; at += kCount * kVector)
-        mix<kRows, kCount, true>(rows, values, begin, end, stride, 0, at);
-    for (; at + kVector <= head_dim; at += kVector) mix<kRows, 1, true>(rows, values, begin, end, stride, 0, at);
-    if (at < head_dim) mix<kRows, 1, false>(rows, values, begin, end, stride, head_dim - at, at);
+        mix<kRows, kCount, true>(rows, values, begin, end, 0, at);
+    for (; at + kVector <= head_dim; at += kVector) mix<kRows, 1, true>(rows, values, begin, end, 0, at);
+    if (at < head_dim) mix<kRows, 1, false>(rows, values, begin, end, head_dim - at, at);
 }
 
 inline int64_t whole_chunks(int64_t count) { return (count + kAttentionChunk - 1) / kAttentionChunk * kAttentionChunk; }
 
 // At most kAttentionRows rows, whose runs of positions begin together.
+template <class Element>
 void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues& seen, int64_t head_dim, float cap) {
+    const HeadRows<Element> keys{seen.key_pages, seen.key_offset, seen.stride};
+    const HeadRows<Element> values{seen.value_pages, seen.value_offset, seen.stride};
     int64_t shared = rows->visible->num_run, most = 0;  // positions that all rows see in a run, and that any row sees
     for (int64_t r = 0; r < num_rows; ++r) {
         shared = least(shared, rows[r].visible->num_run);
         most = most < rows[r].count ? rows[r].count : most;
     }
-    const float* in_run = seen.keys + rows->visible->start * seen.stride;
     const int64_t scored = shared / 4 * 4;
     for (int64_t begin = 0; begin < scored; begin += kKeysAtOnce) {
-        score_run(rows, num_rows, in_run, seen.stride, head_dim, begin, least(begin + kKeysAtOnce, scored));
+        score_run(rows, num_rows, keys, head_dim, begin, least(begin + kKeysAtOnce, scored));
     }
     float totals[kAttentionRows];
     for (int64_t r = 0; r < num_rows; ++r) {
         const QueryRow& row = rows[r];
         const int64_t padded = whole_chunks(row.count);
         for (int64_t i = scored; i < row.count; ++i)
-            row.shares[i] = dot(row.query, visible_row(seen.keys, *row.visible, seen.stride, i), head_dim);
+            row.shares[i] = dot(row.query, keys.at(position_of(*row.visible, i)), head_dim);
         if (cap != 0.0f) put_cap(cap, row.count, row.shares);
         for (int64_t i = row.count; i < padded; ++i) row.shares[i] = -__builtin_inff();
         totals[r] = exponentials(padded, row.shares);
@@ -213,9 +219,9 @@ void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues&
             // rows that see the same positions of this chunk are mixed together: those of one token have one `visible`
             const bool see_all = begin + kAttentionChunk <= shared;
             if (next <= num_rows && (see_all || rows[next - 1].visible == rows[r].visible)) {
-                if (begin < end) mix_rows<kTogether>(rows + r, seen.values, begin, end, seen.stride, head_dim);
+                if (begin < end) mix_rows<kTogether>(rows + r, values, begin, end, head_dim);
             } else {
-                if (begin < end) mix_rows<1>(rows + r, seen.values, begin, end, seen.stride, head_dim);
+                if (begin < end) mix_rows<1>(rows + r, values, begin, end, head_dim);
                 next = r + 1;
             }
         }
@@ -225,6 +231,7 @@ void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues&
     }
 }
 
+template <class Element>
 void attend(const AttentionQueries& queries, const KeysAndValues& seen, int64_t head_dim, float cap,
             const Visible* visible, float* shares, float* out) {
     const int64_t num_rows = queries.num_tokens * queries.num_heads;
@@ -242,6 +249,6 @@ void attend(const AttentionQueries& queries, const KeysAndValues& seen, int64_t 
                        out + token * queries.out_stride + head * head_dim, shares + r * whole_chunks(most),
                        visible + token, visible[token].num_run + visible[token].num_others};
         }
-        attend_at_once(rows, count, seen, head_dim, cap);
+        attend_at_once<Element>(rows, count, seen, head_dim, cap);
     }
 }

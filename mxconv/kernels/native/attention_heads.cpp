@@ -1,7 +1,5 @@
 // What is done to queries, keys and values between their matrices and the attention: norms, rotations, and the way into
 // the caches.
-#include <cstring>
-
 #include "attention.hpp"
 #include "step.hpp"
 
@@ -71,14 +69,14 @@ float Attention::query_factor(const Step& step, int64_t token) const {
 void Attention::keep(const Step& step, int64_t token, Role role, int64_t first, int64_t count,
                      const float* values) const {
     const auto& [sequence, position] = step.slice.tokens[token];
-    float* cache = role == Role::kKey ? sequence->keys : sequence->values;
+    const bool is_value = role == Role::kValue;
     for (int64_t head = 0; head < count; ++head, values += head_dim) {
-        float* to = cache + sequence->cache.at(layer, first + head, position);
-        if (role == Role::kValue && norms.value.exists()) {
-            norms.value.apply(step.kernels.rowwise, values, to);
-        } else {
-            std::memcpy(to, values, static_cast<size_t>(head_dim) * sizeof(float));
+        const float* kept = values;
+        if (is_value && norms.value.exists()) {
+            norms.value.apply(step.kernels.rowwise, values, step.own.row.data());
+            kept = step.own.row.data();
         }
+        sequence->cache.write(layer, is_value, first + head, position, kept, head_dim);
     }
 }
 

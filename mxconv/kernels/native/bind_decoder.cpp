@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "bound_pages.hpp"
 #include "bound_parts.hpp"
 #include "decoder.hpp"
 
@@ -19,11 +20,10 @@ namespace {
 
 // The tokens of one sequence in a pass: arrays as Python hands them over, checked when they meet a decoder.
 struct BoundSequence {
-    BoundSequence(MutableArray<float> keys, MutableArray<float> values, int64_t length, int64_t num_tokens,
-                  int64_t num_logits, std::optional<Array<uint64_t>> masks, int64_t mask_start,
-                  std::vector<int64_t> stages, std::optional<MutableArray<float>> states)
-        : keys(keys),
-          values(values),
+    BoundSequence(BoundPages pages, int64_t length, int64_t num_tokens, int64_t num_logits,
+                  std::optional<Array<uint64_t>> masks, int64_t mask_start, std::vector<int64_t> stages,
+                  std::optional<MutableArray<float>> states)
+        : pages(std::move(pages)),
           length(length),
           num_tokens(num_tokens),
           num_logits(num_logits),
@@ -35,9 +35,8 @@ struct BoundSequence {
     // Raises where an array does not fit.
     SequenceTokens checked(const DecoderParts& decoder) const {
         SequenceTokens sequence{};
-        require(keys, "keys", {decoder.num_caches, decoder.num_key_value_heads, -1, decoder.head_dim});
-        const auto capacity = static_cast<int64_t>(keys.shape(2));
-        require(values, "values", {decoder.num_caches, decoder.num_key_value_heads, capacity, decoder.head_dim});
+        sequence.cache = pages.checked(decoder);
+        const auto capacity = static_cast<int64_t>(sequence.cache.pages.size()) * kPagePositions;
         if (length < 0 || num_tokens < 1 || num_tokens > capacity || length > capacity - num_tokens ||
             capacity > INT32_MAX) {
             throw nb::value_error("the tokens do not fit into the cache");
@@ -45,9 +44,6 @@ struct BoundSequence {
         if (num_logits < 0 || num_logits > num_tokens) throw nb::value_error("more logits than tokens");
         sequence.num_tokens = num_tokens;
         sequence.num_logits = num_logits;
-        sequence.keys = keys.data();
-        sequence.values = values.data();
-        sequence.cache = {decoder.num_key_value_heads, capacity, decoder.head_dim};
         sequence.length = length;
         if (masks) set_masks(sequence);
         if (states.has_value() == stages.empty()) throw nb::value_error("states and their stages go together");
@@ -55,7 +51,7 @@ struct BoundSequence {
         return sequence;
     }
 
-    const MutableArray<float> keys, values;
+    const BoundPages pages;
     const int64_t length, num_tokens, num_logits;
     const std::optional<Array<uint64_t>> masks;
     const int64_t mask_start;
@@ -200,14 +196,14 @@ class BoundDecoder {
 }  // namespace
 
 void bind_decoder(nb::module_& module) {
+    bind_pages(module);
     nb::class_<BoundDecoder>(module, "Decoder", "A forward pass over matrices and vectors that stay where they are.")
         .def(nb::init<const nb::object&, const std::vector<BoundLayer>&, const BoundNorm&, const nb::object&, double,
                       double, const std::tuple<int64_t, int64_t, int64_t>&>(),
              nb::arg("engine"), nb::arg("layers"), nb::arg("norm"), nb::arg("head"), nb::arg("logit_multiplier"),
              nb::arg("logit_cap"), nb::arg("cache"),
-             "Layers, then a norm and a head, whose logits are multiplied and, where logit_cap is not 0, capped. A "
-             "cache "
-             "has keys and values of (layers, heads, any capacity, head_dim).")
+             "Layers, then a norm and a head, whose logits are multiplied and, where logit_cap is not 0, capped. "
+             "`cache` is layers, heads and head_dim of its pages.")
         .def(
             "forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("rotations"), nb::arg("temperatures"),
             nb::arg("layer_inputs").noconvert().none(), nb::arg("logits").noconvert(), nb::arg("sequences"),
@@ -215,11 +211,10 @@ void bind_decoder(nb::module_& module) {
             "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines "
             "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).");
     nb::class_<BoundSequence>(module, "SequenceTokens", "The tokens of one sequence in a pass.")
-        .def(nb::init<MutableArray<float>, MutableArray<float>, int64_t, int64_t, int64_t,
-                      std::optional<Array<uint64_t>>, int64_t, std::vector<int64_t>,
-                      std::optional<MutableArray<float>>>(),
-             nb::arg("keys").noconvert(), nb::arg("values").noconvert(), nb::arg("length"), nb::arg("num_tokens"),
-             nb::arg("num_logits"), nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
+        .def(nb::init<BoundPages, int64_t, int64_t, int64_t, std::optional<Array<uint64_t>>, int64_t,
+                      std::vector<int64_t>, std::optional<MutableArray<float>>>(),
+             nb::arg("pages"), nb::arg("length"), nb::arg("num_tokens"), nb::arg("num_logits"),
+             nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
              nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
              "Tokens behind `length` positions, where their keys and values are written; the last num_logits of them "
              "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "arrays.hpp"
 #include "bindings.hpp"
+#include "bound_pages.hpp"
 
 namespace mxconv {
 
@@ -62,8 +64,20 @@ void cap(const Engine& engine, double cap, const MutableArray<float>& x) {
     engine.kernels->rowwise.cap(static_cast<float>(cap), static_cast<int64_t>(x.shape(0)), x.data());
 }
 
-void attend(const Engine& engine, const Array<float>& queries, const Array<float>& keys, const Array<float>& values,
-            const Array<int32_t>& runs, const Array<int32_t>& positions, double cap, const MutableArray<float>& out) {
+// Where the pages of an array of rows begin.
+template <class Number>
+std::vector<const void*> pages_of(const Array<Number>& rows, int64_t num_rows, int64_t length) {
+    std::vector<const void*> pages;
+    for (int64_t row = 0; row < num_rows; row += kPagePositions) pages.push_back(rows.data() + row * length);
+    return pages;
+}
+
+template <class Number>
+void attend(const Engine& engine, const Array<float>& queries, const Array<Number>& keys, const Array<Number>& values,
+            const Array<int32_t>& runs, const Array<int32_t>& positions, double cap, const MutableArray<float>& out,
+            const std::string& dtype_name) {
+    const CacheDtype dtype = cache_dtype_of(dtype_name);
+    if ((dtype == CacheDtype::kFp32) != std::is_same_v<Number, float>) throw nb::type_error("keys of another dtype");
     require(queries, "queries", {-1, -1, -1});
     const auto num_tokens = static_cast<int64_t>(queries.shape(0)), num_heads = static_cast<int64_t>(queries.shape(1));
     const auto head_dim = static_cast<int64_t>(queries.shape(2));
@@ -88,9 +102,29 @@ void attend(const Engine& engine, const Array<float>& queries, const Array<float
     }
     Lines<float> shares(static_cast<size_t>(kAttentionRows * (most + kAttentionChunk)));
     const int64_t stride = num_heads * head_dim;
-    engine.kernels->rowwise.attend({queries.data(), num_tokens, num_heads, stride, head_dim, stride},
-                                   {keys.data(), values.data(), head_dim}, head_dim, static_cast<float>(cap),
-                                   visible.data(), shares.data(), out.data());
+    const auto key_pages = pages_of(keys, num_positions, head_dim),
+               value_pages = pages_of(values, num_positions, head_dim);
+    engine.kernels->rowwise.attend[static_cast<int>(dtype)](
+        {queries.data(), num_tokens, num_heads, stride, head_dim, stride},
+        {key_pages.data(), 0, value_pages.data(), 0, head_dim}, head_dim, static_cast<float>(cap), visible.data(),
+        shares.data(), out.data());
+}
+
+void round_for_cache(const Array<float>& values, const std::string& dtype, const MutableArray<uint16_t>& out) {
+    require(values, "values", {-1});
+    require(out, "out", {static_cast<int64_t>(values.shape(0))});
+    if (dtype == "fp32") throw nb::value_error("fp32 is not rounded");
+    round_into(cache_dtype_of(dtype), values.data(), static_cast<int64_t>(values.shape(0)), out.data());
+}
+
+template <class Number>
+void bind_attend(nb::module_& module) {
+    module.def("attend", &attend<Number>, nb::arg("engine"), nb::arg("queries").noconvert(),
+               nb::arg("keys").noconvert(), nb::arg("values").noconvert(), nb::arg("runs").noconvert(),
+               nb::arg("positions").noconvert(), nb::arg("cap"), nb::arg("out").noconvert(), nb::arg("dtype") = "fp32",
+               "Attention of scaled queries (tokens, heads, head_dim) to keys (n, head_dim): each token's to the first "
+               "of them, as many as `runs` says, then to its `positions` (tokens, m). A cap other than 0 is put on "
+               "scores. Keys and values are float32, or patterns of bf16 or fp16.");
 }
 
 }  // namespace
@@ -106,12 +140,10 @@ void bind_rowwise(nb::module_& module) {
                "out = activated(x), times y where there is one, each (n,).");
     module.def("cap", &cap, nb::arg("engine"), nb::arg("cap"), nb::arg("x").noconvert(),
                "x (n,) becomes cap * tanh(x / cap).");
-    module.def("attend", &attend, nb::arg("engine"), nb::arg("queries").noconvert(), nb::arg("keys").noconvert(),
-               nb::arg("values").noconvert(), nb::arg("runs").noconvert(), nb::arg("positions").noconvert(),
-               nb::arg("cap"), nb::arg("out").noconvert(),
-               "Attention of scaled queries (tokens, heads, head_dim) to keys (n, head_dim): each token's to the first "
-               "of them, as many as `runs` says, then to its `positions` (tokens, m). A cap other than 0 is put on "
-               "scores.");
+    bind_attend<float>(module);
+    bind_attend<uint16_t>(module);
+    module.def("round_for_cache", &round_for_cache, nb::arg("values").noconvert(), nb::arg("dtype"),
+               nb::arg("out").noconvert(), "The bf16 or fp16 patterns of values (n,), to nearest, ties to even.");
 }
 
 }  // namespace mxconv

@@ -64,7 +64,7 @@ void Decoder::run(const Slice& slice) {
         own->memory.reserve(own_bytes);
         own->taken = own->taken_buffer.reserve(slice.num_tokens, parts_.hidden_size, forms_);
         if (is_parallel_) own->beside = own->beside_buffer.reserve(slice.num_tokens, parts_.hidden_size, forms_);
-        own->row.resize(static_cast<size_t>(parts_.hidden_size));
+        own->row.resize(static_cast<size_t>(std::max(parts_.hidden_size, parts_.head_dim)));
         own->operators = 0;
     }
     std::fill(finite_.begin(), finite_.end(), uint8_t{1});

@@ -99,6 +99,11 @@ struct Visible {
     int64_t num_others;
 };
 
+// The i-th of them.
+inline constexpr int64_t position_of(const Visible& visible, int64_t i) {
+    return i < visible.num_run ? visible.start + i : visible.others[i - visible.num_run];
+}
+
 constexpr int64_t kAttentionRows = 32;  // of queries whose shares are kept at once
 
 // Scaled queries of some heads of some tokens.
@@ -110,11 +115,19 @@ struct AttentionQueries {
     int64_t out_stride;   // from a token's results to the next one's; those of its heads lie side by side
 };
 
-// Keys and values of one head, by position.
+constexpr int64_t kPagePositions = 64;  // of a page of a cache
+
+// What a cache holds of a key or a value: all its numbers, or these rounded to nearest, ties to even.
+enum class CacheDtype : int { kFp32, kBf16, kFp16 };
+constexpr int kNumCacheDtypes = 3;
+
+// Keys and values of one head, by position. Strides and offsets count numbers.
 struct KeysAndValues {
-    const float* keys;
-    const float* values;
-    int64_t stride;  // from one position's to the next one's
+    const void* const* key_pages;
+    int64_t key_offset;  // of the head in a page
+    const void* const* value_pages;
+    int64_t value_offset;
+    int64_t stride;  // from one position's to the next one's, within a page
 };
 
 // What stands between the matrices of an MLP.
@@ -153,9 +166,9 @@ struct Rowwise {
     // Softmax-weighted means of values for rows of queries that share them: the heads of some tokens. A token sees its own
     // `visible` positions, at least one; where there are several tokens, all runs begin together. Results depend on a row's
     // own query and positions alone. A cap other than 0 is put on scores. `shares` is room for kAttentionRows times whole
-    // chunks of the most visible positions.
-    void (*attend)(const AttentionQueries& queries, const KeysAndValues& seen, int64_t head_dim, float cap,
-                   const Visible* visible, float* shares, float* out);
+    // chunks of the most visible positions. By the dtype of what is seen.
+    void (*attend[kNumCacheDtypes])(const AttentionQueries& queries, const KeysAndValues& seen, int64_t head_dim,
+                                    float cap, const Visible* visible, float* shares, float* out);
 };
 
 struct Encoders;  // encoders.hpp

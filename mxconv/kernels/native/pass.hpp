@@ -4,29 +4,41 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels.hpp"
+
 namespace mxconv {
 
 constexpr int64_t kTokensAtOnce = 256;  // more go through in slices
 constexpr int64_t kTreeTokens = 64;     // whose masks are words of so many bits
 
-// The keys, or the values, of one sequence: (layers, num_heads, capacity, head_dim).
-struct CacheShape {
-    int64_t num_heads, capacity, head_dim;
+// To nearest, ties to even: patterns, or for kFp32 a copy.
+void round_into(CacheDtype dtype, const float* values, int64_t count, void* to);
 
-    // Of a head, that at a position.
-    int64_t at(int64_t layer, int64_t head, int64_t position) const {
-        return ((layer * num_heads + head) * capacity + position) * head_dim;
+// The keys and values of one sequence: pages of (layers, 2, num_heads, kPagePositions, head_dim), keys before values.
+struct CachePages {
+    CacheDtype dtype;
+    std::vector<void*> pages;
+    int64_t num_heads, head_dim;
+
+    // Of a head's keys or values in a page, in numbers.
+    int64_t offset(int64_t layer, bool is_value, int64_t head) const {
+        return ((2 * layer + (is_value ? 1 : 0)) * num_heads + head) * kPagePositions * head_dim;
     }
+
+    KeysAndValues of(int64_t layer, int64_t head) const {
+        return {pages.data(), offset(layer, false, head), pages.data(), offset(layer, true, head), head_dim};
+    }
+
+    // Round numbers into the place of a position.
+    void write(int64_t layer, bool is_value, int64_t head, int64_t position, const float* values, int64_t count) const;
 };
 
 // The tokens of one sequence in a pass, and the cache that they continue.
 struct SequenceTokens {
     int64_t num_tokens;
     int64_t num_logits;  // of how many tokens, the last ones
-    float* keys;
-    float* values;
-    CacheShape cache;  // of both
-    int64_t length;    // positions that hold the tokens before; the new ones are written behind them
+    CachePages cache;
+    int64_t length;  // positions that hold the tokens before; the new ones are written behind them
 
     // Null, or for each token the positions it sees beside those before mask_start: bit b is mask_start + b.
     const uint64_t* masks;

@@ -189,6 +189,7 @@ void rotate_neighbours(const float* cosines, const float* sines, int64_t half, f
 }
 
 #include "activations.inl"
+#include "cache_elements.inl"
 #include "attention.inl"
 
 constexpr Rowwise kRowwise{rms_norm,
@@ -200,4 +201,4 @@ constexpr Rowwise kRowwise{rms_norm,
                            rotate,
                            rotate_neighbours,
                            {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<Relu2>},
-                           attend};
+                           {attend<float>, attend<KeptBf16>, attend<KeptF16>}};

@@ -23,7 +23,7 @@ struct Workspace {
     ActivationBuffer taken_buffer, beside_buffer;
     Activations taken{};   // what a branch takes in
     Activations beside{};  // what the branch beside it does
-    Lines<float> row;      // of hidden_size
+    Lines<float> row;      // of hidden_size, or of a head where that is larger
     ScratchMemory memory;  // of parts
     int operators = 0;     // that it has had its share of, in this slice
 };

@@ -1,0 +1,65 @@
+// What caches hold of keys and values, widened as it is loaded. Included by rowwise.inl.
+
+struct KeptBf16 {
+    uint16_t pattern;
+};
+
+struct KeptF16 {
+    uint16_t pattern;
+};
+
+inline Floats load_floats(const KeptBf16* from) {
+#if defined(__AVX512F__)
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    return static_cast<Floats>(_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
+#elif defined(__AVX2__)
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    return static_cast<Floats>(_mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
+#elif defined(MXCONV_NEON)
+    const uint16x4_t patterns = vld1_u16(reinterpret_cast<const uint16_t*>(from));
+    return static_cast<Floats>(vreinterpretq_f32_u32(vshll_n_u16(patterns, 16)));
+#else
+    Floats vector;
+    for (int64_t i = 0; i < kVector; ++i) vector[i] = bf16_value(from[i].pattern);
+    return vector;
+#endif
+}
+
+inline Floats load_floats(const KeptF16* from) {
+#if defined(__AVX512F__)
+    return static_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif defined(__AVX2__)
+    return static_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(MXCONV_NEON)
+    const uint16x4_t patterns = vld1_u16(reinterpret_cast<const uint16_t*>(from));
+    return static_cast<Floats>(vcvt_f32_f16(vreinterpret_f16_u16(patterns)));
+#else
+    Floats vector;
+    for (int64_t i = 0; i < kVector; ++i) vector[i] = f16_value(from[i].pattern);
+    return vector;
+#endif
+}
+
+// The first `count`, zeros behind them.
+template <class Element>
+inline Floats load_floats(const Element* from, int64_t count) {
+    Element padded[kVector] = {};
+    for (int64_t i = 0; i < count; ++i) padded[i] = from[i];
+    return load_floats(padded);
+}
+
+// The keys, or the values, of a head.
+template <class Element>
+struct HeadRows {
+    const void* const* pages;
+    int64_t offset, stride;
+
+    const Element* at(int64_t position) const {
+        const auto place = static_cast<uint64_t>(position);
+        return static_cast<const Element*>(pages[place / kPagePositions]) + offset +
+               static_cast<int64_t>(place % kPagePositions) * stride;
+    }
+};
+
+// How many positions from this one on lie in its page.
+inline int64_t left_in_page(int64_t position) { return kPagePositions - position % kPagePositions; }
