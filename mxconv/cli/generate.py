@@ -27,7 +27,7 @@ from mxconv.cli.generate_options import (
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.speculative.hierarchy import Generation
+    from mxconv.speculative.generation import Generation
     from mxconv.speculative.text_model import Answer, Options, TextModel
 
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended

@@ -3,10 +3,9 @@
 Recursion does the rest. `step` is one speculative round; `propose` repeats it until the level above has what it wants.
 """
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import prod
 
@@ -35,6 +34,15 @@ class Step:
     tokens: list[int]
     logits: F32  # (len(tokens), vocab_size)
     distributions: list[F64]  # as Verdict has them
+    guessed_by: Sequence[str | None] = ()  # of each token whose guess it was; None: nobody's, this level said it itself
+
+    def until(self, stop_tokens: Collection[int]) -> "Step":
+        """The tokens up to and with the first of some; without logits of others."""
+        place = next((place for place, token in enumerate(self.tokens) if token in stop_tokens), None)
+        if place is None:
+            return self
+        stop = place + 1
+        return Step(self.tokens[:stop], self.logits[:stop], self.distributions[:stop], self.guessed_by[:stop])
 
 
 @dataclass(frozen=True)
@@ -75,17 +83,18 @@ class Level:
         room = self.decoder.config.max_position_embeddings - len(context)
         limit = min(max_tokens - 1, room)
         choice = self.pace.choose(limit) if self.drafts and limit > 0 else Choice(0, 0)
-        begin = time.perf_counter()
+        meter = self.session.passes.meter
+        begin = meter()
         proposal = self._proposal(context, choice) if choice.num_tokens else Proposal([])
-        proposed = time.perf_counter()
+        proposed = meter()
         step, num_evaluated = self._verify(context, proposal)
-        seconds = proposed - begin, time.perf_counter() - proposed
+        seconds = (proposed - begin).seconds, (meter() - proposed).seconds
         if self.drafts:
             self._account(choice, proposal, step, num_evaluated, seconds)
+        name = _name(self.drafts[choice.draft], proposal) if choice.num_tokens else None
         if self.statistics.trees is not None:
-            name = _name(self.drafts[choice.draft], proposal) if choice.num_tokens else None
             self.statistics.trees.append(RoundTree.of(name, proposal, step.tokens))
-        return step
+        return replace(step, guessed_by=[*[name] * (len(step.tokens) - 1), None])
 
     def _account(
         self, choice: Choice, proposal: Proposal, step: Step, num_evaluated: int, seconds: tuple[float, float]

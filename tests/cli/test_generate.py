@@ -11,7 +11,8 @@ from checkpoints import write_tiny_llama
 
 from mxconv.cli import generate as generate_module
 from mxconv.kernels.engine import kernel_names
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 
 RESULT_KEYS = {"prompt", "text", "token_ids", "ending", "seconds", "tokens_per_second", "rounds", "levels"}
 LEVEL_KEYS = {
