@@ -81,7 +81,7 @@ def _level(
     config = decoder.config
     context = max(min(CONTEXT, config.max_position_embeddings - widths[-1]), 1)
     ids = [int(token) for token in np.random.default_rng(0).integers(0, config.vocab_size, context + widths[-1])]
-    cache = KVCache(config, context + widths[-1])
+    cache = decoder.new_cache(context + widths[-1])
     decoder.forward(ids[:context], cache, last_only=True)
     if is_target:
         _check_rows(level.name, decoder, cache, ids[context:])

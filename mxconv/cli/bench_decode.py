@@ -8,7 +8,7 @@ import typer
 
 from mxconv.cli.bench_options import JSON, THREADS, widths_of
 from mxconv.cli.completion import kernels
-from mxconv.cli.generate_options import DRAFT, LEVELS, TREE, level_names, tree_size
+from mxconv.cli.generate_options import DRAFT, KV_DTYPE, LEVELS, TREE, level_names, tree_size
 from mxconv.cli.output import print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def decode(
         str | None, typer.Option(help="Native implementation; MXCONV_KERNEL sets a default.", autocompletion=kernels)
     ] = None,
     threads: THREADS = None,
+    kv_dtype: KV_DTYPE = "fp32",
     force: Annotated[bool, typer.Option("--force", help="Overwrite pictures that exist.")] = False,
     json_output: JSON = False,
 ) -> None:
@@ -86,12 +87,12 @@ def decode(
     # all levels are measured, whichever of them tuning chose
     names = level_names(levels) or [level.name for level in read_manifest(folder).levels]
     with ExitStack() as stack:
-        loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts))
+        loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts, kv_dtype=kv_dtype))
         target = loaded.levels[0].name
         fp32 = None
         if ablation:
             wanted = [loaded.levels[0].name, four_bit_level(loaded.levels).name]
-            other = LoadedPackage(folder, wanted, name, engine.num_threads, activations="fp32")
+            other = LoadedPackage(folder, wanted, name, engine.num_threads, activations="fp32", kv_dtype=kv_dtype)
             fp32 = stack.enter_context(other).levels[1]
         progress = stack.enter_context(progress_bars("runs"))
         forwards = bench_forwards(loaded, engine, widths, samples, progress)
@@ -102,6 +103,7 @@ def decode(
         _draw(plot, results, swept, machine)
     if json_output:
         members: dict[str, Any] = {"machine": asdict(machine), "implementation": name, "target": target}
+        members["kv_dtype"] = kv_dtype
         members["results"] = [asdict(result) for result in results]
         members["forwards"] = [asdict(result) for result in forwards]
         members["sweep"] = None if swept is None else _sweep_members(swept)

@@ -11,6 +11,7 @@ from mxconv.cli.generate_options import (
     CONFIDENCE,
     DRAFT,
     KERNEL,
+    KV_DTYPE,
     LEVELS,
     NUM_DRAFT_TOKENS,
     SEED,
@@ -53,6 +54,7 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the generation. Repeatable.")] = None,
     kernel: KERNEL = None,
     threads: THREADS = None,
+    kv_dtype: KV_DTYPE = "fp32",
     check: Annotated[bool, typer.Option("--check", help="Decode plainly too, and compare.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level; inspect draws it.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
@@ -89,7 +91,7 @@ def generate(
     generations: list[Generation] = []
     streams = prompt is not None and not json_output
     with (
-        load(package, draft or (), kernel, threads, level_names(levels)) as model,
+        load(package, draft or (), kernel, threads, level_names(levels), kv_dtype) as model,
         progress_bars("tokens" if prompt is not None else "prompts") as progress,
     ):
         target = model.loaded.levels[0].name
@@ -117,7 +119,7 @@ def generate(
                 results[-1] |= _comparison(model, answer, options)
             if prompts is not None:
                 progress("generate", number, len(texts))
-    members: dict[str, Any] = {"results": results, "target": target}
+    members: dict[str, Any] = {"results": results, "target": target, "kv_dtype": kv_dtype}
     if check and (speedups := [result["speedup"] for result in results if "speedup" in result]):
         members["geomean_speedup"] = _geomean(speedups)
     if trace is not None:

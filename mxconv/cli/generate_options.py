@@ -48,6 +48,10 @@ KERNEL = Annotated[
     ),
 ]
 THREADS = Annotated[int | None, typer.Option(min=1, help="Threads of native kernels; all processors by default.")]
+KV_DTYPE = Annotated[
+    Literal["fp32", "bf16", "fp16"],
+    typer.Option(help="Keys and values in caches: fp32, or rounded to 16 bits; each is exact in itself."),
+]
 TEMPERATURE = Annotated[float, typer.Option(min=0, help="Randomness; 0 always takes the likeliest token.")]
 TOP_K = Annotated[int, typer.Option(min=0, help="Draw from this many of the likeliest tokens; 0 from all.")]
 TOP_P = Annotated[float, typer.Option(min=0, max=1, help="Draw from the likeliest tokens that have this share.")]

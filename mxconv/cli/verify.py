@@ -10,6 +10,7 @@ from mxconv.cli.generate_options import (
     CONFIDENCE,
     DRAFT,
     KERNEL,
+    KV_DTYPE,
     NUM_DRAFT_TOKENS,
     SEED,
     TEMPERATURE,
@@ -52,6 +53,7 @@ def verify(
     seed: SEED = 0,
     kernel: KERNEL = None,
     threads: THREADS = None,
+    kv_dtype: KV_DTYPE = "fp32",
     write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -94,7 +96,7 @@ def verify(
             sampling = Sampling(temperature, top_k, top_p) if temperature else None
             # all levels, whatever tuning chose: the certificate is of the package
             chosen = level_names(levels) or [level.name for level in verification.manifest.levels]
-            with LoadedPackage(folder, chosen, kernel, threads, specs) as loaded:
+            with LoadedPackage(folder, chosen, kernel, threads, specs, kv_dtype=kv_dtype) as loaded:
                 hierarchy = Hierarchy(
                     loaded.levels, draft_lengths(num_draft_tokens), thresholds(confidence), tree_size(tree)
                 )

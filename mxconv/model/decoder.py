@@ -24,6 +24,8 @@ from mxconv.model.forest import SequenceRows, checked_ids, spans
 from mxconv.model.layer import Layer
 from mxconv.model.layer_input import WeightedInputs
 from mxconv.model.norm import WeightedNorm
+from mxconv.model.pages.dtype import KvDtype
+from mxconv.model.pages.pool import KVPool
 from mxconv.model.positions import Positions
 from mxconv.model.projection import Projection
 from mxconv.model.sink_window import SinkWindow
@@ -48,6 +50,7 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: Weights, name: str) -> None:
         self.config = config
         self.name = name
+        self.kv_dtype: KvDtype = "fp32"  # of the caches that it makes
         tensors = CheckedWeights(weights, name)
         size = config.hidden_size
         self.embedding = tensors.matrix(config.embedding, config.vocab_size, size)
@@ -63,6 +66,10 @@ class Decoder:
     def head(self) -> Matrix:
         """The matrix that logits come from, (vocab_size, hidden_size)."""
         return self.output.matrix
+
+    def new_cache(self, capacity: int = 0, rewinds: bool = False, pool: KVPool | None = None) -> KVCache:
+        """An empty one that keeps keys and values in `kv_dtype`; a pool has that dtype already. See `KVCache`."""
+        return KVCache(self.config, capacity, rewinds, pool, self.kv_dtype)
 
     def forward(
         self,

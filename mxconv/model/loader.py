@@ -25,6 +25,7 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.families.table import describe_file
 from mxconv.model.matrices import Matrices
 from mxconv.model.own_weights import OwnWeights
+from mxconv.model.pages.dtype import KvDtype
 from mxconv.model.readers.load import load_reader
 from mxconv.model.readers.mtp import MtpModule, check_mtp
 from mxconv.model.readers.reader import Reader, check_target
@@ -68,6 +69,7 @@ class LoadedPackage:
         num_threads: int | None = None,
         drafts: Sequence[DraftSpec] = (),
         activations: Activations = "int8",
+        kv_dtype: KvDtype = "fp32",
     ) -> None:
         """Load some levels.
 
@@ -79,11 +81,12 @@ class LoadedPackage:
             num_threads: for native kernels; None takes every processor that this process may use.
             drafts: further levels that are not in the package, below the others.
             activations: what the package's 4-bit weights are multiplied by.
+            kv_dtype: of keys and values in caches, of all levels.
 
         Raises:
             MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
         """
-        self.matrices = Matrices(choose_engine(kernel, num_threads), activations)
+        self.matrices = Matrices(choose_engine(kernel, num_threads), activations, kv_dtype)
         self._kernel = kernel, num_threads
         self._stack = ExitStack()
         try:
@@ -115,6 +118,11 @@ class LoadedPackage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def kv_dtype(self) -> KvDtype:
+        """What caches keep keys and values in."""
+        return self.matrices.kv_dtype
 
     @property
     def config(self) -> ModelConfig:
@@ -261,7 +269,11 @@ class LoadedPackage:
         """A draft model in a folder of its own: the target of a nested package, or a 16-bit checkpoint."""
         if record.codec == "package":
             target = read_manifest(folder).levels[0].name
-            nested = self._stack.enter_context(LoadedPackage(folder, [target], *self._kernel)).levels[0].decoder
+            nested = (
+                self._stack.enter_context(LoadedPackage(folder, [target], *self._kernel, kv_dtype=self.kv_dtype))
+                .levels[0]
+                .decoder
+            )
             assert nested is not None
             return nested
         checkpoint = self._stack.enter_context(open_checkpoint(folder))

@@ -16,6 +16,7 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.native_parts import missing_parts
+from mxconv.model.pages.dtype import KvDtype
 from mxconv.model.weights import Weights
 
 if TYPE_CHECKING:
@@ -31,10 +32,12 @@ class Matrices:
     Args:
         engine: which kernels, how many threads.
         activations: what 4-bit weights are multiplied by.
+        kv_dtype: of keys and values in the caches that decoders make.
     """
 
     engine: "_native.Engine | None" = None
     activations: Activations = "int8"
+    kv_dtype: KvDtype = "fp32"
 
     def dense(self, patterns: U16, float_format: FloatFormat) -> Matrix:
         """16-bit weights, (out_features, in_features)."""
@@ -95,6 +98,11 @@ class Matrices:
         Raises:
             ModelError: a tensor is missing or has another shape than the configuration says.
         """
+        made = self._decoder(config, weights, name)
+        made.kv_dtype = self.kv_dtype
+        return made
+
+    def _decoder(self, config: ModelConfig, weights: Weights, name: str) -> Decoder:
         if self.engine is None:
             return Decoder(config, weights, name)
         if lacking := missing_parts(config):

@@ -25,7 +25,8 @@ class Engine:
     Args:
         hierarchy: what it learns is shared by all requests.
         max_sequences: that run at a time, at least one; others wait in order.
-        kv_bytes: that the caches of running sequences may take, of all levels; None is no limit.
+        kv_bytes: that the caches of running sequences may take, of all levels; None is no limit. What texts begin
+            with alike is kept once, also behind the end of a text while there is room.
 
     Raises:
         ModelError: no sequences.
@@ -37,7 +38,7 @@ class Engine:
         self._hierarchy = hierarchy
         self._max_sequences = max_sequences
         self._scheduler = Scheduler([level.decoder for level in hierarchy.levels if level.decoder is not None])
-        self._budget = KvBudget(hierarchy.new_caches(), kv_bytes)
+        self._budget = KvBudget(hierarchy.cached_decoders(), hierarchy.reader_caches(), kv_bytes)
         self._running: list[Sequence] = []  # those that were submitted first are first here too
         self._waiting: list[Sequence] = []
         self._undelivered: list[Decided] = []
@@ -65,7 +66,7 @@ class Engine:
         """
         self._hierarchy.check(len(request.prompt), request.max_new_tokens)
         self._check(request.prompt)
-        self._waiting.append(Sequence(request, self._hierarchy))
+        self._waiting.append(Sequence(request, self._hierarchy, self._budget))
         return self._waiting[-1]
 
     def cancel(self, sequence: Sequence) -> None:
@@ -80,8 +81,8 @@ class Engine:
 
         An interrupt may come at any moment: sequences are whole, and another step goes on.
         """
-        self._admit()
         self._set_back()
+        self._admit()
         try:
             for sequence, step in self._scheduler.step(self._running):
                 self._undelivered += decided(sequence, step)
@@ -125,7 +126,8 @@ class Engine:
         """The next ones, while there is room for them to grow in."""
         while self._waiting and len(self._running) < self._max_sequences:
             lengths = [sequence.num_tokens for sequence in (*self._running, self._waiting[0])]
-            if self._running and not self._budget.holds(length + GROWTH for length in lengths):
+            num_shared = self._budget.num_shared(self._waiting[0].context)
+            if self._running and not self._budget.holds((length + GROWTH for length in lengths), num_shared):
                 return
             self._running.append(self._waiting.pop(0))
 

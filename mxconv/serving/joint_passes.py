@@ -8,10 +8,10 @@ from greenlet import getcurrent, greenlet
 
 from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
-from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 from mxconv.model.states import States
+from mxconv.serving.kv_budget import KvBudget
 from mxconv.speculative.passes import Meter
 
 
@@ -68,9 +68,14 @@ class JointPasses:
 
     A round runs in a greenlet. What it wants evaluated is handed to the greenlet that switched to it, which comes back
     with the logits, or throws what went wrong.
+
+    Args:
+        budget: where caches come from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: KvBudget) -> None:
+        self._budget = budget
+        self._caches: list[KVCache] = []
         self._taken = Meter(0.0)
         self._running_since: float | None = None
 
@@ -80,8 +85,15 @@ class JointPasses:
         logits: F32 = scheduler.switch(Wanted(decoder, rows))
         return logits
 
-    def new_cache(self, config: ModelConfig) -> KVCache:
-        return KVCache(config)
+    def new_cache(self, decoder: Decoder) -> KVCache:
+        self._caches.append(decoder.new_cache(pool=self._budget.pool_of(decoder)))
+        return self._caches[-1]
+
+    def release(self) -> None:
+        """Give back the pages of all caches that were asked for; nobody uses them any more."""
+        for cache in self._caches:
+            cache.release()
+        self._caches.clear()
 
     def meter(self) -> Meter:
         own = 0.0 if self._running_since is None else time.perf_counter() - self._running_since

@@ -1,33 +1,62 @@
-"""What the caches of running sequences take, and whether that is within a limit."""
+"""The pages that running sequences may take, of all levels, and whether more would fit."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 
 from mxconv.model.cache import KVCache
+from mxconv.model.decoder import Decoder
+from mxconv.model.pages.pool import KVPool
+from mxconv.model.pages.slabs import PAGE
 from mxconv.model.tree import MOST_ROWS
-
-FIRST_POSITIONS = 64  # room of a cache at first; it doubles when it is used up
 
 
 class KvBudget:
-    """A limit in bytes on keys and values, counted by the room that caches make for them.
+    """A pool of pages for each model with a cache of its own, within one limit in bytes.
+
+    A sequence has a place for each of its tokens in every cache, so the limit is a number of pages, the same in each.
+    What sequences share is counted once, where it is shared already.
 
     Args:
-        caches: one of each kind that every sequence has, of all levels.
+        decoders: of the models with caches of their own.
+        others: one cache of each further kind that every sequence has; they share nothing.
         num_bytes: the limit; None is none.
     """
 
-    def __init__(self, caches: Listed[KVCache], num_bytes: int | None) -> None:
+    def __init__(self, decoders: Listed[Decoder], others: Listed[KVCache], num_bytes: int | None) -> None:
         self.num_bytes = num_bytes
-        self._position_bytes = sum(array.nbytes // cache.capacity for cache in caches for array in cache.arrays)
+        sizes = [KVPool(decoder.config, dtype=decoder.kv_dtype).page_bytes for decoder in decoders]
+        self._page_bytes = sum(sizes) + sum(cache.pool.page_bytes for cache in others)
+        self._most_pages = None if num_bytes is None or not self._page_bytes else num_bytes // self._page_bytes
+        self._has_others = bool(others)
+        self._pools = {
+            id(decoder): KVPool(
+                decoder.config, None if self._most_pages is None else max(self._most_pages, 1) * size, decoder.kv_dtype
+            )
+            for decoder, size in zip(decoders, sizes, strict=True)
+        }
+
+    def pool_of(self, decoder: Decoder) -> KVPool:
+        """Where the caches of a model have their pages."""
+        return self._pools[id(decoder)]
 
     def bytes_of(self, num_tokens: int) -> int:
-        """Of a sequence whose caches take in so many tokens and the rows of a round."""
-        positions = FIRST_POSITIONS
-        while positions < num_tokens + MOST_ROWS:
-            positions *= 2
-        return positions * self._position_bytes
+        """Of a sequence whose caches take in so many tokens and the rows of a round, alone."""
+        return _pages_of(num_tokens) * self._page_bytes
 
-    def holds(self, lengths: Iterable[int]) -> bool:
-        """Whether sequences of so many tokens fit side by side."""
-        return self.num_bytes is None or sum(map(self.bytes_of, lengths)) <= self.num_bytes
+    def num_shared(self, tokens: list[int]) -> int:
+        """Pages at the beginning of a text that running sequences have, in every cache."""
+        if self._has_others:
+            return 0
+        found = ((pool, pool.prefixes.find(tokens[:-1])) for pool in self._pools.values())
+        return min((sum(pool.is_shared(page) for page in pages) for pool, pages in found), default=0)
+
+    def holds(self, lengths: Iterable[int], num_shared: int = 0) -> bool:
+        """Whether sequences of so many tokens fit side by side, where one that has no pages yet can share some."""
+        if self._most_pages is None:
+            return True
+        saved = 0 if self._has_others else min((pool.num_saved for pool in self._pools.values()), default=0)
+        return sum(map(_pages_of, lengths)) - saved - num_shared <= self._most_pages
+
+
+def _pages_of(num_tokens: int) -> int:
+    return -(-(num_tokens + MOST_ROWS) // PAGE)

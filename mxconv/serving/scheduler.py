@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 
 from mxconv.arrays import F32
-from mxconv.errors import ModelError, MxconvError
+from mxconv.errors import ModelError, MxconvError, PoolFull
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 from mxconv.serving.joint_passes import Wanted
@@ -80,6 +80,8 @@ class Scheduler:
         """Let a round go on; it may be over then, or have failed."""
         try:
             step = sequence.go_on(logits) if error is None else sequence.fail(error)
+        except PoolFull:
+            sequence.set_back()  # others were faster to take what was left
         except MxconvError as raised:
             sequence.end(raised)
         except Exception as raised:

@@ -7,11 +7,14 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from mxconv.arrays import F32
 from mxconv.errors import MxconvError
+from mxconv.model.pages.slabs import PAGE
 from mxconv.serving.joint_passes import JointPasses, Wanted
+from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.request import Request
 from mxconv.speculative.decoding import Decoding
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Step
+from mxconv.speculative.session import Session
 
 
 class Sequence:
@@ -22,9 +25,10 @@ class Sequence:
     Args:
         request: what is wanted.
         hierarchy: that decodes it.
+        budget: where its caches come from.
     """
 
-    def __init__(self, request: Request, hierarchy: Hierarchy) -> None:
+    def __init__(self, request: Request, hierarchy: Hierarchy, budget: KvBudget) -> None:
         self.request = request
         self.generation = hierarchy.begin()
         self.error: MxconvError | None = None
@@ -32,7 +36,9 @@ class Sequence:
         self.wanted: Wanted | None = None  # what its round waits for
         self._hierarchy = hierarchy
         self._acceptance = request.selection.acceptance()
-        self._passes = JointPasses()
+        self._budget = budget
+        self._passes = JointPasses(budget)
+        self._num_published = 0  # pages of its text that other texts can begin with
         self._decoding: Decoding | None = None
         self._round: greenlet | None = None
         self._begun_at: float | None = None
@@ -83,6 +89,7 @@ class Sequence:
         if not generation.token_ids:
             generation.prompt_seconds = generation.seconds
         generation.token_ids += step.tokens
+        self._publish(self._decoding.target.session)
         if self._decoding.ending is not None:
             generation.ending = self._decoding.ending
             self.end()
@@ -93,7 +100,9 @@ class Sequence:
             self._round.parent = getcurrent()
             self._round.throw(GreenletExit)
         self._round = self._decoding = self.wanted = None
-        self._passes = JointPasses()
+        self._passes.release()
+        self._passes = JointPasses(self._budget)
+        self._num_published = 0
 
     def end(self, error: MxconvError | None = None) -> None:
         """It is done: with what its generation says, or with an error."""
@@ -112,9 +121,20 @@ class Sequence:
     def _begun_again(self) -> Decoding:
         """From the tokens that there are."""
         request, max_length = self.request, len(self.request.prompt) + self.request.max_new_tokens
-        return self._hierarchy.decoding(
+        decoding = self._hierarchy.decoding(
             self.context, max_length, request.stop_tokens, self._acceptance, self.generation, self._passes
         )
+        session = decoding.target.session
+        if not session.states.reads.num_states:  # a prefix's hidden states are in no page
+            session.tokens = self.context[: session.cache.adopt(self.context)]
+        return decoding
+
+    def _publish(self, session: Session) -> None:
+        """Let other texts begin with what the target has evaluated of this one, and this one after a set-back."""
+        num_pages = len(session.tokens) // PAGE
+        if num_pages > self._num_published and session.tokens == self.context[: len(session.tokens)]:
+            session.cache.publish(session.tokens)
+            self._num_published = num_pages
 
 
 @dataclass(frozen=True, eq=False)

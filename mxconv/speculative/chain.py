@@ -127,15 +127,17 @@ class Chain:
         assert isinstance(target, Level)
         return target
 
-    def new_caches(self) -> list[KVCache]:
-        """Empty ones, as every text has them; what SPIRe drafts keep does not grow with the text and is left out."""
-        models = [
+    def cached_decoders(self) -> list[Decoder]:
+        """The models that have caches of their own."""
+        return [
             level.decoder
             for index, level in enumerate(self._levels)
             if level.decoder is not None and not (index and level.shares_cache)
         ]
-        readers = [level.reader for level in self._levels if isinstance(level.reader, Eagle3 | MtpModule)]
-        return [*(KVCache(decoder.config) for decoder in models), *(reader.new_cache() for reader in readers)]
+
+    def reader_caches(self) -> list[KVCache]:
+        """Empty ones, as every text has them; what SPIRe drafts keep does not grow with the text and is left out."""
+        return [level.reader.new_cache() for level in self._levels if isinstance(level.reader, Eagle3 | MtpModule)]
 
     def _make(
         self,
@@ -223,7 +225,7 @@ class Chain:
 
 
 def _session(passes: Passes, decoder: Decoder) -> Session:
-    return Session(passes.new_cache(decoder.config), passes)
+    return Session(passes.new_cache(decoder), passes)
 
 
 def _retrieving(drafts: Sequence[Draft], growers: Mapping[int, bool]) -> list[Draft]:

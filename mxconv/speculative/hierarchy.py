@@ -15,6 +15,7 @@ from mxconv.arrays import F32
 from mxconv.checkpoint.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
+from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.chain import Chain, growers, num_models
@@ -172,9 +173,13 @@ class Hierarchy:
         assert self.levels[0].decoder is not None
         return self.levels[0].decoder.config.vocab_size
 
-    def new_caches(self) -> list[KVCache]:
-        """Empty ones, as every text has them: of the target, and of each model that shares no other's."""
-        return self._chain.new_caches()
+    def cached_decoders(self) -> list[Decoder]:
+        """The models that have caches of their own: the target, and each that shares no other's."""
+        return self._chain.cached_decoders()
+
+    def reader_caches(self) -> list[KVCache]:
+        """Empty ones, as every text has them beside: of what drafts from a model's hidden states."""
+        return self._chain.reader_caches()
 
     def check(self, num_tokens: int, max_new_tokens: int) -> None:
         """Raises ModelError for a prompt of no tokens, or of more than the target's positions, or for no new ones."""

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
-from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 
@@ -54,7 +53,7 @@ class Passes(Protocol):
         """
         ...
 
-    def new_cache(self, config: ModelConfig) -> KVCache:
+    def new_cache(self, decoder: Decoder) -> KVCache:
         """An empty one for rows of this text."""
         ...
 
@@ -70,8 +69,8 @@ class AtOnce:
         logits = decoder.forward(rows.token_ids, rows.cache, rows.num_wanted == 1, rows.tree, rows.states)
         return logits[len(logits) - rows.num_wanted :]
 
-    def new_cache(self, config: ModelConfig) -> KVCache:
-        return KVCache(config)
+    def new_cache(self, decoder: Decoder) -> KVCache:
+        return decoder.new_cache()
 
     def meter(self) -> Meter:
         return Meter(time.perf_counter())

@@ -54,7 +54,7 @@ class TargetText:
         Raises:
             ModelError: no prompt, or one longer than the target's positions.
         """
-        cache = KVCache(target.config, rewinds=True)  # drafts go back to its beginning
+        cache = target.new_cache(rewinds=True)  # drafts go back to its beginning
         tokens = list(prompt)
         limit = min(len(prompt) + max_new_tokens, target.config.max_position_embeddings + 1)
         while len(tokens) < max(limit, len(prompt) + 1):  # at least one pass, which refuses a prompt that is too long

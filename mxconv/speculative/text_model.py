@@ -21,6 +21,7 @@ from mxconv.model.chat import ChatTemplate
 from mxconv.model.distribution import Sampling
 from mxconv.model.generation_config import GenerationConfig
 from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.pages.dtype import KvDtype
 from mxconv.model.text_stream import TextStream
 from mxconv.speculative.generation import Generation
 from mxconv.speculative.hierarchy import Hierarchy
@@ -182,6 +183,7 @@ def load(
     kernel: str | None = None,
     num_threads: int | None = None,
     levels: Sequence[str] | None = None,
+    kv_dtype: KvDtype = "fp32",
 ) -> TextModel:
     """Open a package for generation.
 
@@ -191,11 +193,12 @@ def load(
         kernel: "numpy" or a native implementation; None takes the best.
         num_threads: of native kernels; None takes every processor that this process may use.
         levels: names of the package's levels to load; the first, any model of them, is what is decoded. None for all.
+        kv_dtype: of keys and values in caches: "fp32", or rounded to "bf16" or "fp16".
 
     Raises:
         MxconvError: the package is damaged, or a draft cannot be one.
     """
     specs = [parse_draft(text) for text in drafts]
-    return TextModel(
-        LoadedPackage(find_package(str(package)), None if levels is None else list(levels), kernel, num_threads, specs)
-    )
+    wanted = None if levels is None else list(levels)
+    folder = find_package(str(package))
+    return TextModel(LoadedPackage(folder, wanted, kernel, num_threads, specs, kv_dtype=kv_dtype))

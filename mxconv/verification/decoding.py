@@ -53,6 +53,7 @@ def verify_decoding(
         num_token_mismatches=num_token_mismatches,
         num_logit_mismatches=num_logit_mismatches,
         target=hierarchy.levels[0].name,
+        kv_dtype=loaded.kv_dtype,
     )
 
 

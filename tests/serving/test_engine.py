@@ -8,13 +8,14 @@ import pytest
 from batches import assert_as_alone, random_prompt, run_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_levels import FORMATS, VOCAB_SIZE, look_up, noisy_copy, self_draft, target_level
+from tiny_levels import FORMATS, VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
 from mxconv.errors import ModelError
 from mxconv.model.decoder import Decoder
 from mxconv.model.distribution import Sampling
 from mxconv.model.forest import SequenceRows
 from mxconv.model.loader import LoadedLevel
+from mxconv.model.pages.slabs import PAGE
 from mxconv.serving import scheduler as scheduler_module
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
@@ -111,7 +112,8 @@ def test_order_cancellations_and_set_backs_change_nothing(
 
 
 def position_bytes(hierarchy: Hierarchy) -> int:
-    return sum(array.nbytes // cache.capacity for cache in hierarchy.new_caches() for array in cache.arrays)
+    caches = [*(decoder.new_cache() for decoder in hierarchy.cached_decoders()), *hierarchy.reader_caches()]
+    return sum(cache.pool.page_bytes for cache in caches) // PAGE
 
 
 @pytest.mark.parametrize("name", ["plain", "models, trees", "all, what pays"])
@@ -121,7 +123,7 @@ def test_the_youngest_are_set_back_where_caches_are_full_and_come_to_the_same_en
     requests = [
         Request(random_prompt(random, VOCAB_SIZE, 20), 200, (), Selection(Sampling(1.0), seed=n)) for n in range(4)
     ]
-    engine = Engine(hierarchy, 4, 768 * position_bytes(hierarchy))  # each grows from 128 positions to 512
+    engine = Engine(hierarchy, 4, 384 * position_bytes(hierarchy))  # each grows from 2 pages to 4
     sequences, heard = run_all(engine, requests)
     assert heard.num_set_back > 0
     assert_as_alone(hierarchy.levels[0], requests, sequences, heard)
@@ -267,3 +269,56 @@ def test_rejection_sampling_runs_beside_others() -> None:
     sequences, heard = run_all(Engine(hierarchy), requests)
     assert [len(sequence.generation.token_ids) for sequence in sequences] == [20, 20, 20]
     assert heard.tokens[1] == Hierarchy(hierarchy.levels[:1]).generate([1, 2, 3], 20).token_ids
+
+
+def test_a_beginning_that_texts_share_is_evaluated_and_kept_once() -> None:
+    """Where one text has room, two that begin alike have it too; and each says what it says alone."""
+    hierarchy = hierarchy_of("plain")
+    system = random_prompt(np.random.default_rng(5), VOCAB_SIZE, 2 * PAGE + 3)
+    requests = [Request([*system, n, n + 1], 9, (), GREEDY) for n in range(4)]
+    engine = Engine(hierarchy, 4, 8 * PAGE * position_bytes(hierarchy))  # two alone, and to grow in, are ten
+    (first,), heard = run_all(engine, requests[:1])
+    assert_as_alone(hierarchy.levels[0], requests[:1], [first], heard)
+    sequences, heard = run_all(engine, requests)
+    assert_as_alone(hierarchy.levels[0], requests, sequences, heard)
+    assert heard.num_set_back == 0 and heard.most_running > 1
+    pool = engine._budget.pool_of(decoder_of(hierarchy.levels[0]))
+    assert (pool.num_used, pool.num_kept) == (2, 2)  # nothing but the beginning is left, for others
+    counted = [decoder_passes(request, engine) for request in requests[:2]]
+    assert counted == [2 + 3, 2 + 3]  # rows of the prompt that no page holds
+
+
+def decoder_passes(request: Request, engine: Engine) -> int:
+    """Rows of the first pass of a request."""
+    rows: list[int] = []
+    target = engine._hierarchy.levels[0].decoder
+    assert target is not None
+    forward = target.forward_forest
+
+    def count(sequences: Listed[SequenceRows]) -> list[np.ndarray]:
+        rows.append(sum(each.num_rows for each in sequences))
+        return forward(sequences)
+
+    target.forward_forest = count  # type: ignore[method-assign]
+    try:
+        run_all(engine, [request])
+    finally:
+        del target.forward_forest
+    return rows[0]
+
+
+@pytest.mark.parametrize("name", ["plain", "models, trees"])
+def test_a_text_that_is_set_back_begins_with_its_own_pages(name: str) -> None:
+    hierarchy = hierarchy_of(name)
+    engine = Engine(hierarchy, 2)
+    request = Request(random_prompt(np.random.default_rng(2), VOCAB_SIZE, 100), 60)
+    sequence = engine.submit(request)
+    while sequence.num_tokens < 135:
+        engine.step()
+    sequence.set_back()
+    pool = engine._budget.pool_of(decoder_of(hierarchy.levels[0]))
+    assert pool.num_kept == 2
+    while not engine.is_idle:
+        engine.step()
+    alone = by_hand(decoder_of(hierarchy.levels[0]), request.prompt, 60, (), request.selection)
+    assert sequence.generation.token_ids == alone.token_ids

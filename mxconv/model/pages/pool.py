@@ -62,6 +62,13 @@ class KVPool:
         return sum(self._num_owners[page] == 1 for page in self.prefixes.least_recently_used())
 
     @property
+    def num_saved(self) -> int:
+        """How many more pages its caches would have if each had its own."""
+        return sum(
+            max(count - 1 - (page in self.prefixes), 0) for page, count in enumerate(self._num_owners) if count > 1
+        )
+
+    @property
     def num_available(self) -> int | None:
         """Pages that `take` can give; None is no limit."""
         return None if self.most_pages is None else self.most_pages - self.num_used + self.num_kept
