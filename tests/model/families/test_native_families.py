@@ -39,7 +39,9 @@ LACKING = {
     "qwen2_moe": ("a gate of what experts share",),
 }
 LACKING["llama4, of several towers"] = LACKING["llama4"]
-NAMES = [name for name, own in checkpoints.FAMILIES.items() if own["model_type"] not in checkpoints.RECURRENT]
+LACKING["qwen3_5_moe"] = LACKING["qwen3_5_moe, of several towers"] = LACKING["qwen2_moe"]
+LACKING["qwen3_next, with experts"] = LACKING["qwen2_moe"]
+NAMES = list(checkpoints.FAMILIES)
 LENGTH = 70  # more than a slice of a pass, and more than a chunk of attention
 
 pytestmark = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
@@ -79,7 +81,8 @@ class Model:
     def in_bf16(self) -> np.ndarray:
         weights = self.weights(BF16)
         matrices = {name: Bf16Inputs(each) for name, each in weights.matrices.items()}
-        return self.numpy(Weights(matrices, weights.vectors, {n: _rounding(s) for n, s in weights.stacks.items()}))
+        stacks = {name: _rounding(stack) for name, stack in weights.stacks.items()}
+        return self.numpy(Weights(matrices, weights.vectors, stacks, weights.arrays))
 
 
 def _rounding(stack: ExpertStack) -> ExpertStack:
