@@ -75,7 +75,8 @@ BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64
     if (!is_fused && has_keys && !key) throw nb::value_error("keys are neither the layer's own nor another's");
     const int64_t hidden = output.projection.matrix->rows;
     const int64_t queries = num_heads * head_dim, keys = num_key_value_heads * head_dim;
-    a->query = projection_of(query, "query", is_fused ? queries + 2 * keys : num_heads * a->query_dim(), hidden, made.owners);
+    a->query =
+        projection_of(query, "query", is_fused ? queries + 2 * keys : num_heads * a->query_dim(), hidden, made.owners);
     a->key = projection_of(key, "key", keys, hidden, made.owners);
     a->value = projection_of(value, "value", keys, hidden, made.owners);
     a->output = projection_of(output, "output", hidden, queries, made.owners);
@@ -115,8 +116,7 @@ void bind_attention(nb::module_& module) {
         "attention", &make_attention, nb::kw_only(), nb::arg("layer"), nb::arg("source"), nb::arg("num_heads"),
         nb::arg("num_key_value_heads"), nb::arg("head_dim"), nb::arg("query"), nb::arg("key").none(),
         nb::arg("value").none(), nb::arg("output"), nb::arg("fused").none(), nb::arg("scale"), nb::arg("sight"),
-        nb::arg("norms"), nb::arg("rotation"), nb::arg("temperature"), nb::arg("logit_cap"),
-        nb::arg("is_gated"),
+        nb::arg("norms"), nb::arg("rotation"), nb::arg("temperature"), nb::arg("logit_cap"), nb::arg("is_gated"),
         "Attention over the cache of layer `source`, into which it writes where that is `layer`. Without `value` "
         "values are the keys. temperature -1 is none, as is logit_cap 0. Gated queries have a gate behind each.");
 }

@@ -240,8 +240,8 @@ void bind_decoder(nb::module_& module) {
             "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).");
     nb::class_<BoundSequence>(module, "SequenceTokens", "The tokens of one sequence in a pass.")
         .def(nb::init<MutableArray<float>, MutableArray<float>, int64_t, int64_t, int64_t,
-                      std::optional<Array<uint64_t>>, int64_t, std::vector<int64_t>,
-                      std::optional<MutableArray<float>>, const std::optional<BoundWalk>&>(),
+                      std::optional<Array<uint64_t>>, int64_t, std::vector<int64_t>, std::optional<MutableArray<float>>,
+                      const std::optional<BoundWalk>&>(),
              nb::arg("keys").noconvert(), nb::arg("values").noconvert(), nb::arg("length"), nb::arg("num_tokens"),
              nb::arg("num_logits"), nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
              nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),

@@ -76,7 +76,8 @@ BoundPart make_delta_net(const BoundConvolution& convolution, int64_t num_key_he
     auto part = std::make_shared<DeltaNet>();
     const StateSizes sizes = with_memory(memory, 2);
     const auto [heads, key_dim, value_dim] = memory;
-    if (num_key_heads < 1 || heads % num_key_heads) throw nb::value_error("value heads must be a multiple of key heads");
+    if (num_key_heads < 1 || heads % num_key_heads)
+        throw nb::value_error("value heads must be a multiple of key heads");
     if (gate.has_value() != decay.has_value()) throw nb::value_error("gates and decays are both fused, or neither");
     const int64_t keys = num_key_heads * key_dim, values = heads * value_dim, fused = gate ? 0 : 1;
     const int64_t hidden = output.projection.matrix->rows, channels = 2 * keys + values;

@@ -50,7 +50,8 @@ void DeltaNet::add_to_rows(Step& step, const Activations& taken, const Sum& sum)
     const int64_t at_once = key_heads_at_once(), units = ceil_divide(num_key_heads, at_once);
     step.share(static_cast<int64_t>(step.slice.walks.size()) * units, [&](int64_t i) {
         const int64_t first = i % units * at_once;
-        walk(step, step.slice.walks[static_cast<size_t>(i / units)], first, std::min(first + at_once, num_key_heads), m);
+        walk(step, step.slice.walks[static_cast<size_t>(i / units)], first, std::min(first + at_once, num_key_heads),
+             m);
     });
     keep(step, m.rows, width(), m.way);
     if (only_follows) return step.barrier();
@@ -131,12 +132,8 @@ void DeltaNet::move(const Step& step, const LayerWalk& states, int64_t head, int
         activate(m.value, nullptr, value_dim(), m.value);
         const float* gates = states.input(number) + sizes.num_channels;
         const float* query = m.keyed + (number - first) * 2 * key_dim();
-        const DeltaRow row{query,
-                           query + key_dim(),
-                           m.value,
-                           gates[num_value_heads() + head] + decay_bias[head],
-                           rate[head],
-                           gates[head]};
+        const DeltaRow row{query,      query + key_dim(), m.value, gates[num_value_heads() + head] + decay_bias[head],
+                           rate[head], gates[head]};
         const int64_t token = states.step(number).token;
         float* out = token >= 0 ? m.made + token * num_values() + head * value_dim() : m.value + value_dim();
         rowwise.correct(row, {key_dim(), value_dim(), from, to}, out);

@@ -36,9 +36,9 @@ struct DeltaNet final : Recurrent {
 
   private:
     struct Memory {
-        float* fused;   // (tokens, width), as fused matrices give them
-        float* rows;    // (tokens, width): inputs of the state, then gates
-        float* made;    // (tokens, values)
+        float* fused;  // (tokens, width), as fused matrices give them
+        float* rows;   // (tokens, width): inputs of the state, then gates
+        float* made;   // (tokens, values)
         Activations mixed;
         float* products;  // (tokens, hidden_size)
         float* keyed;     // of some steps, a query and a key

@@ -88,8 +88,7 @@ void Mamba2::move(const Step& step, const LayerWalk& states, int64_t head, int64
         activated(m.x, nullptr, head_dim(), m.x);
         const float* b = m.shared + (number - first) * 2 * state_size();
         const float wanted = states.input(number)[sizes.num_channels + head] + step_bias[head];
-        const SpaceRow row{m.x,       b,         b + state_size(), wanted,
-                           least_step, most_step, rate[head],       skip[head]};
+        const SpaceRow row{m.x, b, b + state_size(), wanted, least_step, most_step, rate[head], skip[head]};
         const int64_t token = states.step(number).token;
         float* out = token >= 0 ? m.made + token * size() + head * head_dim() : m.x + head_dim();
         rowwise.go_through_space(row, {head_dim(), state_size(), from, to}, out);

@@ -44,12 +44,14 @@ template <class Work>
 inline void each_vector(int64_t count, const Work& work) {
     int64_t i = 0;
     for (; i + kVector <= count; i += kVector) {
-        work(i, [](const float* from) kInlined { return load_floats(from); },
-             [](float* to, Floats value) kInlined { store_floats(to, value); });
+        work(
+            i, [](const float* from) kInlined { return load_floats(from); },
+            [](float* to, Floats value) kInlined { store_floats(to, value); });
     }
     if (const int64_t last = count - i; last > 0) {
-        work(i, [=](const float* from) kInlined { return load_floats(from, last); },
-             [=](float* to, Floats value) kInlined { store_floats(to, value, last); });
+        work(
+            i, [=](const float* from) kInlined { return load_floats(from, last); },
+            [=](float* to, Floats value) kInlined { store_floats(to, value, last); });
     }
 }
 
@@ -72,13 +74,11 @@ inline void correct_columns(const DeltaRow& row, const MemoryStep& memory, int64
     Floats missed[kVectors] = {}, read[kVectors] = {};
     for (int64_t r = 0; r < memory.rows; ++r) {
         const Floats key = all_lanes(row.key[r]);
-        each<kVectors>([&](auto v) kInlined {
-            missed[v] = fused(load(from + r * memory.columns + v * kVector), key, missed[v]);
-        });
+        each<kVectors>(
+            [&](auto v) kInlined { missed[v] = fused(load(from + r * memory.columns + v * kVector), key, missed[v]); });
     }
-    each<kVectors>([&](auto v) kInlined {
-        missed[v] = (load(row.value + column + v * kVector) - missed[v] * decay) * beta;
-    });
+    each<kVectors>([&](auto v)
+                       kInlined { missed[v] = (load(row.value + column + v * kVector) - missed[v] * decay) * beta; });
     for (int64_t r = 0; r < memory.rows; ++r) {
         const Floats key = all_lanes(row.key[r]), query = all_lanes(row.query[r]);
         each<kVectors>([&](auto v) kInlined {

@@ -67,7 +67,8 @@ void Recurrent::convolve(const Step& step, const LayerWalk& walk, int64_t number
 
 void Recurrent::keep(Step& step, const float* inputs, int64_t stride, const Way& way) const {
     const std::vector<SliceWalk>& walks = step.slice.walks;
-    for (auto i = static_cast<size_t>(step.own.thread); i < walks.size(); i += static_cast<size_t>(step.num_threads())) {
+    for (auto i = static_cast<size_t>(step.own.thread); i < walks.size();
+         i += static_cast<size_t>(step.num_threads())) {
         walk_of(walks[i], inputs, stride).keep(only_follows ? walks[i].num_settled : walks[i].num_running, way.windows);
     }
 }

@@ -46,8 +46,8 @@ struct Recurrent : Part {
                   int64_t width) const;
 
     // The channels [first, first + count) of a step, convolved.
-    void convolve(const Step& step, const LayerWalk& walk, int64_t number, int64_t first, int64_t count,
-                  const Way& way, float* out) const;
+    void convolve(const Step& step, const LayerWalk& walk, int64_t number, int64_t first, int64_t count, const Way& way,
+                  float* out) const;
 
     // Behind the barrier that ends the walk.
     void keep(Step& step, const float* inputs, int64_t stride, const Way& way) const;

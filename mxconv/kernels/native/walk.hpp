@@ -11,10 +11,10 @@ constexpr int64_t kTip = 0;  // the running state's slot; those of snapshots fol
 
 // Of the state of a layer.
 struct StateSizes {
-    int64_t kernel_size = 1;                    // rows that the convolution sees, its own included
-    int64_t num_channels = 0;                   // of the convolution
-    int64_t num_gates = 0;                      // of a row's input, behind the channels
-    int64_t heads = 0, rows = 0, columns = 0;   // of the memory
+    int64_t kernel_size = 1;                   // rows that the convolution sees, its own included
+    int64_t num_channels = 0;                  // of the convolution
+    int64_t num_gates = 0;                     // of a row's input, behind the channels
+    int64_t heads = 0, rows = 0, columns = 0;  // of the memory
 
     int64_t input() const { return num_channels + num_gates; }
     int64_t window() const { return (kernel_size - 1) * num_channels; }
@@ -38,15 +38,15 @@ struct PlacePair {
 
 // The states of one sequence, and its way through a pass.
 struct Walk {
-    int64_t num_layers;  // that have a state
-    float* windows;      // (slots, layers, kernel_size - 1, channels), the oldest row first
-    float* memories;     // (slots, layers, heads, rows, columns)
-    KeptInputs inputs;   // of the rows that are there
-    KeptInputs kept;     // where those of new rows go, from its origin on
-    int64_t source;      // the slot to start from
-    int64_t first;       // how many places that state has seen
-    int64_t stop;        // the running state walks first .. stop - 1
-    int64_t length;      // rows from here on are new
+    int64_t num_layers;               // that have a state
+    float* windows;                   // (slots, layers, kernel_size - 1, channels), the oldest row first
+    float* memories;                  // (slots, layers, heads, rows, columns)
+    KeptInputs inputs;                // of the rows that are there
+    KeptInputs kept;                  // where those of new rows go, from its origin on
+    int64_t source;                   // the slot to start from
+    int64_t first;                    // how many places that state has seen
+    int64_t stop;                     // the running state walks first .. stop - 1
+    int64_t length;                   // rows from here on are new
     std::vector<PlacePair> saves;     // (place, slot): of the running state that has seen so many places
     std::vector<PlacePair> branches;  // (row, parent) behind `stop`, parents before children
 };
@@ -65,8 +65,8 @@ struct SliceWalk {
     SliceWalk(const Walk& walk, int64_t place, int64_t count, int64_t token);
 
     const Walk* walk;
-    bool begins;  // with the source; or else where the slice before has left the running state
-    int64_t start;  // how many places the running state has seen then
+    bool begins;                  // with the source; or else where the slice before has left the running state
+    int64_t start;                // how many places the running state has seen then
     std::vector<WalkStep> steps;  // of the running state, then of branches
     int64_t num_running;          // steps
     int64_t num_settled;          // of these: of rows that are there

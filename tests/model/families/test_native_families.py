@@ -70,12 +70,16 @@ class Model:
         decoder = Decoder(self.family.config, weights, "numpy")
         return decoder.forward(self.ids, KVCache(self.family.config))
 
+    @property
+    def has_states(self) -> bool:
+        return self.family.config.state_sizes is not None
+
     @cached_property
-    def in_f16(self) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def in_f16(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """Logits, and the cache behind them."""
         cache = KVCache(self.family.config, LENGTH)
         decoder = Decoder(self.family.config, self.weights(FP16), "numpy")
-        return decoder.forward(self.ids, cache), cache.arrays
+        return decoder.forward(self.ids, cache), held(cache)
 
     @cached_property
     def in_bf16(self) -> np.ndarray:
@@ -83,6 +87,13 @@ class Model:
         matrices = {name: Bf16Inputs(each) for name, each in weights.matrices.items()}
         stacks = {name: _rounding(stack) for name, stack in weights.stacks.items()}
         return self.numpy(Weights(matrices, weights.vectors, stacks, weights.arrays))
+
+
+def held(cache: KVCache) -> list[np.ndarray]:
+    """What a cache holds of anything: keys, values, states and the inputs of rows."""
+    states = cache.states
+    arrays = [*cache.arrays, *(() if states is None else (states.windows, states.memories, states.inputs))]
+    return [array for array in arrays if array.size]
 
 
 def _rounding(stack: ExpertStack) -> ExpertStack:
@@ -110,14 +121,15 @@ def test_f16_logits_and_caches_are_those_of_numpy_up_to_float32_sums(model: Mode
         found = model.native(FP16, kernel).forward(model.ids, cache)
         np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()), err_msg=kernel)
         assert (found.argmax(-1) == expected.argmax(-1)).all()
-        for one, other in zip(cache.arrays, arrays, strict=True):
+        for one, other in zip(held(cache), arrays, strict=True):
             np.testing.assert_allclose(one, other, atol=2e-4 * float(np.abs(other).max()), err_msg=kernel)
 
 
 def test_bf16_logits_are_those_of_numpy_with_rounded_activations(model: Model) -> None:
     for kernel in IMPLEMENTATIONS:
         found = model.native(BF16, kernel).forward(model.ids, KVCache(model.family.config))
-        assert relative_error(found, model.in_bf16) < 2**-8, kernel
+        # a state hands on to all later rows what one value rounded to the other side made of it
+        assert relative_error(found, model.in_bf16) < (2**-7 if model.has_states else 2**-8), kernel
 
 
 @pytest.mark.parametrize("form", DRAFTS)
@@ -125,8 +137,9 @@ def test_drafts_are_near_those_of_numpy(model: Model, form: str) -> None:
     weights = convert(model.weights(BF16), Matrices(), DRAFTS[form], model.family.config.looked_up)
     expected = model.numpy(weights)
     found = model.native(BF16, IMPLEMENTATIONS[0], form=form).forward(model.ids, KVCache(model.family.config))
-    if any(isinstance(layer.mlp, Mixture) for layer in model.family.config.layers):
-        # routers in 16 bits round what they take in, and a row of random weights may then choose other experts
+    if model.has_states or any(isinstance(layer.mlp, Mixture) for layer in model.family.config.layers):
+        # routers in 16 bits round what they take in, and a row of random weights may then choose other experts; states
+        # hand on what was rounded
         errors = [relative_error(one, other) for one, other in zip(found, expected, strict=True)]
         assert np.median(errors) < 2**-5
     else:
