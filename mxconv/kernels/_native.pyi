@@ -111,7 +111,6 @@ class Convolution:
     def __init__(self, taps: F32, bias: F32 | None, layer: int, only_follows: bool) -> None: ...
 
 def short_convolution(*, convolution: Convolution, inputs: Projection, output: Projection) -> Part: ...
-
 def delta_net(
     *,
     convolution: Convolution,

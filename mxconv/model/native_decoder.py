@@ -84,7 +84,14 @@ class NativeDecoder(Decoder):
 
 def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
     length, tree = rows.cache.length, rows.branches
-    masks = (None, 0) if tree.is_chain else (tree.masks[tree.num_cached :], length - tree.num_cached)
-    states = ([], None) if room is None else (room.stages, room.values)
-    walk = native_walk(rows.cache.states)
-    return _native.SequenceTokens(*rows.cache.arrays, length, rows.num_rows, rows.num_wanted, *masks, *states, walk)
+    return _native.SequenceTokens(
+        *rows.cache.arrays,
+        length,
+        rows.num_rows,
+        rows.num_wanted,
+        masks=None if tree.is_chain else tree.masks[tree.num_cached :],
+        mask_start=0 if tree.is_chain else length - tree.num_cached,
+        stages=[] if room is None else room.stages,
+        states=None if room is None else room.values,
+        walk=native_walk(rows.cache.states),
+    )

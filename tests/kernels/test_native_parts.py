@@ -113,7 +113,10 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "fused by heads that share keys": ("a key and a value each", lambda: attention(fused="heads")),
     "more pairs than values": ("more pairs rotate", lambda: attention(rotation=_native.HeadRotation(0, 5, False))),
     "a window that is none": ("window must be", lambda: attention(sight=_native.Sight(-1, 0, 0))),
-    "gated queries that are fused": ("neither fused", lambda: attention(is_gated=True, fused="blocks", key=None, value=None)),
+    "gated queries that are fused": (
+        "neither fused",
+        lambda: attention(is_gated=True, fused="blocks", key=None, value=None),
+    ),
     "a gate that is missing": (r"query: shape \(32, 32\); \(64, 32\)", lambda: attention(is_gated=True)),
     "taps of other channels": ("taps: shape", lambda: short_convolution(taps=np.ones((3, 47), np.float32))),
     "a convolution without a tap": ("needs a tap", lambda: short_convolution(taps=np.ones((0, INNER), np.float32))),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from native_models import dense, native_copy, with_format
 from row_invariance import assert_same_bits, logits_in_steps
 
-from mxconv.codecs.float16 import BF16
+from mxconv.codecs.float16 import BF16, FP16
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
@@ -18,6 +18,7 @@ from mxconv.model.forest import SequenceRows
 from mxconv.model.matrices import Matrices
 from mxconv.model.skipped import Skipped
 from mxconv.model.tree import Tree
+from mxconv.model.weights import Weights
 from mxconv.speculative.borrowed import borrowed
 
 pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
@@ -128,6 +129,26 @@ def test_whatever_was_tried_logits_and_states_are_those_of_tokens_one_at_a_time(
         (text.cache.states.memories, cache.states.memories),
     ):
         assert found[0].tobytes() == wanted[0].tobytes()  # the running state
+
+
+@pytest.mark.parametrize("kind", ["granitemoehybrid", "qwen3_next"])
+@pytest.mark.parametrize("kernel", IMPLEMENTATIONS)
+def test_rates_of_any_size_are_those_of_numpy(family_of: Callable[[str], Any], kind: str, kernel: str) -> None:
+    """softplus(x) is e^x far below zero, and x far above."""
+    family = family_of(kind)
+    weights = with_format(family.weights, FP16)
+    rates = (np.array([-90, -17, -1, 0.4, 19.9, 20.1, 60], np.float32), np.zeros(7, np.float32))
+    extreme = {
+        name: np.resize(rates[name.endswith("A_log")], len(vector))
+        for name, vector in weights.vectors.items()
+        if name.endswith(("dt_bias", "A_log"))
+    }
+    assert extreme
+    changed = Weights(weights.matrices, {**weights.vectors, **extreme}, weights.stacks, weights.arrays)
+    expected = Decoder(family.config, changed, "numpy").forward(family.token_ids[:20], KVCache(family.config))
+    found = native_copy(family.config, changed, Matrices(choose_engine(kernel, 1)), dense)
+    logits = found.forward(family.token_ids[:20], KVCache(family.config))
+    np.testing.assert_allclose(logits, expected, atol=2e-4 * float(np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
