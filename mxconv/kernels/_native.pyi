@@ -82,6 +82,7 @@ def attention(
     rotation: HeadRotation,
     temperature: int,
     logit_cap: float,
+    is_gated: bool,
 ) -> Part: ...
 def mixture(
     *,
@@ -104,6 +105,41 @@ def mlp(
     down: Projection,
     is_fused: bool,
     layer_input: int,
+) -> Part: ...
+
+class Convolution:
+    def __init__(self, taps: F32, bias: F32 | None, layer: int, only_follows: bool) -> None: ...
+
+def short_convolution(*, convolution: Convolution, inputs: Projection, output: Projection) -> Part: ...
+def delta_net(
+    *,
+    convolution: Convolution,
+    num_key_heads: int,
+    memory: tuple[int, int, int],
+    queries_keys_values: Projection,
+    gate: Projection | None,
+    beta: Projection,
+    decay: Projection | None,
+    decay_bias: F32,
+    rate: F32,
+    norm: Norm,
+    eps: float,
+    output: Projection,
+) -> Part: ...
+def mamba2(
+    *,
+    convolution: Convolution,
+    num_groups: int,
+    memory: tuple[int, int, int],
+    activation: str,
+    inputs: Projection,
+    step_bias: F32,
+    step_limits: tuple[float, float],
+    rate: F32,
+    skip: F32,
+    norm: Norm,
+    norm_groups: int,
+    output: Projection,
 ) -> Part: ...
 
 class Branch:
@@ -147,6 +183,23 @@ class SequenceTokens:
         mask_start: int = 0,
         stages: list[int] = ...,
         states: F32 | None = None,
+        walk: Walk | None = None,
+    ) -> None: ...
+
+class Walk:
+    def __init__(
+        self,
+        *,
+        windows: F32,
+        memories: F32,
+        inputs: tuple[int, F32],
+        kept: tuple[int, F32],
+        source: int,
+        first: int,
+        stop: int,
+        length: int,
+        saves: list[tuple[int, int]],
+        branches: list[tuple[int, int]],
     ) -> None: ...
 
 @overload

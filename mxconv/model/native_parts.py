@@ -6,9 +6,6 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, LayerParts
 from mxconv.model.latent import LatentAttention
 from mxconv.model.mixture import Mixture
-from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2, Recurrent, ShortConvolution
-
-MIXERS = {ShortConvolution: "short convolutions", GatedDeltaNet: "gated DeltaNet", Mamba2: "Mamba-2"}
 
 ROWS = 16  # of a tile, with which ups begin behind gates
 
@@ -20,15 +17,11 @@ def missing_parts(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _of_layer(layer: LayerParts) -> Iterator[str]:
-    if isinstance(layer.mixer, Recurrent):
-        yield MIXERS[type(layer.mixer)]
-    elif isinstance(layer.mixer, LatentAttention):
+    if isinstance(layer.mixer, LatentAttention):
         yield "latent attention"
-    else:
+    elif isinstance(layer.mixer, Attention):
         yield from _of_attention(layer.mixer)
-    if layer.mlp is None:
-        yield "layers without an MLP"
-    elif isinstance(layer.mlp, Mixture):
+    if isinstance(layer.mlp, Mixture):
         yield from _of_mixture(layer.mlp, layer)
 
 
@@ -50,8 +43,8 @@ def _of_mixture(mixture: Mixture, layer: LayerParts) -> Iterator[str]:
 
 
 def _of_attention(mixer: Attention) -> Iterator[str]:
-    if mixer.is_gated:
-        yield "gates of what heads give"
+    if mixer.is_gated and (mixer.fused or mixer.norm_span == "row"):
+        yield "gates of heads that are fused, or normed together"
     if mixer.fused == "heads" and mixer.norm_span == "row":
         yield "norms of whole rows of heads that are fused one by one"
     if mixer.sinks is not None:

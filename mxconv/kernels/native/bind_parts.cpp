@@ -33,14 +33,14 @@ Projection projection_of(const MaybeProjection& bound, const char* name, int64_t
     return bound->projection;
 }
 
-namespace {
-
 const float* vector_of(const std::optional<Array<float>>& array, const char* name, int64_t length, Owners& owners) {
     if (!array) return nullptr;
     require(*array, name, {length});
     owners.push_back(nb::cast(*array));
     return array->data();
 }
+
+namespace {
 
 BoundNorm make_norm(const Array<float>& weight, const std::optional<Array<float>>& bias, double eps, bool is_centered) {
     BoundNorm made;

@@ -190,6 +190,7 @@ void rotate_neighbours(const float* cosines, const float* sines, int64_t half, f
 
 #include "activations.inl"
 #include "attention.inl"
+#include "recurrence.inl"
 
 constexpr Rowwise kRowwise{rms_norm,
                            layer_norm,
@@ -199,5 +200,8 @@ constexpr Rowwise kRowwise{rms_norm,
                            put_cap,
                            rotate,
                            rotate_neighbours,
-                           {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<Relu2>},
-                           attend};
+                           {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<Relu2>, activate<Sigmoid>},
+                           attend,
+                           convolve,
+                           correct,
+                           go_through_space};
