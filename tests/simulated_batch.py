@@ -1,4 +1,4 @@
-"""Texts decoded side by side in simulated time: a pass costs what all rows in it cost, and nothing waits for nothing."""
+"""Texts decoded side by side in simulated time: a pass costs what all rows in it cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Speculation by load: never far from the best fixed length, never far below plain decoding, at any number of texts."""
 
+from itertools import pairwise
+
 import pytest
 from simulated_batch import SimulatedBatch, roofline, texts
 
@@ -41,7 +43,7 @@ def test_fewer_tokens_are_asked_for_where_more_texts_make_rows_dear_and_none_in_
         batch.asked.clear()
         batch.run(texts(pace, num_texts), 100)
         asked.append(sum(batch.asked) / len(batch.asked))
-    assert all(later < earlier + 0.5 for earlier, later in zip(asked, asked[1:], strict=False))
+    assert all(later < earlier + 0.5 for earlier, later in pairwise(asked))
     assert min(asked[:2]) > 3 and asked[3] < 2 and asked[4] < 0.3
 
 
