@@ -94,7 +94,7 @@ def trained_models() -> Iterator[Any]:
         yield pytest.param(path, id=path.name)
 
 
-@pytest.mark.parametrize("source", trained_models())
+@pytest.mark.parametrize("source", list(trained_models()))
 def test_a_trained_model_tells_its_stories_at_any_load(source: Path, tmp_path: Path) -> None:
     quantize(source, tmp_path / "package", codec="bsfp", drafts=("prompt-lookup",))
     with LoadedPackage(tmp_path / "package") as loaded:
