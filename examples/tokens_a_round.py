@@ -16,7 +16,8 @@ from mxconv.checkpoint.draft_spec import DraftSpec
 from mxconv.errors import MxconvError
 from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedPackage
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.selection import Selection
 
 NUM_RESAMPLES, COVERED = 10_000, 0.95

@@ -30,7 +30,8 @@ from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.manifest import read_manifest
 from mxconv.kernels.engine import usable_processors
 from mxconv.model.loader import LoadedLevel, LoadedPackage
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.prompts import read_prompts
 from mxconv.speculative.selection import GREEDY
 

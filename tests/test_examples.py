@@ -102,7 +102,8 @@ def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     for line in lines:
         *_, levels, record = re.split(r" (?=num_prompts)|chain |auto |16 ", line)
         target = levels.split(" <- ")[0]
-        assert record.endswith(f"num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0 target='{target}'")
+        counts = "num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0"
+        assert record.endswith(f"{counts} target='{target}' batch=None")
     assert sum("target='target'" in line for line in lines) == 2 * 2 * 23
 
 
@@ -332,7 +333,7 @@ def test_spires_report_measures_every_draft_and_models_the_papers_throughput(tmp
 def test_tokens_a_round_are_those_of_rounds_that_begin_within_the_count() -> None:
     """Prompt's round first; then 3, 5, 1, 5 tokens a round."""
     code = """
-from mxconv.speculative.hierarchy import Generation
+from mxconv.speculative.generation import Generation
 from mxconv.speculative.statistics import LevelStatistics, Trace, TraceEntry
 from tokens_a_round import rate, whole_rounds
 

@@ -21,7 +21,8 @@ from mxconv.model.distribution import distribution
 from mxconv.model.families.table import describe_values
 from mxconv.model.loader import LoadedLevel
 from mxconv.model.weights import Weights
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.selection import GREEDY, Selection
 
 VOCAB_SIZE = 24

@@ -32,7 +32,8 @@ from mxconv.cost.early_exit import expected_round
 from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedPackage
 from mxconv.progress import Progress, silent
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 
 LENGTHS = (2, 4, 8, 16, 20)
 THRESHOLDS = (0.0, 0.2, 0.4, 0.6, 0.8)

@@ -6,7 +6,10 @@ from mxconv.checkpoint.draft_spec import LOOK_UPS
 from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedLevel
+from mxconv.model.readers.eagle3 import Eagle3
+from mxconv.model.readers.mtp import MtpModule
 from mxconv.model.readers.reader import Reader
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Draft, TreeDraft
@@ -19,6 +22,7 @@ from mxconv.speculative.look_ups.stand import Stand
 from mxconv.speculative.look_ups.token_recycling import TokenRecycling
 from mxconv.speculative.pacing.adaptive_pace import AdaptivePace
 from mxconv.speculative.pacing.pace import FixedPace, Pace
+from mxconv.speculative.passes import AT_ONCE, Passes
 from mxconv.speculative.readers.reading import reading
 from mxconv.speculative.readers.reading_draft import Listener
 from mxconv.speculative.readers.silent import Silent
@@ -107,10 +111,12 @@ class Chain:
         }
         self._sharpness = [Sharpness() for _ in levels]
 
-    def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance) -> Level:
-        """The target, linked with all levels below, for one run."""
+    def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance, passes: Passes = AT_ONCE) -> Level:
+        """The target, linked with all levels below, for one text; several may be decoded side by side."""
         assert self._levels[0].decoder is not None
-        session = Session(KVCache(self._levels[0].decoder.config))
+        for each in statistics:
+            each.clock = lambda: passes.meter().seconds
+        session = _session(passes, self._levels[0].decoder)
         drafts: list[Draft] = []  # below the level at hand, the next one first
         for index in reversed(range(len(self._levels))):
             made = self._make(index, session, statistics[index], acceptance, drafts)
@@ -120,6 +126,16 @@ class Chain:
         target = drafts[0]
         assert isinstance(target, Level)
         return target
+
+    def new_caches(self) -> list[KVCache]:
+        """Empty ones, as every text has them; what SPIRe drafts keep does not grow with the text and is left out."""
+        models = [
+            level.decoder
+            for index, level in enumerate(self._levels)
+            if level.decoder is not None and not (index and level.shares_cache)
+        ]
+        readers = [level.reader for level in self._levels if isinstance(level.reader, Eagle3 | MtpModule)]
+        return [*(KVCache(decoder.config) for decoder in models), *(reader.new_cache() for reader in readers)]
 
     def _make(
         self,
@@ -134,19 +150,16 @@ class Chain:
         if loaded.record.kind == "prompt-lookup":
             return PromptLookup(statistics, loaded.record.max_ngram or 3, loaded.record.min_ngram or 1)
         if table := self._tables.get(index):
-            table.statistics = statistics
-            if isinstance(table, Stand):
-                table.acceptance = acceptance
-            return table
+            return table.of_text(statistics, acceptance)
         if loaded.table is not None:
             return NgramDraft(statistics, loaded.table, confidence)
         if loaded.reader is not None:
             return Silent(statistics)  # until it is known whom it reads
         assert loaded.decoder is not None
         shares = index > 0 and loaded.shares_cache
-        pace = self._paces[index] if index < len(self._paces) else FixedPace(1)
+        pace = self._paces[index].of_text() if index < len(self._paces) else FixedPace(1)
         usable = below if isinstance(pace, AdaptivePace) else below[:1]
-        own = session if shares or index == 0 else Session(KVCache(loaded.decoder.config))
+        own = session if shares or index == 0 else _session(session.passes, loaded.decoder)
         heard = [
             self._heard_by(index, index + 1 + number, draft, own, acceptance) for number, draft in enumerate(usable)
         ]
@@ -207,6 +220,10 @@ class Chain:
             for level in self._levels[: index + 1]
             if level.tokenizer is tokenizer and level.decoder is not None
         )
+
+
+def _session(passes: Passes, decoder: Decoder) -> Session:
+    return Session(passes.new_cache(decoder.config), passes)
 
 
 def _retrieving(drafts: Sequence[Draft], growers: Mapping[int, bool]) -> list[Draft]:

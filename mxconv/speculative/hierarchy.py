@@ -9,37 +9,24 @@ written alone: the same tokens from the same logits, bit for bit, because its ro
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from mxconv.arrays import F32
 from mxconv.checkpoint.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.errors import ModelError
+from mxconv.model.cache import KVCache
 from mxconv.model.loader import LoadedLevel
+from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.chain import Chain, growers, num_models
-from mxconv.speculative.level import Step
+from mxconv.speculative.decoding import Decoding
+from mxconv.speculative.generation import Generation
 from mxconv.speculative.pacing.adaptive_pace import paces
 from mxconv.speculative.pacing.row_growth import growth_of
+from mxconv.speculative.passes import AT_ONCE, Passes
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics, Trace
 
 Number = TypeVar("Number", int, float)
-Ending = Literal["length", "stop", "interrupted"]
-
-
-@dataclass
-class Generation:
-    """What one prompt became; it grows while it is decoded."""
-
-    trace: Trace
-    token_ids: list[int] = field(default_factory=list)  # new ones, a final stop token included
-    seconds: float = 0.0
-    prompt_seconds: float = 0.0  # of these, until the first token
-    ending: Ending = "interrupted"
-
-    @property
-    def tokens_per_second(self) -> float:
-        return len(self.token_ids) / self.seconds if self.seconds else 0.0
 
 
 class Hierarchy:
@@ -134,10 +121,10 @@ class Hierarchy:
         Raises:
             ModelError: no prompt, or one longer than the target's positions; at once, not when iterated.
         """
-        self._check(len(prompt), max_new_tokens)
-        return self._rounds(prompt, max_new_tokens, stop_tokens, selection, generation)
+        self.check(len(prompt), max_new_tokens)
+        return self._tokens(prompt, max_new_tokens, stop_tokens, selection, generation)
 
-    def _rounds(
+    def _tokens(
         self,
         prompt: Sequence[int],
         max_new_tokens: int,
@@ -145,30 +132,52 @@ class Hierarchy:
         selection: Selection,
         generation: Generation,
     ) -> Iterator[tuple[int, F32]]:
-        trace = generation.trace
-        target = self._chain.link(trace.statistics, selection.acceptance())
-        context = list(prompt)
-        max_length = min(len(prompt) + max_new_tokens, target.decoder.config.max_position_embeddings + 1)
-        while len(context) < max_length:
+        decoding = self.decoding(prompt, len(prompt) + max_new_tokens, stop_tokens, selection.acceptance(), generation)
+        while decoding.ending is None:
             begin = time.perf_counter()
-            trace.begin_round()
-            # the prompt goes through the target alone: a shared cache must hold its own keys and values
-            is_prompt = len(target.session.tokens) < len(context) - 1
-            step = target.step(context, 1 if is_prompt else max_length - len(context))
-            trace.end_round()
+            step = decoding.round()
             generation.seconds += time.perf_counter() - begin
             if not generation.token_ids:
                 generation.prompt_seconds = generation.seconds
-            for token, logits in _until(stop_tokens, step):
-                context.append(token)
+            for token, logits in zip(step.tokens, step.logits, strict=True):
                 generation.token_ids.append(token)
                 yield token, logits
-            if context[-1] in stop_tokens:
-                generation.ending = "stop"
-                return
-        generation.ending = "length"
+        generation.ending = decoding.ending
 
-    def _check(self, num_tokens: int, max_new_tokens: int) -> None:
+    def decoding(
+        self,
+        context: Sequence[int],
+        max_length: int,
+        stop_tokens: Collection[int],
+        acceptance: Acceptance,
+        generation: Generation,
+        passes: Passes = AT_ONCE,
+    ) -> Decoding:
+        """A text whose rounds somebody else asks for, and who keeps its tokens; any number may be under way.
+
+        Args:
+            context: all tokens so far, that of which nothing is in a cache.
+            max_length: tokens at which it ends.
+            stop_tokens: ids that end it.
+            acceptance: the rule by which its tokens are chosen.
+            generation: whose trace it fills.
+            passes: where its rows are evaluated.
+        """
+        target = self._chain.link(generation.trace.statistics, acceptance, passes)
+        return Decoding(target, context, max_length, stop_tokens, generation.trace)
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the target."""
+        assert self.levels[0].decoder is not None
+        return self.levels[0].decoder.config.vocab_size
+
+    def new_caches(self) -> list[KVCache]:
+        """Empty ones, as every text has them: of the target, and of each model that shares no other's."""
+        return self._chain.new_caches()
+
+    def check(self, num_tokens: int, max_new_tokens: int) -> None:
+        """Raises ModelError for a prompt of no tokens, or of more than the target's positions, or for no new ones."""
         if num_tokens == 0:
             raise ModelError("prompt: 0 tokens; at least one is required. Give a text.")
         target = self.levels[0].decoder
@@ -180,14 +189,6 @@ class Hierarchy:
             )
         if max_new_tokens < 1:
             raise ModelError(f"max_new_tokens: {max_new_tokens}; at least 1 is required.")
-
-
-def _until(stop_tokens: Collection[int], step: Step) -> Iterator[tuple[int, F32]]:
-    """A round's tokens with their logits, up to and with the first that ends the text."""
-    for token, logits in zip(step.tokens, step.logits, strict=True):
-        yield token, logits
-        if token in stop_tokens:
-            return
 
 
 def _one_each(flag: str, given: Sequence[Number] | None, defaults: list[Number]) -> list[Number]:

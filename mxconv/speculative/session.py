@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
+from mxconv.model.forest import SequenceRows
 from mxconv.model.tree import Tree
 from mxconv.speculative.borrowed import borrowed
 from mxconv.speculative.kept_states import KeptStates
+from mxconv.speculative.passes import AT_ONCE, Passes
 
 
 class Session:
@@ -16,10 +18,15 @@ class Session:
 
     The target and the draft that shares its cache have one session; a model with a cache of its own has its own.
     `states` are those of the same tokens, as far as a draft reads any.
+
+    Args:
+        cache: empty.
+        passes: where the rows of its text are evaluated.
     """
 
-    def __init__(self, cache: KVCache) -> None:
+    def __init__(self, cache: KVCache, passes: Passes = AT_ONCE) -> None:
         self.cache = cache
+        self.passes = passes
         self.tokens: list[int] = []
         self.states = KeptStates()
 
@@ -62,11 +69,11 @@ class Session:
             (num_logits, vocab_size): the logits of the last tokens.
         """
         states = self.states.request()
-        logits = decoder.forward(tokens, self.cache, num_logits == 1, tree, states)
+        logits = self.passes.forward(decoder, SequenceRows(tokens, self.cache, tree, num_logits, states))
         if states is not None:
             self.states.write(len(self.tokens), states)
         self.tokens += tokens
-        return logits[-num_logits:]
+        return logits
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
         """Of the rows behind the first `start` tokens, keep those of one path and forget the others."""

@@ -1,7 +1,7 @@
 """What a run did, per level: the numbers behind every acceptance rate and speed-up."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ class LevelStatistics:
     num_judged: int = 0  # proposed tokens whose predecessors in the proposal were all accepted
     nodes_by_depth: list[int] = field(default_factory=list)  # [i]: of `num_nodes`, those at place i of their path
     trees: "list[RoundTree] | None" = None  # what was proposed to this level, round by round; None: nobody asks
+    clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # in seconds
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -64,11 +65,11 @@ class LevelStatistics:
     @contextmanager
     def forward(self) -> Iterator[None]:
         """Count and time one forward pass."""
-        begin = time.perf_counter()
+        begin = self.clock()
         try:
             yield
         finally:
-            self.seconds += time.perf_counter() - begin
+            self.seconds += self.clock() - begin
             self.num_forwards += 1
 
 

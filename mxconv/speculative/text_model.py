@@ -22,7 +22,8 @@ from mxconv.model.distribution import Sampling
 from mxconv.model.generation_config import GenerationConfig
 from mxconv.model.loader import LoadedLevel, LoadedPackage
 from mxconv.model.text_stream import TextStream
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.selection import Selection
 
 Prompt = str | Sequence[Mapping[str, str]]

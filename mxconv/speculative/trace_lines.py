@@ -17,7 +17,7 @@ from typing import Any
 from mxconv.model.text_stream import TextStream
 from mxconv.model.token_label import token_label
 from mxconv.model.tokenizer import Tokenizer
-from mxconv.speculative.hierarchy import Generation
+from mxconv.speculative.generation import Generation
 from mxconv.speculative.trees.round_tree import RoundTree
 
 

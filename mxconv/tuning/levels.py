@@ -13,7 +13,8 @@ from mxconv.checkpoint.manifest import TunedRecord
 from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedLevel
 from mxconv.progress import Progress, silent
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.tuning.candidate import Candidate, first_candidates, neighbours
 from mxconv.tuning.race import Standing, race
 

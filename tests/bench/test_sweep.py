@@ -17,7 +17,8 @@ from mxconv.bench.sweep_plot import SPEQ_DEFAULT
 from mxconv.cost.early_exit import expected_round
 from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedPackage
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 
 PROMPTS = ["Once upon", "A dog"]
 GRID = (1, 4), (0.0, 0.05, 1.0)

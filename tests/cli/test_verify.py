@@ -10,11 +10,12 @@ import pytest
 from checkpoints import llama_tensors, write_safetensors, write_tiny_llama
 
 from mxconv.checkpoint.manifest import read_manifest
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 
 KEYS = {"ok", "lossless", "num_tensors", "num_bit_exact", "tensors", "decode"}
 TENSOR_KEYS = {"name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error"}
-DECODE_KEYS = {"num_prompts", "num_tokens", "num_token_mismatches", "num_logit_mismatches", "target"}
+DECODE_KEYS = {"num_prompts", "num_tokens", "num_token_mismatches", "num_logit_mismatches", "target", "batch"}
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.look_ups.merged import Merged, merge
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.trees.tree_growth import grow_best_first

@@ -9,7 +9,8 @@ from tiny_levels import assert_consistent, by_hand, decoder_of, look_up, noisy_c
 from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.draft import Proposal
-from mxconv.speculative.hierarchy import Generation, Hierarchy
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import TraceEntry
 from mxconv.speculative.trees.round_tree import RoundTree

@@ -1,5 +1,6 @@
 """A draft made of n-grams: the level above's own probabilities behind the last tokens, averaged over their places."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -74,6 +75,12 @@ class Stand:
         self.num_candidates = num_candidates
         self.confidence = confidence
         self._seen: dict[Ngram, _Seen] = {}  # the one seen last is last
+
+    def of_text(self, statistics: LevelStatistics, acceptance: Acceptance) -> "Stand":
+        """The same table, for one text among several that fill it."""
+        made = copy.copy(self)
+        made.statistics, made.acceptance = statistics, acceptance
+        return made
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Up to `num_tokens` tokens; none behind a token that nothing was seen after."""

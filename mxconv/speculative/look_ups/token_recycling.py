@@ -1,11 +1,13 @@
 """A draft made of leftovers: the candidates that the level above last had for the place after each token."""
 
+import copy
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from mxconv.arrays import F32, I32
 from mxconv.errors import ModelError
+from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.likeliest import likeliest
 from mxconv.speculative.statistics import LevelStatistics
@@ -44,6 +46,12 @@ class TokenRecycling:
         self.confidence = confidence
         self.candidates: I32 = np.zeros((vocab_size, num_candidates), np.int32)  # best first
         self.probabilities: F32 = np.zeros((vocab_size, num_candidates), np.float32)  # 0: never seen
+
+    def of_text(self, statistics: LevelStatistics, acceptance: Acceptance) -> "TokenRecycling":
+        """The same matrix, for one text among several that fill it."""
+        made = copy.copy(self)
+        made.statistics = statistics
+        return made
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Up to `num_tokens` tokens; none behind a token that nothing was seen after."""

@@ -1,0 +1,130 @@
+"""The door between a text and the passes that it shares: a round that wants rows evaluated waits here for others."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+
+from mxconv.arrays import F32
+from mxconv.model.cache import KVCache
+from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
+from mxconv.model.forest import SequenceRows
+from mxconv.model.states import States
+from mxconv.speculative.pacing.load import ALONE, JointPass, Load
+from mxconv.speculative.passes import Meter
+
+
+@dataclass(eq=False)
+class Wanted:
+    """Rows that a text waits for. Those of a long chain are evaluated in pieces, the same bits.
+
+    Args:
+        decoder: of the rows.
+        rows: all of them.
+    """
+
+    decoder: Decoder
+    rows: SequenceRows
+    num_done: int = 0
+    _states: list[F32] = field(default_factory=list)
+
+    @property
+    def num_left(self) -> int:
+        return self.rows.num_rows - self.num_done
+
+    def next_rows(self, most: int) -> SequenceRows:
+        """Of a chain at most so many, and at least those that want logits, which stay together; of a tree all."""
+        rows = self.rows
+        count = self.num_left if rows.tree is not None else min(max(most, 1), self.num_left)
+        if self.num_done + count > rows.num_rows - rows.num_wanted:
+            count = self.num_left
+        states = None if rows.states is None else States(rows.states.layers, rows.states.normed_last)
+        is_last = count == self.num_left
+        return SequenceRows(
+            rows.token_ids[self.num_done : self.num_done + count],
+            rows.cache,
+            rows.tree,
+            rows.num_wanted if is_last else 0,
+            states,
+        )
+
+    def took(self, piece: SequenceRows) -> bool:
+        """A piece was evaluated; whether it was the last."""
+        self.num_done += piece.num_rows
+        if piece.states is not None:
+            assert piece.states.values is not None
+            self._states.append(piece.states.values)
+        if self.num_left:
+            return False
+        if self.rows.states is not None:
+            whole = self._states[0] if len(self._states) == 1 else np.concatenate(self._states, axis=1)
+            self.rows.states.values = whole
+        return True
+
+
+class JointPasses:
+    """Where one text's rows are evaluated: by whoever runs its rounds, together with those of other texts.
+
+    A round runs in a greenlet. What it wants evaluated is handed to the greenlet that switched to it, which comes back
+    with the logits, or throws what went wrong.
+    """
+
+    def __init__(self) -> None:
+        self._taken = Meter(0.0)
+        self._running_since: float | None = None
+        self._loads: dict[int, Load] = {}
+        self._load = ALONE
+
+    def expect(self, load: Load, target: Decoder, of_target: Load) -> None:
+        """What passes of the next round carry, and those of the target."""
+        self._load, self._loads = load, {id(target): of_target}
+
+    def load(self, decoder: Decoder) -> Load:
+        return self._loads.get(id(decoder), self._load)
+
+    def forward(self, decoder: Decoder, rows: SequenceRows) -> F32:
+        scheduler = getcurrent().parent
+        assert scheduler is not None
+        logits: F32 = scheduler.switch(Wanted(decoder, rows))
+        return logits
+
+    def new_cache(self, config: ModelConfig) -> KVCache:
+        return KVCache(config)
+
+    def meter(self) -> Meter:
+        own = 0.0 if self._running_since is None else time.perf_counter() - self._running_since
+        taken = self._taken
+        return Meter(taken.seconds + own, taken.shared, taken.joint_seconds, taken.joint_rows, taken.last_pass)
+
+    def share(self, num_rows: int, joint: JointPass) -> None:
+        """A pass of which so many rows are this text's."""
+        taken, share = self._taken, joint.seconds * num_rows / joint.num_rows
+        self._taken = Meter(
+            taken.seconds + share,
+            taken.shared + share,
+            taken.joint_seconds + joint.seconds,
+            taken.joint_rows + joint.num_rows,
+            joint.number,
+        )
+
+    def run(self, round_: greenlet, logits: F32 | None) -> object:
+        """Let a round go on until it wants rows evaluated or is over: a `Wanted`, or what it returns."""
+        round_.parent = getcurrent()
+        self._running_since = time.perf_counter()
+        try:
+            return round_.switch(logits) if round_ else round_.switch()
+        finally:
+            self._taken = self.meter()
+            self._running_since = None
+
+    def fail(self, round_: greenlet, error: BaseException) -> object:
+        """Throw an error where a round waits; otherwise as `run`."""
+        round_.parent = getcurrent()
+        self._running_since = time.perf_counter()
+        try:
+            return round_.throw(error)
+        finally:
+            self._taken = self.meter()
+            self._running_since = None

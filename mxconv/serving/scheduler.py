@@ -1,0 +1,123 @@
+"""One step of several sequences: a round of each, every pass over the weights for all that wait for it."""
+
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence as Listed
+from itertools import count
+
+from mxconv.arrays import F32
+from mxconv.errors import ModelError, MxconvError
+from mxconv.model.decoder import Decoder
+from mxconv.model.forest import SequenceRows
+from mxconv.serving.joint_passes import Wanted
+from mxconv.serving.sequence import Sequence
+from mxconv.speculative.pacing.load import JointPass, Load
+from mxconv.speculative.step import Step
+
+PROMPT_ROWS = 128  # of a sequence in a pass that others wait for
+MOST_ROWS = 512  # of long chains in a pass
+
+
+class Scheduler:
+    """Runs rounds side by side.
+
+    All go on until each waits for a pass. Then the cheapest model that anybody waits for evaluates what all want of it,
+    and these go on; the target comes when nobody waits for anything else, so that it evaluates all in one pass. A long
+    chain of rows, a prompt, is evaluated in pieces, one a step; until it is through, its sequence lets the others go.
+
+    Args:
+        decoders: of the levels, the target first.
+    """
+
+    def __init__(self, decoders: Listed[Decoder]) -> None:
+        self._target = decoders[0]
+        self._num_passes = count(1)
+        self._depths = {id(decoder): depth for depth, decoder in enumerate(decoders)}
+
+    def step(self, sequences: Listed[Sequence]) -> Iterator[tuple[Sequence, Step]]:
+        """A round of each sequence that is not inside a prompt, as they end; one that fails ends alone."""
+        beginning = [sequence for sequence in sequences if sequence.wanted is None]
+        load, of_target = self._loads(sequences)
+        for sequence in beginning:
+            sequence.passes.expect(load, self._target, of_target)
+            yield from self._gone_on(sequence)
+        ready = list(sequences)
+        while waiting := [sequence for sequence in ready if sequence.wanted is not None]:
+            group = self._group(waiting)
+            pieces = _pieces(group, len(sequences) == 1)
+            for sequence, logits in self._evaluated(pieces):
+                if isinstance(logits, MxconvError):
+                    yield from self._gone_on(sequence, error=logits)
+                elif _wanted(sequence).took(pieces[sequence]):
+                    yield from self._gone_on(sequence, logits)
+                else:
+                    ready.remove(sequence)
+            ready = [sequence for sequence in ready if sequence not in group or sequence in pieces]
+
+    def _loads(self, sequences: Listed[Sequence]) -> tuple[Load, Load]:
+        """Of passes of drafts, and of the target, which takes in what there is of prompts too."""
+        decoding = sum(sequence.is_decoding for sequence in sequences)
+        prompts = [sequence for sequence in sequences if not sequence.is_decoding]
+        most = MOST_ROWS if len(sequences) == 1 else PROMPT_ROWS
+        rows = sum(min(sequence.num_left_of_prompt, most) for sequence in prompts)
+        return Load(max(decoding, 1)), Load(max(decoding, 1), min(rows, MOST_ROWS) if decoding else 0)
+
+    def _group(self, waiting: Listed[Sequence]) -> list[Sequence]:
+        """Those that wait for the cheapest model; variants of the target are no level's own and count as cheaper."""
+        deepest = max(waiting, key=lambda sequence: self._depth(_wanted(sequence).decoder))
+        decoder = _wanted(deepest).decoder
+        return [sequence for sequence in waiting if _wanted(sequence).decoder is decoder]
+
+    def _depth(self, decoder: Decoder) -> int:
+        return self._depths.get(id(decoder), len(self._depths))
+
+    def _evaluated(self, pieces: dict[Sequence, SequenceRows]) -> list[tuple[Sequence, F32 | MxconvError]]:
+        """Of each sequence the logits of its rows, or why there are none."""
+        decoder = next(_wanted(sequence).decoder for sequence in pieces)
+        begin = time.perf_counter()
+        try:
+            logits = decoder.forward_forest(list(pieces.values()))
+        except MxconvError as error:
+            if len(pieces) == 1:
+                return [(sequence, error) for sequence in pieces]
+            # one of them is to blame, and the caches are as they were
+            return [pair for sequence, rows in pieces.items() for pair in self._evaluated({sequence: rows})]
+        seconds = time.perf_counter() - begin
+        joint = JointPass(next(self._num_passes), sum(rows.num_rows for rows in pieces.values()), seconds)
+        for sequence, rows in pieces.items():
+            sequence.passes.share(rows.num_rows, joint)
+        return list(zip(pieces, logits, strict=True))
+
+    def _gone_on(
+        self, sequence: Sequence, logits: F32 | None = None, error: MxconvError | None = None
+    ) -> Iterator[tuple[Sequence, Step]]:
+        """Let a round go on; it may be over then, or have failed."""
+        try:
+            step = sequence.go_on(logits) if error is None else sequence.fail(error)
+        except MxconvError as raised:
+            sequence.end(raised)
+        except Exception as raised:
+            found = ModelError(f"sequence: {type(raised).__name__} ({raised}) inside a round. Please report this.")
+            found.__cause__ = raised
+            sequence.end(found)
+        else:
+            if step is not None:
+                yield sequence, step
+
+
+def _wanted(sequence: Sequence) -> Wanted:
+    assert sequence.wanted is not None
+    return sequence.wanted
+
+
+def _pieces(group: Listed[Sequence], is_alone: bool) -> dict[Sequence, SequenceRows]:
+    """What of each is evaluated now: short chains and trees whole, of long ones as much as others can wait for."""
+    pieces: dict[Sequence, SequenceRows] = {}
+    room, most = MOST_ROWS, MOST_ROWS if is_alone else PROMPT_ROWS
+    for sequence in sorted(group, key=lambda sequence: _wanted(sequence).num_left > most):
+        wanted = _wanted(sequence)
+        if wanted.num_left <= most or room > 0:
+            pieces[sequence] = wanted.next_rows(min(most, max(room, 1)))
+            if wanted.num_left > most:
+                room -= pieces[sequence].num_rows
+    return pieces

@@ -1,0 +1,102 @@
+"""How the levels of a text have their rows evaluated: at once, or in passes that it shares with other texts.
+
+A level hands its rows to `Passes` and gets their logits back, whoever evaluates them and with whom. The bits are the
+same: a row's depend on its path alone.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from mxconv.arrays import F32
+from mxconv.model.cache import KVCache
+from mxconv.model.config import ModelConfig
+from mxconv.model.decoder import Decoder
+from mxconv.model.forest import SequenceRows
+from mxconv.speculative.pacing.load import ALONE, JointPass, Load
+
+
+@dataclass(frozen=True)
+class Meter:
+    """What a text has taken so far.
+
+    Args:
+        seconds: its own time, and by rows its share of passes that it shared. It waits for nothing.
+        shared: of these, its share of such passes.
+        joint_seconds: of the same passes, all of it.
+        joint_rows: of the same passes, the rows of all texts.
+        last_pass: the number of the last of them; no other pass has it.
+    """
+
+    seconds: float
+    shared: float = 0.0
+    joint_seconds: float = 0.0
+    joint_rows: int = 0
+    last_pass: int = 0
+
+    def __sub__(self, earlier: "Meter") -> "Meter":
+        return Meter(
+            self.seconds - earlier.seconds,
+            self.shared - earlier.shared,
+            self.joint_seconds - earlier.joint_seconds,
+            self.joint_rows - earlier.joint_rows,
+            self.last_pass,
+        )
+
+    def sharers(self, load: Load) -> float:
+        """How many texts shared the passes, by their time; where there was none, how many are decoded."""
+        return self.joint_seconds / self.shared if self.shared > 0 else load.num_texts
+
+    def joint(self, load: Load) -> JointPass | None:
+        """The pass that a level took with other texts, and its own work for each of them; None where it was alone."""
+        if not self.joint_rows:
+            return None
+        own = max(self.seconds - self.shared, 0.0)
+        return JointPass(self.last_pass, self.joint_rows, self.joint_seconds + load.num_texts * own)
+
+
+class Passes(Protocol):
+    """Where a text's rows are evaluated, and what that takes."""
+
+    def forward(self, decoder: Decoder, rows: SequenceRows) -> F32:
+        """Evaluate rows as `Decoder.forward` does.
+
+        Returns:
+            (num_wanted, vocab_size) float32: of the rows that want logits.
+
+        Raises:
+            ModelError: as `Decoder.forward`; the cache is then as it was.
+        """
+        ...
+
+    def new_cache(self, config: ModelConfig) -> KVCache:
+        """An empty one for rows of this text."""
+        ...
+
+    def meter(self) -> Meter:
+        """What the text has taken by now."""
+        ...
+
+    def load(self, decoder: Decoder) -> Load:
+        """What a model's next passes carry."""
+        ...
+
+
+class AtOnce:
+    """A text that is decoded alone: rows are evaluated when they are handed over."""
+
+    def forward(self, decoder: Decoder, rows: SequenceRows) -> F32:
+        logits = decoder.forward(rows.token_ids, rows.cache, rows.num_wanted == 1, rows.tree, rows.states)
+        return logits[len(logits) - rows.num_wanted :]
+
+    def new_cache(self, config: ModelConfig) -> KVCache:
+        return KVCache(config)
+
+    def meter(self) -> Meter:
+        return Meter(time.perf_counter())
+
+    def load(self, decoder: Decoder) -> Load:
+        return ALONE
+
+
+AT_ONCE = AtOnce()
