@@ -8,10 +8,13 @@ while not engine.is_idle:
 """
 
 from mxconv.errors import ModelError
+from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.request import Request
 from mxconv.serving.scheduler import Scheduler
 from mxconv.serving.sequence import Decided, Sequence, decided
 from mxconv.speculative.hierarchy import Hierarchy
+
+GROWTH = 64  # tokens for which there must be room where a sequence joins others, or it would soon be set back
 
 
 class Engine:
@@ -34,7 +37,8 @@ class Engine:
         self._hierarchy = hierarchy
         self._max_sequences = max_sequences
         self._scheduler = Scheduler([level.decoder for level in hierarchy.levels if level.decoder is not None])
-        self._running: list[Sequence] = []
+        self._budget = KvBudget(hierarchy.new_caches(), kv_bytes)
+        self._running: list[Sequence] = []  # those that were submitted first are first here too
         self._waiting: list[Sequence] = []
         self._undelivered: list[Decided] = []
 
@@ -56,9 +60,11 @@ class Engine:
         """Queue a request.
 
         Raises:
-            ModelError: no prompt, one longer than the target's positions, or no new tokens.
+            ModelError: no prompt, one longer than the target's positions or than the budget allows, a token that the
+                target does not have, or no new tokens.
         """
         self._hierarchy.check(len(request.prompt), request.max_new_tokens)
+        self._check(request.prompt)
         self._waiting.append(Sequence(request, self._hierarchy))
         return self._waiting[-1]
 
@@ -75,6 +81,7 @@ class Engine:
         An interrupt may come at any moment: sequences are whole, and another step goes on.
         """
         self._admit()
+        self._set_back()
         try:
             for sequence, step in self._scheduler.step(self._running):
                 self._undelivered += decided(sequence, step)
@@ -88,8 +95,38 @@ class Engine:
         delivered, self._undelivered = self._undelivered, []
         return delivered
 
+    def _check(self, prompt: list[int]) -> None:
+        vocab_size = self._hierarchy.vocab_size
+        if outside := [token for token in prompt if not 0 <= token < vocab_size]:
+            raise ModelError(
+                f"prompt: token id {outside[0]}; ids from 0 to {vocab_size - 1} are required. "
+                "Use the tokenizer that belongs to the model."
+            )
+        if not self._budget.holds([len(prompt)]):
+            raise self._too_long(len(prompt))
+
+    def _too_long(self, num_tokens: int) -> ModelError:
+        return ModelError(
+            f"KV cache: {self._budget.bytes_of(num_tokens):,} bytes for one sequence of {num_tokens} tokens; at most "
+            f"{self._budget.num_bytes:,} are allowed. Raise --kv-bytes, or shorten the prompt or the answer."
+        )
+
+    def _set_back(self) -> None:
+        """Until all fit, the youngest gives up its caches; one that does not fit alone ends."""
+        while self._running and not self._budget.holds(sequence.num_tokens for sequence in self._running):
+            youngest = self._running.pop()
+            if self._running:
+                youngest.set_back()
+                self._waiting.insert(0, youngest)
+            else:
+                youngest.end(self._too_long(youngest.num_tokens))
+
     def _admit(self) -> None:
+        """The next ones, while there is room for them to grow in."""
         while self._waiting and len(self._running) < self._max_sequences:
+            lengths = [sequence.num_tokens for sequence in (*self._running, self._waiting[0])]
+            if self._running and not self._budget.holds(length + GROWTH for length in lengths):
+                return
             self._running.append(self._waiting.pop(0))
 
     def _forget_done(self) -> None:

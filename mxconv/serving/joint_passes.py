@@ -71,7 +71,6 @@ class JointPasses:
     """
 
     def __init__(self) -> None:
-        self.caches: list[KVCache] = []
         self._taken = Meter(0.0)
         self._running_since: float | None = None
 
@@ -82,8 +81,7 @@ class JointPasses:
         return logits
 
     def new_cache(self, config: ModelConfig) -> KVCache:
-        self.caches.append(KVCache(config))
-        return self.caches[-1]
+        return KVCache(config)
 
     def meter(self) -> Meter:
         own = 0.0 if self._running_since is None else time.perf_counter() - self._running_since

@@ -7,7 +7,6 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from mxconv.arrays import F32
 from mxconv.errors import MxconvError
-from mxconv.model.cache import KVCache
 from mxconv.serving.joint_passes import JointPasses, Wanted
 from mxconv.serving.request import Request
 from mxconv.speculative.decoding import Decoding
@@ -44,9 +43,9 @@ class Sequence:
         return [*self.request.prompt, *self.generation.token_ids]
 
     @property
-    def caches(self) -> list[KVCache]:
-        """Of all levels; none while it waits."""
-        return self._passes.caches
+    def num_tokens(self) -> int:
+        """Of the prompt and what was decided."""
+        return len(self.request.prompt) + len(self.generation.token_ids)
 
     @property
     def passes(self) -> JointPasses:

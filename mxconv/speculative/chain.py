@@ -4,9 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from mxconv.checkpoint.draft_spec import LOOK_UPS
 from mxconv.errors import ModelError
+from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedLevel
+from mxconv.model.readers.eagle3 import Eagle3
+from mxconv.model.readers.mtp import MtpModule
 from mxconv.model.readers.reader import Reader
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Draft, TreeDraft
@@ -123,6 +126,16 @@ class Chain:
         target = drafts[0]
         assert isinstance(target, Level)
         return target
+
+    def new_caches(self) -> list[KVCache]:
+        """Empty ones, as every text has them; what SPIRe drafts keep does not grow with the text and is left out."""
+        models = [
+            level.decoder
+            for index, level in enumerate(self._levels)
+            if level.decoder is not None and not (index and level.shares_cache)
+        ]
+        readers = [level.reader for level in self._levels if isinstance(level.reader, Eagle3 | MtpModule)]
+        return [*(KVCache(decoder.config) for decoder in models), *(reader.new_cache() for reader in readers)]
 
     def _make(
         self,

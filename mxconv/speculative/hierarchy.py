@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 from mxconv.arrays import F32
 from mxconv.checkpoint.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.errors import ModelError
+from mxconv.model.cache import KVCache
 from mxconv.model.loader import LoadedLevel
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.chain import Chain, growers, num_models
@@ -164,6 +165,16 @@ class Hierarchy:
         """
         target = self._chain.link(generation.trace.statistics, acceptance, passes)
         return Decoding(target, context, max_length, stop_tokens, generation.trace)
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the target."""
+        assert self.levels[0].decoder is not None
+        return self.levels[0].decoder.config.vocab_size
+
+    def new_caches(self) -> list[KVCache]:
+        """Empty ones, as every text has them: of the target, and of each model that shares no other's."""
+        return self._chain.new_caches()
 
     def check(self, num_tokens: int, max_new_tokens: int) -> None:
         """Raises ModelError for a prompt of no tokens, or of more than the target's positions, or for no new ones."""

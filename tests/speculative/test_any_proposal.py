@@ -19,7 +19,6 @@ from tiny_levels import (
 )
 
 from mxconv.model.loader import LoadedLevel
-from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.hierarchy import Hierarchy
@@ -65,9 +64,9 @@ class ChainTo(Chain):
         super().__init__(*arguments)
         self.draft = draft
 
-    def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance) -> Level:
+    def link(self, statistics: Sequence[LevelStatistics], *arguments: Any) -> Level:
         self.draft.statistics = statistics[1]
-        return replace(super().link(statistics, acceptance), drafts=[self.draft])
+        return replace(super().link(statistics, *arguments), drafts=[self.draft])
 
 
 @settings(max_examples=60, deadline=None)

@@ -150,7 +150,7 @@ def test_levels_that_choose_for_themselves_change_nothing(
     loaded: dict[str, LoadedLevel], names: list[str], selection: Selection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a pass and a proposal take a tick each, so that what is chosen depends on no machine
-    monkeypatch.setattr("mxconv.speculative.level.time", SimpleNamespace(perf_counter=count().__next__))
+    monkeypatch.setattr("mxconv.speculative.passes.time", SimpleNamespace(perf_counter=count().__next__))
     levels = chosen(loaded, names)
     hierarchy = Hierarchy(levels, "auto")
     assert levels[0].tokenizer is not None

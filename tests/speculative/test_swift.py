@@ -60,8 +60,7 @@ SIZES = {"num_layers": 6, "max_position_embeddings": 400}
 def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes on by a nanosecond whenever it is read, so that what is studied depends on no machine."""
     clock = SimpleNamespace(perf_counter=(number * 1e-9 for number in count()).__next__)
-    for module in ("self_drafts.variant_draft", "level"):
-        monkeypatch.setattr(f"mxconv.speculative.{module}.time", clock)
+    monkeypatch.setattr("mxconv.speculative.passes.time", clock)
 
 
 def level_of(spec: str, target: LoadedLevel, name: str = "draft") -> LoadedLevel:
@@ -185,28 +184,24 @@ def test_a_set_that_cannot_be_bettered_ends_the_search() -> None:
 def test_studies_are_paid_from_a_small_share_and_a_few_rounds() -> None:
     for seconds_a_study in (0.1, 1.0, 7.0):
         budget = StudyBudget(share=0.05, first_rounds=3.0)
-        budget.begin_text()
         assert not budget.allows  # nothing is known yet
-        now, num_studies = 0.0, 0
-        for number in range(400):
-            now += 1.0
-            budget.end_round(now)
-            if number and budget.allows:
-                now += seconds_a_study
+        num_studies = 0
+        for _ in range(400):
+            budget.pay(1.0)
+            if budget.allows:
                 budget.spend(seconds_a_study)
                 num_studies += 1
         spent = num_studies * seconds_a_study
         assert budget.study_seconds == pytest.approx(spent)
-        assert budget.decoding_seconds == pytest.approx(399)
-        assert 0.05 * 399 - seconds_a_study <= spent <= 3.0 + 0.05 * 399 + seconds_a_study
+        assert budget.decoding_seconds == pytest.approx(400)
+        assert 0.05 * 400 - seconds_a_study <= spent <= 3.0 + 0.05 * 400 + seconds_a_study
 
 
-def test_a_pause_between_rounds_or_texts_pays_for_nothing() -> None:
+def test_a_pause_between_rounds_pays_for_next_to_nothing() -> None:
     budget = StudyBudget(share=0.05, first_rounds=0.0)
-    for text in range(3):
-        budget.begin_text()
+    for _ in range(3):
         for number in range(10):
-            budget.end_round(1000.0 * text + number + (500.0 if number > 5 else 0.0))
+            budget.pay(500.0 if number == 6 else 1.0)
     assert budget.decoding_seconds < 3 * (8 + 3 * 3.0)
 
 

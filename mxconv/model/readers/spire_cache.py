@@ -6,10 +6,18 @@ import numpy as np
 
 from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
+from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 from mxconv.model.readers.spire import Spire
 from mxconv.model.states import States
 from mxconv.model.tree import MOST_ROWS, Tree
+
+Forward = Callable[[Decoder, SequenceRows], F32]
+
+
+def evaluated_at_once(decoder: Decoder, rows: SequenceRows) -> F32:
+    """The logits of a pass over these rows alone."""
+    return decoder.forward_forest([rows])[0]
 
 
 class PastKeys:
@@ -58,10 +66,12 @@ class SpireCache:
 
     Args:
         spire: the draft.
+        forward: the pass over its rows; their logits.
     """
 
-    def __init__(self, spire: Spire) -> None:
+    def __init__(self, spire: Spire, forward: Forward = evaluated_at_once) -> None:
         self._spire = spire
+        self._forward = forward
         self._past = PastKeys(spire)
         config = spire.config
         self._cache = KVCache(config.decoder, min(config.sink + config.window, MOST_ROWS) + MOST_ROWS)
@@ -95,7 +105,7 @@ class SpireCache:
         states = States(range(self._spire.config.num_layers + 1))
         rows = SequenceRows(tokens, self._cache, tree, states=states)
         positions, place = rows.positions, self._cache.length
-        logits = self._spire.decoder.forward_forest([rows])[0]
+        logits = self._forward(self._spire.decoder, rows)
         assert states.values is not None
         self._unmixed = place, positions, states.values
         return logits

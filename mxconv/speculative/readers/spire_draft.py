@@ -21,7 +21,7 @@ class SpireDraft(ReadingDraft):
     def __init__(self, spire: Spire, listener: Listener) -> None:
         super().__init__(spire.reads, listener)
         self._spire = spire
-        self._cache = SpireCache(spire)
+        self._cache = SpireCache(spire, listener.session.passes.forward)
 
     def most_tokens(self, context: Sequence[int]) -> int:
         """That it can say; none where the states are not there, or a token that it has no row for."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from mxconv.arrays import F32
 from mxconv.model.decoder import Decoder
+from mxconv.model.forest import SequenceRows
 from mxconv.model.sampling import greedy
 from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance
 from mxconv.speculative.borrowed import borrowed
@@ -59,7 +60,8 @@ class Rehearsal:
         itself, the likeliest tokens are.
         """
         with borrowed(self.session.cache, self.start, self.num_tokens) as cache:
-            logits = decoder.forward(self.tokens[:-1], cache)[:, :vocab_size]
+            rows = SequenceRows(self.tokens[:-1], cache)
+            logits = self.session.passes.forward(decoder, rows)[:, :vocab_size]
         choices = self._choices(logits, acceptance)
         return sum(ours == theirs for ours, theirs in zip(choices, self.tokens[1:], strict=True))
 

@@ -22,24 +22,15 @@ class StudyBudget:
         self._saved = 0.0
         self.decoding_seconds = 0.0
         self.study_seconds = 0.0
-        self._last_end: float | None = None
-        self._studied_since = 0.0
 
-    def begin_text(self) -> None:
-        """The time between two texts is nobody's."""
-        self._last_end, self._studied_since = None, 0.0
-
-    def end_round(self, now: float) -> None:
-        """The level above has verified something; `now` is a clock's seconds. A pause of others counts little."""
-        if self._last_end is not None:
-            seconds = max(now - self._last_end - self._studied_since, 0.0)
-            if self._round.weight:
-                seconds = min(seconds, MOST_UNUSUAL * self._round.value)
-            self._round.fade()
-            self._round.add(seconds)
-            self.decoding_seconds += seconds
-            self._saved += self._share * seconds
-        self._last_end, self._studied_since = now, 0.0
+    def pay(self, seconds: float) -> None:
+        """A round of decoding took so long, without its study. A pause of others counts little."""
+        if self._round.weight:
+            seconds = min(seconds, MOST_UNUSUAL * self._round.value)
+        self._round.fade()
+        self._round.add(seconds)
+        self.decoding_seconds += seconds
+        self._saved += self._share * seconds
 
     @property
     def allows(self) -> bool:
@@ -52,7 +43,6 @@ class StudyBudget:
         self._study.fade()
         self._study.add(booked)
         self.study_seconds += seconds
-        self._studied_since += seconds
         self._saved -= booked
 
     @property

@@ -1,6 +1,5 @@
 """A draft made of the target's own weights, whose parts are chosen while it decodes."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -94,7 +93,8 @@ class VariantDraft:
         self._last: tuple[Skipped, int, float] | None = None  # of the proposal that is being verified
         self._proposed_at = 0.0
         self._counted = 0, 0
-        variants.budget.begin_text()
+        self._last_end: float | None = None  # of a round of this text
+        self._studied_since = 0.0
 
     @property
     def statistics(self) -> LevelStatistics:
@@ -107,7 +107,7 @@ class VariantDraft:
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """What `Level.propose` says, by the variant of this round; perhaps a study first."""
         level, skipped, wanted = self._level_of_this_round(context, num_tokens)
-        begin = time.perf_counter()
+        begin = self._now()
         # who sets a floor has chosen the length by what this draft brings
         proposal = level.propose(context, wanted if floor is None else num_tokens, floor)
         return self._proposed(skipped, proposal, begin)
@@ -117,14 +117,16 @@ class VariantDraft:
     ) -> Proposal:
         """What `Level.grow` says, likewise."""
         level, skipped, wanted = self._level_of_this_round(context, most_depth)
-        begin = time.perf_counter()
+        begin = self._now()
         proposal = level.grow(context, wanted if floor is None else most_depth, floors, floor)
         return self._proposed(skipped, proposal, begin)
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """The level above has verified something, perhaps another draft's."""
-        now = time.perf_counter()
-        self._variants.budget.end_round(now)
+        now = self._now()
+        if self._last_end is not None:
+            self._variants.budget.pay(max(now - self._last_end - self._studied_since, 0.0))
+        self._last_end, self._studied_since = now, 0.0
         if self._last is not None:
             self._variants.choice.price.learn(*self._last, now - self._proposed_at)
             self._last = None
@@ -139,9 +141,13 @@ class VariantDraft:
         return replace(self._level, decoder=self._variants.decoder(skipped)), skipped, wanted
 
     def _proposed(self, skipped: Skipped, proposal: Proposal, begin: float) -> Proposal:
-        self._proposed_at = time.perf_counter()
+        self._proposed_at = self._now()
         self._last = skipped, proposal.depth, self._proposed_at - begin
         return proposal
+
+    def _now(self) -> float:
+        """Of the text's own clock, in seconds."""
+        return self._level.session.passes.meter().seconds
 
     def _tell_judged(self) -> None:
         """What the level above has counted since."""
@@ -157,13 +163,14 @@ class VariantDraft:
         text = Rehearsal.of(level.session, context, self._first_written) if budget.allows else None
         if text is None:
             return
-        begin = time.perf_counter()
+        begin = self._now()
         skipped = choice.to_study()
         if skipped is None:
             return
         agreed = text.agreed(self._variants.decoder(skipped), level.acceptance, level.vocab_size)
         choice.learn(skipped, agreed, text.num_tokens)
-        seconds = time.perf_counter() - begin
+        seconds = self._now() - begin
         budget.spend(seconds)
+        self._studied_since += seconds
         self.statistics.num_forwards += 1
         self.statistics.seconds += seconds
