@@ -48,7 +48,7 @@ function roundOf(tokens) {
   const round = document.createElement("span");
   round.className = "round";
   for (const token of tokens) {
-    const index = Math.max(0, about.levels.indexOf(token.guessed_by));
+    const index = guesserOf(token);
     const piece = document.createElement("span");
     piece.className = "token " + (index ? colour(index) : "");
     piece.title = index ? "guessed by " + token.guessed_by : "the target itself";
@@ -125,7 +125,8 @@ async function ask(question) {
       ending = choice.finish_reason || ending;
     }
     const speed = tokensASecond(statistics);
-    const fate = statistics.numTokens + " tokens in " + statistics.numRounds + " rounds" + (speed ? ", " + speed.toFixed(1) + " a second" : "");
+    const many = (number, noun) => number + " " + noun + (number === 1 ? "" : "s");
+    const fate = many(statistics.numTokens, "token") + " in " + many(statistics.numRounds, "round") + (speed ? ", " + speed.toFixed(1) + " a second" : "");
     note(reply, "fate", fate + (ending === "length" ? "; cut at the most tokens" : ""));
     voice.finish("The reply is complete.");
   } catch (error) {

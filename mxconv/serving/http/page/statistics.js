@@ -1,6 +1,11 @@
+// The number of the level that guessed a token, 0 for the target itself. Of several that agreed ("mxfp4 + stand") the first.
+function guesserOf(token) {
+  return token.guessed_by === null ? 0 : Math.max(0, about.levels.indexOf(token.guessed_by.split(" + ")[0]));
+}
+
 // What is known of the reply that is written now, and how the panel shows it.
 function newStatistics() {
-  return { began: 0, last: 0, first: 0, numTokens: 0, numRounds: 0, guessed: new Map(), levels: [] };
+  return { began: 0, last: 0, first: 0, numTokens: 0, numRounds: 0, guessed: about.levels.map(() => 0), levels: [] };
 }
 
 function count(statistics, trace) {
@@ -13,7 +18,7 @@ function count(statistics, trace) {
   statistics.numTokens = trace.num_tokens;
   statistics.numRounds = trace.num_rounds;
   statistics.levels = trace.levels;
-  for (const token of trace.tokens) statistics.guessed.set(token.guessed_by, (statistics.guessed.get(token.guessed_by) || 0) + 1);
+  for (const token of trace.tokens) statistics.guessed[guesserOf(token)] += 1;
 }
 
 // The time of the prompt is left out, and with it the tokens of the first chunk.
@@ -26,7 +31,7 @@ function showStatistics(statistics) {
   const total = Math.max(statistics.numTokens, 1);
   const said = [];
   about.levels.forEach((name, index) => {
-    const guessed = statistics.guessed.get(index ? name : null) || 0;
+    const guessed = statistics.guessed[index];
     const level = statistics.levels.find((one) => one.name === name);
     const cells = rows[index].cells;
     cells[1].textContent = guessed;
