@@ -25,6 +25,12 @@ class Metrics:
         open_sequences.set_function(lambda: desk.num_open)
         self._prompt_tokens = Counter("mxconv_prompt_tokens", "Tokens of prompts.", registry=self._registry)
         self._new_tokens = Counter("mxconv_new_tokens", "Tokens that were decoded.", registry=self._registry)
+        self._guessed = Counter(
+            "mxconv_tokens_guessed",
+            "Tokens by the level that guessed them; target: its own.",
+            ("level",),
+            registry=self._registry,
+        )
         self._endings = Counter(
             "mxconv_choices",
             "Choices by how they ended; dropped: nobody wanted the rest.",
@@ -55,6 +61,8 @@ class Metrics:
         for choice in call.choices:
             ending = "error" if choice.error else choice.finish_reason or "dropped"
             self._endings.labels(ending).inc()
+            for piece in choice.pieces:
+                self._guessed.labels(piece.guessed_by or "target").inc()
         self._seconds.observe(time.perf_counter() - call.began)
         if call.first_token is not None:
             self._first.observe(call.first_token)

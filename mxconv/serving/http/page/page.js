@@ -95,7 +95,6 @@ function withSeed(body) {
 }
 
 async function ask(question) {
-  const talk = byId("talk");
   turn("user", about.can_chat ? "You" : "Text").querySelector(".said").textContent = question;
   messages.push({ role: "user", content: question });
   const reply = turn("reply", about.can_chat ? about.model : "How it goes on");
@@ -113,7 +112,7 @@ async function ask(question) {
       put("used", chunk.mxconv.seed);
       if (!choice.mxconv) continue;
       const piece = about.can_chat ? choice.delta.content || "" : choice.text;
-      const atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 60;
+      const follows = reply.getBoundingClientRect().bottom < innerHeight + 80; // unless somebody scrolled up to read
       text += piece;
       if (choice.mxconv.tokens.length) {
         said.append(roundOf(choice.mxconv.tokens));
@@ -121,7 +120,7 @@ async function ask(question) {
         showStatistics(statistics);
       }
       voice.hear(piece);
-      if (atEnd) talk.scrollTop = talk.scrollHeight;
+      if (follows) reply.scrollIntoView({ block: "end" });
       ending = choice.finish_reason || ending;
     }
     const speed = tokensASecond(statistics);
@@ -136,9 +135,8 @@ async function ask(question) {
   }
   if (text) messages.push({ role: "assistant", content: text });
   else messages.pop();
-  talk.scrollTop = talk.scrollHeight;
   setBusy(false);
-  byId("question").focus();
+  byId("question").focus({ preventScroll: true });
 }
 
 function setBusy(busy) {
