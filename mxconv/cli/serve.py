@@ -88,7 +88,8 @@ def serve(
             print(f"{name} is served at {url}", flush=True)
 
     with load(package, draft or (), kernel, threads, level_names(levels)) as model:
-        Serving(model, decoding, name, options, announce).run()
+        if not Serving(model, decoding, name, options, announce).run():
+            os._exit(0)  # nobody waits for the step that runs; unmapping the weights under it would end in a crash
 
 
 def _api_key(path: Path | None) -> str | None:

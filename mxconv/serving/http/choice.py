@@ -8,6 +8,8 @@ from mxconv.model.tokenizer import Tokenizer
 from mxconv.serving.http.engine_thread import LevelCount, NewToken, Update
 from mxconv.serving.http.job import Prompt
 
+NUM_CONTEXT = 64  # tokens
+
 
 @dataclass(frozen=True)
 class Label:
@@ -75,7 +77,9 @@ class Choice:
 
     def __post_init__(self) -> None:
         self.text = self.shown
-        self._stream = TextStream(self.tokenizer, self.stop_strings, self.prompt.token_ids)
+        self._stream = TextStream(
+            self.tokenizer, self.stop_strings, _audible_end(self.prompt.token_ids, self.tokenizer)
+        )
         self._last = self.prompt.token_ids[-1]
 
     @property
@@ -124,3 +128,9 @@ class Choice:
         if self.tokenizer.is_byte(token):
             return Label(text, [int(text[3:5], 16)])
         return Label(text, None if "\ufffd" in text else list(text.encode()))
+
+
+def _audible_end(tokens: list[int], tokenizer: Tokenizer) -> list[int]:
+    """What the new text is decoded behind: the last tokens do, if they have any text; long prompts take long."""
+    end = tokens[-NUM_CONTEXT:]
+    return end if tokenizer.decode(end) else tokens

@@ -98,6 +98,11 @@ class EngineThread:
         """Sequences that somebody waits for, as far as this thread knows."""
         return len(self._watchers)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether a step may still be reading weights."""
+        return self._thread.is_alive()
+
     def stop(self, seconds: float) -> None:
         """Let the step that runs end, take no other, and wait for it at most so long."""
         self._inbox.put(self._stop)

@@ -23,4 +23,4 @@ class Limits:
     max_body_bytes: int = 4_000_000
     request_seconds: float = 600.0
     slow_seconds: float = 10.0
-    drain_seconds: float = 6.0
+    drain_seconds: float = 5.0

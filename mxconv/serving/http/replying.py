@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 from fastapi.responses import JSONResponse, Response
@@ -14,6 +15,7 @@ from mxconv.serving.http.metrics import Metrics
 from mxconv.serving.http.served import ServedModel
 from mxconv.serving.http.shapes import Shape
 
+LAST_SECONDS = 2.0  # for the last words of a stream that took too long
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -87,9 +89,10 @@ class Reply(Response):
                         pass
                     await JSONResponse(shape.whole())(scope, receive, send)
         except TimeoutError:
-            await stream.fail(
-                ApiError(504, f"Not done after {self._seconds:g} seconds. Ask for less.", SERVER, code="timeout")
-            )
+            message = f"Not done after {self._seconds:g} seconds. Ask for less."
+            with suppress(TimeoutError):  # whoever does not read what was sent before will not read this
+                async with asyncio.timeout(LAST_SECONDS):
+                    await stream.fail(ApiError(504, message, SERVER, code="timeout"))
         except ApiError as error:
             await stream.fail(error)
 

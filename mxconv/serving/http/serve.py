@@ -72,6 +72,11 @@ class Serving:
         app = application(served, desk, options.limits, Page(served), options.api_key, loopback)
         self.server = HttpServer(app, desk, options.limits, lambda: announce(self.url))
 
-    def run(self) -> None:
-        """Answer until a signal, or `server.stop()` from another thread."""
+    def run(self) -> bool:
+        """Answer until a signal, or `server.stop()` from another thread.
+
+        Returns:
+            Whether the engine has ended. Where it has not, a long step is still reading the model: do not close it.
+        """
         self.server.run(sockets=[self.listener])
+        return not self.desk.thread.is_alive

@@ -73,7 +73,8 @@ class HttpServer(uvicorn.Server):
             timeout_graceful_shutdown=round(limits.drain_seconds + LAST_SECONDS),
             limit_concurrency=MOST_CONNECTIONS,
         )
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # malformed requests are not this server's news
+        for name in ("uvicorn.error", "asyncio"):  # malformed requests and clients that left are not this server's news
+            logging.getLogger(name).setLevel(logging.ERROR)
         super().__init__(config)
         self._desk = desk
         self._drain_seconds = limits.drain_seconds

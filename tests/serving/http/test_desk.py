@@ -134,3 +134,13 @@ def _slow_down(server: Running) -> None:
         return step()
 
     engine.step = slowly  # type: ignore[method-assign]
+
+
+def test_a_client_that_does_not_read_is_let_go(package: Path) -> None:
+    limits = Limits(request_seconds=1.0)
+    with running(package, limits) as server:
+        body = httpx.Request("POST", server.url + PATH, json=LONG | {"n": 16, "logprobs": 20, "stream": True}).read()
+        with server.connect() as peer:
+            peer.sendall(post_head(PATH, len(body)) + body)
+            wait_for(lambda: server.serving.desk.num_open == 16)
+            server.wait_until_idle()
