@@ -48,6 +48,16 @@ class Sequence:
         return len(self.request.prompt) + len(self.generation.token_ids)
 
     @property
+    def is_decoding(self) -> bool:
+        """Whether its next round is one behind a prompt that the target has evaluated."""
+        return self._round is None and self._decoding is not None and not self._decoding.is_prompt
+
+    @property
+    def num_left_of_prompt(self) -> int:
+        """Rows that are to be evaluated before it decodes."""
+        return self.num_tokens if self.wanted is None else self.wanted.num_left
+
+    @property
     def passes(self) -> JointPasses:
         return self._passes
 

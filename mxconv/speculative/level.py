@@ -17,7 +17,9 @@ from mxconv.model.tree import MOST_ROWS, Tree
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.look_ups.merged import Merged
+from mxconv.speculative.pacing.load import Load
 from mxconv.speculative.pacing.pace import Choice, Outcome, Pace
+from mxconv.speculative.passes import Meter
 from mxconv.speculative.session import Session
 from mxconv.speculative.sharpness import Sharpened, Sharpness
 from mxconv.speculative.statistics import LevelStatistics
@@ -82,24 +84,30 @@ class Level:
         """
         room = self.decoder.config.max_position_embeddings - len(context)
         limit = min(max_tokens - 1, room)
-        choice = self.pace.choose(limit) if self.drafts and limit > 0 else Choice(0, 0)
-        meter = self.session.passes.meter
+        meter, load = self.session.passes.meter, self.session.passes.load(self.decoder)
+        choice = self.pace.choose(limit, load) if self.drafts and limit > 0 else Choice(0, 0)
         begin = meter()
         proposal = self._proposal(context, choice) if choice.num_tokens else Proposal([])
         proposed = meter()
         step, num_evaluated = self._verify(context, proposal)
-        seconds = (proposed - begin).seconds, (meter() - proposed).seconds
         if self.drafts:
-            self._account(choice, proposal, step, num_evaluated, seconds)
+            self._account(choice, proposal, step, num_evaluated, proposed - begin, meter() - proposed, load)
         name = _name(self.drafts[choice.draft], proposal) if choice.num_tokens else None
         if self.statistics.trees is not None:
             self.statistics.trees.append(RoundTree.of(name, proposal, step.tokens))
         return replace(step, guessed_by=[*[name] * (len(step.tokens) - 1), None])
 
     def _account(
-        self, choice: Choice, proposal: Proposal, step: Step, num_evaluated: int, seconds: tuple[float, float]
+        self,
+        choice: Choice,
+        proposal: Proposal,
+        step: Step,
+        num_evaluated: int,
+        drafting: Meter,
+        verifying: Meter,
+        load: Load,
     ) -> None:
-        """Tell the draft that was asked, and pace, what became of a round; the draft's seconds and this level's."""
+        """Tell the draft that was asked, and pace, what became of a round, and what it took."""
         num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
         if choice.num_tokens:
             draft = self.drafts[choice.draft]
@@ -109,7 +117,18 @@ class Level:
                 draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
                 if isinstance(draft, Sharpened):
                     draft.sharpness.learn(proposal, step.tokens)
-        outcome = Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances, proposal.depth)
+        outcome = Outcome(
+            num_nodes,
+            num_accepted,
+            num_evaluated,
+            drafting.seconds,
+            verifying.seconds,
+            proposal.chances,
+            proposal.depth,
+            load,
+            verifying.joint(load),
+            drafting.sharers(load),
+        )
         self.pace.learn(choice, outcome)
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
