@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,9 +81,7 @@ def test_sigterm_under_load_leaves_nobody_without_an_end(package: Path) -> None:
             thread.start()
         started.wait(SECONDS)
         process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
         assert process.wait(SECONDS) == 0
-        assert time.monotonic() - began < 10
         for thread in threads:
             thread.join(SECONDS)
         assert len(ends) == 8
