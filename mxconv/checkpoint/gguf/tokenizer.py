@@ -12,6 +12,7 @@ from typing import Any
 from mxconv.checkpoint.gguf.config import special_token_ids
 from mxconv.checkpoint.gguf.pre_tokenizers import PRE_TOKENIZERS, pre_tokenizer_json
 from mxconv.checkpoint.gguf.token_types import SPACE, TokenType
+from mxconv.checkpoint.sentencepiece.merges import merges_by_score
 from mxconv.errors import CheckpointError
 
 MAX_TOKEN_LENGTH = 1024  # characters of a token that is split into merges
@@ -130,20 +131,15 @@ def _sentence_piece(values: Mapping[str, Any], tokens: list[str], types: list[in
 
 
 def _merges(tokens: list[str], types: list[int], scores: list[float], path: Path) -> list[list[str]]:
-    """Every split of a token into two, best score first; of equal scores the lower ids."""
+    """Of the normal tokens, by score."""
     ids = {text: token_id for token_id, text in enumerate(tokens) if types[token_id] == TokenType.NORMAL}
-    found = []
     for text, token_id in ids.items():
         if len(text) > MAX_TOKEN_LENGTH:
             raise CheckpointError(
                 f"{path}: token {token_id} has {len(text):,} characters; at most {MAX_TOKEN_LENGTH} are "
                 f"allowed. {_REMEDY}"
             )
-        for cut in range(1, len(text)):
-            left, right = text[:cut], text[cut:]
-            if left in ids and right in ids:
-                found.append((-scores[token_id], token_id, ids[left], ids[right], [left, right]))
-    return [pair for *_, pair in sorted(found)]
+    return merges_by_score(ids, scores)
 
 
 def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from mxconv.checkpoint.gguf.pre_tokenizers import flattened, pre_tokenizer_name
 from mxconv.checkpoint.gguf.token_types import SPACE, TokenType
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.json_file import parse_json_object, read_json_object
+from mxconv.checkpoint.tokenizer_file import read_tokenizer_json
 from mxconv.errors import ModelError
 from mxconv.model.tokenizer import Tokenizer
 
@@ -50,7 +51,7 @@ def read_vocabulary(folder: Path, num_rows: int) -> Vocabulary:
     """
     tokenizer = Tokenizer.from_folder(folder)
     path = folder / "tokenizer.json"
-    members = read_json_object(path, unique_keys=False)
+    members = parse_json_object(read_tokenizer_json(folder) or b"", str(path), unique_keys=False)
     model = members["model"]
     if model.get("type") != "BPE":
         raise ModelError(
