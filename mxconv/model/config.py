@@ -27,6 +27,7 @@ class ModelConfig:
         logit_cap: c turns a logit s into c * tanh(s / c).
         layer_inputs: embeddings of the layers' own.
         mtp: where a checkpoint keeps what was trained to predict a token further, if it has such.
+        renamed: words that stand in the names of some checkpoints of the family, and what stands there in others.
         towers: of a checkpoint that holds more than this decoder: how its tensors' names begin there, and here.
     """
 
@@ -47,6 +48,7 @@ class ModelConfig:
     layer_inputs: LayerInputs | None = None
     mtp: Mtp | None = None
     towers: tuple[tuple[str, str], ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
 
     @property
     def num_hidden_layers(self) -> int:
@@ -156,5 +158,10 @@ class ModelConfig:
         """What this decoder calls a tensor of the checkpoint; None where it is of another tower."""
         for theirs, ours in self.towers:
             if tensor.startswith(theirs):
-                return ours + tensor.removeprefix(theirs)
-        return None if self.towers else tensor
+                return self._common_name(ours + tensor.removeprefix(theirs))
+        return None if self.towers else self._common_name(tensor)
+
+    def _common_name(self, tensor: str) -> str:
+        for theirs, ours in self.renamed:
+            tensor = tensor.replace(theirs, ours)
+        return tensor
