@@ -102,6 +102,7 @@ def mlp(
     gate: Projection | None,
     up: Projection | None,
     down: Projection,
+    row_gate: Projection | None,
     is_fused: bool,
     layer_input: int,
 ) -> Part: ...

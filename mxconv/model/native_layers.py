@@ -12,6 +12,7 @@ from mxconv.model.mlp import WeightedMlp
 from mxconv.model.native_mixture import native_mixture
 from mxconv.model.native_vectors import native_norm, native_projection
 from mxconv.model.positions import Positions
+from mxconv.model.projection import Projection
 from mxconv.model.rope import RotaryEmbedding
 from mxconv.model.sink_window import SinkWindow
 
@@ -74,7 +75,7 @@ def _of_mlp(layer: Layer) -> list[_native.Branch]:
     if mlp.num_chosen:
         made.append(_native.Branch(native_mixture(mlp, layer.before_mlp), None, False, after, multiplier))
     if mlp.shared is not None:
-        made.append(_native.Branch(native_mlp(mlp.shared), before, bool(made), None, multiplier))
+        made.append(_native.Branch(native_mlp(mlp.shared, mlp.shared_gate), before, bool(made), None, multiplier))
     return made
 
 
@@ -109,13 +110,14 @@ def native_attention(attention: WeightedAttention, sinks: SinkWindow | None, tab
     )
 
 
-def native_mlp(mlp: WeightedMlp) -> _native.Part:
-    """The MLP of a layer."""
+def native_mlp(mlp: WeightedMlp, row_gate: Projection | None = None) -> _native.Part:
+    """The MLP of a layer; `row_gate` is one whose sigmoid multiplies what it makes of a row."""
     return _native.mlp(
         activation=mlp.parts.activation,
         gate=None if mlp.gate is None else native_projection(mlp.gate),
         up=native_projection(mlp.up),
         down=native_projection(mlp.down),
+        row_gate=None if row_gate is None else native_projection(row_gate),
         is_fused=mlp.parts.fused,
         layer_input=-1,
     )
@@ -128,6 +130,7 @@ def native_layer_input(own: WeightedInput, index: int) -> _native.Part:
         gate=native_projection(own.gate),
         up=None,
         down=native_projection(own.projection),
+        row_gate=None,
         is_fused=False,
         layer_input=index,
     )

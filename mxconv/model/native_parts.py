@@ -37,8 +37,6 @@ def _of_mixture(mixture: Mixture, layer: LayerParts) -> Iterator[str]:
     inner = (mixture.before_experts, mixture.after_experts, mixture.before_shared, mixture.after_shared)
     if any(inner) or layer.before_mlp is None or layer.after_mlp or layer.is_parallel:
         yield "norms inside mixtures, or behind them"
-    if mixture.shared_gate is not None:
-        yield "a gate of what experts share"
     if mixture.scales_input:
         yield "experts whose input is scaled"
     if experts.clamped is not None or experts.has_bias or experts.is_interleaved or routing.router.has_bias:

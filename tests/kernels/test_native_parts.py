@@ -50,6 +50,7 @@ def mlp(**changes: Any) -> Any:
         "gate": projection(INNER, HIDDEN),
         "up": projection(INNER, HIDDEN),
         "down": projection(HIDDEN, INNER),
+        "row_gate": None,
         "is_fused": False,
         "layer_input": -1,
     }
@@ -69,7 +70,7 @@ def decoder(*branches: Any, cache: tuple[int, int, int] = (2, KEY_VALUE_HEADS, H
 def test_parts_that_fit_make_a_decoder() -> None:
     decoder(branch(attention(), norm(HIDDEN)), branch(mlp(), norm(HIDDEN), True, norm(HIDDEN)))
     decoder(branch(attention(source=0, key=None, value=None)))
-    decoder(branch(attention(value=None)), branch(mlp(gate=None)), branch(mlp(up=None, layer_input=0)))
+    decoder(branch(attention(value=None)), branch(mlp(gate=None, row_gate=projection(1, HIDDEN))), branch(mlp(up=None, layer_input=0)))
 
 
 REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -106,6 +107,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "an MLP without a matrix": ("takes rows in", lambda: mlp(gate=None, up=None)),
     "a gate of nothing": ("the layer's own inputs", lambda: mlp(up=None)),
     "a fused MLP without its gate": ("both gate and up", lambda: mlp(gate=None, is_fused=True)),
+    "a gate of two rows": ("row_gate: shape", lambda: mlp(row_gate=projection(2, HIDDEN))),
     "three side by side": (
         "three branches side by side",
         lambda: decoder(branch(mlp()), branch(mlp(), None, True), branch(mlp(), None, True)),

@@ -47,6 +47,7 @@ struct Projection {
 struct Sum {
     Norm norm;  // of what is added
     float multiplier;
+    const float* factors = nullptr;  // (tokens): a multiplier of each row's own, or null
 };
 
 // Memory that parts use one after another: `shared` by all threads, and `own` of one.

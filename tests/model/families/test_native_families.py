@@ -36,7 +36,6 @@ LACKING = {
     ),
     "deepseek_v3": ("latent attention",),
     "deepseek_v3, queries of full rank": ("latent attention",),
-    "qwen2_moe": ("a gate of what experts share",),
 }
 LACKING["llama4, of several towers"] = LACKING["llama4"]
 NAMES = [name for name, own in checkpoints.FAMILIES.items() if own["model_type"] not in checkpoints.RECURRENT]
