@@ -82,7 +82,18 @@ class NativeDecoder(Decoder):
 
 
 def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
-    length, tree = rows.cache.length, rows.branches
-    masks = (None, 0) if tree.is_chain else (tree.masks[tree.num_cached :], length - tree.num_cached)
-    states = ([], None) if room is None else (room.stages, room.values)
-    return _native.SequenceTokens(*rows.cache.arrays, length, rows.num_rows, rows.num_wanted, *masks, *states)
+    cache, tree = rows.cache, rows.branches
+    masks, mask_start = None, 0
+    if not tree.is_chain:
+        masks, mask_start = tree.masks[tree.num_cached :], cache.length - tree.num_cached
+    return _native.SequenceTokens(
+        *cache.arrays,
+        length=cache.length,
+        num_tokens=rows.num_rows,
+        num_logits=rows.num_wanted,
+        masks=masks,
+        mask_start=mask_start,
+        stages=[] if room is None else room.stages,
+        states=None if room is None else room.values,
+        num_left_out=cache.num_left_out,
+    )
