@@ -52,17 +52,37 @@ class Projection:
     def __init__(self, matrix: Matrix, bias: F32 | None) -> None: ...
 
 class Sight:
-    def __init__(self, window: int, sink: int, recent: int) -> None: ...
+    def __init__(self, window: int, sink: int, recent: int, is_chunked: bool) -> None: ...
 
 class HeadRotation:
     def __init__(self, table: int, num_pairs: int, is_interleaved: bool) -> None: ...
 
 class HeadNorms:
     def __init__(
-        self, query: Norm | None, key: Norm | None, value: Norm | None, span_rows: bool, are_behind: bool
+        self,
+        query: Norm | None,
+        key: Norm | None,
+        value: Norm | None,
+        span_rows: bool,
+        are_behind: bool,
+        clip: float,
     ) -> None: ...
 
 class Part: ...
+
+class Routing:
+    def __init__(
+        self,
+        *,
+        router: Projection,
+        num_chosen: int,
+        score: str,
+        is_normalized: bool,
+        correction: F32 | None,
+        groups: tuple[int, int],
+        multiplier: float,
+        multipliers: F32 | None,
+    ) -> None: ...
 
 def attention(
     *,
@@ -83,26 +103,43 @@ def attention(
     temperature: int,
     logit_cap: float,
     is_gated: bool,
+    sinks: F32 | None,
+) -> Part: ...
+def latent_attention(
+    *,
+    layer: int,
+    query_down: Projection | None,
+    query_norm: Norm | None,
+    query: Projection,
+    down: Projection,
+    latent_norm: Norm,
+    key_up: F32,
+    value_up: F32,
+    output: Projection,
+    scale: float,
+    sight: Sight,
+    rotation: HeadRotation,
 ) -> Part: ...
 def mixture(
     *,
     activation: str,
-    norm: Norm,
-    router: Projection,
+    clamped: tuple[float, float] | None,
+    is_interleaved: bool,
+    scales_input: bool,
+    norm: Norm | None,
+    router_norm: Norm | None,
+    is_routed_apart: bool,
+    routing: Routing,
     experts: list[tuple[Projection, Projection | None, Projection]],
-    num_chosen: int,
-    score: str,
-    is_normalized: bool,
-    correction: F32 | None,
-    groups: tuple[int, int],
-    multiplier: float,
 ) -> Part: ...
+def joined(addends: list[tuple[Part, Norm | None]]) -> Part: ...
 def mlp(
     *,
     activation: str,
     gate: Projection | None,
     up: Projection | None,
     down: Projection,
+    row_gate: Projection | None,
     is_fused: bool,
     layer_input: int,
 ) -> Part: ...
@@ -184,6 +221,7 @@ class SequenceTokens:
         stages: list[int] = ...,
         states: F32 | None = None,
         walk: Walk | None = None,
+        num_left_out: int = 0,
     ) -> None: ...
 
 class Walk:
@@ -237,7 +275,16 @@ def dequantize(engine: Engine, matrix: Matrix, first_row: int, out: F32) -> None
 def rms_norm(engine: Engine, x: F32, weight: F32, eps: float, out: F32) -> None: ...
 def layer_norm(engine: Engine, x: F32, weight: F32, bias: F32, eps: float, out: F32) -> None: ...
 def activate(engine: Engine, activation: str, x: F32, y: F32 | None, out: F32) -> None: ...
+def clamped_gates(engine: Engine, x: F32, y: F32, slope: float, limit: float, out: F32) -> None: ...
 def cap(engine: Engine, cap: float, x: F32) -> None: ...
 def attend(
-    engine: Engine, queries: F32, keys: F32, values: F32, runs: I32, positions: I32, cap: float, out: F32
+    engine: Engine,
+    queries: F32,
+    keys: F32,
+    values: F32,
+    runs: I32,
+    positions: I32,
+    cap: float,
+    out: F32,
+    sinks: F32 | None = None,
 ) -> None: ...

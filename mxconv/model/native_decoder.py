@@ -83,15 +83,19 @@ class NativeDecoder(Decoder):
 
 
 def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
-    length, tree = rows.cache.length, rows.branches
+    cache, tree = rows.cache, rows.branches
+    masks, mask_start = None, 0
+    if not tree.is_chain:
+        masks, mask_start = tree.masks[tree.num_cached :], cache.length - tree.num_cached
     return _native.SequenceTokens(
-        *rows.cache.arrays,
-        length,
-        rows.num_rows,
-        rows.num_wanted,
-        masks=None if tree.is_chain else tree.masks[tree.num_cached :],
-        mask_start=0 if tree.is_chain else length - tree.num_cached,
+        *cache.arrays,
+        length=cache.length,
+        num_tokens=rows.num_rows,
+        num_logits=rows.num_wanted,
+        masks=masks,
+        mask_start=mask_start,
         stages=[] if room is None else room.stages,
         states=None if room is None else room.values,
-        walk=native_walk(rows.cache.states),
+        walk=native_walk(cache.states),
+        num_left_out=cache.num_left_out,
     )

@@ -90,6 +90,21 @@ void activate(const float* x, const float* y, int64_t length, float* out) {
     }
 }
 
+void clamped_gates(const float* x, const float* y, float slope, float limit, int64_t length, float* out) {
+    const Floats most = all_lanes(limit);
+    const auto clamped = [&](Floats gate, Floats up) kInlined {
+        gate = select(gate > most, most, gate);  // a NaN is not above, and stays
+        up = select(up > most, most, select(up < -most, -most, up));
+        return (up + 1.0f) * (gate / (exponential(-slope * gate) + 1.0f));
+    };
+    int64_t i = 0;
+    for (; i + kVector <= length; i += kVector) store_floats(out + i, clamped(load_floats(x + i), load_floats(y + i)));
+    if (i < length) {
+        const int64_t count = length - i;
+        store_floats(out + i, clamped(load_floats(x + i, count), load_floats(y + i, count)), count);
+    }
+}
+
 void put_cap(float cap, int64_t length, float* x) {
     int64_t i = 0;
     const auto capped = [&](Floats value) kInlined { return hyperbolic_tangent(value / cap) * cap; };

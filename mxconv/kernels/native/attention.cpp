@@ -104,7 +104,8 @@ void Attention::attend(Step& step, const Memory& m) const {
                                                other - head,
                                                m.width,
                                                head_stride,
-                                               columns};
+                                               columns,
+                                               sinks != nullptr ? sinks + head : nullptr};
                 step.kernels.rowwise.attend(queries, {sequence.keys + at, sequence.values + at, cache.head_dim},
                                             head_dim, logit_cap, seen, m.shares, m.rows + (head - first) * head_dim);
             }

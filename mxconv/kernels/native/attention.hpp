@@ -18,6 +18,7 @@ struct HeadNorms {
     Norm query, key, value;
     bool span_rows;   // queries and keys: all heads of a row together
     bool are_behind;  // queries and keys: behind their rotation
+    float clip;       // which queries, keys and values are kept within before they rotate; 0: none
 };
 
 // How one matrix holds queries, keys and values: "blocks" of them, or a query, a key and a value a head.
@@ -38,6 +39,7 @@ struct Attention final : Part {
     int64_t temperature;  // which of the pass's, that multiply queries; -1: none
     float logit_cap;      // 0: none
     bool is_gated;        // a gate lies behind each query, whose sigmoid multiplies what the head gives
+    const float* sinks;   // (num_heads): see AttentionQueries; or null
 
     // From one query to the next.
     int64_t query_dim() const { return is_gated ? 2 * head_dim : head_dim; }

@@ -24,7 +24,7 @@ struct BoundSequence {
     BoundSequence(MutableArray<float> keys, MutableArray<float> values, int64_t length, int64_t num_tokens,
                   int64_t num_logits, std::optional<Array<uint64_t>> masks, int64_t mask_start,
                   std::vector<int64_t> stages, std::optional<MutableArray<float>> states,
-                  const std::optional<BoundWalk>& walk)
+                  const std::optional<BoundWalk>& walk, int64_t num_left_out)
         : keys(keys),
           values(values),
           length(length),
@@ -34,7 +34,8 @@ struct BoundSequence {
           mask_start(mask_start),
           stages(std::move(stages)),
           states(states),
-          walk(walk) {}
+          walk(walk),
+          num_left_out(num_left_out) {}
 
     // Raises where an array does not fit.
     SequenceTokens checked(const DecoderParts& decoder) const {
@@ -53,6 +54,8 @@ struct BoundSequence {
         sequence.values = values.data();
         sequence.cache = {decoder.num_key_value_heads, capacity, decoder.head_dim};
         sequence.length = length;
+        if (num_left_out < 0 || num_left_out > INT32_MAX) throw nb::value_error("num_left_out must be 0 or more");
+        sequence.num_left_out = num_left_out;
         if (masks) set_masks(sequence);
         if (states.has_value() == stages.empty()) throw nb::value_error("states and their stages go together");
         if (states) set_states(sequence, static_cast<int64_t>(decoder.layers.size()), decoder.hidden_size);
@@ -66,6 +69,7 @@ struct BoundSequence {
     const std::vector<int64_t> stages;
     const std::optional<MutableArray<float>> states;
     const std::optional<BoundWalk> walk;
+    const int64_t num_left_out;
 
   private:
     // A token sees itself and nothing behind itself.
@@ -239,17 +243,19 @@ void bind_decoder(nb::module_& module) {
             "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines "
             "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).");
     nb::class_<BoundSequence>(module, "SequenceTokens", "The tokens of one sequence in a pass.")
-        .def(nb::init<MutableArray<float>, MutableArray<float>, int64_t, int64_t, int64_t,
-                      std::optional<Array<uint64_t>>, int64_t, std::vector<int64_t>, std::optional<MutableArray<float>>,
-                      const std::optional<BoundWalk>&>(),
-             nb::arg("keys").noconvert(), nb::arg("values").noconvert(), nb::arg("length"), nb::arg("num_tokens"),
-             nb::arg("num_logits"), nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
-             nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
-             nb::arg("walk") = nb::none(),
-             "Tokens behind `length` positions, where their keys and values are written; the last num_logits of them "
-             "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
-             "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "
-             "the last layer's is what they all give, two more that behind the norm.");
+        .def(
+            nb::init<MutableArray<float>, MutableArray<float>, int64_t, int64_t, int64_t,
+                     std::optional<Array<uint64_t>>, int64_t, std::vector<int64_t>, std::optional<MutableArray<float>>,
+                     const std::optional<BoundWalk>&, int64_t>(),
+            nb::arg("keys").noconvert(), nb::arg("values").noconvert(), nb::arg("length"), nb::arg("num_tokens"),
+            nb::arg("num_logits"), nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
+            nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
+            nb::arg("walk") = nb::none(), nb::arg("num_left_out") = 0,
+            "Tokens behind `length` positions, where their keys and values are written; the last num_logits of them "
+            "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
+            "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "
+            "the last layer's is what they all give, two more that behind the norm. num_left_out positions of the text "
+            "before these are in no place.");
 }
 
 }  // namespace mxconv

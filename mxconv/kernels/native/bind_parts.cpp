@@ -2,9 +2,13 @@
 #include "bound_parts.hpp"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
+#include <utility>
+
+#include "joined.hpp"
 
 namespace mxconv {
 
@@ -62,6 +66,22 @@ BoundProjection make_projection(const nb::object& matrix, const std::optional<Ar
     return made;
 }
 
+BoundPart make_joined(const std::vector<std::pair<BoundPart, MaybeNorm>>& addends) {
+    BoundPart made;
+    auto joined = std::make_shared<Joined>();
+    if (addends.empty()) throw nb::value_error("parts to join are required");
+    joined->hidden_size = addends.front().first.part->demands().hidden_size;
+    for (const auto& [bound, norm] : addends) {
+        const Demands demands = bound.part->demands();
+        if (demands.num_caches > 0 || demands.layer_input >= 0) throw nb::type_error("what is joined looks nothing up");
+        if (demands.hidden_size != joined->hidden_size) throw nb::type_error("a part of another hidden size");
+        joined->addends.push_back({bound.part, norm_of(norm, "norm", joined->hidden_size, made.owners)});
+        keep(made.owners, bound.owners);
+    }
+    made.part = std::move(joined);
+    return made;
+}
+
 BoundBranch make_branch(const BoundPart& part, const MaybeNorm& norm, bool is_parallel, const MaybeNorm& sum_norm,
                         double multiplier) {
     BoundBranch made;
@@ -104,6 +124,8 @@ void bind_parts(nb::module_& module) {
             },
             nb::arg("matrix"), nb::arg("bias").noconvert().none());
     nb::class_<BoundPart>(module, "Part", "What a layer adds to its rows.");
+    module.def("joined", &make_joined, nb::arg("addends"),
+               "The sum of what several parts make of the same rows, each behind a norm or none.");
     nb::class_<BoundBranch>(module, "Branch", "A part of a layer with its norms.")
         .def(
             "__init__",

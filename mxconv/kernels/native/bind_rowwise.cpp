@@ -57,13 +57,24 @@ void activate(const Engine& engine, const std::string& activation, const Array<f
     function(x.data(), y ? y->data() : nullptr, length, out.data());
 }
 
+void clamped_gates(const Engine& engine, const Array<float>& x, const Array<float>& y, double slope, double limit,
+                   const MutableArray<float>& out) {
+    require(x, "x", {-1});
+    const auto length = static_cast<int64_t>(x.shape(0));
+    require(y, "y", {length});
+    require(out, "out", {length});
+    engine.kernels->rowwise.clamped_gates(x.data(), y.data(), static_cast<float>(slope), static_cast<float>(limit),
+                                          length, out.data());
+}
+
 void cap(const Engine& engine, double cap, const MutableArray<float>& x) {
     require(x, "x", {-1});
     engine.kernels->rowwise.cap(static_cast<float>(cap), static_cast<int64_t>(x.shape(0)), x.data());
 }
 
 void attend(const Engine& engine, const Array<float>& queries, const Array<float>& keys, const Array<float>& values,
-            const Array<int32_t>& runs, const Array<int32_t>& positions, double cap, const MutableArray<float>& out) {
+            const Array<int32_t>& runs, const Array<int32_t>& positions, double cap, const MutableArray<float>& out,
+            const std::optional<Array<float>>& sinks) {
     require(queries, "queries", {-1, -1, -1});
     const auto num_tokens = static_cast<int64_t>(queries.shape(0)), num_heads = static_cast<int64_t>(queries.shape(1));
     const auto head_dim = static_cast<int64_t>(queries.shape(2));
@@ -73,6 +84,7 @@ void attend(const Engine& engine, const Array<float>& queries, const Array<float
     require(runs, "runs", {num_tokens});
     require(positions, "positions", {num_tokens, -1});
     require(out, "out", {num_tokens, num_heads, head_dim});
+    if (sinks) require(*sinks, "sinks", {num_heads});
     const auto num_others = static_cast<int64_t>(positions.shape(1));
     std::vector<Visible> visible;
     int64_t most = 0;
@@ -88,9 +100,10 @@ void attend(const Engine& engine, const Array<float>& queries, const Array<float
     }
     Lines<float> shares(static_cast<size_t>(kAttentionRows * (most + kAttentionChunk)));
     const int64_t stride = num_heads * head_dim;
-    engine.kernels->rowwise.attend({queries.data(), num_tokens, num_heads, stride, head_dim, stride},
-                                   {keys.data(), values.data(), head_dim}, head_dim, static_cast<float>(cap),
-                                   visible.data(), shares.data(), out.data());
+    engine.kernels->rowwise.attend(
+        {queries.data(), num_tokens, num_heads, stride, head_dim, stride, sinks ? sinks->data() : nullptr},
+        {keys.data(), values.data(), head_dim}, head_dim, static_cast<float>(cap), visible.data(), shares.data(),
+        out.data());
 }
 
 }  // namespace
@@ -104,14 +117,17 @@ void bind_rowwise(nb::module_& module) {
     module.def("activate", &activate, nb::arg("engine"), nb::arg("activation"), nb::arg("x").noconvert(),
                nb::arg("y").noconvert().none(), nb::arg("out").noconvert(),
                "out = activated(x), times y where there is one, each (n,).");
+    module.def("clamped_gates", &clamped_gates, nb::arg("engine"), nb::arg("x").noconvert(), nb::arg("y").noconvert(),
+               nb::arg("slope"), nb::arg("limit"), nb::arg("out").noconvert(),
+               "out = (y + 1) * x * sigmoid(slope * x), each (n,), x at most `limit` and y within it.");
     module.def("cap", &cap, nb::arg("engine"), nb::arg("cap"), nb::arg("x").noconvert(),
                "x (n,) becomes cap * tanh(x / cap).");
     module.def("attend", &attend, nb::arg("engine"), nb::arg("queries").noconvert(), nb::arg("keys").noconvert(),
                nb::arg("values").noconvert(), nb::arg("runs").noconvert(), nb::arg("positions").noconvert(),
-               nb::arg("cap"), nb::arg("out").noconvert(),
+               nb::arg("cap"), nb::arg("out").noconvert(), nb::arg("sinks").noconvert() = nb::none(),
                "Attention of scaled queries (tokens, heads, head_dim) to keys (n, head_dim): each token's to the first "
                "of them, as many as `runs` says, then to its `positions` (tokens, m). A cap other than 0 is put on "
-               "scores.");
+               "scores. Sinks (heads,) are scores of no position.");
 }
 
 }  // namespace mxconv

@@ -43,6 +43,7 @@ class ActivationBuffer {
 };
 
 void bind_attention(nanobind::module_& module);
+void bind_latent(nanobind::module_& module);
 void bind_mixture(nanobind::module_& module);
 void bind_mlp(nanobind::module_& module);
 void bind_parts(nanobind::module_& module);

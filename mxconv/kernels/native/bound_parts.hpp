@@ -54,4 +54,7 @@ Norm norm_of(const MaybeNorm& bound, const char* name, int64_t length, Owners& o
 // A matrix (rows, columns) and its bias, likewise; -1 is any number.
 Projection projection_of(const MaybeProjection& bound, const char* name, int64_t rows, int64_t columns, Owners& owners);
 
+// The numbers of a vector of `length`, or null, likewise.
+const float* vector_of(const std::optional<Array<float>>& array, const char* name, int64_t length, Owners& owners);
+
 }  // namespace mxconv

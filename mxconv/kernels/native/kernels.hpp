@@ -108,6 +108,7 @@ struct AttentionQueries {
     int64_t stride;       // from a token's queries to the next one's
     int64_t head_stride;  // from a head's query to the next one's
     int64_t out_stride;   // from a token's results to the next one's; those of its heads lie side by side
+    const float* sinks;   // (num_heads): scores that take a share and give nothing, or null
 };
 
 // Keys and values of one head, by position.
@@ -179,8 +180,17 @@ struct Rowwise {
     // The same of pairs (2 i, 2 i + 1).
     void (*rotate_neighbours)(const float* cosines, const float* sines, int64_t half, float factor, float* head);
 
+    // The sum of products
+    float (*dot)(const float* x, const float* y, int64_t length);
+
     // By activation: out = activated(x) * y, each (length); without y (null) it is not multiplied
     void (*activate[kNumActivations])(const float* x, const float* y, int64_t length, float* out);
+
+    // By (y + 1) * x * sigmoid(slope * x), x at most `limit` and y within it: out, each (length)
+    void (*clamped_gates)(const float* x, const float* y, float slope, float limit, int64_t length, float* out);
+
+    // x is kept within `limit`
+    void (*clip)(float limit, int64_t length, float* x);
 
     // Softmax-weighted means of values for rows of queries that share them: the heads of some tokens. A token sees its own
     // `visible` positions, at least one; where there are several tokens, all runs begin together. Results depend on a row's

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -33,6 +34,15 @@ struct Norm {
             rowwise.rms_norm(x, weight, length, eps, out);
         }
     }
+
+    // Normed where there is a norm, else as they are: `columns` values.
+    void put(const Rowwise& rowwise, const float* x, int64_t columns, float* out) const {
+        if (exists()) {
+            apply(rowwise, x, out);
+        } else {
+            std::memcpy(out, x, static_cast<size_t>(columns) * sizeof(float));
+        }
+    }
 };
 
 struct Projection {
@@ -48,6 +58,8 @@ struct Projection {
 struct Sum {
     Norm norm;  // of what is added
     float multiplier;
+    const float* factors = nullptr;  // (tokens): a multiplier of each row's own, or null
+    float* rows = nullptr;           // (tokens, hidden_size) to which it is added; null: the slice's
 };
 
 // Memory that parts use one after another: `shared` by all threads, and `own` of one.

@@ -30,6 +30,8 @@ struct SequenceTokens {
     CacheShape cache;  // of both
     int64_t length;    // positions that hold the tokens before; the new ones are written behind them
 
+    int64_t num_left_out;  // positions of the text before these that are in no place
+
     // Null, or for each token the positions it sees beside those before mask_start: bit b is mask_start + b.
     const uint64_t* masks;
     int64_t mask_start;

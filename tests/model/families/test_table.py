@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from mxconv.model.config import ModelConfig
+from mxconv.model.description import LayerParts, Linear, Norm
 from mxconv.model.families.table import FAMILIES, TOWERS, describe_values
+from mxconv.model.mixture import Mixture
 from mxconv.model.native_parts import missing_parts
 
-LACKING = "norms of whole rows of heads that are fused one by one"
+LACKING = "mixtures beside their mixers"
 ROOT = Path(__file__).parents[3]
 TABLE = re.search(r"^\| family \|.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
 SIZES: dict[str, object] = {
@@ -73,12 +75,26 @@ def test_a_tower_keeps_its_own_tensors_and_leaves_the_others_alone() -> None:
 
 
 def test_what_the_native_decoder_lacks_is_named_part_by_part() -> None:
-    neox = described("gpt_neox")
-    layer = neox.layers[0]
-    spanning = replace(layer, mixer=replace(layer.mixer, norm_span="row"))
-    assert missing_parts(neox) == ()
-    assert missing_parts(replace(neox, layers=(layer, spanning, spanning))) == (LACKING,)
-    assert missing_parts(described("deepseek_v3"))[0] == "latent attention"
+    mixtral = described("mixtral")
+    layer, mixture = mixtral.layers[0], mixtral.layers[0].mlp
+    assert isinstance(mixture, Mixture)
+
+    def lacking(changed: LayerParts) -> tuple[str, ...]:
+        return missing_parts(replace(mixtral, layers=(layer, changed, changed)))
+
+    assert lacking(layer) == ()
+    assert lacking(replace(layer, is_parallel=True)) == (LACKING,)
+    norm, gate = Norm("own", 1e-5), Linear("gate")
+    twice = replace(mixture, before_shared=norm, shared_gate=gate)
+    assert lacking(replace(layer, mlp=twice)) == (
+        "norms of what is normed before a mixture",
+        "a gate that takes in other rows than what it multiplies",
+    )
+    weighed = replace(mixture, routing=replace(mixture.routing, input_weights="weights"))
+    assert lacking(replace(layer, mlp=weighed)) == ()
+    assert lacking(replace(layer, mlp=weighed, before_mlp=None)) == (
+        "weights of what a router takes in without a norm",
+    )
 
 
 def test_that_numpy_runs_the_layers_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
