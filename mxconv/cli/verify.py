@@ -159,8 +159,8 @@ def _print(verification: "Verification", package: str, json_output: bool) -> Non
     if verification.decode is not None:
         d = verification.decode
         out.print(
-            f"{d.num_tokens} tokens of {d.num_prompts} prompts decoded by {d.target}, with drafts"
-            f"{f' and {d.batch} at a time' if d.batch else ''}, and without: "
+            f"{d.num_tokens} tokens of {d.num_prompts} prompts decoded by {d.target}, with drafts and without"
+            f"{f', {d.batch} at a time with them' if d.batch else ''}: "
             f"{d.num_token_mismatches} token mismatches, {d.num_logit_mismatches} logit mismatches",
             markup=False,
             highlight=False,
