@@ -11,8 +11,8 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 from mxconv.serving.joint_passes import Wanted
 from mxconv.serving.sequence import Sequence
-from mxconv.speculative.level import Step
 from mxconv.speculative.pacing.load import JointPass, Load
+from mxconv.speculative.step import Step
 
 PROMPT_ROWS = 128  # of a sequence in a pass that others wait for
 MOST_ROWS = 512  # of long chains in a pass

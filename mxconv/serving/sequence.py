@@ -11,7 +11,7 @@ from mxconv.serving.joint_passes import JointPasses, Wanted
 from mxconv.serving.request import Request
 from mxconv.speculative.decoding import Decoding
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.level import Step
+from mxconv.speculative.step import Step
 
 
 class Sequence:

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 
 from mxconv.speculative.generation import Ending
-from mxconv.speculative.level import Level, Step
+from mxconv.speculative.level import Level
 from mxconv.speculative.statistics import Trace
+from mxconv.speculative.step import Step
 
 
 class Decoding:

@@ -3,7 +3,7 @@
 Recursion does the rest. `step` is one speculative round; `propose` repeats it until the level above has what it wants.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -23,28 +23,11 @@ from mxconv.speculative.passes import Meter
 from mxconv.speculative.session import Session
 from mxconv.speculative.sharpness import Sharpened, Sharpness
 from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.step import Step
 from mxconv.speculative.trees.model_tree import grow_by_passes, with_runners_up
 from mxconv.speculative.trees.round_tree import RoundTree
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
-
-
-@dataclass(frozen=True)
-class Step:
-    """The outcome of one round: tokens that this level itself would have chosen, with the logits that chose them."""
-
-    tokens: list[int]
-    logits: F32  # (len(tokens), vocab_size)
-    distributions: list[F64]  # as Verdict has them
-    guessed_by: Sequence[str | None] = ()  # of each token whose guess it was; None: nobody's, this level said it itself
-
-    def until(self, stop_tokens: Collection[int]) -> "Step":
-        """The tokens up to and with the first of some; without logits of others."""
-        place = next((place for place, token in enumerate(self.tokens) if token in stop_tokens), None)
-        if place is None:
-            return self
-        stop = place + 1
-        return Step(self.tokens[:stop], self.logits[:stop], self.distributions[:stop], self.guessed_by[:stop])
 
 
 @dataclass(frozen=True)
@@ -95,7 +78,7 @@ class Level:
         name = _name(self.drafts[choice.draft], proposal) if choice.num_tokens else None
         if self.statistics.trees is not None:
             self.statistics.trees.append(RoundTree.of(name, proposal, step.tokens))
-        return replace(step, guessed_by=[*[name] * (len(step.tokens) - 1), None])
+        return replace(step, guessed_by=[*self._guessers(choice, proposal, step.tokens), None])
 
     def _account(
         self,
@@ -130,6 +113,15 @@ class Level:
             drafting.sharers(load),
         )
         self.pace.learn(choice, outcome)
+
+    def _guessers(self, choice: Choice, proposal: Proposal, tokens: Sequence[int]) -> list[str | None]:
+        """Of each token but the last the name of the level that proposed it."""
+        if not choice.num_tokens:
+            return []
+        draft = self.drafts[choice.draft]
+        if isinstance(draft, Merged) and proposal.parents is not None:
+            return draft.guessers(tokens)
+        return [draft.statistics.name] * (len(tokens) - 1)
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""

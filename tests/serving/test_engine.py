@@ -82,6 +82,7 @@ def test_every_text_is_what_it_would_be_alone(name: str, at_a_time: int) -> None
     assert heard.most_running == at_a_time or at_a_time == 16
     if name not in ("plain", "all, what pays"):
         assert len(heard.guessed_by) > 1 and None in heard.guessed_by
+    assert heard.guessed_by <= {None, *(level.name for level in hierarchy.levels[1:])}
     for sequence in sequences:
         trace = sequence.generation.trace
         assert trace.num_rounds == trace.statistics[0].num_forwards
