@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Running:
     serving: Serving
     gate: threading.Event
     thread: threading.Thread
+    clients: list[openai.OpenAI] = field(default_factory=list)  # closed when the server ends
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=SECONDS, **options)
@@ -49,7 +50,8 @@ class Running:
         return httpx.get(self.url + path, timeout=SECONDS, **options)
 
     def client(self, api_key: str = "none") -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url + "/v1", api_key=api_key, max_retries=0, timeout=SECONDS)
+        self.clients.append(openai.OpenAI(base_url=self.url + "/v1", api_key=api_key, max_retries=0, timeout=SECONDS))
+        return self.clients[-1]
 
     def connect(self) -> socket.socket:
         host, _, port = self.url.removeprefix("http://").partition(":")
@@ -83,7 +85,10 @@ def running(package: Path, limits: Limits | None = None, **options: Any) -> Iter
         thread.start()
         try:
             assert listens.wait(SECONDS)
-            yield Running(serving.url, model, serving, gate, thread)
+            found = Running(serving.url, model, serving, gate, thread)
+            yield found
+            for client in found.clients:
+                client.close()
         finally:
             gate.set()
             serving.server.stop()

@@ -51,7 +51,10 @@ def chat(
     kernel: KERNEL = None,
     threads: THREADS = None,
 ) -> None:
-    """Talk to a model. /help names the commands; Ctrl-C ends a reply, Ctrl-D the program."""
+    """Talk to a model in the terminal.
+
+    /help names the commands; Ctrl-C ends a reply, Ctrl-D the program.
+    """
     from mxconv.errors import ModelError
     from mxconv.model.chat import ChatTemplate
     from mxconv.serving.conversation import Conversation
@@ -127,7 +130,7 @@ def _reply(conversation: "Conversation", text: str, out: "Console") -> None:
     colours = {total.name: colour(index) for index, total in enumerate(conversation.totals.levels[1:])}
     try:
         for piece in conversation.say(text):
-            style = colours.get((piece.guessed_by or "").partition(" + ")[0])
+            style = colours.get(piece.guessed_by or "")
             out.print(piece.text, style=style, end="", markup=False, highlight=False, soft_wrap=True)
         out.print()
     except KeyboardInterrupt:

@@ -51,7 +51,10 @@ def serve(
     threads: THREADS = None,
     json_output: Annotated[bool, typer.Option("--json", help="The URL and the model as a JSON object.")] = False,
 ) -> None:
-    """Serve OpenAI's HTTP interface, and a page to chat on; Ctrl-C or SIGTERM ends it."""
+    """Serve OpenAI's HTTP interface, and a page to chat on.
+
+    Ctrl-C or SIGTERM ends it; running requests have some seconds to finish.
+    """
     from mxconv.errors import ModelError
 
     try:

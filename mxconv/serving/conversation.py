@@ -32,7 +32,7 @@ class LevelTotal:
 
 @dataclass
 class Totals:
-    """Of all replies. A level's guesses count those that it shares with a level below."""
+    """Of all replies. A guess that several levels had counts for the first."""
 
     levels: list[LevelTotal]
     num_tokens: int = 0
@@ -49,7 +49,7 @@ class Totals:
             total.num_accepted += level.num_accepted
         names = {total.name: total for total in self.levels[1:]}
         for guesser in guessers:
-            names.get((guesser or "").partition(" + ")[0], self.levels[0]).num_guessed += 1
+            names.get(guesser or "", self.levels[0]).num_guessed += 1
 
 
 @dataclass

@@ -1,6 +1,6 @@
-// The number of the level that guessed a token, 0 for the target itself. Of several that agreed ("mxfp4 + stand") the first.
+// The number of the level that guessed a token, 0 for the target itself.
 function guesserOf(token) {
-  return token.guessed_by === null ? 0 : Math.max(0, about.levels.indexOf(token.guessed_by.split(" + ")[0]));
+  return token.guessed_by === null ? 0 : Math.max(0, about.levels.indexOf(token.guessed_by));
 }
 
 // What is known of the reply that is written now, and how the panel shows it.
