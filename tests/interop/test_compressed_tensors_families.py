@@ -9,6 +9,7 @@ import torch
 from dequantized import dequantized
 from mtp_models import NEXTN, MtpOracle
 from packages import quantize
+from packed_families import PACKED, SIZES
 from safetensors.torch import load_file, save_file
 
 from mxconv.errors import ModelError, MxconvError
@@ -17,22 +18,6 @@ from mxconv.interop.gguf_export import export_gguf
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="transformers makes these checkpoints")
 IDS = torch.arange(3, 40)[None]
-# a family, what gives its matrices rows of whole blocks, and how many of them are packed
-SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
-FAMILIES: dict[str, tuple[dict[str, Any], int]] = {
-    "gemma2": ({}, 28),
-    "glm4": ({}, 25),
-    "gpt2": ({}, 12),
-    "mixtral": ({}, 77),
-    "qwen3_moe": ({"moe_intermediate_size": 64}, 74),
-    "deepseek_v3": ({"moe_intermediate_size": 64}, 93),
-    "olmoe": ({"intermediate_size": 96}, 89),
-    "qwen3_5": ({}, 23),
-    "qwen3_next, with experts": ({"moe_intermediate_size": 64}, 71),
-    "lfm2": ({}, 22),
-    "granitemoehybrid": ({"mamba_n_heads": 8}, 15),
-    "mamba2": ({"num_heads": 8}, 9),
-}
 
 
 def load(folder: Path, **options: Any) -> Any:
@@ -101,11 +86,11 @@ def test_gguf_has_no_family_with_mtp_modules_yet(family: str, key: str, tmp_path
 
 
 @pytest.mark.filterwarnings("ignore:.*already has a `quantization_config`")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PACKED)
 def test_transformers_computes_with_the_values_of_the_package(family: str, tmp_path: Path) -> None:
     from transformers import CompressedTensorsConfig
 
-    changes, num_packed = FAMILIES[family]
+    changes, num_packed = PACKED[family]
     source, package, exported = tmp_path / "source", tmp_path / "package", tmp_path / "export"
     checkpoints.write_checkpoint(checkpoints.make_model(family, **(SIZES | changes)), source)
     quantize(source, package)

@@ -67,8 +67,8 @@ PRE_TOKENIZERS: dict[str, tuple[Step, ...]] = {
     "hunyuan-dense": _CUT_BY_DEEPSEEK_3,
 }
 IGNORE_MERGES = frozenset({"llama-bpe", "lfm2", "tekken"})  # a word that is a token is one, whatever the merges say
-# llama.cpp takes letters for what may begin a word there, and no combining marks
-CUT_BEFORE_MARKS = frozenset({"tekken", "gpt-4o", "llama4"})
+# llama.cpp tells capitals from small letters there in ASCII alone, and takes no combining marks into words
+CASE_OF_ASCII = frozenset({"tekken", "gpt-4o", "llama4"})
 
 
 def pre_tokenizer_name(pre_tokenizer: dict[str, Any] | None, ignores_merges: bool) -> str | None:

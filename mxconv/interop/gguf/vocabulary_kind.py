@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mxconv.checkpoint.gguf.pre_tokenizers import CUT_BEFORE_MARKS, flattened, pre_tokenizer_name
+from mxconv.checkpoint.gguf.pre_tokenizers import CASE_OF_ASCII, flattened, pre_tokenizer_name
 from mxconv.checkpoint.gguf.token_types import SPACE
 from mxconv.errors import ModelError
 
@@ -84,8 +84,8 @@ def _byte_level(
     notes = []
     if normalizers:
         notes.append("llama.cpp does not compose characters (NFC): text with combining marks may get other tokens.")
-    if name in CUT_BEFORE_MARKS:
-        notes.append(f"llama.cpp's {name} cuts words before combining marks: such text may get other tokens.")
+    if name in CASE_OF_ASCII:
+        notes.append(f"llama.cpp's {name} knows the case of ASCII letters alone: other text may get other tokens.")
     return VocabularyKind("gpt2", name, merges, notes=tuple(notes))
 
 

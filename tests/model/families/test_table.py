@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packed_families import PACKED
 
+from mxconv.interop.gguf.architectures import ARCHITECTURES
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import LayerParts, Linear, Norm
 from mxconv.model.families.table import FAMILIES, TOWERS, describe_values
@@ -59,10 +61,32 @@ def described(model_type: str) -> ModelConfig:
 def test_the_readme_names_every_family_and_what_runs_it() -> None:
     assert TABLE is not None
     rows = [line.split("|")[1:4] for line in TABLE[0].splitlines()[2:] if line]
+    assert TABLE[0].count("|") == 5 * (len(rows) + 2)
     named = {kind: engine for _, kinds, engine in rows for kind in re.findall(r"`(\w+)`", kinds)}
     assert set(named) == {*FAMILIES, *TOWERS}
     for kind, engine in named.items():
         assert ("NumPy" in engine) == bool(missing_parts(described(kind))), kind
+
+
+def test_the_readme_says_what_each_family_is_tested_against() -> None:
+    checkpoints = pytest.importorskip("family_checkpoints", reason="transformers makes these checkpoints")
+    assert TABLE is not None
+    said: dict[str, set[str]] = {"transformers": set(), "llama.cpp": set(), "compressed-tensors": set()}
+    for line in TABLE[0].splitlines()[2:]:
+        if not line:
+            continue
+        _, _, kinds, _, oracles, _ = line.split("|")
+        every = re.findall(r"`(\w+)`", kinds)
+        for oracle, found in said.items():
+            if named := re.search(rf"{re.escape(oracle)}(?: \(([^)]*)\))?", oracles):
+                found.update(every if named[1] is None else re.findall(r"`(\w+)`", named[1]))
+    kinds_of = {name: own["model_type"] for name, own in checkpoints.FAMILIES.items()}
+    packed = {kinds_of[name] for name in PACKED} | {"llama", "glm4_moe"}  # in tests of their own
+    assert said == {
+        "transformers": set(kinds_of.values()),
+        "llama.cpp": {*ARCHITECTURES, "gemma3", "gemma4", "mistral3"},  # tests/interop/gguf/test_families.py
+        "compressed-tensors": packed,
+    }
 
 
 def test_a_tower_keeps_its_own_tensors_and_leaves_the_others_alone() -> None:
