@@ -102,6 +102,7 @@ def attention(
     rotation: HeadRotation,
     temperature: int,
     logit_cap: float,
+    is_gated: bool,
     sinks: F32 | None,
 ) -> Part: ...
 def latent_attention(
@@ -141,6 +142,41 @@ def mlp(
     row_gate: Projection | None,
     is_fused: bool,
     layer_input: int,
+) -> Part: ...
+
+class Convolution:
+    def __init__(self, taps: F32, bias: F32 | None, layer: int, only_follows: bool) -> None: ...
+
+def short_convolution(*, convolution: Convolution, inputs: Projection, output: Projection) -> Part: ...
+def delta_net(
+    *,
+    convolution: Convolution,
+    num_key_heads: int,
+    memory: tuple[int, int, int],
+    queries_keys_values: Projection,
+    gate: Projection | None,
+    beta: Projection,
+    decay: Projection | None,
+    decay_bias: F32,
+    rate: F32,
+    norm: Norm,
+    eps: float,
+    output: Projection,
+) -> Part: ...
+def mamba2(
+    *,
+    convolution: Convolution,
+    num_groups: int,
+    memory: tuple[int, int, int],
+    activation: str,
+    inputs: Projection,
+    step_bias: F32,
+    step_limits: tuple[float, float],
+    rate: F32,
+    skip: F32,
+    norm: Norm,
+    norm_groups: int,
+    output: Projection,
 ) -> Part: ...
 
 class Branch:
@@ -185,6 +221,23 @@ class SequenceTokens:
         stages: list[int] = ...,
         states: F32 | None = None,
         num_left_out: int = 0,
+        walk: Walk | None = None,
+    ) -> None: ...
+
+class Walk:
+    def __init__(
+        self,
+        *,
+        windows: F32,
+        memories: F32,
+        inputs: tuple[int, F32],
+        kept: tuple[int, F32],
+        source: int,
+        first: int,
+        stop: int,
+        length: int,
+        saves: list[tuple[int, int]],
+        branches: list[tuple[int, int]],
     ) -> None: ...
 
 @overload

@@ -6,7 +6,6 @@ from itertools import pairwise
 from mxconv.arrays import F32, float32_zeros
 from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attending
 from mxconv.model.recurrent.state_cache import StateCache
 from mxconv.model.tree import Tree
 
@@ -32,10 +31,9 @@ class KVCache:
     """
 
     def __init__(self, config: ModelConfig, capacity: int = 64, rewinds: bool = False) -> None:
-        attends = [isinstance(layer.mixer, Attending) for layer in config.layers]
-        self.slots = [attends[:index].count(kind) for index, kind in enumerate(attends)]
-        self.num_layers = len(attends)
-        self.num_attending = sum(attends)
+        self.slots = config.slots
+        self.num_layers = config.num_hidden_layers
+        self.num_attending = len(config.attentions)
         sizes = config.state_sizes
         self.states = None if sizes is None else StateCache(sizes, self.num_layers - self.num_attending, rewinds)
         self.num_key_value_heads = config.num_key_value_heads

@@ -58,6 +58,12 @@ class ModelConfig:
         return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, Attending))
 
     @property
+    def slots(self) -> tuple[int, ...]:
+        """Of each layer which it is in a cache: among those that attend, or among those that have a state."""
+        attends = [isinstance(layer.mixer, Attending) for layer in self.layers]
+        return tuple(attends[:index].count(kind) for index, kind in enumerate(attends))
+
+    @property
     def state_sizes(self) -> StateSizes | None:
         """Of each layer that has a state; None where all attend.
 

@@ -6,14 +6,17 @@ from mxconv.model.native_vectors import native_norm, native_projection, native_v
 
 
 def native_latent(
-    attention: WeightedLatentAttention, sight: _native.Sight, rotation: _native.HeadRotation
+    attention: WeightedLatentAttention, sight: _native.Sight, rotation: _native.HeadRotation, slot: int
 ) -> _native.Part:
-    """Attention over latent vectors; the matrices of heads' keys and values stay float32, as NumPy has them."""
+    """Attention over the latent vectors in a slot of a cache.
+
+    The matrices of heads' keys and values stay float32, as NumPy has them.
+    """
     latent_norm = native_norm(attention.latent_norm)
     assert latent_norm is not None
     down = attention.query_down
     return _native.latent_attention(
-        layer=attention.index,
+        layer=slot,
         query_down=None if down is None else native_projection(down),
         query_norm=native_norm(attention.query_norm),
         query=native_projection(attention.query),

@@ -1,5 +1,6 @@
 """From layers to what the native decoder takes: the same parts, over weights that stay where they are."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mxconv.arrays import F32
@@ -12,9 +13,11 @@ from mxconv.model.mixer import WeightedAttention
 from mxconv.model.mlp import WeightedMlp
 from mxconv.model.native_latent import native_latent
 from mxconv.model.native_mixture import native_mixture
+from mxconv.model.native_recurrent import native_recurrent
 from mxconv.model.native_vectors import native_norm, native_projection, native_vector
 from mxconv.model.positions import Positions
 from mxconv.model.projection import Projection
+from mxconv.model.recurrent.mixer import RecurrentMixer
 from mxconv.model.rope import RotaryEmbedding
 from mxconv.model.sink_window import SinkWindow
 
@@ -50,20 +53,31 @@ class Tables:
         return [(cosines[:, 0], sines[:, 0]) for cosines, sines in rotations], factors
 
 
-def native_layer(layer: Layer, tables: Tables) -> _native.Layer:
-    """What a layer does, without the parts that a draft skips."""
-    parts, branches = layer.parts, []
-    multiplier = parts.residual_multiplier
-    if not layer.skips_attention:
-        attention = _of_attention(layer.attention, layer.sink_window, tables)
-        norms = native_norm(layer.before_mixer), native_norm(layer.after_mixer)
-        branches.append(_native.Branch(attention, norms[0], False, norms[1], multiplier))
+def native_layer(layer: Layer, tables: Tables, slots: Sequence[int]) -> _native.Layer:
+    """What a layer does, without the parts that a draft skips.
+
+    Args:
+        layer: with its tensors.
+        tables: of the decoder.
+        slots: of all layers, in a cache.
+    """
+    branches = []
+    if isinstance(layer.mixer, RecurrentMixer):
+        mixer = native_recurrent(layer.mixer, slots[layer.index], layer.skips_attention)
+        branches.append(_of_mixer(layer, mixer))
+    elif not layer.skips_attention:
+        branches.append(_of_mixer(layer, _of_attention(layer.mixer, layer.sink_window, tables, slots)))
     if layer.mlp is not None and not layer.skips_mlp:
         branches += _of_mlp(layer)
         if layer.layer_input is not None:
             added = native_layer_input(layer.layer_input, layer.index)
             branches.append(_native.Branch(added, None, False, native_norm(layer.layer_input.norm), 1.0))
     return _native.Layer(branches, 1.0 if layer.scalar is None else float(layer.scalar[0]))
+
+
+def _of_mixer(layer: Layer, mixer: _native.Part) -> _native.Branch:
+    norms = native_norm(layer.before_mixer), native_norm(layer.after_mixer)
+    return _native.Branch(mixer, norms[0], False, norms[1], layer.parts.residual_multiplier)
 
 
 def _of_mlp(layer: Layer) -> list[_native.Branch]:
@@ -85,24 +99,29 @@ def _of_mlp(layer: Layer) -> list[_native.Branch]:
 
 
 def _of_attention(
-    attention: WeightedAttention | WeightedLatentAttention, sinks: SinkWindow | None, tables: Tables
+    attention: WeightedAttention | WeightedLatentAttention,
+    sinks: SinkWindow | None,
+    tables: Tables,
+    slots: Sequence[int],
 ) -> _native.Part:
     """The attention of a layer; `sinks` is a draft's."""
     window = attention.parts.window or 0
     is_chunked = isinstance(attention, WeightedAttention) and attention.parts.is_chunked
     sight = _native.Sight(window, sinks.sink if sinks else 0, sinks.window if sinks else 0, is_chunked)
     if isinstance(attention, WeightedLatentAttention):
-        return native_latent(attention, sight, tables.rotation(attention))
-    return native_attention(attention, sight, tables)
+        return native_latent(attention, sight, tables.rotation(attention), slots[attention.index])
+    return native_attention(attention, sight, tables, slots)
 
 
-def native_attention(attention: WeightedAttention, sight: _native.Sight, tables: Tables) -> _native.Part:
+def native_attention(
+    attention: WeightedAttention, sight: _native.Sight, tables: Tables, slots: Sequence[int]
+) -> _native.Part:
     """Attention over keys and values."""
     parts = attention.parts
     own = None if parts.fused else attention.key, None if parts.fused else attention.value
     return _native.attention(
-        layer=attention.index,
-        source=attention.index if parts.source is None else parts.source,
+        layer=slots[attention.index],
+        source=slots[attention.index if parts.source is None else parts.source],
         num_heads=parts.num_heads,
         num_key_value_heads=parts.num_key_value_heads,
         head_dim=parts.head_dim,
@@ -124,6 +143,7 @@ def native_attention(attention: WeightedAttention, sight: _native.Sight, tables:
         rotation=tables.rotation(attention),
         temperature=tables.temperature(parts.temperature),
         logit_cap=parts.logit_cap or 0.0,
+        is_gated=parts.is_gated,
         sinks=None if attention.sinks is None else native_vector(attention.sinks),
     )
 

@@ -5,9 +5,6 @@ from collections.abc import Iterator
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, LayerParts
 from mxconv.model.mixture import Mixture
-from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2, Recurrent, ShortConvolution
-
-MIXERS = {ShortConvolution: "short convolutions", GatedDeltaNet: "gated DeltaNet", Mamba2: "Mamba-2"}
 
 
 def missing_parts(config: ModelConfig) -> tuple[str, ...]:
@@ -17,13 +14,9 @@ def missing_parts(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _of_layer(layer: LayerParts) -> Iterator[str]:
-    if isinstance(layer.mixer, Recurrent):
-        yield MIXERS[type(layer.mixer)]
-    elif isinstance(layer.mixer, Attention) and layer.mixer.is_gated:
-        yield "gates of what heads give"
-    if layer.mlp is None:
-        yield "layers without an MLP"
-    elif isinstance(layer.mlp, Mixture):
+    if isinstance(layer.mixer, Attention):
+        yield from _of_attention(layer.mixer)
+    if isinstance(layer.mlp, Mixture):
         yield from _of_mixture(layer.mlp, layer)
 
 
@@ -37,3 +30,8 @@ def _of_mixture(mixture: Mixture, layer: LayerParts) -> Iterator[str]:
         yield "a gate that takes in other rows than what it multiplies"
     if routing.input_weights and not (layer.before_mlp or routing.norm):
         yield "weights of what a router takes in without a norm"
+
+
+def _of_attention(mixer: Attention) -> Iterator[str]:
+    if mixer.is_gated and (mixer.fused or mixer.norm_span == "row"):
+        yield "gates of heads that are fused, or normed together"

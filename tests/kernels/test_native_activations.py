@@ -132,7 +132,7 @@ def test_activations_of_infinite_and_missing_numbers_are_those_of_numpy(engine: 
 
 
 def test_an_unknown_activation_is_refused(engine: Any) -> None:
-    with pytest.raises(ValueError, match="activation must be silu, gelu, gelu_tanh or relu2"):
+    with pytest.raises(ValueError, match="activation must be silu, gelu, gelu_tanh, relu2 or sigmoid"):
         activated(engine, "mish", np.ones(3, np.float32))
 
 

@@ -41,6 +41,7 @@ def attention(**changes: Any) -> Any:
         "temperature": -1,
         "logit_cap": 0.0,
         "sinks": None,
+        "is_gated": False,
     }
     return _native.attention(**parts | changes)
 
@@ -111,6 +112,13 @@ def mixture(experts: Any = None, router: Any = None, **changes: Any) -> Any:
     return _native.mixture(routing=_native.Routing(**routing | own), **parts | changes)
 
 
+def short_convolution(taps: Any = None, inputs: Any = None) -> Any:
+    convolution = _native.Convolution(np.ones((3, INNER), np.float32) if taps is None else taps, None, 0, False)
+    return _native.short_convolution(
+        convolution=convolution, inputs=inputs or projection(3 * INNER, HIDDEN), output=projection(HIDDEN, INNER)
+    )
+
+
 def branch(part: Any, before: Any = None, is_parallel: bool = False, behind: Any = None) -> Any:
     return _native.Branch(part, before, is_parallel, behind, 1.0)
 
@@ -124,6 +132,8 @@ def decoder(*branches: Any, cache: tuple[int, int, int] = (2, KEY_VALUE_HEADS, H
 def test_parts_that_fit_make_a_decoder() -> None:
     decoder(branch(attention(), norm(HIDDEN)), branch(mlp(), norm(HIDDEN), True, norm(HIDDEN)))
     decoder(branch(attention(source=0, key=None, value=None)))
+    decoder(branch(attention(is_gated=True, query=projection(2 * HEADS * HEAD_DIM, HIDDEN))))
+    decoder(branch(short_convolution()), branch(mlp()))
     decoder(branch(attention(value=None)), branch(mlp(gate=None)), branch(mlp(up=None, layer_input=0)))
     decoder(branch(attention()), branch(mlp(row_gate=projection(1, HIDDEN))))
     decoder(branch(latent()), branch(_native.joined([(mixture(), norm(HIDDEN)), (mlp(), None)])), cache=(1, 1, 20))
@@ -160,6 +170,18 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "fused by heads that share keys": ("a key and a value each", lambda: attention(fused="heads")),
     "more pairs than values": ("more pairs rotate", lambda: attention(rotation=_native.HeadRotation(0, 5, False))),
     "a window that is none": ("window must be", lambda: attention(sight=_native.Sight(-1, 0, 0, False))),
+    "gated queries that are fused": (
+        "neither fused",
+        lambda: attention(is_gated=True, fused="blocks", key=None, value=None),
+    ),
+    "a gate that is missing": (r"query: shape \(32, 32\); \(64, 32\)", lambda: attention(is_gated=True)),
+    "taps of other channels": ("taps: shape", lambda: short_convolution(taps=np.ones((3, 47), np.float32))),
+    "a convolution without a tap": ("needs a tap", lambda: short_convolution(taps=np.ones((0, INNER), np.float32))),
+    "gates of another size": ("inputs: shape", lambda: short_convolution(inputs=projection(INNER, HIDDEN))),
+    "states of two sizes": (
+        "states of different sizes",
+        lambda: decoder(branch(short_convolution()), branch(short_convolution(taps=np.ones((4, INNER), np.float32)))),
+    ),
     "an MLP without a matrix": ("takes rows in", lambda: mlp(gate=None, up=None)),
     "a gate of nothing": ("the layer's own inputs", lambda: mlp(up=None)),
     "a fused MLP without its gate": ("both gate and up", lambda: mlp(gate=None, is_fused=True)),

@@ -38,6 +38,10 @@ struct Silu {
     static Floats of(Floats x) { return x / (exponential(-x) + 1.0f); }
 };
 
+struct Sigmoid {
+    static Floats of(Floats x) { return 1.0f / (exponential(-x) + 1.0f); }
+};
+
 // x times the normal distribution's mass below x, within 1e-6 times the magnitude of x. erf by Abramowitz and Stegun, formula
 // 7.1.26, as mxconv/model/gelu.py has it.
 struct Gelu {

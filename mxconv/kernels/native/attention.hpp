@@ -39,6 +39,10 @@ struct Attention final : Part {
     int64_t temperature;  // which of the pass's, that multiply queries; -1: none
     float logit_cap;      // 0: none
     const float* sinks;   // (num_heads): see AttentionQueries; or null
+    bool is_gated;        // a gate lies behind each query, whose sigmoid multiplies what the head gives
+
+    // From one query to the next.
+    int64_t query_dim() const { return is_gated ? 2 * head_dim : head_dim; }
 
     Demands demands() const override;
     int forms() const override { return query.form() | key.form() | value.form(); }
@@ -64,6 +68,7 @@ struct Attention final : Part {
     int64_t tokens_together() const;
     void project(Step& step, const Activations& taken, const Memory& memory) const;
     void attend(Step& step, const Memory& memory) const;
+    void gate(const Step& step, int64_t token, int64_t first, int64_t last, const Memory& memory, float* heads) const;
 
     // attention_heads.cpp
     void place_head(const Step& step, int64_t token, int64_t number, float* values) const;

@@ -7,10 +7,15 @@
 
 namespace mxconv {
 
-// A head by its number among those that the matrices give: all queries, then keys, then values, or one of each in turn.
+// A head by its number among those that the matrices give: all queries, each perhaps with a gate behind it, then keys, then
+// values; or one of each in turn.
 void Attention::place_head(const Step& step, int64_t token, int64_t number, float* values) const {
     if (fused == Fused::kHeads) {
         return place(step, token, static_cast<Role>(number % 3), number / 3, 1, values);
+    }
+    if (is_gated) {
+        if (number < 2 * num_heads && number % 2 == 1) return;
+        number = number < 2 * num_heads ? number / 2 : number - num_heads;
     }
     if (number < num_heads) return place(step, token, Role::kQuery, number, 1, values);
     number -= num_heads;

@@ -41,6 +41,9 @@ void check_heads(const Attention& a) {
     }
     if (a.sight.is_chunked && a.sight.window == 0) throw nb::value_error("chunks need a window");
     if (!(a.norms.clip >= 0.0f)) throw nb::value_error("clip must be 0 (none) or more");
+    if (a.is_gated && (a.fused != Fused::kNone || a.norms.span_rows)) {
+        throw nb::value_error("gates lie between queries that are neither fused nor normed together");
+    }
 }
 
 BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64_t num_key_value_heads,
@@ -48,7 +51,7 @@ BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64
                          const MaybeProjection& value, const BoundProjection& output,
                          const std::optional<std::string>& fused, double scale, const Sight& sight,
                          const BoundHeadNorms& norms, const HeadRotation& rotation, int64_t temperature,
-                         double logit_cap, const std::optional<Array<float>>& sinks) {
+                         double logit_cap, bool is_gated, const std::optional<Array<float>>& sinks) {
     BoundPart made;
     auto a = std::make_shared<Attention>();
     a->layer = layer;
@@ -62,6 +65,7 @@ BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64
     a->rotation = rotation;
     a->temperature = temperature;
     a->logit_cap = static_cast<float>(logit_cap);
+    a->is_gated = is_gated;
     a->norms.span_rows = norms.span_rows;
     a->norms.are_behind = norms.are_behind;
     a->norms.clip = static_cast<float>(norms.clip);
@@ -72,7 +76,8 @@ BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64
     if (!is_fused && has_keys && !key) throw nb::value_error("keys are neither the layer's own nor another's");
     const int64_t hidden = output.projection.matrix->rows;
     const int64_t queries = num_heads * head_dim, keys = num_key_value_heads * head_dim;
-    a->query = projection_of(query, "query", is_fused ? queries + 2 * keys : queries, hidden, made.owners);
+    a->query =
+        projection_of(query, "query", is_fused ? queries + 2 * keys : num_heads * a->query_dim(), hidden, made.owners);
     a->key = projection_of(key, "key", keys, hidden, made.owners);
     a->value = projection_of(value, "value", keys, hidden, made.owners);
     a->output = projection_of(output, "output", hidden, queries, made.owners);
@@ -115,11 +120,11 @@ void bind_attention(nb::module_& module) {
         "attention", &make_attention, nb::kw_only(), nb::arg("layer"), nb::arg("source"), nb::arg("num_heads"),
         nb::arg("num_key_value_heads"), nb::arg("head_dim"), nb::arg("query"), nb::arg("key").none(),
         nb::arg("value").none(), nb::arg("output"), nb::arg("fused").none(), nb::arg("scale"), nb::arg("sight"),
-        nb::arg("norms"), nb::arg("rotation"), nb::arg("temperature"), nb::arg("logit_cap"),
+        nb::arg("norms"), nb::arg("rotation"), nb::arg("temperature"), nb::arg("logit_cap"), nb::arg("is_gated"),
         nb::arg("sinks").noconvert().none(),
         "Attention over the cache of layer `source`, into which it writes where that is `layer`. Without `value` "
-        "values are the keys. temperature -1 is none, as is logit_cap 0. Sinks (num_heads,) are scores that "
-        "take a share of attention and give nothing.");
+        "values are the keys. temperature -1 is none, as is logit_cap 0. Gated queries have a gate behind each. Sinks "
+        "(num_heads,) are scores that take a share of attention and give nothing.");
 }
 
 }  // namespace mxconv

@@ -5,12 +5,14 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <tuple>
 #include <vector>
 
 #include "arrays.hpp"
 #include "bound_parts.hpp"
+#include "bound_walk.hpp"
 #include "decoder.hpp"
 
 namespace mxconv {
@@ -21,7 +23,8 @@ namespace {
 struct BoundSequence {
     BoundSequence(MutableArray<float> keys, MutableArray<float> values, int64_t length, int64_t num_tokens,
                   int64_t num_logits, std::optional<Array<uint64_t>> masks, int64_t mask_start,
-                  std::vector<int64_t> stages, std::optional<MutableArray<float>> states, int64_t num_left_out)
+                  std::vector<int64_t> stages, std::optional<MutableArray<float>> states, int64_t num_left_out,
+                  const std::optional<BoundWalk>& walk)
         : keys(keys),
           values(values),
           length(length),
@@ -31,7 +34,8 @@ struct BoundSequence {
           mask_start(mask_start),
           stages(std::move(stages)),
           states(states),
-          num_left_out(num_left_out) {}
+          num_left_out(num_left_out),
+          walk(walk) {}
 
     // Raises where an array does not fit.
     SequenceTokens checked(const DecoderParts& decoder) const {
@@ -65,6 +69,7 @@ struct BoundSequence {
     const std::vector<int64_t> stages;
     const std::optional<MutableArray<float>> states;
     const int64_t num_left_out;
+    const std::optional<BoundWalk> walk;
 
   private:
     // A token sees itself and nothing behind itself.
@@ -124,6 +129,14 @@ struct Tables {
     }
 };
 
+// Layers with a state are all alike.
+void add_state(const Demands& demands, DecoderParts& decoder) {
+    if (demands.num_states == 0) return;
+    if (decoder.num_states > 0 && !(decoder.state == demands.state)) throw nb::type_error("states of different sizes");
+    decoder.num_states = std::max(decoder.num_states, demands.num_states);
+    decoder.state = demands.state;
+}
+
 class BoundDecoder {
   public:
     BoundDecoder(const nb::object& engine, const std::vector<BoundLayer>& layers, const BoundNorm& norm,
@@ -140,7 +153,10 @@ class BoundDecoder {
         std::tie(parts.num_caches, parts.num_key_value_heads, parts.head_dim) = cache;
         if (layers.empty()) throw nb::value_error("a decoder needs a layer");
         for (const BoundLayer& bound : layers) {
-            for (const Branch& branch : bound.layer.branches) tables_.add(branch.part->demands(), parts);
+            for (const Branch& branch : bound.layer.branches) {
+                tables_.add(branch.part->demands(), parts);
+                add_state(branch.part->demands(), parts);
+            }
             keep(owners_, bound.owners);
             parts.layers.push_back(bound.layer);
         }
@@ -153,8 +169,16 @@ class BoundDecoder {
         const DecoderParts& parts = decoder_->parts();
         Pass pass{};
         int64_t num_logits = 0;
-        for (nb::handle sequence : sequences) {
-            pass.sequences.push_back(nb::cast<const BoundSequence&>(sequence).checked(parts));
+        std::deque<Walk> walks;
+        for (nb::handle handle : sequences) {
+            const auto& sequence = nb::cast<const BoundSequence&>(handle);
+            pass.sequences.push_back(sequence.checked(parts));
+            if (parts.num_states > 0) {
+                if (!sequence.walk || sequence.walk->walk.length != sequence.length) {
+                    throw nb::value_error("a walk through the states is missing");
+                }
+                pass.sequences.back().walk = &walks.emplace_back(sequence.walk->checked(parts, sequence.num_tokens));
+            }
             pass.num_tokens += pass.sequences.back().num_tokens;
             num_logits += pass.sequences.back().num_logits;
         }
@@ -222,11 +246,11 @@ void bind_decoder(nb::module_& module) {
         .def(
             nb::init<MutableArray<float>, MutableArray<float>, int64_t, int64_t, int64_t,
                      std::optional<Array<uint64_t>>, int64_t, std::vector<int64_t>, std::optional<MutableArray<float>>,
-                     int64_t>(),
+                     int64_t, const std::optional<BoundWalk>&>(),
             nb::arg("keys").noconvert(), nb::arg("values").noconvert(), nb::arg("length"), nb::arg("num_tokens"),
             nb::arg("num_logits"), nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
             nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
-            nb::arg("num_left_out") = 0,
+            nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(),
             "Tokens behind `length` positions, where their keys and values are written; the last num_logits of them "
             "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
             "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "

@@ -118,9 +118,41 @@ struct KeysAndValues {
     int64_t stride;  // from one position's to the next one's
 };
 
-// What stands between the matrices of an MLP.
-enum class Activation : int { kSilu, kGelu, kGeluTanh, kRelu2 };
-constexpr int kNumActivations = 4;
+// What stands between the matrices of an MLP, and what gates the heads of attention.
+enum class Activation : int { kSilu, kGelu, kGeluTanh, kRelu2, kSigmoid };
+constexpr int kNumActivations = 5;
+
+// Of a causal convolution a channel.
+struct ConvolutionTaps {
+    const float* weights;  // (kernel_size, num_channels), the oldest row's first
+    const float* bias;     // (num_channels), or null
+    int64_t kernel_size, num_channels;
+};
+
+// A memory (rows, columns), read from one place and written to another, which may be the same.
+struct MemoryStep {
+    int64_t rows, columns;
+    const float* from;
+    float* to;
+};
+
+// What a row brings to a head of gated DeltaNet, whose memory S is (keys, values): S <- exp(rate * softplus(decay)) * S, then
+// S <- S + key (sigmoid(beta) * (value - S' key)).
+struct DeltaRow {
+    const float* query;
+    const float* key;
+    const float* value;
+    float decay, rate, beta;
+};
+
+// What a row brings to a head of Mamba-2, whose memory S is (x, state): dt = softplus(step), kept between its limits; S <-
+// exp(dt * rate) * S + (dt * x) b'.
+struct SpaceRow {
+    const float* x;
+    const float* b;
+    const float* c;
+    float step, least_step, most_step, rate, skip;
+};
 
 // What a forward pass does beside its matrices, on one row or head. NaNs and infinities flow as IEEE says.
 struct Rowwise {
@@ -166,6 +198,15 @@ struct Rowwise {
     // chunks of the most visible positions.
     void (*attend)(const AttentionQueries& queries, const KeysAndValues& seen, int64_t head_dim, float cap,
                    const Visible* visible, float* shares, float* out);
+
+    // Channels [first, first + count) of what the newest of kernel_size rows becomes; out is (count)
+    void (*convolve)(const float* const* rows, const ConvolutionTaps& taps, int64_t first, int64_t count, float* out);
+
+    // The delta rule; then out = S' query, (columns)
+    void (*correct)(const DeltaRow& row, const MemoryStep& memory, float* out);
+
+    // Then out = S c + skip * x, (rows)
+    void (*go_through_space)(const SpaceRow& row, const MemoryStep& memory, float* out);
 };
 
 struct Encoders;  // encoders.hpp

@@ -11,6 +11,8 @@ NB_MODULE(_native, module) {
     mxconv::bind_latent(module);
     mxconv::bind_mixture(module);
     mxconv::bind_mlp(module);
+    mxconv::bind_recurrent(module);
+    mxconv::bind_walk(module);
     mxconv::bind_decoder(module);
     mxconv::bind_rowwise(module);
     mxconv::bind_codecs(module);

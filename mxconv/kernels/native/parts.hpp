@@ -9,6 +9,7 @@
 
 #include "kernels.hpp"
 #include "scratch.hpp"
+#include "walk.hpp"
 
 namespace mxconv {
 
@@ -73,6 +74,8 @@ struct Demands {
     int64_t rotation = -1, num_pairs = 0;                           // a table of rotations, -1: none
     int64_t temperature = -1;                                       // a row of temperatures, likewise
     int64_t layer_input = -1, layer_input_size = 0;                 // inputs of the layer's own, likewise
+    int64_t num_states = 0;                                         // layers with a state, at least
+    StateSizes state{};                                             // of each
 };
 
 class Part {
@@ -113,6 +116,8 @@ struct DecoderParts {
     float logit_cap;  // 0: none
 
     int64_t num_caches, num_key_value_heads, head_dim;  // of a cache, which has room for the largest layer
+    int64_t num_states;                                 // layers that have one; 0: none
+    StateSizes state;                                   // of each
 };
 
 }  // namespace mxconv

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "walk.hpp"
+
 namespace mxconv {
 
 constexpr int64_t kTokensAtOnce = 256;  // more go through in slices
@@ -38,6 +40,8 @@ struct SequenceTokens {
     // behind the final norm.
     std::vector<int64_t> stages;
     float* states;  // (stages, num_tokens, hidden_size)
+
+    const Walk* walk;  // through states of mixers, or null
 };
 
 // By what pairs of a head's values rotate.
@@ -76,6 +80,7 @@ struct Slice {
     float* logits;                   // (predicted, vocabulary)
     bool copies_states;              // of any token
     int64_t most_visible;            // positions that any token sees at most
+    std::vector<SliceWalk> walks;    // of the sequences that have one
 };
 
 }  // namespace mxconv

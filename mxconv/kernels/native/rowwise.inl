@@ -194,11 +194,14 @@ void rotate_neighbours(const float* cosines, const float* sines, int64_t half, f
 
 #include "activations.inl"
 #include "attention.inl"
+#include "recurrence.inl"
 
-constexpr Rowwise kRowwise{rms_norm,      layer_norm,
-                           add,           add_scaled,
-                           scale,         put_cap,
-                           rotate,        rotate_neighbours,
-                           dot,           {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<Relu2>},
-                           clamped_gates, clip,
-                           attend};
+constexpr Rowwise kRowwise{
+    rms_norm,      layer_norm,
+    add,           add_scaled,
+    scale,         put_cap,
+    rotate,        rotate_neighbours,
+    dot,           {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<Relu2>, activate<Sigmoid>},
+    clamped_gates, clip,
+    attend,        convolve,
+    correct,       go_through_space};

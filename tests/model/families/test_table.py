@@ -43,7 +43,6 @@ SIZES: dict[str, object] = {
 OWN: dict[str, dict[str, object]] = {
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
     "granitemoehybrid": {"num_local_experts": 0},
-    "qwen3_next": {"num_experts": 0},
 }
 
 
@@ -96,13 +95,6 @@ def test_what_the_native_decoder_lacks_is_named_part_by_part() -> None:
     assert lacking(replace(layer, mlp=weighed, before_mlp=None)) == (
         "weights of what a router takes in without a norm",
     )
-
-
-def test_mixers_with_a_state_are_what_the_native_decoder_lacks() -> None:
-    assert missing_parts(described("lfm2")) == ("short convolutions",)
-    assert missing_parts(described("mamba2")) == ("Mamba-2", "layers without an MLP")
-    assert missing_parts(described("qwen3_5")) == ("gated DeltaNet", "gates of what heads give")
-    assert missing_parts(described("granitemoehybrid")) == ("Mamba-2",)
 
 
 def test_that_numpy_runs_the_layers_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
