@@ -220,8 +220,8 @@ class SequenceTokens:
         mask_start: int = 0,
         stages: list[int] = ...,
         states: F32 | None = None,
-        walk: Walk | None = None,
         num_left_out: int = 0,
+        walk: Walk | None = None,
     ) -> None: ...
 
 class Walk:

@@ -84,18 +84,15 @@ class NativeDecoder(Decoder):
 
 def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
     cache, tree = rows.cache, rows.branches
-    masks, mask_start = None, 0
-    if not tree.is_chain:
-        masks, mask_start = tree.masks[tree.num_cached :], cache.length - tree.num_cached
     return _native.SequenceTokens(
         *cache.arrays,
         length=cache.length,
         num_tokens=rows.num_rows,
         num_logits=rows.num_wanted,
-        masks=masks,
-        mask_start=mask_start,
+        masks=None if tree.is_chain else tree.masks[tree.num_cached :],
+        mask_start=0 if tree.is_chain else cache.length - tree.num_cached,
         stages=[] if room is None else room.stages,
         states=None if room is None else room.values,
-        walk=native_walk(cache.states),
         num_left_out=cache.num_left_out,
+        walk=native_walk(cache.states),
     )

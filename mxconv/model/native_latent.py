@@ -6,15 +6,11 @@ from mxconv.model.native_vectors import native_norm, native_projection, native_v
 
 
 def native_latent(
-    attention: WeightedLatentAttention, slot: int, sight: _native.Sight, rotation: _native.HeadRotation
+    attention: WeightedLatentAttention, sight: _native.Sight, rotation: _native.HeadRotation, slot: int
 ) -> _native.Part:
-    """Attention over latent vectors; the matrices of heads' keys and values stay float32, as NumPy has them.
+    """Attention over the latent vectors in a slot of a cache.
 
-    Args:
-        attention: with its tensors.
-        slot: which it is among the layers that a cache has keys of.
-        sight: what a token sees.
-        rotation: of the parts of queries and keys that say where they are.
+    The matrices of heads' keys and values stay float32, as NumPy has them.
     """
     latent_norm = native_norm(attention.latent_norm)
     assert latent_norm is not None

@@ -109,7 +109,7 @@ def _of_attention(
     is_chunked = isinstance(attention, WeightedAttention) and attention.parts.is_chunked
     sight = _native.Sight(window, sinks.sink if sinks else 0, sinks.window if sinks else 0, is_chunked)
     if isinstance(attention, WeightedLatentAttention):
-        return native_latent(attention, slots[attention.index], sight, tables.rotation(attention))
+        return native_latent(attention, sight, tables.rotation(attention), slots[attention.index])
     return native_attention(attention, sight, tables, slots)
 
 

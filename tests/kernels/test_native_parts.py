@@ -40,8 +40,8 @@ def attention(**changes: Any) -> Any:
         "rotation": _native.HeadRotation(0, HEAD_DIM // 2, False),
         "temperature": -1,
         "logit_cap": 0.0,
-        "is_gated": False,
         "sinks": None,
+        "is_gated": False,
     }
     return _native.attention(**parts | changes)
 
@@ -57,13 +57,6 @@ def mlp(**changes: Any) -> Any:
         "layer_input": -1,
     }
     return _native.mlp(**parts | changes)
-
-
-def short_convolution(taps: Any = None, inputs: Any = None) -> Any:
-    convolution = _native.Convolution(np.ones((3, INNER), np.float32) if taps is None else taps, None, 0, False)
-    return _native.short_convolution(
-        convolution=convolution, inputs=inputs or projection(3 * INNER, HIDDEN), output=projection(HIDDEN, INNER)
-    )
 
 
 def latent(**changes: Any) -> Any:
@@ -117,6 +110,13 @@ def mixture(experts: Any = None, router: Any = None, **changes: Any) -> Any:
     }
     own = {key: changes.pop(key) for key in list(changes) if key in routing}
     return _native.mixture(routing=_native.Routing(**routing | own), **parts | changes)
+
+
+def short_convolution(taps: Any = None, inputs: Any = None) -> Any:
+    convolution = _native.Convolution(np.ones((3, INNER), np.float32) if taps is None else taps, None, 0, False)
+    return _native.short_convolution(
+        convolution=convolution, inputs=inputs or projection(3 * INNER, HIDDEN), output=projection(HIDDEN, INNER)
+    )
 
 
 def branch(part: Any, before: Any = None, is_parallel: bool = False, behind: Any = None) -> Any:

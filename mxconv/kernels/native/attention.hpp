@@ -38,8 +38,8 @@ struct Attention final : Part {
     HeadRotation rotation;
     int64_t temperature;  // which of the pass's, that multiply queries; -1: none
     float logit_cap;      // 0: none
-    bool is_gated;        // a gate lies behind each query, whose sigmoid multiplies what the head gives
     const float* sinks;   // (num_heads): see AttentionQueries; or null
+    bool is_gated;        // a gate lies behind each query, whose sigmoid multiplies what the head gives
 
     // From one query to the next.
     int64_t query_dim() const { return is_gated ? 2 * head_dim : head_dim; }

@@ -39,14 +39,11 @@ void check_heads(const Attention& a) {
     if (a.fused == Fused::kHeads && a.num_heads != a.num_key_value_heads) {
         throw nb::value_error("heads that are fused one by one have a key and a value each");
     }
-    if (a.fused == Fused::kHeads && a.norms.span_rows) {
-        throw nb::value_error("norms of whole rows need heads that lie side by side");
-    }
+    if (a.sight.is_chunked && a.sight.window == 0) throw nb::value_error("chunks need a window");
+    if (!(a.norms.clip >= 0.0f)) throw nb::value_error("clip must be 0 (none) or more");
     if (a.is_gated && (a.fused != Fused::kNone || a.norms.span_rows)) {
         throw nb::value_error("gates lie between queries that are neither fused nor normed together");
     }
-    if (a.sight.is_chunked && a.sight.window == 0) throw nb::value_error("chunks need a window");
-    if (!(a.norms.clip >= 0.0f)) throw nb::value_error("clip must be 0 (none) or more");
 }
 
 BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64_t num_key_value_heads,

@@ -23,8 +23,8 @@ namespace {
 struct BoundSequence {
     BoundSequence(MutableArray<float> keys, MutableArray<float> values, int64_t length, int64_t num_tokens,
                   int64_t num_logits, std::optional<Array<uint64_t>> masks, int64_t mask_start,
-                  std::vector<int64_t> stages, std::optional<MutableArray<float>> states,
-                  const std::optional<BoundWalk>& walk, int64_t num_left_out)
+                  std::vector<int64_t> stages, std::optional<MutableArray<float>> states, int64_t num_left_out,
+                  const std::optional<BoundWalk>& walk)
         : keys(keys),
           values(values),
           length(length),
@@ -34,8 +34,8 @@ struct BoundSequence {
           mask_start(mask_start),
           stages(std::move(stages)),
           states(states),
-          walk(walk),
-          num_left_out(num_left_out) {}
+          num_left_out(num_left_out),
+          walk(walk) {}
 
     // Raises where an array does not fit.
     SequenceTokens checked(const DecoderParts& decoder) const {
@@ -68,8 +68,8 @@ struct BoundSequence {
     const int64_t mask_start;
     const std::vector<int64_t> stages;
     const std::optional<MutableArray<float>> states;
-    const std::optional<BoundWalk> walk;
     const int64_t num_left_out;
+    const std::optional<BoundWalk> walk;
 
   private:
     // A token sees itself and nothing behind itself.
@@ -246,11 +246,11 @@ void bind_decoder(nb::module_& module) {
         .def(
             nb::init<MutableArray<float>, MutableArray<float>, int64_t, int64_t, int64_t,
                      std::optional<Array<uint64_t>>, int64_t, std::vector<int64_t>, std::optional<MutableArray<float>>,
-                     const std::optional<BoundWalk>&, int64_t>(),
+                     int64_t, const std::optional<BoundWalk>&>(),
             nb::arg("keys").noconvert(), nb::arg("values").noconvert(), nb::arg("length"), nb::arg("num_tokens"),
             nb::arg("num_logits"), nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
             nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
-            nb::arg("walk") = nb::none(), nb::arg("num_left_out") = 0,
+            nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(),
             "Tokens behind `length` positions, where their keys and values are written; the last num_logits of them "
             "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
             "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "

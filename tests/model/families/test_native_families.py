@@ -103,7 +103,7 @@ def model(request: pytest.FixtureRequest, family_of: Callable[[str], Any]) -> Mo
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_native_decoder_has_all_parts_of_all_families(family_of: Callable[[str], Any], name: str) -> None:
+def test_the_native_decoder_has_all_parts_of_every_family(family_of: Callable[[str], Any], name: str) -> None:
     assert missing_parts(family_of(name).config) == ()
 
 
@@ -133,7 +133,7 @@ def test_drafts_are_near_those_of_numpy(model: Model, form: str) -> None:
     found = model.native(BF16, IMPLEMENTATIONS[0], form=form).forward(model.ids, KVCache(model.family.config))
     errors = [relative_error(one, other) for one, other in zip(found, expected, strict=True)]
     if model.has_states or any(isinstance(layer.mlp, Mixture) for layer in model.family.config.layers):
-        # states hand on what was rounded; where sums round apart, a row of random weights may choose other experts
+        # where sums round apart, a row of random weights may choose other experts; states hand on what was rounded
         assert np.median(errors) < (2**-5 if model.has_states else 2**-6)
     else:
         assert relative_error(found, expected) < 2**-6
