@@ -7,9 +7,11 @@ import numpy as np
 from tiny_levels import Decoded, by_hand, decoder_of
 
 from mxconv.model.loader import LoadedLevel
+from mxconv.model.pages.slabs import PAGE
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.serving.sequence import Sequence as Running
+from mxconv.speculative.hierarchy import Hierarchy
 
 Cancels = Callable[[int, int], bool]  # of the number of a request and that of its tokens so far
 
@@ -23,6 +25,12 @@ class Heard:
     guessed_by: set[str | None] = field(default_factory=set)
     most_running: int = 0
     num_set_back: int = 0
+
+
+def position_bytes(hierarchy: Hierarchy) -> int:
+    """Of all caches that a text has."""
+    caches = [*(decoder.new_cache() for decoder in hierarchy.cached_decoders()), *hierarchy.reader_caches()]
+    return sum(cache.pool.page_bytes for cache in caches) // PAGE
 
 
 def never(_: int, __: int) -> bool:

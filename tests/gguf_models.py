@@ -131,6 +131,13 @@ def write_sentence_piece_model(folder: Path) -> Path:
     tokenizer.train_from_iterator(words, trainer)  # word by word, so that no token holds a space within
     parts = json.loads(tokenizer.to_str())
     parts["added_tokens"] = [added for added in parts["added_tokens"] if added["id"] < 3]
+    vocabulary = parts["model"]["vocab"]  # every way to make a token is a merge, as a conversion from scores has it
+    parts["model"]["merges"] = [
+        (text[:cut], text[cut:])
+        for text in sorted(vocabulary, key=vocabulary.get)
+        for cut in range(1, len(text))
+        if text[:cut] in vocabulary and text[cut:] in vocabulary
+    ]
     tokenizer = Tokenizer.from_str(json.dumps(parts))
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
     undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

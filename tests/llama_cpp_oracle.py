@@ -29,6 +29,21 @@ def _library() -> Any:
     return library
 
 
+class LlamaCppVocabulary:
+    """The vocabulary of a file, which needs no tensors."""
+
+    def __init__(self, path: Path) -> None:
+        self._llama = _library().Llama(str(path), vocab_only=True, verbose=False)
+
+    def close(self) -> None:
+        self._llama.close()
+
+    def tokenize(self, text: str) -> list[int]:
+        """Special tokens found in the text, none put around it."""
+        ids: list[int] = self._llama.tokenize(text.encode(), add_bos=False, special=True)
+        return ids
+
+
 class LlamaCpp:
     """A loaded file."""
 

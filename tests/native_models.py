@@ -91,7 +91,7 @@ def with_format(weights: Weights, float_format: FloatFormat) -> Weights:
         )
 
     stacks = {name: rounded_stack(stack) for name, stack in weights.stacks.items()}
-    return Weights(rounded, weights.vectors, stacks)
+    return Weights(rounded, weights.vectors, stacks, weights.arrays)
 
 
 def values_of(matrix: Matrix) -> F32:
@@ -116,7 +116,8 @@ def convert(
 
         return ExpertStack(stack.shape, expert)
 
-    return Weights(made, weights.vectors, {name: converted(stack) for name, stack in weights.stacks.items()})
+    stacks = {name: converted(stack) for name, stack in weights.stacks.items()}
+    return Weights(made, weights.vectors, stacks, weights.arrays)
 
 
 def native_copy(config: ModelConfig, weights: Weights, matrices: Matrices, make: Maker = dense) -> Decoder:

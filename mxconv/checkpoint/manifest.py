@@ -162,6 +162,9 @@ class DecodeRecord(Record):
     target: str | None = Field(
         default=None, description="name of the level that was decoded with drafts and without; null: the first"
     )
+    batch: Count | None = Field(
+        default=None, description="texts decoded side by side with drafts; null: one after another"
+    )
     kv_dtype: Literal["fp32", "bf16", "fp16"] | None = Field(
         default=None, description="what caches kept of keys and values; null: fp32"
     )

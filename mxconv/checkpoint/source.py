@@ -12,6 +12,7 @@ Headers and indexes are checked in full when it is opened; weights are only mapp
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal
@@ -22,7 +23,10 @@ from mxconv.checkpoint.json_file import read_json_object
 from mxconv.checkpoint.legacy import LegacyFile
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.regular_file import check_regular_file
+from mxconv.checkpoint.sentencepiece.model_file import MODEL_FILE
+from mxconv.checkpoint.sentencepiece.tokenizer import derive_tokenizer
 from mxconv.checkpoint.tensor import SourceTensor, WeightFile
+from mxconv.checkpoint.tokenizer_file import TOKENIZER_FILE
 from mxconv.errors import CheckpointError
 
 __all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
@@ -42,7 +46,8 @@ class Checkpoint:
     config: dict[str, Any] | None  # config.json; None for a single file, unless that is GGUF
     container: Literal["safetensors", ".bin", "GGUF"]
     _files: tuple[WeightFile, ...] = field(repr=False)
-    derive_files: Callable[[], dict[str, bytes]] = field(default=dict, repr=False)  # companions that GGUF stands for
+    # companions that are made: all of GGUF's, or the tokenizer.json of a tokenizer.model
+    derive_files: Callable[[], dict[str, bytes]] = field(default=dict, repr=False)
 
     @property
     def is_legacy(self) -> bool:
@@ -171,7 +176,17 @@ def _open(source: str, commit: str | None, root: Path, weights: Weights, *, is_s
         config=config,
         container=".bin" if weights.is_legacy else "safetensors",
         _files=tuple(files.values()),
+        derive_files=partial(_derive_tokenizer, root) if MODEL_FILE in names and TOKENIZER_FILE not in names else dict,
     )
+
+
+def _derive_tokenizer(root: Path) -> dict[str, bytes]:
+    """The tokenizer.json of a folder with tokenizer.model alone; none of a kind that is not read, which is still
+    quantized: `generate` then says why it cannot be decoded."""
+    try:
+        return {TOKENIZER_FILE: derive_tokenizer(root)}
+    except CheckpointError:
+        return {}
 
 
 def _file_names(root: Path) -> list[str]:

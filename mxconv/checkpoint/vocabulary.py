@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.checkpoint.json_file import parse_json_object, read_json_object
+from mxconv.checkpoint.tokenizer_file import TOKENIZER_FILE, read_tokenizer_json
 from mxconv.errors import CheckpointError
 
 # what decides which text a token id is; padding and truncation are settings of a program
@@ -28,17 +29,17 @@ class Vocabulary:
 
     @classmethod
     def of_folder(cls, root: Path, derived: Mapping[str, bytes] | None = None) -> "Vocabulary":
-        """Read tokenizer.json and config.json.
+        """Read tokenizer.json, or what tokenizer.model stands for, and config.json.
 
         Args:
             root: the model's folder.
             derived: these files of a model that is a GGUF file, which has none in its folder.
 
         Raises:
-            CheckpointError: one of them is no JSON object, or a token id is none.
+            CheckpointError: one of them is no JSON object, a token id is none, or the tokenizer.model cannot be read.
         """
         tokenizer, num_tokens = None, 0
-        path = root / "tokenizer.json"
+        path = root / TOKENIZER_FILE
         if (members := _members(path, derived)) is not None:
             tokenizer = [members.get(key) for key in PARTS]
             num_tokens = 1 + max(_ids(path, members), default=-1)
@@ -54,8 +55,11 @@ def _members(path: Path, derived: Mapping[str, bytes] | None) -> dict[str, Any] 
     """A file's JSON object; None where there is no such file."""
     if derived:
         raw = derived.get(path.name)
-        return None if raw is None else parse_json_object(raw, str(path), unique_keys=False)
-    return read_json_object(path, unique_keys=False) if path.is_file() else None
+    elif path.name == TOKENIZER_FILE:
+        raw = read_tokenizer_json(path.parent)
+    else:
+        return read_json_object(path, unique_keys=False) if path.is_file() else None
+    return None if raw is None else parse_json_object(raw, str(path), unique_keys=False)
 
 
 def _ids(path: Path, members: dict[str, Any]) -> list[int]:

@@ -1,5 +1,7 @@
 """`mxconv generate`: decode prompts with the levels of a package."""
 
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,9 +10,11 @@ import typer
 
 from mxconv.cli.generate_options import (
     ACCEPT,
+    BATCH,
     CONFIDENCE,
     DRAFT,
     KERNEL,
+    KV_BYTES,
     KV_DTYPE,
     LEVELS,
     NUM_DRAFT_TOKENS,
@@ -25,11 +29,15 @@ from mxconv.cli.generate_options import (
     thresholds,
     tree_size,
 )
+from mxconv.cli.generate_results import geomean, print_results, result_of
+from mxconv.cli.generate_trace import check_new_trace, write_trace
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
+    from mxconv.progress import Progress
+    from mxconv.serving.batch import BatchAnswer
     from mxconv.speculative.generation import Generation
-    from mxconv.speculative.text_model import Answer, Options, TextModel
+    from mxconv.speculative.text_model import Answer, Options, Prompt, TextModel
 
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
@@ -48,6 +56,8 @@ def generate(
     top_k: TOP_K = 0,
     top_p: TOP_P = 1.0,
     seed: SEED = 0,
+    batch: BATCH = None,
+    kv_bytes: KV_BYTES = None,
     accept: ACCEPT = "coupled",
     chat: Annotated[bool, typer.Option("--chat", help="Put prompts into the model's chat template.")] = False,
     system: Annotated[str | None, typer.Option(help="With --chat: a system message before each prompt.")] = None,
@@ -61,6 +71,7 @@ def generate(
 ) -> None:
     """Decode: drafts guess, the target decides every token. Ctrl-C ends it with what there is."""
     from mxconv.errors import ModelError
+    from mxconv.progress import silent
     from mxconv.speculative.prompts import read_prompts
     from mxconv.speculative.text_model import load
     from mxconv.speculative.trace_lines import trace_lines
@@ -69,6 +80,10 @@ def generate(
         raise typer.BadParameter("give either --prompt or --prompts")
     if check and accept == "rejection" and temperature:
         raise typer.BadParameter("--check compares tokens, and under --accept rejection those differ")
+    if batch is not None and prompts is None:
+        raise typer.BadParameter("--batch needs --prompts")
+    if kv_bytes is not None and batch is None:
+        raise typer.BadParameter("--kv-bytes needs --batch")
     if system is not None and not chat:
         raise typer.BadParameter("--system needs --chat")
     texts = [prompt] if prompt is not None else read_prompts(prompts) if prompts is not None else []
@@ -85,46 +100,52 @@ def generate(
         "stop_strings": stop or [],
     }
     if trace is not None:
-        _check_new(trace)
+        check_new_trace(trace)
     results: list[dict[str, Any]] = []
     lines: list[dict[str, Any]] = []
     generations: list[Generation] = []
+    seconds: float | None = None
     streams = prompt is not None and not json_output
     with (
         load(package, draft or (), kernel, threads, level_names(levels), kv_dtype) as model,
         progress_bars("tokens" if prompt is not None else "prompts") as progress,
     ):
         target = model.loaded.levels[0].name
+        said = [_messages(text, system) if chat else text for text in texts]
+        together = plain = None
+        if batch is not None:
+            begin = time.perf_counter()
+            together = _together(model, said, options, batch, kv_bytes, trace is not None, progress)
+            seconds = time.perf_counter() - begin
+            if check and all(answer.generation.ending != "interrupted" for answer in together):
+                plain = _together(model, said, _plain(options), batch, kv_bytes, False, progress)
         for number, text in enumerate(texts, 1):
-            answer = model.stream(_messages(text, system) if chat else text, **options)
-            answer.generation.trace.records_trees = trace is not None
-            if streams:
-                console(json_output).print(text, style="dim", end="", highlight=False, markup=False)
-            with suppress(KeyboardInterrupt):
-                for piece in answer:
-                    if streams:
-                        console(json_output).print(piece, end="", highlight=False, markup=False)
-                    elif prompt is not None:
-                        progress("generate", len(answer.token_ids), max_new_tokens)
-            if streams:
-                console(json_output).print()
-            results.append(_result(text, answer))
+            answer: Answer | BatchAnswer
+            if together is not None:
+                answer = together[number - 1]
+            else:
+                shown = text if streams else None
+                on_token = progress if prompt is not None else silent
+                answer = _streamed(model, said[number - 1], options, trace is not None, shown, on_token)
+            results.append(result_of(text, answer))
             generations.append(answer.generation)
             if trace is not None:
                 ids, tokenizer = model.encode(answer.prompt), model.loaded.tokenizer
                 lines += trace_lines(number - 1, answer.generation, text, ids, tokenizer)
-            if answer.generation.ending == "interrupted":
+            if answer.generation.ending == "interrupted" and together is None:
                 break
-            if check:
-                results[-1] |= _comparison(model, answer, options)
-            if prompts is not None:
+            if check and together is None:
+                results[-1] |= _comparison(answer, model.generate(answer.prompt, **_plain(options)))
+            elif plain is not None:
+                results[-1] |= _comparison(answer, plain[number - 1])
+            if prompts is not None and together is None:
                 progress("generate", number, len(texts))
     members: dict[str, Any] = {"results": results, "target": target, "kv_dtype": kv_dtype}
     if check and (speedups := [result["speedup"] for result in results if "speedup" in result]):
-        members["geomean_speedup"] = _geomean(speedups)
+        members["geomean_speedup"] = geomean(speedups)
     if trace is not None:
-        _write_trace(trace, lines)
-    _print(members, json_output, with_texts=not streams)
+        write_trace(trace, lines)
+    print_results(members, json_output, not streams, seconds)
     if json_output:
         print_json(members)
     if different := sum(not result.get("identical_to_target", True) for result in results):
@@ -132,7 +153,7 @@ def generate(
             f"{package}: {different} of {len(results)} texts differ from plain decoding of {target}; none may. "
             "Please report this as a defect."
         )
-    if generations[-1].ending == "interrupted":
+    if any(generation.ending == "interrupted" for generation in generations):
         raise typer.Exit(INTERRUPTED)
 
 
@@ -141,112 +162,57 @@ def _messages(text: str, system: str | None) -> list[dict[str, str]]:
     return [*first, {"role": "user", "content": text}]
 
 
-def _result(text: str, answer: "Answer") -> dict[str, Any]:
-    generation = answer.generation
-    return {
-        "prompt": text,
-        "text": answer.text,
-        "token_ids": generation.token_ids,
-        "ending": generation.ending,
-        "seconds": generation.seconds,
-        "tokens_per_second": generation.tokens_per_second,
-        "rounds": generation.trace.num_rounds,
-        "levels": [
-            {
-                "name": level.name,
-                "num_forwards": level.num_forwards,
-                "num_proposed": level.num_proposed,
-                "num_nodes": level.num_nodes,
-                "nodes_by_depth": level.nodes_by_depth,
-                "num_accepted": level.num_accepted,
-                "acceptance_rate": level.acceptance_rate,
-                "acceptance_by_position": level.acceptance_by_position,
-                "seconds": level.seconds,
-            }
-            for level in generation.trace.statistics
-        ],
-    }
+def _streamed(
+    model: "TextModel",
+    prompt: "Prompt",
+    options: "Options",
+    records_trees: bool,
+    shown: str | None,
+    progress: "Progress",
+) -> "Answer":
+    """One prompt by itself; its text is printed behind the prompt's as it comes, where that is to be shown."""
+    answer = model.stream(prompt, **options)
+    answer.generation.trace.records_trees = records_trees
+    out = console(shown is None)
+    if shown is not None:
+        out.print(shown, style="dim", end="", highlight=False, markup=False)
+    with suppress(KeyboardInterrupt):
+        for piece in answer:
+            if shown is not None:
+                out.print(piece, end="", highlight=False, markup=False)
+            else:
+                progress("generate", len(answer.token_ids), options["max_new_tokens"])
+    if shown is not None:
+        out.print()
+    return answer
 
 
-def _comparison(model: "TextModel", answer: "Answer", options: "Options") -> dict[str, Any]:
-    """The same prompt without drafts."""
-    plain: Options = {**options, "drafts": [], "num_draft_tokens": None, "confidence": None}
-    expected = model.generate(answer.prompt, **plain)
+def _together(
+    model: "TextModel",
+    prompts: "Sequence[Prompt]",
+    options: "Options",
+    batch: int,
+    kv_bytes: int | None,
+    records_trees: bool,
+    progress: "Progress",
+) -> "list[BatchAnswer]":
+    """Prompts side by side, as far as they come before an interrupt."""
+    from mxconv.serving.batch import Batch
+
+    decoded = Batch(model, prompts, options, batch, kv_bytes, records_trees)
+    with suppress(KeyboardInterrupt):
+        decoded.run(lambda num_done: progress("generate", num_done, len(prompts)))
+    return decoded.answers
+
+
+def _plain(options: "Options") -> "Options":
+    """Without drafts."""
+    return {**options, "drafts": [], "num_draft_tokens": None, "confidence": None}
+
+
+def _comparison(answer: "Answer | BatchAnswer", expected: "Answer | BatchAnswer") -> dict[str, Any]:
+    """With the same prompt without drafts."""
     return {
         "identical_to_target": expected.token_ids == answer.token_ids and expected.text == answer.text,
         "speedup": expected.generation.seconds / answer.generation.seconds,
     }
-
-
-def _check_new(path: Path) -> None:
-    """Before the work, not after it: a file that can be created."""
-    from mxconv.errors import ModelError
-
-    if path.exists():
-        raise ModelError(f"{path}: exists; nothing is overwritten. Choose another file.")
-    if not path.parent.is_dir():
-        raise ModelError(f"{path}: its folder does not exist; an existing folder is required. Create it first.")
-
-
-def _geomean(numbers: list[float]) -> float:
-    from math import exp, log
-
-    return exp(sum(log(number) for number in numbers) / len(numbers))
-
-
-def _write_trace(path: Path, lines: list[dict[str, Any]]) -> None:
-    import json
-
-    from mxconv.errors import ModelError
-
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be written ({error.strerror}). Check the path.") from error
-
-
-def _print(members: dict[str, Any], json_output: bool, with_texts: bool) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    out = console(json_output)
-    results = members["results"]
-    for result in results if with_texts else []:
-        out.print(f"[dim]{escape(result['prompt'])}[/dim]{escape(result['text'])}", highlight=False)
-    has_trees = any(level["num_nodes"] > level["num_proposed"] for result in results for level in result["levels"])
-    nodes = ["nodes"] if has_trees else []
-    table = Table("level", "forward passes", "proposed", *nodes, "accepted", "acceptance", "seconds")
-    for index, level in enumerate(results[0]["levels"]):
-        total = {
-            key: sum(result["levels"][index][key] for result in results)
-            for key in ("num_forwards", "num_proposed", "num_nodes", "num_accepted", "seconds")
-        }
-        rate = f"{total['num_accepted'] / total['num_proposed']:.3f}" if total["num_proposed"] else ""
-        table.add_row(
-            level["name"],
-            str(total["num_forwards"]),
-            str(total["num_proposed"] or ""),
-            *([str(total["num_nodes"] or "")] if has_trees else []),
-            str(total["num_accepted"] or ""),
-            rate,
-            f"{total['seconds']:.2f}",
-        )
-    out.print(table)
-    num_tokens = sum(len(result["token_ids"]) for result in results)
-    seconds = sum(result["seconds"] for result in results)
-    rounds = sum(result["rounds"] for result in results)
-    out.print(
-        # an interrupt may come before the first round
-        f"{num_tokens} tokens in {rounds} rounds of the target ({num_tokens / max(rounds, 1):.2f} a round), "
-        f"{seconds:.1f} s",
-        highlight=False,
-    )
-    if "geomean_speedup" in members:
-        checked = [result["identical_to_target"] for result in results if "identical_to_target" in result]
-        out.print(
-            f"{sum(checked)} of {len(checked)} texts identical to plain decoding of {members['target']}; "
-            f"{members['geomean_speedup']:.2f}x its speed",
-            markup=False,
-            highlight=False,
-        )

@@ -41,6 +41,14 @@ TREE = Annotated[
         autocompletion=one_of("auto", "chain"),
     ),
 ]
+BATCH = Annotated[
+    int | None,
+    typer.Option(min=1, help="Prompts to decode side by side, each as if alone; one after another by default."),
+]
+KV_BYTES = Annotated[
+    int | None,
+    typer.Option(min=1, help="Bytes of keys and values of the prompts that run side by side; others wait."),
+]
 KERNEL = Annotated[
     str | None,
     typer.Option(

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from mxconv.cli.bench import bench
+from mxconv.cli.chat import chat
 from mxconv.cli.cost import cost
 from mxconv.cli.export import export
 from mxconv.cli.generate import generate
@@ -17,6 +18,7 @@ from mxconv.cli.inspect import inspect
 from mxconv.cli.pull import pull
 from mxconv.cli.push import push
 from mxconv.cli.quantize import quantize
+from mxconv.cli.serve import serve
 from mxconv.cli.train import train
 from mxconv.cli.tune import tune
 from mxconv.cli.verify import verify
@@ -55,7 +57,7 @@ def common(
     """Turn any 16-bit LLM checkpoint into its own draft, and prove that nothing was lost."""
 
 
-for command in (quantize, inspect, verify, generate, export, cost, push, pull):
+for command in (quantize, inspect, verify, generate, chat, serve, export, cost, push, pull):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")

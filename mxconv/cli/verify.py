@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.generate_options import (
+    BATCH,
     CONFIDENCE,
     DRAFT,
     KERNEL,
@@ -51,6 +52,7 @@ def verify(
     top_k: TOP_K = 0,
     top_p: TOP_P = 1.0,
     seed: SEED = 0,
+    batch: BATCH = None,
     kernel: KERNEL = None,
     threads: THREADS = None,
     kv_dtype: KV_DTYPE = "fp32",
@@ -101,7 +103,7 @@ def verify(
                     loaded.levels, draft_lengths(num_draft_tokens), thresholds(confidence), tree_size(tree)
                 )
                 selection = Selection(sampling, seed=seed)
-                record = verify_decoding(loaded, hierarchy, prompts, max_new_tokens, selection, progress)
+                record = verify_decoding(loaded, hierarchy, prompts, max_new_tokens, selection, progress, batch)
         verification = replace(verification, decode=record)
     if write and verification.ok:
         write_certificate(folder, verification)
@@ -159,7 +161,8 @@ def _print(verification: "Verification", package: str, json_output: bool) -> Non
     if verification.decode is not None:
         d = verification.decode
         out.print(
-            f"{d.num_tokens} tokens of {d.num_prompts} prompts decoded by {d.target}, with drafts and without: "
+            f"{d.num_tokens} tokens of {d.num_prompts} prompts decoded by {d.target}, with drafts and without"
+            f"{f', {d.batch} at a time with them' if d.batch else ''}: "
             f"{d.num_token_mismatches} token mismatches, {d.num_logit_mismatches} logit mismatches",
             markup=False,
             highlight=False,

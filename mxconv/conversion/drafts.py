@@ -61,9 +61,11 @@ def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLev
     Raises:
         MxconvError: one cannot be opened, has no part in the target, or stands below a look-up.
     """
+    if not specs:
+        return []
     levels = []
     derived, num_layers = target.derive_files(), (target.config or {}).get("num_hidden_layers")
-    vocabulary = Vocabulary.of_folder(target.root, derived)
+    vocabulary = Vocabulary.of_folder(target.root, derived if target.container == "GGUF" else None)
     tokenizer_sha256 = sha256_file(path) if (path := target.root / "tokenizer.json").is_file() else ""
     if derived:
         tokenizer_sha256 = hashlib.sha256(derived.get("tokenizer.json", b"")).hexdigest()

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mxconv.cost.attention_count import AttentionCount
+from mxconv.cost.mixer_count import MixerCount, norm_numbers
 from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attending, LayerParts, Norm
+from mxconv.model.description import Attention, LayerParts, Mlp
 from mxconv.model.families.table import describe
 from mxconv.model.fields import Fields
 from mxconv.model.latent import LatentAttention
@@ -19,7 +19,7 @@ from mxconv.model.mixture import Mixture
 class Architecture:
     """What decides how much a model stores, reads and computes. Names follow config.json where it has them.
 
-    Heads are those of the first layer, to be shown; what each layer's attention costs is in `attention`.
+    Heads are those of the first layer, to be shown; what each layer's mixer costs is in `mixers`.
     """
 
     model_type: str
@@ -30,10 +30,11 @@ class Architecture:
     vocab_size: int
     max_position_embeddings: int
     tie_word_embeddings: bool
-    attention: tuple[AttentionCount, ...]  # a layer's
+    mixers: tuple[MixerCount, ...]  # a layer's
     norms: tuple[int, ...]  # a layer: numbers of its norms, and a factor of its own
     dense_sizes: tuple[int, ...]  # a layer: intermediate size of its plain feed-forward part, 0 for none
     mlp_bias: bool
+    has_experts: tuple[bool, ...] = ()  # a layer
     expert_size: int = 0  # intermediate size of one expert
     num_experts: int = 0
     num_experts_per_token: int = 0
@@ -48,21 +49,21 @@ class Architecture:
 
     @property
     def num_layers(self) -> int:
-        return len(self.attention)
+        return len(self.mixers)
 
     @property
     def windows(self) -> tuple[int | None, ...]:
         """A layer: positions it sees, None is all."""
-        return tuple(each.window for each in self.attention)
+        return tuple(each.window for each in self.mixers)
 
     def with_windows(self, windows: Sequence[int | None]) -> "Architecture":
         """The same with these, one a layer."""
-        each = zip(self.attention, windows, strict=True)
-        return replace(self, attention=tuple(replace(count, window=window) for count, window in each))
+        each = zip(self.mixers, windows, strict=True)
+        return replace(self, mixers=tuple(replace(count, window=window) for count, window in each))
 
     @property
     def num_expert_layers(self) -> int:
-        return sum(size == 0 for size in self.dense_sizes)
+        return sum(self.has_experts)
 
     @classmethod
     def from_file(cls, path: Path) -> "Architecture":
@@ -83,14 +84,8 @@ class Architecture:
         """Of a model that mxconv runs.
 
         Raises:
-            ModelError: its mixtures of experts differ, only some of its MLPs have gates or biases, or not all of its
-                layers attend.
+            ModelError: its mixtures of experts differ, or only some of its MLPs have gates or biases.
         """
-        if config.state_sizes is not None or any(layer.mlp is None for layer in config.layers):
-            raise ModelError(
-                f"{config.model_type}: layers with a recurrent state; models that attend in every layer are counted. "
-                "Measure it with mxconv bench."
-            )
         mlps = [layer.mlp for layer in config.layers if layer.mlp is not None]
         mixtures = [mlp for mlp in mlps if isinstance(mlp, Mixture)]
         dense = [mlp for mlp in mlps if not isinstance(mlp, Mixture)]
@@ -113,9 +108,10 @@ class Architecture:
             vocab_size=config.vocab_size,
             max_position_embeddings=config.max_position_embeddings,
             tie_word_embeddings=config.tie_word_embeddings,
-            attention=tuple(AttentionCount.of(layer, config.hidden_size) for layer in config.layers),
+            mixers=tuple(MixerCount.of(layer, config.hidden_size) for layer in config.layers),
             norms=tuple(_norm_numbers(config, layer) for layer in config.layers),
-            dense_sizes=tuple(0 if isinstance(mlp, Mixture) else mlp.size for mlp in mlps),
+            dense_sizes=tuple(layer.mlp.size if isinstance(layer.mlp, Mlp) else 0 for layer in config.layers),
+            has_experts=tuple(isinstance(layer.mlp, Mixture) for layer in config.layers),
             mlp_bias=any(mlp.down.has_bias for mlp in dense),
             has_gate=all(mlp.gate is not None for mlp in dense),
             shared_sizes=tuple(mixture.shared.size for mixture in mixtures if mixture.shared is not None),
@@ -153,21 +149,22 @@ def _of_mixture(mixture: Mixture, hidden_size: int) -> dict[str, Any]:
 def _norm_numbers(config: ModelConfig, layer: LayerParts) -> int:
     """Of one layer; a norm that two places share is one."""
     mixer, mlp = layer.mixer, layer.mlp
-    assert isinstance(mixer, Attending)
     places = {layer.before_mixer, layer.after_mixer, layer.before_mlp, layer.after_mlp}
     if isinstance(mlp, Mixture):
         places |= {mlp.before_experts, mlp.after_experts, mlp.before_shared, mlp.after_shared}
-    count = sum(_length(norm, config.hidden_size) for norm in places)
+    count = sum(norm_numbers(norm, config.hidden_size) for norm in places)
     if layer.layer_input is not None:
-        count += _length(layer.layer_input.norm, config.hidden_size)
+        count += norm_numbers(layer.layer_input.norm, config.hidden_size)
     if isinstance(mixer, LatentAttention):
-        return count + _length(mixer.query_norm, mixer.query_rank) + _length(mixer.latent_norm, mixer.latent_size)
+        return (
+            count
+            + norm_numbers(mixer.query_norm, mixer.query_rank)
+            + norm_numbers(mixer.latent_norm, mixer.latent_size)
+        )
+    if not isinstance(mixer, Attention):  # what it norms within is its own
+        return count + (layer.scalar is not None)
     by_row = mixer.norm_span == "row"
-    count += _length(mixer.query_norm, mixer.head_dim * (mixer.num_heads if by_row else 1))
+    count += norm_numbers(mixer.query_norm, mixer.head_dim * (mixer.num_heads if by_row else 1))
     if mixer.source is None:
-        count += _length(mixer.key_norm, mixer.head_dim * (mixer.num_key_value_heads if by_row else 1))
+        count += norm_numbers(mixer.key_norm, mixer.head_dim * (mixer.num_key_value_heads if by_row else 1))
     return count + (layer.scalar is not None)
-
-
-def _length(norm: Norm | None, length: int) -> int:
-    return 0 if norm is None else length * (norm.has_weight + norm.has_bias)

@@ -12,6 +12,7 @@ from mxconv.errors import MxconvError
 # bits a weight, scales included: OCP MX v1.0 (32 weights an 8-bit scale); formats/bsfp.md (128 weights a 16-bit scale)
 SCALE_BITS = {"mxfp4": 8 / 32, "bsfp-draft": 16 / 128}
 BITS = {"bf16": 16.0, "fp16": 16.0, "int8": 8.0, "bsfp": 12.7, "mxfp4": 4.25, "bsfp-draft": 4.125}
+STATE_BYTES = 4  # of a number of a recurrent state: float32
 KV_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 
 
@@ -38,7 +39,8 @@ class Parameters:
 class PassCount:
     """One forward pass of one sequence or of a batch of them.
 
-    `weight_bytes` counts codes alone, `scale_bytes` their scales; `kv_bytes` what attention reads of the cache.
+    `weight_bytes` counts codes alone, `scale_bytes` their scales; `kv_bytes` what attention reads of the cache, and
+    `state_bytes` what is read and written of recurrent states.
     """
 
     num_tokens: float  # new ones, a sequence; may be a mean
@@ -49,10 +51,11 @@ class PassCount:
     kv_bytes: float
     matrix_multiply_adds: float
     attention_multiply_adds: float
+    state_bytes: float = 0.0
 
     @property
     def num_bytes(self) -> float:
-        return self.weight_bytes + self.scale_bytes + self.kv_bytes
+        return self.weight_bytes + self.scale_bytes + self.kv_bytes + self.state_bytes
 
     @property
     def multiply_adds(self) -> float:
@@ -69,7 +72,7 @@ def count_parameters(a: Architecture) -> Parameters:
     norms = sum(a.norms) + a.hidden_size * (1 + a.final_norm_bias) + own
     return Parameters(
         embedding=a.vocab_size * a.hidden_size + a.num_looked_up,
-        attention=sum(each.weights + each.vectors for each in a.attention),
+        attention=sum(each.weights + each.vectors for each in a.mixers),
         feed_forward=sum(dense) + _shared(a) + a.num_layers * a.layer_inputs,
         experts=a.num_expert_layers * a.num_experts * _expert(a) if a.num_experts else 0,
         router=a.num_expert_layers * (a.num_experts * (a.hidden_size + a.expert_bias) + a.router_vectors)
@@ -93,7 +96,7 @@ def multiplied_weights(a: Architecture, num_tokens: float = 1) -> float:
 
     A token picks k of E experts, so n tokens together miss an expert with probability (1 - k/E)^n.
     """
-    weights = sum(each.weights for each in a.attention) + a.vocab_size * a.hidden_size
+    weights = sum(each.weights for each in a.mixers) + a.vocab_size * a.hidden_size
     weights += a.num_layers * a.layer_inputs
     weights += (3 if a.has_gate else 2) * a.hidden_size * sum(a.dense_sizes)
     if not a.num_experts:
@@ -104,15 +107,25 @@ def multiplied_weights(a: Architecture, num_tokens: float = 1) -> float:
 
 
 def kv_bytes(a: Architecture, context: float, kv_dtype: str = "bf16") -> float:
-    """Bytes of keys and values that one new token of one sequence reads."""
+    """Bytes of keys and values that one new token of one sequence reads. Layers with a state have none."""
     if kv_dtype not in KV_BYTES:
         raise MxconvError(f"KV dtype {kv_dtype!r}: unknown; one of {', '.join(KV_BYTES)} is required. Choose one.")
-    return KV_BYTES[kv_dtype] * sum(each.kv_values * each.positions(context) for each in a.attention)
+    return KV_BYTES[kv_dtype] * sum(each.kv_values * each.positions(context) for each in a.mixers)
+
+
+def state_bytes(a: Architecture) -> int:
+    """Bytes of the states of one sequence, float32: what each copy of them takes. A pass reads and writes them."""
+    return STATE_BYTES * sum(each.state_values for each in a.mixers)
+
+
+def state_row_bytes(a: Architecture) -> int:
+    """Bytes that are kept of a row of a text whose states may go back: of each of the last rows, of all in a tree."""
+    return STATE_BYTES * sum(each.row_values for each in a.mixers)
 
 
 def attention_multiply_adds(a: Architecture, context: float) -> float:
-    """Of one new token: queries by keys, and probabilities by values."""
-    return sum(each.multiply_adds * each.positions(context) for each in a.attention)
+    """Of one new token: queries by keys, and probabilities by values; in layers with a state, what is done with it."""
+    return sum(each.multiply_adds * each.positions(context) + each.state_multiply_adds for each in a.mixers)
 
 
 def count_pass(
@@ -151,6 +164,7 @@ def count_pass(
         kv_bytes=batch * kv_bytes(a, context, kv_dtype),
         matrix_multiply_adds=multiplied_weights(a, 1) * num_tokens * batch,
         attention_multiply_adds=batch * num_tokens * attention_multiply_adds(a, context),
+        state_bytes=2 * batch * state_bytes(a),
     )
 
 

@@ -133,7 +133,8 @@ def _shallower(a: Architecture, fraction: float) -> Architecture:
     count = max(round(a.num_layers * fraction), 1)
     return replace(
         a,
-        attention=a.attention[:count],
+        mixers=a.mixers[:count],
         norms=a.norms[:count],
         dense_sizes=a.dense_sizes[:count],
+        has_experts=a.has_experts[:count],
     )

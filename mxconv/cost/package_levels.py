@@ -75,8 +75,9 @@ def _draft(package: Package, record: LevelRecord, target: CostLevel) -> CostLeve
     if skipped is not None:
         kept = replace(
             a,
-            attention=tuple(count for layer, count in enumerate(a.attention) if layer not in skipped.attention),
+            mixers=tuple(count for layer, count in enumerate(a.mixers) if layer not in skipped.attention),
             dense_sizes=tuple(size for layer, size in enumerate(a.dense_sizes) if layer not in skipped.mlp),
+            has_experts=tuple(has for layer, has in enumerate(a.has_experts) if layer not in skipped.mlp),
         )
         share = multiplied_weights(kept, inf) / multiplied_weights(a, inf)  # of what files hold: all experts
         num_bytes = round(target.num_bytes * share)
@@ -124,9 +125,10 @@ def _stage(folder: Path, record: LevelRecord, target: Architecture) -> CostLevel
         target,
         hidden_size=config.inner_dim,
         vocab_size=config.vocab_size,
-        attention=(),
+        mixers=(),
         norms=(),
         dense_sizes=(),
+        has_experts=(),
         num_experts=0,
     )
     num_passes = 1 if config.tie_weights else config.n_predict

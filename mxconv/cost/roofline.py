@@ -59,13 +59,13 @@ def point(
 
 
 def pass_points(hardware: Hardware, codec: str, count: PassCount) -> tuple[RooflinePoint, RooflinePoint]:
-    """The products with the weights, and attention over the cache, of one pass."""
+    """The products with the weights, and attention over the cache with recurrent states, of one pass."""
     kernel, form = KERNELS[codec]
     tokens = count.num_tokens * count.batch
     widest = attention_form(hardware)
     return (
         point(hardware, kernel, form, tokens, count.weight_bytes + count.scale_bytes, count.matrix_multiply_adds),
-        point(hardware, "attention", widest, tokens, count.kv_bytes, count.attention_multiply_adds),
+        point(hardware, "attention", widest, tokens, count.kv_bytes + count.state_bytes, count.attention_multiply_adds),
     )
 
 

@@ -34,7 +34,7 @@ from mxconv.errors import MxconvError
 from mxconv.interop.export import Export
 from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
 from mxconv.interop.plain_safetensors import dense_tensor
-from mxconv.interop.refused_tensors import refuse_fp8, refuse_stacks
+from mxconv.interop.refused_tensors import refuse_experts_left, refuse_fp8, refuse_stacks
 from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
 
@@ -69,7 +69,7 @@ def export_compressed_tensors(
         refuse_stacks(opened, "compressed-tensors")
         refuse_fp8(opened, "compressed-tensors")
         records = {record.name: record for record in opened.manifest.tensors}
-        packed = {record.name for record in records.values() if _is_packable(record)}
+        packed = _packable(opened)
         if not packed:
             raise MxconvError(
                 f"{package}: none of its MXFP4 tensors can be packed; at least one matrix `*.weight`, embeddings "
@@ -137,8 +137,12 @@ def quantization_config(records: list[TensorRecord], packed: set[str]) -> dict[s
     }
 
 
-def _is_packable(record: TensorRecord) -> bool:
-    return record.codec == "mxfp4" and _reason(record) == ""
+def _packable(package: Package) -> set[str]:
+    """The names of the tensors that are packed."""
+    records = package.manifest.tensors
+    packable = {record.name for record in records if record.codec == "mxfp4" and _reason(record) == ""}
+    refuse_experts_left(package, packable)
+    return packable
 
 
 def _reason(record: TensorRecord) -> str:

@@ -52,17 +52,37 @@ class Projection:
     def __init__(self, matrix: Matrix, bias: F32 | None) -> None: ...
 
 class Sight:
-    def __init__(self, window: int, sink: int, recent: int) -> None: ...
+    def __init__(self, window: int, sink: int, recent: int, is_chunked: bool) -> None: ...
 
 class HeadRotation:
     def __init__(self, table: int, num_pairs: int, is_interleaved: bool) -> None: ...
 
 class HeadNorms:
     def __init__(
-        self, query: Norm | None, key: Norm | None, value: Norm | None, span_rows: bool, are_behind: bool
+        self,
+        query: Norm | None,
+        key: Norm | None,
+        value: Norm | None,
+        span_rows: bool,
+        are_behind: bool,
+        clip: float,
     ) -> None: ...
 
 class Part: ...
+
+class Routing:
+    def __init__(
+        self,
+        *,
+        router: Projection,
+        num_chosen: int,
+        score: str,
+        is_normalized: bool,
+        correction: F32 | None,
+        groups: tuple[int, int],
+        multiplier: float,
+        multipliers: F32 | None,
+    ) -> None: ...
 
 def attention(
     *,
@@ -82,28 +102,81 @@ def attention(
     rotation: HeadRotation,
     temperature: int,
     logit_cap: float,
+    is_gated: bool,
+    sinks: F32 | None,
+) -> Part: ...
+def latent_attention(
+    *,
+    layer: int,
+    query_down: Projection | None,
+    query_norm: Norm | None,
+    query: Projection,
+    down: Projection,
+    latent_norm: Norm,
+    key_up: F32,
+    value_up: F32,
+    output: Projection,
+    scale: float,
+    sight: Sight,
+    rotation: HeadRotation,
 ) -> Part: ...
 def mixture(
     *,
     activation: str,
-    norm: Norm,
-    router: Projection,
+    clamped: tuple[float, float] | None,
+    is_interleaved: bool,
+    scales_input: bool,
+    norm: Norm | None,
+    router_norm: Norm | None,
+    is_routed_apart: bool,
+    routing: Routing,
     experts: list[tuple[Projection, Projection | None, Projection]],
-    num_chosen: int,
-    score: str,
-    is_normalized: bool,
-    correction: F32 | None,
-    groups: tuple[int, int],
-    multiplier: float,
 ) -> Part: ...
+def joined(addends: list[tuple[Part, Norm | None]]) -> Part: ...
 def mlp(
     *,
     activation: str,
     gate: Projection | None,
     up: Projection | None,
     down: Projection,
+    row_gate: Projection | None,
     is_fused: bool,
     layer_input: int,
+) -> Part: ...
+
+class Convolution:
+    def __init__(self, taps: F32, bias: F32 | None, layer: int, only_follows: bool) -> None: ...
+
+def short_convolution(*, convolution: Convolution, inputs: Projection, output: Projection) -> Part: ...
+def delta_net(
+    *,
+    convolution: Convolution,
+    num_key_heads: int,
+    memory: tuple[int, int, int],
+    queries_keys_values: Projection,
+    gate: Projection | None,
+    beta: Projection,
+    decay: Projection | None,
+    decay_bias: F32,
+    rate: F32,
+    norm: Norm,
+    eps: float,
+    output: Projection,
+) -> Part: ...
+def mamba2(
+    *,
+    convolution: Convolution,
+    num_groups: int,
+    memory: tuple[int, int, int],
+    activation: str,
+    inputs: Projection,
+    step_bias: F32,
+    step_limits: tuple[float, float],
+    rate: F32,
+    skip: F32,
+    norm: Norm,
+    norm_groups: int,
+    output: Projection,
 ) -> Part: ...
 
 class Branch:
@@ -149,6 +222,24 @@ class SequenceTokens:
         mask_start: int = 0,
         stages: list[int] = ...,
         states: F32 | None = None,
+        num_left_out: int = 0,
+        walk: Walk | None = None,
+    ) -> None: ...
+
+class Walk:
+    def __init__(
+        self,
+        *,
+        windows: F32,
+        memories: F32,
+        inputs: tuple[int, F32],
+        kept: tuple[int, F32],
+        source: int,
+        first: int,
+        stop: int,
+        length: int,
+        saves: list[tuple[int, int]],
+        branches: list[tuple[int, int]],
     ) -> None: ...
 
 @overload
@@ -186,13 +277,32 @@ def dequantize(engine: Engine, matrix: Matrix, first_row: int, out: F32) -> None
 def rms_norm(engine: Engine, x: F32, weight: F32, eps: float, out: F32) -> None: ...
 def layer_norm(engine: Engine, x: F32, weight: F32, bias: F32, eps: float, out: F32) -> None: ...
 def activate(engine: Engine, activation: str, x: F32, y: F32 | None, out: F32) -> None: ...
+def clamped_gates(engine: Engine, x: F32, y: F32, slope: float, limit: float, out: F32) -> None: ...
 def cap(engine: Engine, cap: float, x: F32) -> None: ...
 @overload
 def attend(
-    engine: Engine, queries: F32, keys: F32, values: F32, runs: I32, positions: I32, cap: float, out: F32
+    engine: Engine,
+    queries: F32,
+    keys: F32,
+    values: F32,
+    runs: I32,
+    positions: I32,
+    cap: float,
+    out: F32,
+    sinks: F32 | None = None,
 ) -> None: ...
 @overload
 def attend(
-    engine: Engine, queries: F32, keys: U16, values: U16, runs: I32, positions: I32, cap: float, out: F32, dtype: str
+    engine: Engine,
+    queries: F32,
+    keys: U16,
+    values: U16,
+    runs: I32,
+    positions: I32,
+    cap: float,
+    out: F32,
+    sinks: F32 | None = None,
+    *,
+    dtype: str,
 ) -> None: ...
 def round_for_cache(values: F32, dtype: str, out: U16) -> None: ...

@@ -9,7 +9,6 @@ import numpy as np
 from mxconv.arrays import F32, I32, I64
 from mxconv.errors import ModelError, PoolFull
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attending
 from mxconv.model.pages.dtype import KvDtype
 from mxconv.model.pages.pool import KVPool
 from mxconv.model.pages.slabs import PAGE, Kept
@@ -55,10 +54,9 @@ class KVCache:
         pool: KVPool | None = None,
         dtype: KvDtype = "fp32",
     ) -> None:
-        attends = [isinstance(layer.mixer, Attending) for layer in config.layers]
-        self.slots = [attends[:index].count(kind) for index, kind in enumerate(attends)]
-        self.num_layers = len(attends)
-        self.num_attending = sum(attends)
+        self.slots = config.slots
+        self.num_layers = config.num_hidden_layers
+        self.num_attending = len(config.attentions)
         sizes = config.state_sizes
         self.states = None if sizes is None else StateCache(sizes, self.num_layers - self.num_attending, rewinds)
         self.num_key_value_heads = config.num_key_value_heads

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from jinja2 import TemplateError
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.errors import ModelError
-from mxconv.model.fields import Fields, quote
+from mxconv.model.fields import Fields
+from mxconv.model.messages import Message, plain_json, plain_messages
 from mxconv.model.template_sandbox import LimitError, render_template
 
 MAX_TEMPLATE_BYTES = 1_000_000  # the longest of known models have 20,000
@@ -64,12 +66,22 @@ class ChatTemplate:
             raise _too_long(name, num_bytes)
         return cls(named[template], name, special_tokens)
 
-    def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The conversation as text. It has its special tokens: encode it with add_special_tokens=False.
 
         Args:
-            messages: `role` and `content` each, in order; what roles there are is up to the template.
+            messages: `role` and `content` each, in order; what roles there are is up to the template. Calls of tools
+                are under `tool_calls`, what an assistant thought under `reasoning_content`.
             add_generation_prompt: end with what begins an answer.
+            tools: JSON schemas of functions that the model may call.
+            variables: further ones that the template knows, such as enable_thinking.
 
         Raises:
             ModelError: there is no message, one is malformed, or the template is, refuses them or runs too long.
@@ -77,12 +89,16 @@ class ChatTemplate:
         Source:
             Variables, functions and whitespace rules are those of transformers' apply_chat_template.
         """
-        plain = [_checked(message, number) for number, message in enumerate(messages, 1)]
-        if not plain:
-            raise ModelError("messages: 0; at least one is required. Add one of the user.")
-        variables = {**self.special_tokens, "messages": plain, "add_generation_prompt": add_generation_prompt}
+        plain = plain_messages(messages)
+        given = {
+            **self.special_tokens,
+            **plain_json(variables or {}, "variables of the chat template"),
+            "messages": plain,
+            "add_generation_prompt": add_generation_prompt,
+            "tools": None if tools is None else plain_json(list(tools), "tools"),
+        }
         try:
-            return render_template(self.source, {**variables, "tools": None, "documents": None})
+            return render_template(self.source, {"documents": None, **given})
         except LimitError as error:
             raise ModelError(
                 f"{self.name}: {error}; a template must end before. Take the file that belongs to the weights."
@@ -93,13 +109,6 @@ class ChatTemplate:
                 f"{self.name}: cannot render {len(plain)} messages ({kind}{error}); roles and an order that the "
                 "template knows are required. Change the messages, or generate without --chat."
             ) from error
-
-
-def _checked(message: Mapping[str, str], number: int) -> dict[str, str]:
-    for key in ("role", "content"):
-        if not isinstance(message, Mapping) or not isinstance(message.get(key), str):
-            raise ModelError(f"message {number}: {quote(message)}; a {key} that is text is required. Add it.")
-    return dict(message)
 
 
 def _read(path: Path) -> str:

@@ -27,6 +27,7 @@ class ModelConfig:
         logit_cap: c turns a logit s into c * tanh(s / c).
         layer_inputs: embeddings of the layers' own.
         mtp: where a checkpoint keeps what was trained to predict a token further, if it has such.
+        renamed: words that stand in the names of some checkpoints of the family, and what stands there in others.
         towers: of a checkpoint that holds more than this decoder: how its tensors' names begin there, and here.
     """
 
@@ -47,6 +48,7 @@ class ModelConfig:
     layer_inputs: LayerInputs | None = None
     mtp: Mtp | None = None
     towers: tuple[tuple[str, str], ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
 
     @property
     def num_hidden_layers(self) -> int:
@@ -56,6 +58,12 @@ class ModelConfig:
     def attentions(self) -> tuple[Attending, ...]:
         """The mixers that attend, in the order of their layers."""
         return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, Attending))
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Of each layer which it is in a cache: among those that attend, or among those that have a state."""
+        attends = [isinstance(layer.mixer, Attending) for layer in self.layers]
+        return tuple(attends[:index].count(kind) for index, kind in enumerate(attends))
 
     @property
     def state_sizes(self) -> StateSizes | None:
@@ -150,5 +158,10 @@ class ModelConfig:
         """What this decoder calls a tensor of the checkpoint; None where it is of another tower."""
         for theirs, ours in self.towers:
             if tensor.startswith(theirs):
-                return ours + tensor.removeprefix(theirs)
-        return None if self.towers else tensor
+                return self._common_name(ours + tensor.removeprefix(theirs))
+        return None if self.towers else self._common_name(tensor)
+
+    def _common_name(self, tensor: str) -> str:
+        for theirs, ours in self.renamed:
+            tensor = tensor.replace(theirs, ours)
+        return tensor

@@ -13,6 +13,7 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 from mxconv.model.native_layers import Tables, native_layer
 from mxconv.model.native_parts import missing_parts
+from mxconv.model.native_states import native_walk
 from mxconv.model.native_vectors import native_handle, native_norm
 from mxconv.model.positions import Positions
 from mxconv.model.sink_window import SinkWindow
@@ -58,12 +59,12 @@ class NativeDecoder(Decoder):
         assert norm is not None
         return _native.Decoder(
             self.engine,
-            [native_layer(layer, self.tables) for layer in self.layers],
+            [native_layer(layer, self.tables, config.slots) for layer in self.layers],
             norm,
             native_handle(self.output),
             config.logit_multiplier,
             config.logit_cap or 0.0,
-            (config.num_hidden_layers, config.num_key_value_heads, config.head_dim),
+            (len(config.attentions), config.num_key_value_heads, config.head_dim),
         )
 
     def _evaluate(
@@ -82,8 +83,16 @@ class NativeDecoder(Decoder):
 
 
 def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
-    cache, length, tree = rows.cache, rows.cache.length, rows.branches
-    pages = _native.Pages(cache.dtype, cache.pool.slabs.arrays, cache.numbers)
-    masks = (None, 0) if tree.is_chain else (tree.masks[tree.num_cached :], length - tree.num_cached)
-    states = ([], None) if room is None else (room.stages, room.values)
-    return _native.SequenceTokens(pages, length, rows.num_rows, rows.num_wanted, *masks, *states)
+    cache, tree = rows.cache, rows.branches
+    return _native.SequenceTokens(
+        _native.Pages(cache.dtype, cache.pool.slabs.arrays, cache.numbers),
+        length=cache.length,
+        num_tokens=rows.num_rows,
+        num_logits=rows.num_wanted,
+        masks=None if tree.is_chain else tree.masks[tree.num_cached :],
+        mask_start=0 if tree.is_chain else cache.length - tree.num_cached,
+        stages=[] if room is None else room.stages,
+        states=None if room is None else room.values,
+        num_left_out=cache.num_left_out,
+        walk=native_walk(cache.states),
+    )

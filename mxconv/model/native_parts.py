@@ -4,13 +4,7 @@ from collections.abc import Iterator
 
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, LayerParts
-from mxconv.model.latent import LatentAttention
 from mxconv.model.mixture import Mixture
-from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2, Recurrent, ShortConvolution
-
-MIXERS = {ShortConvolution: "short convolutions", GatedDeltaNet: "gated DeltaNet", Mamba2: "Mamba-2"}
-
-ROWS = 16  # of a tile, with which ups begin behind gates
 
 
 def missing_parts(config: ModelConfig) -> tuple[str, ...]:
@@ -20,43 +14,24 @@ def missing_parts(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _of_layer(layer: LayerParts) -> Iterator[str]:
-    if isinstance(layer.mixer, Recurrent):
-        yield MIXERS[type(layer.mixer)]
-    elif isinstance(layer.mixer, LatentAttention):
-        yield "latent attention"
-    else:
+    if isinstance(layer.mixer, Attention):
         yield from _of_attention(layer.mixer)
-    if layer.mlp is None:
-        yield "layers without an MLP"
-    elif isinstance(layer.mlp, Mixture):
+    if isinstance(layer.mlp, Mixture):
         yield from _of_mixture(layer.mlp, layer)
 
 
 def _of_mixture(mixture: Mixture, layer: LayerParts) -> Iterator[str]:
-    routing, experts = mixture.routing, mixture.experts
-    inner = (mixture.before_experts, mixture.after_experts, mixture.before_shared, mixture.after_shared)
-    if any(inner) or layer.before_mlp is None or layer.after_mlp or layer.is_parallel:
-        yield "norms inside mixtures, or behind them"
-    if mixture.shared_gate is not None:
-        yield "a gate of what experts share"
-    if mixture.scales_input:
-        yield "experts whose input is scaled"
-    if experts.clamped is not None or experts.has_bias or experts.is_interleaved or routing.router.has_bias:
-        yield "clamped experts with biases"
-    if routing.norm or routing.input_weights or routing.multipliers:
-        yield "routers with norms and weights of their own"
-    if experts.size % ROWS:
-        yield f"experts of a size that is no multiple of {ROWS}"
+    routing = mixture.routing
+    if layer.is_parallel:
+        yield "mixtures beside their mixers"
+    if layer.before_mlp and (mixture.before_experts or mixture.before_shared or routing.norm):
+        yield "norms of what is normed before a mixture"
+    if mixture.shared_gate and mixture.before_shared:
+        yield "a gate that takes in other rows than what it multiplies"
+    if routing.input_weights and not (layer.before_mlp or routing.norm):
+        yield "weights of what a router takes in without a norm"
 
 
 def _of_attention(mixer: Attention) -> Iterator[str]:
-    if mixer.is_gated:
-        yield "gates of what heads give"
-    if mixer.fused == "heads" and mixer.norm_span == "row":
-        yield "norms of whole rows of heads that are fused one by one"
-    if mixer.sinks is not None:
-        yield "attention sinks"
-    if mixer.clip is not None:
-        yield "clipped heads"
-    if mixer.is_chunked:
-        yield "attention in chunks"
+    if mixer.is_gated and (mixer.fused or mixer.norm_span == "row"):
+        yield "gates of heads that are fused, or normed together"

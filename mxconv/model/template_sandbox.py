@@ -14,10 +14,12 @@ from types import FrameType
 from typing import Any
 
 from jinja2 import TemplateError
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 MAX_STEPS = 2_000_000  # lines of Python: less than a second
 MAX_OUTPUT_CHARACTERS = 10_000_000
@@ -48,6 +50,25 @@ class _Generation(Extension):
         return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
+class _Namespace(Namespace):
+    """Jinja's, without names that begin with an underscore, as in transformers."""
+
+    def __init__(*args: Any, **attributes: Any) -> None:
+        found = dict(*args[1:], **attributes)  # `self` may be an attribute
+        for name in found:
+            _check_name(name)
+        Namespace.__init__(args[0], found)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace with {name!r}; names must not begin with an underscore")
+
+
 @cache
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
@@ -55,6 +76,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
+    environment.globals["namespace"] = _Namespace
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
 

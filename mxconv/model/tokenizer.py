@@ -1,9 +1,10 @@
-"""Text to token ids and back, by the model's own tokenizer.json."""
+"""Text to token ids and back, by the model's own tokenizer.json, or by what its tokenizer.model stands for."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mxconv.checkpoint.tokenizer_file import OTHER_FILES, TOKENIZER_FILE, read_tokenizer_json
 from mxconv.errors import ModelError
 from mxconv.model.fields import Fields
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 REMEDY = "Copy it from the model's source; mxconv quantize takes it along."
+WRITE_IT = "Write it with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
 
 
 class Tokenizer:
@@ -37,19 +39,25 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "Tokenizer":
-        """Read tokenizer.json, and the special token ids from generation_config.json or else config.json.
+        """Read tokenizer.json, or else tokenizer.model, and the special token ids.
+
+        Those come from generation_config.json, or else from config.json.
 
         Raises:
             ModelError: tokenizer.json is missing or malformed, or a token id is none.
-            CheckpointError: one of the others is no JSON object.
+            CheckpointError: one of the others is no JSON object, or the tokenizer.model is none that mxconv reads.
         """
         from tokenizers import Tokenizer as Backend  # here, because the import takes time that --help need not spend
 
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise ModelError(f"{path}: there is no such file; a fast tokenizer is required. {REMEDY}")
+        path = folder / TOKENIZER_FILE
+        if (raw := read_tokenizer_json(folder)) is None:
+            other = next((name for name in OTHER_FILES if (folder / name).is_file()), None)
+            found = "there is no such file" if other is None else f"there is no such file, only {other}"
+            raise ModelError(
+                f"{path}: {found}; a fast tokenizer is required. {REMEDY}{'' if other is None else f' Or: {WRITE_IT}'}"
+            )
         try:
-            backend = Backend.from_file(str(path))
+            backend = Backend.from_buffer(raw)
         except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
             raise ModelError(f"{path}: not a tokenizer ({error}); a fast tokenizer is required. {REMEDY}") from error
         backend.no_truncation()

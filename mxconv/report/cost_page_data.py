@@ -6,7 +6,7 @@ from typing import Any
 from mxconv.cost.accelerator.machine import Machine
 from mxconv.cost.accelerator.passes import MODE_BITS, tokens_at_once
 from mxconv.cost.architecture import Architecture
-from mxconv.cost.counts import BITS, KV_BYTES, multiplied_weights
+from mxconv.cost.counts import BITS, KV_BYTES, multiplied_weights, state_bytes
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, accelerator_mode
 from mxconv.cost.report import Question, body_of, intensity_of
@@ -106,12 +106,14 @@ def _level(hardware: Hardware, level: CostLevel) -> dict[str, Any]:
 def _sizes(a: Architecture) -> dict[str, Any]:
     """What a pass multiplies: weights that all tokens share, those of all experts, and values of the cache."""
     experts = a.num_expert_layers * a.hidden_size * 3 * a.expert_size * a.num_experts
-    seen = Counter((each.window, each.kv_values, each.multiply_adds) for each in a.attention)
+    seen = Counter((each.window, each.kv_values, each.multiply_adds) for each in a.mixers)
     return {
         "fixed_weights": multiplied_weights(a, 0),
         "expert_weights": experts,
         "num_experts": a.num_experts,
         "num_experts_per_token": a.num_experts_per_token,
+        "state_bytes": 2 * state_bytes(a),  # read and written
+        "state_multiply_adds": sum(each.state_multiply_adds for each in a.mixers),
         "attention": [  # values of one layer and position
             {"window": window, "kv_values": kv_values, "query_values": query_values, "count": count}
             for (window, kv_values, query_values), count in seen.items()

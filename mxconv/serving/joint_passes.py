@@ -12,6 +12,7 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 from mxconv.model.states import States
 from mxconv.serving.kv_budget import KvBudget
+from mxconv.speculative.pacing.load import ALONE, JointPass, Load
 from mxconv.speculative.passes import Meter
 
 
@@ -78,6 +79,15 @@ class JointPasses:
         self._caches: list[KVCache] = []
         self._taken = Meter(0.0)
         self._running_since: float | None = None
+        self._loads: dict[int, Load] = {}
+        self._load = ALONE
+
+    def expect(self, load: Load, target: Decoder, of_target: Load) -> None:
+        """What passes of the next round carry, and those of the target."""
+        self._load, self._loads = load, {id(target): of_target}
+
+    def load(self, decoder: Decoder) -> Load:
+        return self._loads.get(id(decoder), self._load)
 
     def forward(self, decoder: Decoder, rows: SequenceRows) -> F32:
         scheduler = getcurrent().parent
@@ -98,16 +108,17 @@ class JointPasses:
     def meter(self) -> Meter:
         own = 0.0 if self._running_since is None else time.perf_counter() - self._running_since
         taken = self._taken
-        return Meter(taken.seconds + own, taken.shared, taken.joint_seconds, taken.joint_rows)
+        return Meter(taken.seconds + own, taken.shared, taken.joint_seconds, taken.joint_rows, taken.last_pass)
 
-    def share(self, num_rows: int, joint_rows: int, joint_seconds: float) -> None:
+    def share(self, num_rows: int, joint: JointPass) -> None:
         """A pass of which so many rows are this text's."""
-        taken, share = self._taken, joint_seconds * num_rows / joint_rows
+        taken, share = self._taken, joint.seconds * num_rows / joint.num_rows
         self._taken = Meter(
             taken.seconds + share,
             taken.shared + share,
-            taken.joint_seconds + joint_seconds,
-            taken.joint_rows + joint_rows,
+            taken.joint_seconds + joint.seconds,
+            taken.joint_rows + joint.num_rows,
+            joint.number,
         )
 
     def run(self, round_: greenlet, logits: F32 | None) -> object:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
+from itertools import count
 
 from mxconv.arrays import F32
 from mxconv.errors import ModelError, MxconvError, PoolFull
@@ -10,7 +11,8 @@ from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 from mxconv.serving.joint_passes import Wanted
 from mxconv.serving.sequence import Sequence
-from mxconv.speculative.level import Step
+from mxconv.speculative.pacing.load import JointPass, Load
+from mxconv.speculative.step import Step
 
 PROMPT_ROWS = 128  # of a sequence in a pass that others wait for
 MOST_ROWS = 512  # of long chains in a pass
@@ -28,13 +30,17 @@ class Scheduler:
     """
 
     def __init__(self, decoders: Listed[Decoder]) -> None:
+        self._target = decoders[0]
+        self._num_passes = count(1)
         self._depths = {id(decoder): depth for depth, decoder in enumerate(decoders)}
 
     def step(self, sequences: Listed[Sequence]) -> Iterator[tuple[Sequence, Step]]:
         """A round of each sequence that is not inside a prompt, as they end; one that fails ends alone."""
-        for sequence in sequences:
-            if sequence.wanted is None:
-                yield from self._gone_on(sequence)
+        beginning = [sequence for sequence in sequences if sequence.wanted is None]
+        load, of_target = self._loads(sequences)
+        for sequence in beginning:
+            sequence.passes.expect(load, self._target, of_target)
+            yield from self._gone_on(sequence)
         ready = list(sequences)
         while waiting := [sequence for sequence in ready if sequence.wanted is not None]:
             group = self._group(waiting)
@@ -47,6 +53,14 @@ class Scheduler:
                 else:
                     ready.remove(sequence)
             ready = [sequence for sequence in ready if sequence not in group or sequence in pieces]
+
+    def _loads(self, sequences: Listed[Sequence]) -> tuple[Load, Load]:
+        """Of passes of drafts, and of the target, which takes in what there is of prompts too."""
+        decoding = sum(sequence.is_decoding for sequence in sequences)
+        prompts = [sequence for sequence in sequences if not sequence.is_decoding]
+        most = MOST_ROWS if len(sequences) == 1 else PROMPT_ROWS
+        rows = sum(min(sequence.num_left_of_prompt, most) for sequence in prompts)
+        return Load(max(decoding, 1)), Load(max(decoding, 1), min(rows, MOST_ROWS) if decoding else 0)
 
     def _group(self, waiting: Listed[Sequence]) -> list[Sequence]:
         """Those that wait for the cheapest model; variants of the target are no level's own and count as cheaper."""
@@ -69,9 +83,9 @@ class Scheduler:
             # one of them is to blame, and the caches are as they were
             return [pair for sequence, rows in pieces.items() for pair in self._evaluated({sequence: rows})]
         seconds = time.perf_counter() - begin
-        num_rows = sum(rows.num_rows for rows in pieces.values())
+        joint = JointPass(next(self._num_passes), sum(rows.num_rows for rows in pieces.values()), seconds)
         for sequence, rows in pieces.items():
-            sequence.passes.share(rows.num_rows, num_rows, seconds)
+            sequence.passes.share(rows.num_rows, joint)
         return list(zip(pieces, logits, strict=True))
 
     def _gone_on(

@@ -13,8 +13,8 @@ from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.request import Request
 from mxconv.speculative.decoding import Decoding
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.level import Step
 from mxconv.speculative.session import Session
+from mxconv.speculative.step import Step
 
 
 class Sequence:
@@ -52,6 +52,16 @@ class Sequence:
     def num_tokens(self) -> int:
         """Of the prompt and what was decided."""
         return len(self.request.prompt) + len(self.generation.token_ids)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether its next round is one behind a prompt that the target has evaluated."""
+        return self._round is None and self._decoding is not None and not self._decoding.is_prompt
+
+    @property
+    def num_left_of_prompt(self) -> int:
+        """Rows that are to be evaluated before it decodes."""
+        return self.num_tokens if self.wanted is None else self.wanted.num_left
 
     @property
     def passes(self) -> JointPasses:

@@ -159,7 +159,7 @@ class Chain:
             return Silent(statistics)  # until it is known whom it reads
         assert loaded.decoder is not None
         shares = index > 0 and loaded.shares_cache
-        pace = self._paces[index] if index < len(self._paces) else FixedPace(1)
+        pace = self._paces[index].of_text() if index < len(self._paces) else FixedPace(1)
         usable = below if isinstance(pace, AdaptivePace) else below[:1]
         own = session if shares or index == 0 else _session(session.passes, loaded.decoder)
         heard = [

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 
 from mxconv.speculative.generation import Ending
-from mxconv.speculative.level import Level, Step
+from mxconv.speculative.level import Level
 from mxconv.speculative.statistics import Trace
+from mxconv.speculative.step import Step
 
 
 class Decoding:
@@ -28,12 +29,16 @@ class Decoding:
         self._stop_tokens = stop_tokens
         self._trace = trace
 
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the target has not evaluated the context but for the last token."""
+        return len(self.target.session.tokens) < len(self.context) - 1
+
     def round(self) -> Step:
         """One more: its tokens, up to and with the first that ends the text."""
         self._trace.begin_round()
         # the context goes through the target alone: a shared cache must hold its own keys and values
-        is_prompt = len(self.target.session.tokens) < len(self.context) - 1
-        step = self.target.step(self.context, 1 if is_prompt else self._max_length - len(self.context))
+        step = self.target.step(self.context, 1 if self.is_prompt else self._max_length - len(self.context))
         self._trace.end_round()
         step = step.until(self._stop_tokens)
         self.context += step.tokens

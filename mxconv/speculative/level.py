@@ -3,7 +3,7 @@
 Recursion does the rest. `step` is one speculative round; `propose` repeats it until the level above has what it wants.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -17,32 +17,17 @@ from mxconv.model.tree import MOST_ROWS, Tree
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.look_ups.merged import Merged
+from mxconv.speculative.pacing.load import Load
 from mxconv.speculative.pacing.pace import Choice, Outcome, Pace
+from mxconv.speculative.passes import Meter
 from mxconv.speculative.session import Session
 from mxconv.speculative.sharpness import Sharpened, Sharpness
 from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.step import Step
 from mxconv.speculative.trees.model_tree import grow_by_passes, with_runners_up
 from mxconv.speculative.trees.round_tree import RoundTree
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
-
-
-@dataclass(frozen=True)
-class Step:
-    """The outcome of one round: tokens that this level itself would have chosen, with the logits that chose them."""
-
-    tokens: list[int]
-    logits: F32  # (len(tokens), vocab_size)
-    distributions: list[F64]  # as Verdict has them
-    guessed_by: Sequence[str | None] = ()  # of each token whose guess it was; None: nobody's, this level said it itself
-
-    def until(self, stop_tokens: Collection[int]) -> "Step":
-        """The tokens up to and with the first of some; without logits of others."""
-        place = next((place for place, token in enumerate(self.tokens) if token in stop_tokens), None)
-        if place is None:
-            return self
-        stop = place + 1
-        return Step(self.tokens[:stop], self.logits[:stop], self.distributions[:stop], self.guessed_by[:stop])
 
 
 @dataclass(frozen=True)
@@ -82,24 +67,30 @@ class Level:
         """
         room = self.decoder.config.max_position_embeddings - len(context)
         limit = min(max_tokens - 1, room)
-        choice = self.pace.choose(limit) if self.drafts and limit > 0 else Choice(0, 0)
-        meter = self.session.passes.meter
+        meter, load = self.session.passes.meter, self.session.passes.load(self.decoder)
+        choice = self.pace.choose(limit, load) if self.drafts and limit > 0 else Choice(0, 0)
         begin = meter()
         proposal = self._proposal(context, choice) if choice.num_tokens else Proposal([])
         proposed = meter()
         step, num_evaluated = self._verify(context, proposal)
-        seconds = (proposed - begin).seconds, (meter() - proposed).seconds
         if self.drafts:
-            self._account(choice, proposal, step, num_evaluated, seconds)
+            self._account(choice, proposal, step, num_evaluated, proposed - begin, meter() - proposed, load)
         name = _name(self.drafts[choice.draft], proposal) if choice.num_tokens else None
         if self.statistics.trees is not None:
             self.statistics.trees.append(RoundTree.of(name, proposal, step.tokens))
-        return replace(step, guessed_by=[*[name] * (len(step.tokens) - 1), None])
+        return replace(step, guessed_by=[*self._guessers(choice, proposal, step.tokens), None])
 
     def _account(
-        self, choice: Choice, proposal: Proposal, step: Step, num_evaluated: int, seconds: tuple[float, float]
+        self,
+        choice: Choice,
+        proposal: Proposal,
+        step: Step,
+        num_evaluated: int,
+        drafting: Meter,
+        verifying: Meter,
+        load: Load,
     ) -> None:
-        """Tell the draft that was asked, and pace, what became of a round; the draft's seconds and this level's."""
+        """Tell the draft that was asked, and pace, what became of a round, and what it took."""
         num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
         if choice.num_tokens:
             draft = self.drafts[choice.draft]
@@ -109,8 +100,28 @@ class Level:
                 draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
                 if isinstance(draft, Sharpened):
                     draft.sharpness.learn(proposal, step.tokens)
-        outcome = Outcome(num_nodes, num_accepted, num_evaluated, *seconds, proposal.chances, proposal.depth)
+        outcome = Outcome(
+            num_nodes,
+            num_accepted,
+            num_evaluated,
+            drafting.seconds,
+            verifying.seconds,
+            proposal.chances,
+            proposal.depth,
+            load,
+            verifying.joint(load),
+            drafting.sharers(load),
+        )
         self.pace.learn(choice, outcome)
+
+    def _guessers(self, choice: Choice, proposal: Proposal, tokens: Sequence[int]) -> list[str | None]:
+        """Of each token but the last the name of the level that proposed it."""
+        if not choice.num_tokens:
+            return []
+        draft = self.drafts[choice.draft]
+        if isinstance(draft, Merged) and proposal.parents is not None:
+            return draft.guessers(tokens)
+        return [draft.statistics.name] * (len(tokens) - 1)
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""

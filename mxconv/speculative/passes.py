@@ -12,6 +12,7 @@ from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
+from mxconv.speculative.pacing.load import ALONE, JointPass, Load
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,14 @@ class Meter:
         shared: of these, its share of such passes.
         joint_seconds: of the same passes, all of it.
         joint_rows: of the same passes, the rows of all texts.
+        last_pass: the number of the last of them; no other pass has it.
     """
 
     seconds: float
     shared: float = 0.0
     joint_seconds: float = 0.0
     joint_rows: int = 0
+    last_pass: int = 0
 
     def __sub__(self, earlier: "Meter") -> "Meter":
         return Meter(
@@ -36,7 +39,19 @@ class Meter:
             self.shared - earlier.shared,
             self.joint_seconds - earlier.joint_seconds,
             self.joint_rows - earlier.joint_rows,
+            self.last_pass,
         )
+
+    def sharers(self, load: Load) -> float:
+        """How many texts shared the passes, by their time; where there was none, how many are decoded."""
+        return self.joint_seconds / self.shared if self.shared > 0 else load.num_texts
+
+    def joint(self, load: Load) -> JointPass | None:
+        """The pass that a level took with other texts, and its own work for each of them; None where it was alone."""
+        if not self.joint_rows:
+            return None
+        own = max(self.seconds - self.shared, 0.0)
+        return JointPass(self.last_pass, self.joint_rows, self.joint_seconds + load.num_texts * own)
 
 
 class Passes(Protocol):
@@ -61,6 +76,10 @@ class Passes(Protocol):
         """What the text has taken by now."""
         ...
 
+    def load(self, decoder: Decoder) -> Load:
+        """What a model's next passes carry."""
+        ...
+
 
 class AtOnce:
     """A text that is decoded alone: rows are evaluated when they are handed over."""
@@ -74,6 +93,9 @@ class AtOnce:
 
     def meter(self) -> Meter:
         return Meter(time.perf_counter())
+
+    def load(self, decoder: Decoder) -> Load:
+        return ALONE
 
 
 AT_ONCE = AtOnce()

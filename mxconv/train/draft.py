@@ -17,7 +17,14 @@ from mxconv.train.frozen_target import FrozenTarget
 from mxconv.train.windows import Windows
 
 Loss = Literal["kl", "tvd++", "text"]
-COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+COMPANIONS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "added_tokens.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+)
 
 
 def kl_divergence(draft: Tensor, target: Tensor) -> Tensor:

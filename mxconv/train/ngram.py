@@ -5,6 +5,7 @@
 The rule of the probabilities is that of formats/ngram.md.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from mxconv.arrays import F64, I64, U32, U64, Bool
-from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.ngram_file import MAX_VOCAB_SIZE
 from mxconv.checkpoint.ngram_table import NgramEntries, NgramTable
 from mxconv.checkpoint.regular_file import check_regular_file
+from mxconv.checkpoint.tokenizer_file import read_tokenizer_json
 from mxconv.errors import ModelError
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.progress import Progress, silent
@@ -67,7 +68,8 @@ def train_ngram(
         raise ModelError(
             f"{', '.join(map(str, texts))}: 0 tokens; at least one is required. Give texts that hold some."
         )
-    return trainer.table(sha256_file(tokenizer_folder / "tokenizer.json"), min_count, max_entries)
+    tokenizer_sha256 = hashlib.sha256(read_tokenizer_json(tokenizer_folder) or b"").hexdigest()
+    return trainer.table(tokenizer_sha256, min_count, max_entries)
 
 
 class NgramTrainer:

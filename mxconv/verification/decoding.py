@@ -1,12 +1,15 @@
 """Whether speculation changes a token, or a bit of the logits that chose it."""
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from mxconv.arrays import F32
 from mxconv.checkpoint.manifest import DecodeRecord
 from mxconv.model.loader import LoadedPackage
 from mxconv.progress import Progress, silent
+from mxconv.serving.engine import Engine
+from mxconv.serving.request import Request
+from mxconv.serving.sequence import Sequence as Running
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.selection import GREEDY, Selection
 
@@ -18,6 +21,7 @@ def verify_decoding(
     max_new_tokens: int,
     selection: Selection = GREEDY,
     progress: Progress = silent,
+    batch: int | None = None,
 ) -> DecodeRecord:
     """Decode every prompt plainly and with drafts; compare tokens, and logits of every emitted position.
 
@@ -30,6 +34,7 @@ def verify_decoding(
         max_new_tokens: for each.
         selection: how tokens are chosen; greedily or coupled, where the promise is the same tokens.
         progress: told about every prompt.
+        batch: prompts that are decoded with drafts at a time, beside each other; None is one after another.
 
     Raises:
         MxconvError: a prompt cannot be decoded.
@@ -38,9 +43,11 @@ def verify_decoding(
     num_tokens = num_token_mismatches = num_logit_mismatches = 0
     prompts = list(prompts)
     plain, stop = Hierarchy(hierarchy.levels[:1]), loaded.tokenizer.eos_token_ids
-    for number, prompt in enumerate(prompts, 1):
-        ids = loaded.tokenizer.encode(prompt)
-        expected, found = (_decode(one, ids, max_new_tokens, stop, selection) for one in (plain, hierarchy))
+    ids_of = [loaded.tokenizer.encode(prompt) for prompt in prompts]
+    together = _decode_together(hierarchy, ids_of, max_new_tokens, stop, selection, batch) if batch else None
+    for number, ids in enumerate(ids_of, 1):
+        expected = _decode(plain, ids, max_new_tokens, stop, selection)
+        found = together[number - 1] if together else _decode(hierarchy, ids, max_new_tokens, stop, selection)
         num_tokens += len(expected)
         length_difference = abs(len(expected) - len(found))
         pairs = list(zip(expected, found, strict=False))
@@ -53,6 +60,7 @@ def verify_decoding(
         num_token_mismatches=num_token_mismatches,
         num_logit_mismatches=num_logit_mismatches,
         target=hierarchy.levels[0].name,
+        batch=batch,
         kv_dtype=loaded.kv_dtype,
     )
 
@@ -64,7 +72,32 @@ def _decode(
     digests: list[bytes] = []
 
     def keep(_: int, logits: F32) -> None:
-        digests.append(hashlib.sha256(logits.tobytes()).digest())
+        digests.append(_digest(logits))
 
     generation = hierarchy.generate(prompt, max_new_tokens, stop_tokens, keep, selection)
     return list(zip(generation.token_ids, digests, strict=True))
+
+
+def _decode_together(
+    hierarchy: Hierarchy,
+    prompts: Sequence[list[int]],
+    max_new_tokens: int,
+    stop_tokens: Collection[int],
+    selection: Selection,
+    batch: int,
+) -> list[list[tuple[int, bytes]]]:
+    """Of each prompt what `_decode` gives, all of them beside each other."""
+    engine = Engine(hierarchy, batch)
+    requests = [Request(prompt, max_new_tokens, stop_tokens, selection) for prompt in prompts]
+    decoded: dict[Running, list[tuple[int, bytes]]] = {engine.submit(request): [] for request in requests}
+    while not engine.is_idle:
+        for each in engine.step():
+            decoded[each.sequence].append((each.token, _digest(each.logits)))
+    for sequence in decoded:
+        if sequence.error is not None:
+            raise sequence.error
+    return list(decoded.values())
+
+
+def _digest(logits: F32) -> bytes:
+    return hashlib.sha256(logits.tobytes()).digest()

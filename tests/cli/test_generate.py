@@ -256,7 +256,7 @@ def test_an_existing_trace_is_not_overwritten(run: Any, package: Path, tmp_path:
 
 
 def test_a_trace_that_cannot_be_written_is_an_error(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate_module, "_check_new", lambda path: None)  # as if the folder went away meanwhile
+    monkeypatch.setattr(generate_module, "check_new_trace", lambda path: None)  # as if the folder went away meanwhile
     outcome = run("generate", package, "--prompt", "a", "--max-new-tokens", 1, "--trace", "/nowhere/trace.jsonl")
     assert outcome.exit_code == 1
     assert "/nowhere/trace.jsonl: cannot be written (No such file or directory). Check the path." in outcome.stderr

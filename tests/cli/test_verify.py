@@ -15,7 +15,7 @@ from mxconv.speculative.hierarchy import Hierarchy
 
 KEYS = {"ok", "lossless", "num_tensors", "num_bit_exact", "tensors", "decode"}
 TENSOR_KEYS = {"name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error"}
-DECODE_KEYS = {"num_prompts", "num_tokens", "num_token_mismatches", "num_logit_mismatches", "target"}
+DECODE_KEYS = {"num_prompts", "num_tokens", "num_token_mismatches", "num_logit_mismatches", "target", "batch"}
 
 
 @pytest.fixture
@@ -149,3 +149,13 @@ def test_a_prompt_file_is_read_before_the_work_begins(run: Any, package: Path, t
     assert outcome.exit_code == 1
     assert outcome.stdout == ""
     assert "line 1: prompt is None; some text is required." in outcome.stderr
+
+
+def test_prompts_decoded_side_by_side_are_compared_and_the_certificate_says_so(
+    run: Any, package: Path, prompts: Path
+) -> None:
+    outcome = run("verify", package, "--decode", prompts, "--batch", 2, "--max-new-tokens", 8, "--json")
+    decode = outcome.json["decode"]
+    assert outcome.exit_code == 0 and decode["batch"] == 2
+    assert decode["num_token_mismatches"] == decode["num_logit_mismatches"] == 0 < decode["num_tokens"]
+    assert "with drafts and without, 2 at a time with them: 0 token mismatches" in outcome.stderr

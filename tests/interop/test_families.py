@@ -7,11 +7,13 @@ import pytest
 from packages import quantize
 
 from mxconv.cost.architecture import Architecture
-from mxconv.cost.counts import count_parameters, multiplied_weights
-from mxconv.errors import ModelError
+from mxconv.cost.counts import count_parameters, kv_bytes, multiplied_weights, state_bytes, state_row_bytes
 from mxconv.interop.hub.card import model_card
 from mxconv.interop.hub.source_card import SourceCard
+from mxconv.model.cache import KVCache
+from mxconv.model.description import Attention
 from mxconv.model.families.table import describe_file
+from mxconv.model.latent import LatentAttention
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 
@@ -33,12 +35,15 @@ def test_counts_and_cards_speak_of_the_checkpoint(family: str, tmp_path: Path) -
     card = model_card(manifest, "me/tiny", SourceCard())
     assert f"in the {len(quantized)} quantized of {len(manifest.tensors)} tensors" in card
     config = describe_file(package / "config.json")
-    if checkpoints.FAMILIES[family]["model_type"] in checkpoints.RECURRENT:
-        with pytest.raises(ModelError, match="layers with a recurrent state; models that attend in every layer"):
-            Architecture.of(config)
-        return
     own = {record.name: record for record in manifest.tensors if config.own_name(record.name) is not None}
     a = Architecture.of(config)
     stored = sum(prod(record.shape) for record in own.values())
     assert count_parameters(a).total == stored
     assert 0 < multiplied_weights(a) < stored + a.vocab_size * a.hidden_size
+    has_state = checkpoints.FAMILIES[family]["model_type"] in checkpoints.RECURRENT
+    states = KVCache(config).states
+    assert (states is not None) == has_state
+    assert state_bytes(a) == (0 if states is None else states.windows[0].nbytes + states.memories[0].nbytes)
+    assert state_row_bytes(a) == (0 if states is None else states.inputs[:, 0].nbytes)
+    one, ten = kv_bytes(a, 1), kv_bytes(a, 10)
+    assert (ten > one) == any(isinstance(layer.mixer, Attention | LatentAttention) for layer in config.layers)

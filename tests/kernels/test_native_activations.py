@@ -46,6 +46,23 @@ def capped(engine: Any, cap: float, x: np.ndarray) -> np.ndarray:
     return out
 
 
+def clamped(engine: Any, slope: float, limit: float, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    out = np.empty_like(x)
+    _native.clamped_gates(engine, x, y, slope, limit, out)
+    return out
+
+
+def test_gates_are_clamped_from_above_and_ups_from_both_sides(engine: Any) -> None:
+    x, y = (grid.ravel() for grid in np.meshgrid(np.linspace(-30, 30, 601), np.linspace(-9, 9, 37)))
+    gates, ups = np.minimum(x, 7), np.clip(y, -7, 7)
+    found = clamped(engine, 1.702, 7, x.astype(np.float32), y.astype(np.float32))
+    np.testing.assert_allclose(found, (ups + 1) * gates / (1 + np.exp(-1.702 * gates)), rtol=2e-5, atol=2e-6)
+    odd = np.array([np.nan, 1, -np.inf, np.inf, 1], np.float32), np.array([1, np.nan, 2, 1, -np.inf], np.float32)
+    found = clamped(engine, 1.702, 7, *odd)
+    assert np.isnan(found[:2]).all()
+    np.testing.assert_allclose(found[3:], [14 / (1 + np.exp(-1.702 * 7)), -6 / (1 + np.exp(-1.702))], rtol=1e-5)
+
+
 def test_silu_is_within_three_units_in_the_last_place(engine: Any) -> None:
     x = np.concatenate([np.linspace(-87.3, 90, 200_001), np.geomspace(1e-38, 1, 10_000)]).astype(np.float32)
     x = np.concatenate([x, -x[x < 87.3]])
@@ -65,13 +82,15 @@ def test_silu_of_huge_infinite_and_missing_numbers_is_that_of_numpy(engine: Any)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("name", [*ACTIVATIONS, "cap"])
+@pytest.mark.parametrize("name", [*ACTIVATIONS, "cap", "clamped"])
 def test_a_value_has_the_same_bits_wherever_it_stands(
     engine: Any, rng: np.random.Generator, name: str, length: int
 ) -> None:
     def made(x: np.ndarray, y: np.ndarray) -> bytes:
         if name == "cap":
             return capped(engine, 1.5, x).tobytes()
+        if name == "clamped":
+            return clamped(engine, 1.7, 1.1, x, y).tobytes()
         return activated(engine, name, x, y).tobytes()
 
     x, y = normal(rng, length) * 2, normal(rng, length)
@@ -113,7 +132,7 @@ def test_activations_of_infinite_and_missing_numbers_are_those_of_numpy(engine: 
 
 
 def test_an_unknown_activation_is_refused(engine: Any) -> None:
-    with pytest.raises(ValueError, match="activation must be silu, gelu, gelu_tanh or relu2"):
+    with pytest.raises(ValueError, match="activation must be silu, gelu, gelu_tanh, relu2 or sigmoid"):
         activated(engine, "mish", np.ones(3, np.float32))
 
 

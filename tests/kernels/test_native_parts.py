@@ -35,11 +35,13 @@ def attention(**changes: Any) -> Any:
         "output": projection(HIDDEN, HEADS * HEAD_DIM),
         "fused": None,
         "scale": 1.0,
-        "sight": _native.Sight(0, 0, 0),
-        "norms": _native.HeadNorms(None, None, None, False, False),
+        "sight": _native.Sight(0, 0, 0, False),
+        "norms": _native.HeadNorms(None, None, None, False, False, 0.0),
         "rotation": _native.HeadRotation(0, HEAD_DIM // 2, False),
         "temperature": -1,
         "logit_cap": 0.0,
+        "sinks": None,
+        "is_gated": False,
     }
     return _native.attention(**parts | changes)
 
@@ -50,10 +52,71 @@ def mlp(**changes: Any) -> Any:
         "gate": projection(INNER, HIDDEN),
         "up": projection(INNER, HIDDEN),
         "down": projection(HIDDEN, INNER),
+        "row_gate": None,
         "is_fused": False,
         "layer_input": -1,
     }
     return _native.mlp(**parts | changes)
+
+
+def latent(**changes: Any) -> Any:
+    parts: dict[str, Any] = {
+        "layer": 0,
+        "query_down": projection(12, HIDDEN),
+        "query_norm": norm(12),
+        "query": projection(HEADS * (6 + 4), 12),
+        "down": projection(16 + 4, HIDDEN),
+        "latent_norm": norm(16),
+        "key_up": np.ones((HEADS, 6, 16), np.float32),
+        "value_up": np.ones((HEADS, 8, 16), np.float32),
+        "output": projection(HIDDEN, HEADS * 8),
+        "scale": 1.0,
+        "sight": _native.Sight(0, 0, 0, False),
+        "rotation": _native.HeadRotation(0, 2, False),
+    }
+    return _native.latent_attention(**parts | changes)
+
+
+def gated_expert(is_apart: bool = False) -> tuple[Any, Any, Any]:
+    gate = projection(INNER if is_apart else 2 * INNER, HIDDEN)
+    return gate, projection(INNER, HIDDEN) if is_apart else None, projection(HIDDEN, INNER)
+
+
+def narrow_down() -> Any:
+    """Of F16, which takes in rows as they are."""
+    return _native.Projection(_native.dense(np.zeros((HIDDEN, INNER), np.uint16), "F16"), None)
+
+
+def mixture(experts: Any = None, router: Any = None, **changes: Any) -> Any:
+    routing: dict[str, Any] = {
+        "router": router or projection(3, HIDDEN),
+        "num_chosen": 2,
+        "score": "softmax",
+        "is_normalized": False,
+        "correction": None,
+        "groups": (1, 1),
+        "multiplier": 1.0,
+        "multipliers": None,
+    }
+    parts: dict[str, Any] = {
+        "activation": "silu",
+        "clamped": None,
+        "is_interleaved": False,
+        "scales_input": False,
+        "norm": norm(HIDDEN),
+        "router_norm": None,
+        "is_routed_apart": False,
+        "experts": [gated_expert()] * 3 if experts is None else experts,
+    }
+    own = {key: changes.pop(key) for key in list(changes) if key in routing}
+    return _native.mixture(routing=_native.Routing(**routing | own), **parts | changes)
+
+
+def short_convolution(taps: Any = None, inputs: Any = None) -> Any:
+    convolution = _native.Convolution(np.ones((3, INNER), np.float32) if taps is None else taps, None, 0, False)
+    return _native.short_convolution(
+        convolution=convolution, inputs=inputs or projection(3 * INNER, HIDDEN), output=projection(HIDDEN, INNER)
+    )
 
 
 def branch(part: Any, before: Any = None, is_parallel: bool = False, behind: Any = None) -> Any:
@@ -69,7 +132,11 @@ def decoder(*branches: Any, cache: tuple[int, int, int] = (2, KEY_VALUE_HEADS, H
 def test_parts_that_fit_make_a_decoder() -> None:
     decoder(branch(attention(), norm(HIDDEN)), branch(mlp(), norm(HIDDEN), True, norm(HIDDEN)))
     decoder(branch(attention(source=0, key=None, value=None)))
+    decoder(branch(attention(is_gated=True, query=projection(2 * HEADS * HEAD_DIM, HIDDEN))))
+    decoder(branch(short_convolution()), branch(mlp()))
     decoder(branch(attention(value=None)), branch(mlp(gate=None)), branch(mlp(up=None, layer_input=0)))
+    decoder(branch(attention()), branch(mlp(row_gate=projection(1, HIDDEN))))
+    decoder(branch(latent()), branch(_native.joined([(mixture(), norm(HIDDEN)), (mlp(), None)])), cache=(1, 1, 20))
 
 
 REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -78,11 +145,11 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "a short bias": ("bias: shape", lambda: projection(8, 8, bias=7)),
     "a norm of another length": (
         "query_norm: 9 weights; 8 are required",
-        lambda: attention(norms=_native.HeadNorms(norm(9), None, None, False, False)),
+        lambda: attention(norms=_native.HeadNorms(norm(9), None, None, False, False, 0.0)),
     ),
     "a norm of rows that spans a head": (
         "query_norm: 8 weights; 32 are required",
-        lambda: attention(norms=_native.HeadNorms(norm(8), None, None, True, False)),
+        lambda: attention(norms=_native.HeadNorms(norm(8), None, None, True, False, 0.0)),
     ),
     "a norm before of another length": ("norm: 31 weights", lambda: branch(mlp(), norm(31))),
     "a norm behind of another length": ("sum_norm: 31 weights", lambda: branch(mlp(), None, False, norm(31))),
@@ -102,10 +169,53 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "fused otherwise": ("blocks, heads or None", lambda: attention(fused="rows")),
     "fused by heads that share keys": ("a key and a value each", lambda: attention(fused="heads")),
     "more pairs than values": ("more pairs rotate", lambda: attention(rotation=_native.HeadRotation(0, 5, False))),
-    "a window that is none": ("window must be", lambda: attention(sight=_native.Sight(-1, 0, 0))),
+    "a window that is none": ("window must be", lambda: attention(sight=_native.Sight(-1, 0, 0, False))),
+    "gated queries that are fused": (
+        "neither fused",
+        lambda: attention(is_gated=True, fused="blocks", key=None, value=None),
+    ),
+    "a gate that is missing": (r"query: shape \(32, 32\); \(64, 32\)", lambda: attention(is_gated=True)),
+    "taps of other channels": ("taps: shape", lambda: short_convolution(taps=np.ones((3, 47), np.float32))),
+    "a convolution without a tap": ("needs a tap", lambda: short_convolution(taps=np.ones((0, INNER), np.float32))),
+    "gates of another size": ("inputs: shape", lambda: short_convolution(inputs=projection(INNER, HIDDEN))),
+    "states of two sizes": (
+        "states of different sizes",
+        lambda: decoder(branch(short_convolution()), branch(short_convolution(taps=np.ones((4, INNER), np.float32)))),
+    ),
     "an MLP without a matrix": ("takes rows in", lambda: mlp(gate=None, up=None)),
     "a gate of nothing": ("the layer's own inputs", lambda: mlp(up=None)),
     "a fused MLP without its gate": ("both gate and up", lambda: mlp(gate=None, is_fused=True)),
+    "a gate of two rows": ("row_gate: shape", lambda: mlp(row_gate=projection(2, HIDDEN))),
+    "chunks of no size": ("chunks need a window", lambda: attention(sight=_native.Sight(0, 0, 0, True))),
+    "a clip below zero": (
+        "clip must be",
+        lambda: attention(norms=_native.HeadNorms(None, None, None, False, False, -1.0)),
+    ),
+    "sinks of other heads": ("sinks: shape", lambda: attention(sinks=np.zeros(HEADS + 1, np.float32))),
+    "latent vectors that all rotate": ("more pairs rotate", lambda: latent(rotation=_native.HeadRotation(0, 3, False))),
+    "latent queries of another rank": (
+        "query: shape",
+        lambda: latent(query_down=projection(11, HIDDEN), query_norm=None),
+    ),
+    "values of other latent vectors": ("value_up: shape", lambda: latent(value_up=np.ones((HEADS, 8, 15), np.float32))),
+    "latent vectors in a smaller cache": (
+        "do not fit into the cache",
+        lambda: decoder(branch(latent()), cache=(1, 1, 19)),
+    ),
+    "more experts than there are": ("cannot be chosen", lambda: mixture(num_chosen=4)),
+    "fewer experts than the router knows": ("each row of the router", lambda: mixture(router=projection(4, HIDDEN))),
+    "multipliers of other experts": ("multipliers: shape", lambda: mixture(multipliers=np.ones(4, np.float32))),
+    "experts of two forms": (
+        "rows in one form",
+        lambda: mixture(experts=[gated_expert(), gated_expert(), (*gated_expert()[:2], narrow_down())]),
+    ),
+    "experts in turn that are apart": (
+        "what takes turns is one matrix",
+        lambda: mixture(experts=[gated_expert(True)] * 3, is_interleaved=True),
+    ),
+    "a limit below zero": ("a limit of gates", lambda: mixture(clamped=(1.7, -1.0))),
+    "attention that is joined": ("looks nothing up", lambda: _native.joined([(attention(), None)])),
+    "nothing that is joined": ("parts to join", lambda: _native.joined([])),
     "three side by side": (
         "three branches side by side",
         lambda: decoder(branch(mlp()), branch(mlp(), None, True), branch(mlp(), None, True)),

@@ -106,6 +106,25 @@ def test_capped_attention_is_the_mean_by_capped_scores(engine: Any, rng: np.rand
     np.testing.assert_allclose(found, expected, atol=3e-6)
 
 
+@pytest.mark.parametrize("count", [1, 64, 65, 200])
+def test_sinks_take_a_share_and_give_nothing(engine: Any, rng: np.random.Generator, count: int) -> None:
+    queries, keys, values = normal(rng, 1, 5, 24), *normal(rng, 2, count, 24)
+    sinks = np.array([-80, -1, 0.5, 3, 80], np.float32)
+    found = np.empty_like(queries)
+    _native.attend(
+        engine, queries, keys, values, np.array([count], np.int32), np.empty((1, 0), np.int32), 0, found, sinks
+    )
+    for head, sink in enumerate(sinks.astype(np.float64)):
+        scores = np.append(keys.astype(np.float64) @ queries[0, head].astype(np.float64), sink)
+        shares = np.exp(scores - scores.max())
+        np.testing.assert_allclose(found[0, head], (shares / shares.sum())[:-1] @ values.astype(np.float64), atol=3e-6)
+    none = np.full(5, -np.inf, np.float32)
+    _native.attend(
+        engine, queries, keys, values, np.array([count], np.int32), np.empty((1, 0), np.int32), 0, found, none
+    )
+    assert (found == attend_tokens(engine, queries, keys, values, [count], [[]])).all()
+
+
 @pytest.mark.parametrize("head_dim", [2, 10, 12, 16, 24, 64, 80, 128, 130])
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 128, 200])
 def test_attention_is_the_softmax_weighted_mean(

@@ -122,9 +122,8 @@ def tree_logits(decoder: Any, prompt: list[int], tree: list[int], parents: list[
         masks = np.array([sum(1 << n for n in branches[node]) for node in nodes], np.uint64)
         x = decoder.embedding.rows(np.array([tree[node] for node in nodes]))
         logits = np.empty((len(nodes), decoder.config.vocab_size), np.float32)
-        tokens = _native.SequenceTokens(
-            *keys_and_values.arrays, keys_and_values.length, len(nodes), len(nodes), masks, len(prompt)
-        )
+        pages = _native.Pages("fp32", keys_and_values.pool.slabs.arrays, keys_and_values.numbers)
+        tokens = _native.SequenceTokens(pages, keys_and_values.length, len(nodes), len(nodes), masks, len(prompt))
         decoder.handle.forward(x, [(cosines, sines)], [], None, logits, [tokens])
         keys_and_values.advance(len(nodes))
         parts.append(logits)

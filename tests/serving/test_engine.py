@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batches import assert_as_alone, random_prompt, run_all
+from batches import assert_as_alone, position_bytes, random_prompt, run_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_levels import FORMATS, VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
@@ -83,6 +83,7 @@ def test_every_text_is_what_it_would_be_alone(name: str, at_a_time: int) -> None
     assert heard.most_running == at_a_time or at_a_time == 16
     if name not in ("plain", "all, what pays"):
         assert len(heard.guessed_by) > 1 and None in heard.guessed_by
+    assert heard.guessed_by <= {None, *(level.name for level in hierarchy.levels[1:])}
     for sequence in sequences:
         trace = sequence.generation.trace
         assert trace.num_rounds == trace.statistics[0].num_forwards
@@ -109,11 +110,6 @@ def test_order_cancellations_and_set_backs_change_nothing(
     engine = Engine(hierarchy, at_a_time, kv_bytes)
     sequences, heard = run_all(engine, requests, lambda number, done: done >= limits[number])
     assert_as_alone(hierarchy.levels[0], requests, sequences, heard)
-
-
-def position_bytes(hierarchy: Hierarchy) -> int:
-    caches = [*(decoder.new_cache() for decoder in hierarchy.cached_decoders()), *hierarchy.reader_caches()]
-    return sum(cache.pool.page_bytes for cache in caches) // PAGE
 
 
 @pytest.mark.parametrize("name", ["plain", "models, trees", "all, what pays"])

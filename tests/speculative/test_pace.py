@@ -10,8 +10,8 @@ import pytest
 from simulated_machine import SimulatedDraft, SimulatedMachine
 
 from mxconv.speculative.pacing.adaptive_pace import MAX_ADAPTIVE_TOKENS, AdaptivePace, paces
-from mxconv.speculative.pacing.estimates import PassEstimate
 from mxconv.speculative.pacing.pace import Choice, FixedPace, Outcome, Pace
+from mxconv.speculative.pacing.pass_estimate import PassEstimate
 
 SELF = SimulatedDraft(acceptance=0.8, seconds=0.3)  # a 4-bit copy
 SMALL = SimulatedDraft(acceptance=0.6, seconds=0.05, catch_up_seconds=0.01)  # another model

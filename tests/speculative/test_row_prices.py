@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxconv.speculative.pacing.estimates import NARROW_SLOPE
+from mxconv.speculative.pacing.pass_estimate import NARROW_SLOPE
 from mxconv.speculative.pacing.row_prices import RowPrices
 
 
@@ -23,7 +23,7 @@ def test_before_anything_wide_was_seen_a_row_has_the_usual_price() -> None:
     assert prices.seconds(3) == 0.0
     prices.add(1, 2.0)
     assert prices.seconds(11) == pytest.approx(2.0 + 10 * NARROW_SLOPE * 2.0)
-    prices.add(65, 900.0)  # a prompt
+    prices.add(2000, 900.0)  # wider than all that is kept
     assert prices.seconds(64) < 10
 
 

@@ -1,7 +1,8 @@
 """How text is cut before byte-level BPE: llama.cpp has a name for each way, tokenizer.json spells it out.
 
 Source:
-    the tokenizer.json files of the models named; `llm_tokenizer_bpe` in llama.cpp's llama-vocab.cpp.
+    the tokenizer.json files of the models named; `llm_tokenizer_bpe` in llama.cpp's llama-vocab.cpp. A test compares
+    the tokens of both for every name.
 """
 
 from typing import Any
@@ -16,23 +17,70 @@ _TEKKEN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+_QWEN_3_5 = (
+    _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_GPT_4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SEED = (
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}"
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_DEEPSEEK_3 = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 Step = tuple[str, object]
+
+_CUT_BY_LLAMA_3: tuple[Step, ...] = (("Split", _LLAMA_3), ("ByteLevel", False))
+_CUT_BY_DEEPSEEK_3: tuple[Step, ...] = (
+    ("Split", r"\p{N}{1,3}"),
+    ("Split", "[一-龥぀-ゟ゠-ヿ]+"),
+    ("Split", _DEEPSEEK_3),
+    ("ByteLevel", False),
+)
+_DIGIT_BY_DIGIT: tuple[Step, ...] = (("Digits", True), ("ByteLevel", True))
 
 # Each step as _step gives it. The first name of equal ways is the one that is written.
 PRE_TOKENIZERS: dict[str, tuple[Step, ...]] = {
     "gpt-2": (("ByteLevel", True),),
-    "smollm": (("Digits", True), ("ByteLevel", True)),
-    "llama-bpe": (("Split", _LLAMA_3), ("ByteLevel", False)),
+    "smollm": _DIGIT_BY_DIGIT,
+    "starcoder": _DIGIT_BY_DIGIT,
+    "refact": _DIGIT_BY_DIGIT,
+    "command-r": _DIGIT_BY_DIGIT,
+    "llama-bpe": _CUT_BY_LLAMA_3,
+    "lfm2": _CUT_BY_LLAMA_3,
+    "dbrx": _CUT_BY_LLAMA_3,
+    "glm4": _CUT_BY_LLAMA_3,
+    "chatglm-bpe": _CUT_BY_LLAMA_3,
     "qwen2": (("Split", _QWEN_2), ("ByteLevel", False)),
     "deepseek-r1-qwen": (("Split", _QWEN_2), ("ByteLevel", False)),
+    "qwen35": (("Split", _QWEN_3_5), ("ByteLevel", False)),
     "tekken": (("Split", _TEKKEN), ("ByteLevel", False)),
+    "gpt-4o": (("Split", _GPT_4O), ("ByteLevel", False)),
+    "llama4": (("Split", _GPT_4O), ("ByteLevel", False)),
+    "seed-coder": (("Split", _SEED), ("ByteLevel", False)),
+    "deepseek-v3": _CUT_BY_DEEPSEEK_3,
+    "hunyuan-dense": _CUT_BY_DEEPSEEK_3,
 }
+IGNORE_MERGES = frozenset({"llama-bpe", "lfm2", "tekken"})  # a word that is a token is one, whatever the merges say
+# llama.cpp tells capitals from small letters there in ASCII alone, and takes no combining marks into words
+CASE_OF_ASCII = frozenset({"tekken", "gpt-4o", "llama4"})
 
 
-def pre_tokenizer_name(pre_tokenizer: dict[str, Any] | None) -> str | None:
-    """llama.cpp's name of the member `pre_tokenizer` of a tokenizer.json; None where this table has none."""
+def pre_tokenizer_name(pre_tokenizer: dict[str, Any] | None, ignores_merges: bool) -> str | None:
+    """llama.cpp's name of the member `pre_tokenizer` of a tokenizer.json; None where this table has none.
+
+    Args:
+        pre_tokenizer: the member.
+        ignores_merges: of the model; of two names for the same cut it chooses one.
+    """
     steps = tuple(_step(part) for part in flattened(pre_tokenizer, "pretokenizers"))
-    return next((name for name, known in PRE_TOKENIZERS.items() if known == steps), None)
+    names = [name for name, known in PRE_TOKENIZERS.items() if known == steps]
+    return min(names, key=lambda name: (name in IGNORE_MERGES) != ignores_merges, default=None)
 
 
 def pre_tokenizer_json(name: str) -> dict[str, Any] | None:

@@ -1,7 +1,6 @@
 """The tokenizer files that a GGUF vocabulary stands for.
 
-A `gpt2` vocabulary has the merges and the name of a rule that cuts text. A `llama` vocabulary has scores: every way to
-split a token into two others becomes a merge, best score first, which is how llama.cpp joins neighbours.
+What is made of its keys is up to its kind, `tokenizer.ggml.model`: mxconv/checkpoint/gguf/vocabulary_kinds.py.
 """
 
 import json
@@ -10,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.checkpoint.gguf.config import special_token_ids
-from mxconv.checkpoint.gguf.pre_tokenizers import PRE_TOKENIZERS, pre_tokenizer_json
-from mxconv.checkpoint.gguf.token_types import SPACE, TokenType
+from mxconv.checkpoint.gguf.token_types import TokenType
+from mxconv.checkpoint.gguf.vocabulary_kinds import KINDS, REMEDY
 from mxconv.errors import CheckpointError
 
-MAX_TOKEN_LENGTH = 1024  # characters of a token that is split into merges
-BOS_BY_DEFAULT = ("llama-bpe", "tekken")  # of gpt2 vocabularies, where the file does not say
-IGNORE_MERGES = ("llama-bpe", "tekken")
-_REMEDY = "Take tokenizer.json from the original checkpoint, and convert that."
+BOS_BY_DEFAULT = ("llama-bpe", "lfm2", "tekken")  # of gpt2 vocabularies, where the file does not say
 
 
 def derive_tokenizer(values: Mapping[str, Any], path: Path) -> dict[str, bytes]:
@@ -37,14 +33,12 @@ def derive_tokenizer(values: Mapping[str, Any], path: Path) -> dict[str, bytes]:
     if model in (None, "none", "no_vocab"):
         return {}
     tokens, types = _tokens(values, path)
-    members = _byte_level(values, tokens, types, path) if model == "gpt2" else None
-    if model == "llama":
-        members = _sentence_piece(values, tokens, types, path)
-    if members is None:
+    if not isinstance(model, str) or model not in KINDS:
         raise CheckpointError(
-            f"{path}: tokenizer.ggml.model is {str(model)[:80]!r}; gpt2 or llama is required. {_REMEDY}"
+            f"{path}: tokenizer.ggml.model is {str(model)[:80]!r}; one of {', '.join(KINDS)} is required. {REMEDY}"
         )
-    tokenizer = {"version": "1.0", "truncation": None, "padding": None} | members
+    members = KINDS[model](values, tokens, types, path)
+    tokenizer: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None} | members
     tokenizer["added_tokens"] = _added_tokens(tokens, types)
     tokenizer["post_processor"] = _template(values, tokens, path)
     _check(tokenizer, path)
@@ -58,110 +52,17 @@ def derive_tokenizer(values: Mapping[str, Any], path: Path) -> dict[str, bytes]:
 def _tokens(values: Mapping[str, Any], path: Path) -> tuple[list[str], list[int]]:
     tokens = values.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
-        raise CheckpointError(f"{path}: tokenizer.ggml.tokens is no list of strings; one is required. {_REMEDY}")
+        raise CheckpointError(f"{path}: tokenizer.ggml.tokens is no list of strings; one is required. {REMEDY}")
     types = values.get("tokenizer.ggml.token_type", [TokenType.NORMAL] * len(tokens))
     if not isinstance(types, list) or len(types) != len(tokens) or not all(type(kind) is int for kind in types):
         raise CheckpointError(
-            f"{path}: tokenizer.ggml.token_type is no list of {len(tokens)} integers; one a token is required. "
-            f"{_REMEDY}"
+            f"{path}: tokenizer.ggml.token_type is no list of {len(tokens)} integers; one a token is required. {REMEDY}"
         )
     if len(set(tokens)) < len(tokens):
         first: dict[str, int] = {}
         twice = next(text for token_id, text in enumerate(tokens) if first.setdefault(text, token_id) != token_id)
-        raise CheckpointError(f"{path}: token {twice[:80]!r} stands twice; texts must be unique. {_REMEDY}")
+        raise CheckpointError(f"{path}: token {twice[:80]!r} stands twice; texts must be unique. {REMEDY}")
     return tokens, types
-
-
-def _byte_level(values: Mapping[str, Any], tokens: list[str], types: list[int], path: Path) -> dict[str, Any]:
-    name = values.get("tokenizer.ggml.pre")
-    pre_tokenizer = pre_tokenizer_json(name) if isinstance(name, str) else None
-    if pre_tokenizer is None:
-        raise CheckpointError(
-            f"{path}: tokenizer.ggml.pre is {str(name)[:80]!r}; one of {', '.join(PRE_TOKENIZERS)} is "
-            f"required. {_REMEDY}"
-        )
-    merges = values.get("tokenizer.ggml.merges")
-    if not isinstance(merges, list) or not all(isinstance(merge, str) and " " in merge[1:] for merge in merges):
-        raise CheckpointError(f"{path}: tokenizer.ggml.merges is no list of pairs; one is required. {_REMEDY}")
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return {
-        "normalizer": {"type": "NFC"} if name in ("qwen2", "deepseek-r1-qwen") else None,
-        "pre_tokenizer": pre_tokenizer,
-        "decoder": byte_level,
-        "model": _model(
-            _vocabulary(tokens, types),
-            [list(_halves(merge)) for merge in merges],
-            ignore_merges=name in IGNORE_MERGES,
-        ),
-    }
-
-
-def _halves(merge: str) -> tuple[str, str]:
-    space = merge.index(" ", 1)  # a token may be a space, but not an empty text
-    return merge[:space], merge[space + 1 :]
-
-
-def _sentence_piece(values: Mapping[str, Any], tokens: list[str], types: list[int], path: Path) -> dict[str, Any]:
-    scores = values.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens) or not all(isinstance(s, float) for s in scores):
-        raise CheckpointError(
-            f"{path}: tokenizer.ggml.scores is no list of {len(tokens)} numbers; one a token is required. {_REMEDY}"
-        )
-    prefix = values.get("tokenizer.ggml.add_space_prefix", True)
-    unknown = values.get("tokenizer.ggml.unknown_token_id")
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
-    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
-    return {
-        "normalizer": {
-            "type": "Sequence",
-            "normalizers": [*([{"type": "Prepend", "prepend": SPACE}] if prefix else []), replace],
-        },
-        "pre_tokenizer": None,
-        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
-        "model": _model(
-            _vocabulary(tokens, types),
-            _merges(tokens, types, scores, path),
-            unk_token=tokens[unknown] if type(unknown) is int and 0 <= unknown < len(tokens) else None,
-            fuse_unk=True,
-            byte_fallback=TokenType.BYTE in types,
-        ),
-    }
-
-
-def _merges(tokens: list[str], types: list[int], scores: list[float], path: Path) -> list[list[str]]:
-    """Every split of a token into two, best score first; of equal scores the lower ids."""
-    ids = {text: token_id for token_id, text in enumerate(tokens) if types[token_id] == TokenType.NORMAL}
-    found = []
-    for text, token_id in ids.items():
-        if len(text) > MAX_TOKEN_LENGTH:
-            raise CheckpointError(
-                f"{path}: token {token_id} has {len(text):,} characters; at most {MAX_TOKEN_LENGTH} are "
-                f"allowed. {_REMEDY}"
-            )
-        for cut in range(1, len(text)):
-            left, right = text[:cut], text[cut:]
-            if left in ids and right in ids:
-                found.append((-scores[token_id], token_id, ids[left], ids[right], [left, right]))
-    return [pair for *_, pair in sorted(found)]
-
-
-def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:
-    return {text: token_id for token_id, text in enumerate(tokens) if types[token_id] != TokenType.UNUSED}
-
-
-def _model(vocabulary: dict[str, int], merges: list[list[str]], **changes: Any) -> dict[str, Any]:
-    model = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-    }
-    return model | changes | {"vocab": vocabulary, "merges": merges}
 
 
 def _added_tokens(tokens: list[str], types: list[int]) -> list[dict[str, Any]]:
@@ -186,7 +87,7 @@ def _template(values: Mapping[str, Any], tokens: list[str], path: Path) -> dict[
         if adds and (type(token_id) is not int or not 0 <= token_id < len(tokens)):
             raise CheckpointError(
                 f"{path}: tokenizer.ggml.{key}_token_id is {str(token_id)[:80]}, of {len(tokens)} tokens; the id of "
-                f"the token that every text gets is required. {_REMEDY}"
+                f"the token that every text gets is required. {REMEDY}"
             )
         around.append(tokens[token_id] if adds and type(token_id) is int else None)
     if around == [None, None]:
@@ -217,5 +118,5 @@ def _check(tokenizer: dict[str, Any], path: Path) -> None:
         Tokenizer.from_str(json.dumps(tokenizer))
     except Exception as error:  # the library raises bare Exception
         raise CheckpointError(
-            f"{path}: its vocabulary makes no tokenizer ({error}); one is required. {_REMEDY}"
+            f"{path}: its vocabulary makes no tokenizer ({error}); one is required. {REMEDY}"
         ) from error

@@ -16,7 +16,7 @@ from typing import Literal
 
 from mxconv.cost.accelerator.machine import Machine
 from mxconv.cost.architecture import Architecture
-from mxconv.cost.counts import BITS, attention_multiply_adds, kv_bytes, multiplied_weights
+from mxconv.cost.counts import BITS, attention_multiply_adds, kv_bytes, multiplied_weights, state_bytes
 from mxconv.errors import MxconvError
 
 Mode = Literal["full", "draft", "olive", "tender"]
@@ -80,7 +80,7 @@ def run_pass(
     attention = attention_multiply_adds(a, context)
     rate: float = getattr(machine, f"{mode}_weights_per_cycle")
     cycles = num_passes * (weights / rate + attention) / machine.num_elements_per_tile
-    read = num_passes * (weights * MODE_BITS[mode] / 8 + kv_bytes(a, context, "fp16"))
+    read = num_passes * (weights * MODE_BITS[mode] / 8 + kv_bytes(a, context, "fp16") + 2 * state_bytes(a))
     dram_cycles = read / (machine.read_bandwidth * 1e9) * machine.clock_megahertz * 1e6
     product = machine.draft_multiply_add_picojoules if mode == "draft" else machine.full_multiply_add_picojoules
     work = num_tokens * (multiplied_weights(a) * product + attention * machine.full_multiply_add_picojoules)

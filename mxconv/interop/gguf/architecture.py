@@ -57,8 +57,9 @@ class Architecture:
         has_temperature: whether queries may grow with their position.
         names: modules of a layer that it calls something else than the others do.
         num_layers_with_windows: the only depth at which it has windows; None is any.
-        experts: how its experts' scores count, as they are or divided by their sum; None has no experts.
-        shares_expert: whether every row goes through one more, whose gate weighs it.
+        experts: how its experts' scores count, as they are or divided by their sum; "keyed" is DeepSeek's routing,
+            of which keys say more, behind layers without experts; None has no experts.
+        shares_expert: whether every row goes through one more, whose gate weighs it unless experts are "keyed".
 
     Source:
         src/models/*.cpp and llama-model.cpp of the llama.cpp in llama-cpp-python 0.3.36.
@@ -84,5 +85,5 @@ class Architecture:
     has_temperature: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     num_layers_with_windows: int | None = None
-    experts: Literal["plain", "normalized"] | None = None
+    experts: Literal["plain", "normalized", "keyed"] | None = None
     shares_expert: bool = False

@@ -83,6 +83,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         grows_embedding=True,
     ),
     "glm4": Architecture("glm4", pairs="neighbours"),
+    "glm4_moe": Architecture(
+        "glm4moe", head="own", names={"ffn_norm": "post_attention_norm"}, experts="keyed", shares_expert=True
+    ),
     "gpt2": Architecture("gpt2", activation="gelu_tanh", biases=EVERY, needs_biases=True, fills_hidden=True),
     "gpt_neox": Architecture(
         "gptneox", activation="gelu_tanh", biases=EVERY, needs_biases=True, head="own", fills_hidden=True

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mxconv.interop.gguf.architecture import Architecture
-from mxconv.interop.gguf.parts import mixer_of, mlp_of
+from mxconv.interop.gguf.parts import first_mixture, mixer_of, mlp_of
 from mxconv.interop.gguf.rope_keys import add_rope
 from mxconv.model.config import ModelConfig
 from mxconv.model.mixture import Mixture
@@ -22,7 +22,7 @@ def add_keys(writer: "GGUFWriter", config: ModelConfig, architecture: Architectu
     _add_sizes(writer.add_feed_forward_length, [mlp_of(layer).size for layer in config.layers])
     writer.add_head_count(config.num_attention_heads)
     _add_sizes(writer.add_head_count_kv, [mixer_of(layer).num_key_value_heads for layer in config.layers])
-    _add_experts(writer, config)
+    _add_experts(writer, config, architecture)
     if config.final_norm.kind == "rms":
         writer.add_layer_norm_rms_eps(config.final_norm.eps)
     else:
@@ -38,14 +38,22 @@ def _add_sizes(add: Callable[[int | Sequence[int]], None], sizes: list[int]) -> 
     add(sizes[0] if len(set(sizes)) == 1 else sizes)
 
 
-def _add_experts(writer: "GGUFWriter", config: ModelConfig) -> None:
-    mixture = config.layers[0].mlp
-    if not isinstance(mixture, Mixture):
+def _add_experts(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
+    if (mixture := first_mixture(config)) is None:
         return
-    writer.add_expert_count(mixture.routing.num_experts)
-    writer.add_expert_used_count(mixture.routing.num_chosen)
+    routing = mixture.routing
+    writer.add_expert_count(routing.num_experts)
+    writer.add_expert_used_count(routing.num_chosen)
     writer.add_expert_feed_forward_length(mixture.size)
-    if mixture.shared is not None:
+    if architecture.experts == "keyed":
+        from gguf import ExpertGatingFuncType
+
+        writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(routing.is_normalized)
+        writer.add_expert_weights_scale(routing.multiplier)
+        writer.add_leading_dense_block_count(sum(not isinstance(layer.mlp, Mixture) for layer in config.layers))
+        writer.add_expert_shared_count(0 if mixture.shared is None else mixture.shared.size // mixture.size)
+    elif mixture.shared is not None:
         writer.add_expert_shared_feed_forward_length(mixture.shared.size)
 
 

@@ -47,12 +47,13 @@ class Metadata:
             notes.append("the vocabulary has no bytes: llama.cpp ends with an error at a character that it lacks.")
         if self.vocabulary.eos_id is None:
             notes.append("the configuration names no token that ends a text: llama.cpp takes its own default.")
+        notes += self.vocabulary.notes
         return tuple(notes)
 
     def add_to(self, writer: "GGUFWriter") -> None:
         """Hand every key to a writer."""
         add_keys(writer, self.config, self.architecture, self.num_positions)
-        _add_vocabulary(writer, self.vocabulary)
+        add_vocabulary(writer, self.vocabulary)
         others = [{"name": name, "template": text} for name, text in self.chat_templates.items() if name != "default"]
         if others:
             writer.add_chat_template(others)
@@ -92,7 +93,7 @@ def _long_context(config: ModelConfig, path: Path) -> tuple[int, tuple[float, ..
     return fields.size("max_position_embeddings", config.max_position_embeddings), tuple(map(float, factors))
 
 
-def _add_vocabulary(writer: "GGUFWriter", vocabulary: Vocabulary) -> None:
+def add_vocabulary(writer: "GGUFWriter", vocabulary: Vocabulary) -> None:
     writer.add_tokenizer_model(vocabulary.model)
     writer.add_tokenizer_pre(vocabulary.pre_tokenizer)
     writer.add_token_list(vocabulary.tokens)

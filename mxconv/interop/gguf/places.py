@@ -132,6 +132,8 @@ def _mlp(mlp: Mlp | Mixture, suffix: str = "") -> Iterator[tuple[str, Place]]:
 def _mixture(mixture: Mixture) -> Iterator[tuple[str, Place]]:
     """Of experts that the checkpoint has one by one."""
     yield f"{mixture.routing.router.name}.weight", Place("ffn_gate_inp.weight", is_vector=True)
+    if mixture.routing.correction is not None:
+        yield mixture.routing.correction, Place("exp_probs_b.bias")
     assert mixture.experts.apart is not None
     for name, part in zip(mixture.experts.apart, ("gate", "up", "down"), strict=True):
         for expert in range(mixture.routing.num_experts):

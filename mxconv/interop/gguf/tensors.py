@@ -8,11 +8,11 @@ from mxconv.checkpoint.package import Package
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.gguf_tensor import GgufTensor, four_bit, made_tensor, sixteen_bit
 from mxconv.interop.gguf.metadata import Metadata
+from mxconv.interop.gguf.parts import first_mixture
 from mxconv.interop.gguf.places import EMBEDDING, HEAD, Place, places
 from mxconv.interop.gguf.rope_keys import rope_tensors
 from mxconv.interop.gguf.stacked_tensor import StackedTensor
 from mxconv.model.config import ModelConfig
-from mxconv.model.mixture import Mixture
 from mxconv.report.weights import Weights, WeightTensor
 
 Level = Literal["target", "draft"]
@@ -58,8 +58,8 @@ def level_tensors(
 
 
 def _num_experts(config: ModelConfig) -> int:
-    mixtures = (layer.mlp for layer in config.layers if isinstance(layer.mlp, Mixture))
-    return next(mixtures).routing.num_experts
+    mixture = first_mixture(config)
+    return 0 if mixture is None else mixture.routing.num_experts
 
 
 def _tensors(
@@ -109,6 +109,8 @@ def _check_is_none_of_its_own(name: str | None, weight: WeightTensor, metadata: 
     config = metadata.config
     roots = (f"{config.layer_prefix}.", f"{config.head}.")
     if name is None or not name.startswith(roots) or not name.endswith((".weight", ".bias")) or name.endswith(BUFFERS):
+        return
+    if config.mtp is not None and config.mtp.has(name):  # what predicts further tokens
         return
     if name == f"{config.head}.weight":  # of a model whose head is the embedding: older checkpoints hold both
         return

@@ -1,32 +1,29 @@
 """A model's tokenizer as GGUF has it: tokens by id, their kinds, and either merges or scores.
 
-llama.cpp runs two kinds of BPE. `gpt2` works on bytes and takes the merges as they are, with the name of the rule that
-cuts text beforehand. `llama`, SentencePiece's, works on characters with bytes as fallback, and joins the two neighbours
-whose union has the highest score; the rank of a token's first merge, negated, is such a score.
+Which kind of BPE it is decides mxconv/interop/gguf/vocabulary_kind.py.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from mxconv.checkpoint.gguf.pre_tokenizers import flattened, pre_tokenizer_name
-from mxconv.checkpoint.gguf.token_types import SPACE, TokenType
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.gguf.token_types import TokenType
+from mxconv.checkpoint.json_file import parse_json_object, read_json_object
+from mxconv.checkpoint.tokenizer_file import read_tokenizer_json
 from mxconv.errors import ModelError
+from mxconv.interop.gguf.vocabulary_kind import Model, token_scores, vocabulary_kind
 from mxconv.model.tokenizer import Tokenizer
-
-NO_MERGE_SCORE = -1e6  # below every rank: of tokens that no merge makes
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """What the keys `tokenizer.ggml.*` say."""
 
-    model: Literal["gpt2", "llama"]
+    model: Model
     pre_tokenizer: str
     tokens: list[str]
     types: list[int]
-    merges: list[str] | None  # of gpt2
+    merges: list[str] | None  # of gpt2 and gemma4
     scores: list[float] | None  # of llama
     unknown_id: int | None
     bos_id: int | None
@@ -36,6 +33,7 @@ class Vocabulary:
     adds_eos: bool
     adds_space_prefix: bool
     has_bytes: bool  # whether every text has tokens
+    notes: tuple[str, ...]  # where llama.cpp's tokens differ
 
 
 def read_vocabulary(folder: Path, num_rows: int) -> Vocabulary:
@@ -50,79 +48,35 @@ def read_vocabulary(folder: Path, num_rows: int) -> Vocabulary:
     """
     tokenizer = Tokenizer.from_folder(folder)
     path = folder / "tokenizer.json"
-    members = read_json_object(path, unique_keys=False)
+    members = parse_json_object(read_tokenizer_json(folder) or b"", str(path), unique_keys=False)
     model = members["model"]
     if model.get("type") != "BPE":
         raise ModelError(
             f"{path}: a {model.get('type')} tokenizer; GGUF files of these architectures hold BPE. "
             "Export with --to safetensors, and convert it where that tokenizer is known."
         )
-    merges = [_merge(merge) for merge in model["merges"]]
-    kind, pre_tokenizer = _kind(members, path)
-    if kind == "gpt2" and not merges:
-        raise ModelError(
-            f"{path}: a BPE tokenizer without merges; llama.cpp loads no vocabulary without one. Export with --to "
-            "safetensors."
-        )
+    kind = vocabulary_kind(members, path)
     tokens, types = _tokens(members, num_rows, path)
     adds_bos, adds_eos, bos_id, eos_id = _added_by_template(tokenizer)
     eos_ids = _eos_ids(folder, tokenizer, eos_id)
     unknown = model.get("unk_token")
     return Vocabulary(
-        model=kind,
-        pre_tokenizer=pre_tokenizer,
+        model=kind.model,
+        pre_tokenizer=kind.pre_tokenizer,
         tokens=tokens,
         types=types,
-        merges=[" ".join(merge) for merge in merges] if kind == "gpt2" else None,
-        scores=_scores(tokens, merges) if kind == "llama" else None,
+        merges=None if kind.model == "llama" else [" ".join(merge) for merge in kind.merges],
+        scores=token_scores(tokens, kind.merges) if kind.model == "llama" else None,
         unknown_id=tokens.index(unknown) if unknown in tokens else None,
         bos_id=bos_id if bos_id is not None else tokenizer.bos_token_id,
         eos_id=eos_ids[0] if eos_ids else None,
         further_eos_ids=eos_ids[1:],
         adds_bos=adds_bos,
         adds_eos=adds_eos,
-        adds_space_prefix=kind == "llama" and _prepends_space(members),
-        has_bytes=kind == "gpt2" or TokenType.BYTE in types,
+        adds_space_prefix=kind.adds_space_prefix,
+        has_bytes=kind.model == "gpt2" or TokenType.BYTE in types,
+        notes=kind.notes,
     )
-
-
-def _kind(members: dict[str, Any], path: Path) -> tuple[Literal["gpt2", "llama"], str]:
-    steps = flattened(members.get("pre_tokenizer"), "pretokenizers")
-    if any(step.get("type") == "ByteLevel" for step in steps):
-        name = pre_tokenizer_name(members.get("pre_tokenizer"))
-        if name is None:
-            raise ModelError(
-                f"{path}: its pre_tokenizer is {str(members['pre_tokenizer'])[:200]}; one whose name in llama.cpp "
-                "mxconv knows is required. Export with --to safetensors and use llama.cpp's own converter."
-            )
-        return "gpt2", name
-    if _escapes_spaces(members):
-        return "llama", "default"
-    raise ModelError(
-        f"{path}: a BPE tokenizer that neither works on bytes (ByteLevel) nor writes spaces as {SPACE}; GGUF has these "
-        "two kinds. Export with --to safetensors."
-    )
-
-
-def _escapes_spaces(members: dict[str, Any]) -> bool:
-    steps = flattened(members.get("pre_tokenizer"), "pretokenizers")
-    normalizers = flattened(members.get("normalizer"), "normalizers")
-    replaces = any(part.get("type") == "Replace" and part.get("content") == SPACE for part in normalizers)
-    return replaces or any(step.get("type") == "Metaspace" for step in steps)
-
-
-def _prepends_space(members: dict[str, Any]) -> bool:
-    steps = flattened(members.get("pre_tokenizer"), "pretokenizers")
-    normalizers = flattened(members.get("normalizer"), "normalizers")
-    if any(part.get("type") == "Prepend" and part.get("prepend") == SPACE for part in normalizers):
-        return True
-    return any(step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never" for step in steps)
-
-
-def _merge(merge: Any) -> tuple[str, str]:
-    """A pair: the newer files list two strings, the older ones write them with a space between."""
-    left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
-    return left, right
 
 
 def _tokens(members: dict[str, Any], num_rows: int, path: Path) -> tuple[list[str], list[int]]:
@@ -145,13 +99,6 @@ def _tokens(members: dict[str, Any], num_rows: int, path: Path) -> tuple[list[st
         )
     filled = [found.get(token_id, (f"[PAD{token_id}]", TokenType.UNUSED)) for token_id in range(num_rows)]
     return [text for text, _ in filled], [int(kind) for _, kind in filled]
-
-
-def _scores(tokens: list[str], merges: list[tuple[str, str]]) -> list[float]:
-    ranks: dict[str, float] = {}
-    for rank, (left, right) in enumerate(merges):
-        ranks.setdefault(left + right, -float(rank))
-    return [ranks.get(text, NO_MERGE_SCORE) for text in tokens]
 
 
 def _added_by_template(tokenizer: Tokenizer) -> tuple[bool, bool, int | None, int | None]:

@@ -38,6 +38,10 @@ struct Silu {
     static Floats of(Floats x) { return x / (exponential(-x) + 1.0f); }
 };
 
+struct Sigmoid {
+    static Floats of(Floats x) { return 1.0f / (exponential(-x) + 1.0f); }
+};
+
 // x times the normal distribution's mass below x, within 1e-6 times the magnitude of x. erf by Abramowitz and Stegun, formula
 // 7.1.26, as mxconv/model/gelu.py has it.
 struct Gelu {
@@ -83,6 +87,21 @@ void activate(const float* x, const float* y, int64_t length, float* out) {
         const int64_t count = length - i;
         const Floats last = multiplied([&](const float* from) kInlined { return load_floats(from + i, count); });
         store_floats(out + i, last, count);
+    }
+}
+
+void clamped_gates(const float* x, const float* y, float slope, float limit, int64_t length, float* out) {
+    const Floats most = all_lanes(limit);
+    const auto clamped = [&](Floats gate, Floats up) kInlined {
+        gate = select(gate > most, most, gate);  // a NaN is not above, and stays
+        up = select(up > most, most, select(up < -most, -most, up));
+        return (up + 1.0f) * (gate / (exponential(-slope * gate) + 1.0f));
+    };
+    int64_t i = 0;
+    for (; i + kVector <= length; i += kVector) store_floats(out + i, clamped(load_floats(x + i), load_floats(y + i)));
+    if (i < length) {
+        const int64_t count = length - i;
+        store_floats(out + i, clamped(load_floats(x + i, count), load_floats(y + i, count)), count);
     }
 }
 

@@ -47,7 +47,8 @@ void Attention::project(Step& step, const Activations& taken, const Memory& m) c
         columns[which] = width;
         counts[which] = 0;
         if (!each.exists()) continue;
-        at_once[which] = step.tiles_at_once(*each.matrix, std::lcm(head_dim, kTileRows) / kTileRows);
+        const int64_t whole = which == 0 ? query_dim() : head_dim;
+        at_once[which] = step.tiles_at_once(*each.matrix, std::lcm(whole, kTileRows) / kTileRows);
         counts[which] = ceil_divide(each.matrix->row_tiles(), at_once[which]);
         total += counts[which];
         width += each.rows();
@@ -82,7 +83,7 @@ void Attention::attend(Step& step, const Memory& m) const {
     const int64_t units = ceil_divide(num_heads, unit);
     const int64_t together = std::max<int64_t>(1, std::min(tokens_together(), num_tokens * units / enough));
     const int64_t tiles = ceil_divide(num_tokens, together), most_others = sight.most_others(slice.most_visible);
-    const int64_t head_stride = fused == Fused::kHeads ? 3 * head_dim : head_dim;
+    const int64_t head_stride = fused == Fused::kHeads ? 3 * head_dim : query_dim();
     step.share(units * tiles, [&](int64_t i) {
         const int64_t first = i / tiles * unit, last = std::min(first + unit, num_heads),
                       columns = (last - first) * head_dim;
@@ -102,16 +103,27 @@ void Attention::attend(Step& step, const Memory& m) const {
                                                other - head,
                                                m.width,
                                                head_stride,
-                                               columns};
+                                               columns,
+                                               sinks != nullptr ? sinks + head : nullptr};
                 attend_rows(queries, sequence.cache.of(source, head / group), head_dim, logit_cap, seen, m.shares,
                             m.rows + (head - first) * head_dim);
             }
             for (int64_t t = token; t < next; ++t) {
+                if (is_gated) gate(step, t, first, last, m, m.rows + (t - token) * columns);
                 step.kernels.prepare(m.rows + (t - token) * columns, t, first * head_dim, columns, output.form(),
                                      m.mixed);
             }
         }
     });
+}
+
+// What heads [first, last) of a token gave, by their gates.
+void Attention::gate(const Step& step, int64_t token, int64_t first, int64_t last, const Memory& m,
+                     float* heads) const {
+    const auto activate = step.kernels.rowwise.activate[static_cast<int>(Activation::kSigmoid)];
+    for (int64_t head = first; head < last; ++head, heads += head_dim) {
+        activate(m.projected + token * m.width + head * query_dim() + head_dim, heads, head_dim, heads);
+    }
 }
 
 // How many tokens share a reading of keys and values, at most.

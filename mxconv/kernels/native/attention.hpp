@@ -18,6 +18,7 @@ struct HeadNorms {
     Norm query, key, value;
     bool span_rows;   // queries and keys: all heads of a row together
     bool are_behind;  // queries and keys: behind their rotation
+    float clip;       // which queries, keys and values are kept within before they rotate; 0: none
 };
 
 // How one matrix holds queries, keys and values: "blocks" of them, or a query, a key and a value a head.
@@ -37,6 +38,11 @@ struct Attention final : Part {
     HeadRotation rotation;
     int64_t temperature;  // which of the pass's, that multiply queries; -1: none
     float logit_cap;      // 0: none
+    const float* sinks;   // (num_heads): see AttentionQueries; or null
+    bool is_gated;        // a gate lies behind each query, whose sigmoid multiplies what the head gives
+
+    // From one query to the next.
+    int64_t query_dim() const { return is_gated ? 2 * head_dim : head_dim; }
 
     Demands demands() const override;
     int forms() const override { return query.form() | key.form() | value.form(); }
@@ -62,6 +68,7 @@ struct Attention final : Part {
     int64_t tokens_together() const;
     void project(Step& step, const Activations& taken, const Memory& memory) const;
     void attend(Step& step, const Memory& memory) const;
+    void gate(const Step& step, int64_t token, int64_t first, int64_t last, const Memory& memory, float* heads) const;
 
     // attention_heads.cpp
     void place_head(const Step& step, int64_t token, int64_t number, float* values) const;

@@ -76,6 +76,7 @@ struct QueryRow {
     float* shares;  // of positions in the order of `visible`, whole chunks
     const Visible* visible;
     int64_t count;  // positions
+    float sink;     // a score without a value; -infinity is none
 };
 
 // kRows queries times four keys: `dot` of each.
@@ -117,16 +118,16 @@ inline void score_run(const QueryRow* rows, int64_t num_rows, const HeadRows<Ele
     }
 }
 
-// Scores, padded with -infinity to whole chunks, become e^(score - largest); returns their sum.
-inline float exponentials(int64_t padded, float* scores) {
+// Scores, padded with -infinity to whole chunks, become e^(score - largest); returns their sum, with a sink's share.
+inline float exponentials(int64_t padded, float sink, float* scores) {
     Floats largest_in_lane = all_lanes(-__builtin_inff());
     for (int64_t i = 0; i < padded; i += kVector) {  // a NaN is left out here and comes back in the sum
         const Floats part = load_floats(scores + i);
         largest_in_lane = part > largest_in_lane ? part : largest_in_lane;
     }
-    float largest = largest_in_lane[0];
+    float largest = sink > largest_in_lane[0] ? sink : largest_in_lane[0];
     for (int64_t k = 1; k < kVector; ++k) largest = largest_in_lane[k] > largest ? largest_in_lane[k] : largest;
-    float total = 0.0f;
+    float total = exponential(all_lanes(sink - largest))[0];
     for (int64_t begin = 0; begin < padded; begin += kAttentionChunk) {
         Floats in_chunk = {};
         for (int64_t i = begin; i < begin + kAttentionChunk; i += kVector) {
@@ -209,7 +210,7 @@ void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues&
             row.shares[i] = dot(row.query, keys.at(position_of(*row.visible, i)), head_dim);
         if (cap != 0.0f) put_cap(cap, row.count, row.shares);
         for (int64_t i = row.count; i < padded; ++i) row.shares[i] = -__builtin_inff();
-        totals[r] = exponentials(padded, row.shares);
+        totals[r] = exponentials(padded, row.sink, row.shares);
         for (int64_t i = 0; i < head_dim; ++i) row.out[i] = 0.0f;
     }
     for (int64_t begin = 0; begin < most; begin += kAttentionChunk) {
@@ -246,8 +247,11 @@ void attend(const AttentionQueries& queries, const KeysAndValues& seen, int64_t 
         for (int64_t r = 0; r < count; ++r) {
             const int64_t token = (first + r) / queries.num_heads, head = (first + r) % queries.num_heads;
             rows[r] = {queries.values + token * queries.stride + head * queries.head_stride,
-                       out + token * queries.out_stride + head * head_dim, shares + r * whole_chunks(most),
-                       visible + token, visible[token].num_run + visible[token].num_others};
+                       out + token * queries.out_stride + head * head_dim,
+                       shares + r * whole_chunks(most),
+                       visible + token,
+                       visible[token].num_run + visible[token].num_others,
+                       queries.sinks != nullptr ? queries.sinks[head] : -__builtin_inff()};
         }
         attend_at_once<Element>(rows, count, seen, head_dim, cap);
     }

@@ -12,6 +12,7 @@ namespace {
 struct BoundHeadNorms {
     MaybeNorm query, key, value;
     bool span_rows, are_behind;
+    double clip;
 };
 
 Fused fused_of(const std::optional<std::string>& name) {
@@ -38,8 +39,10 @@ void check_heads(const Attention& a) {
     if (a.fused == Fused::kHeads && a.num_heads != a.num_key_value_heads) {
         throw nb::value_error("heads that are fused one by one have a key and a value each");
     }
-    if (a.fused == Fused::kHeads && a.norms.span_rows) {
-        throw nb::value_error("norms of whole rows need heads that lie side by side");
+    if (a.sight.is_chunked && a.sight.window == 0) throw nb::value_error("chunks need a window");
+    if (!(a.norms.clip >= 0.0f)) throw nb::value_error("clip must be 0 (none) or more");
+    if (a.is_gated && (a.fused != Fused::kNone || a.norms.span_rows)) {
+        throw nb::value_error("gates lie between queries that are neither fused nor normed together");
     }
 }
 
@@ -48,7 +51,7 @@ BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64
                          const MaybeProjection& value, const BoundProjection& output,
                          const std::optional<std::string>& fused, double scale, const Sight& sight,
                          const BoundHeadNorms& norms, const HeadRotation& rotation, int64_t temperature,
-                         double logit_cap) {
+                         double logit_cap, bool is_gated, const std::optional<Array<float>>& sinks) {
     BoundPart made;
     auto a = std::make_shared<Attention>();
     a->layer = layer;
@@ -62,8 +65,10 @@ BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64
     a->rotation = rotation;
     a->temperature = temperature;
     a->logit_cap = static_cast<float>(logit_cap);
+    a->is_gated = is_gated;
     a->norms.span_rows = norms.span_rows;
     a->norms.are_behind = norms.are_behind;
+    a->norms.clip = static_cast<float>(norms.clip);
     check_heads(*a);
     const bool is_fused = a->fused != Fused::kNone, has_keys = source == layer;
     if ((is_fused || !has_keys) && (key || value)) throw nb::value_error("keys or values of one too many");
@@ -71,13 +76,15 @@ BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64
     if (!is_fused && has_keys && !key) throw nb::value_error("keys are neither the layer's own nor another's");
     const int64_t hidden = output.projection.matrix->rows;
     const int64_t queries = num_heads * head_dim, keys = num_key_value_heads * head_dim;
-    a->query = projection_of(query, "query", is_fused ? queries + 2 * keys : queries, hidden, made.owners);
+    a->query =
+        projection_of(query, "query", is_fused ? queries + 2 * keys : num_heads * a->query_dim(), hidden, made.owners);
     a->key = projection_of(key, "key", keys, hidden, made.owners);
     a->value = projection_of(value, "value", keys, hidden, made.owners);
     a->output = projection_of(output, "output", hidden, queries, made.owners);
     a->norms.query = norm_of(norms.query, "query_norm", norms.span_rows ? queries : head_dim, made.owners);
     a->norms.key = norm_of(norms.key, "key_norm", norms.span_rows ? keys : head_dim, made.owners);
     a->norms.value = norm_of(norms.value, "value_norm", head_dim, made.owners);
+    a->sinks = vector_of(sinks, "sinks", num_heads, made.owners);
     made.part = std::move(a);
     return made;
 }
@@ -87,11 +94,13 @@ BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64
 void bind_attention(nb::module_& module) {
     nb::class_<Sight>(module, "Sight",
                       "How many positions a token sees: the last `window` (0: all), and of these the "
-                      "first `sink` and the last `recent` (0: all).")
+                      "first `sink` and the last `recent` (0: all). Chunks begin at the multiples of `window`.")
         .def(
             "__init__",
-            [](Sight* self, int64_t window, int64_t sink, int64_t recent) { new (self) Sight{window, sink, recent}; },
-            nb::arg("window"), nb::arg("sink"), nb::arg("recent"));
+            [](Sight* self, int64_t window, int64_t sink, int64_t recent, bool is_chunked) {
+                new (self) Sight{window, sink, recent, is_chunked};
+            },
+            nb::arg("window"), nb::arg("sink"), nb::arg("recent"), nb::arg("is_chunked"));
     nb::class_<HeadRotation>(module, "HeadRotation", "Which of the pass's rotations turns heads; -1: none.")
         .def(
             "__init__",
@@ -99,21 +108,23 @@ void bind_attention(nb::module_& module) {
                 new (self) HeadRotation{table, num_pairs, is_interleaved};
             },
             nb::arg("table"), nb::arg("num_pairs"), nb::arg("is_interleaved"));
-    nb::class_<BoundHeadNorms>(module, "HeadNorms", "Of queries, keys and values; each may be None.")
+    nb::class_<BoundHeadNorms>(module, "HeadNorms", "Of queries, keys and values; each may be None. clip 0 is none.")
         .def(
             "__init__",
             [](BoundHeadNorms* self, const MaybeNorm& query, const MaybeNorm& key, const MaybeNorm& value,
-               bool span_rows,
-               bool are_behind) { new (self) BoundHeadNorms{query, key, value, span_rows, are_behind}; },
+               bool span_rows, bool are_behind,
+               double clip) { new (self) BoundHeadNorms{query, key, value, span_rows, are_behind, clip}; },
             nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("span_rows"),
-            nb::arg("are_behind"));
+            nb::arg("are_behind"), nb::arg("clip"));
     module.def(
         "attention", &make_attention, nb::kw_only(), nb::arg("layer"), nb::arg("source"), nb::arg("num_heads"),
         nb::arg("num_key_value_heads"), nb::arg("head_dim"), nb::arg("query"), nb::arg("key").none(),
         nb::arg("value").none(), nb::arg("output"), nb::arg("fused").none(), nb::arg("scale"), nb::arg("sight"),
-        nb::arg("norms"), nb::arg("rotation"), nb::arg("temperature"), nb::arg("logit_cap"),
+        nb::arg("norms"), nb::arg("rotation"), nb::arg("temperature"), nb::arg("logit_cap"), nb::arg("is_gated"),
+        nb::arg("sinks").noconvert().none(),
         "Attention over the cache of layer `source`, into which it writes where that is `layer`. Without `value` "
-        "values are the keys. temperature -1 is none, as is logit_cap 0.");
+        "values are the keys. temperature -1 is none, as is logit_cap 0. Gated queries have a gate behind each. Sinks "
+        "(num_heads,) are scores that take a share of attention and give nothing.");
 }
 
 }  // namespace mxconv

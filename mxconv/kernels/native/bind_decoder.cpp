@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "arrays.hpp"
 #include "bound_pages.hpp"
 #include "bound_parts.hpp"
+#include "bound_walk.hpp"
 #include "decoder.hpp"
 
 namespace mxconv {
@@ -22,7 +24,7 @@ namespace {
 struct BoundSequence {
     BoundSequence(BoundPages pages, int64_t length, int64_t num_tokens, int64_t num_logits,
                   std::optional<Array<uint64_t>> masks, int64_t mask_start, std::vector<int64_t> stages,
-                  std::optional<MutableArray<float>> states)
+                  std::optional<MutableArray<float>> states, int64_t num_left_out, const std::optional<BoundWalk>& walk)
         : pages(std::move(pages)),
           length(length),
           num_tokens(num_tokens),
@@ -30,7 +32,9 @@ struct BoundSequence {
           masks(masks),
           mask_start(mask_start),
           stages(std::move(stages)),
-          states(states) {}
+          states(states),
+          num_left_out(num_left_out),
+          walk(walk) {}
 
     // Raises where an array does not fit.
     SequenceTokens checked(const DecoderParts& decoder) const {
@@ -45,6 +49,8 @@ struct BoundSequence {
         sequence.num_tokens = num_tokens;
         sequence.num_logits = num_logits;
         sequence.length = length;
+        if (num_left_out < 0 || num_left_out > INT32_MAX) throw nb::value_error("num_left_out must be 0 or more");
+        sequence.num_left_out = num_left_out;
         if (masks) set_masks(sequence);
         if (states.has_value() == stages.empty()) throw nb::value_error("states and their stages go together");
         if (states) set_states(sequence, static_cast<int64_t>(decoder.layers.size()), decoder.hidden_size);
@@ -57,6 +63,8 @@ struct BoundSequence {
     const int64_t mask_start;
     const std::vector<int64_t> stages;
     const std::optional<MutableArray<float>> states;
+    const int64_t num_left_out;
+    const std::optional<BoundWalk> walk;
 
   private:
     // A token sees itself and nothing behind itself.
@@ -116,6 +124,14 @@ struct Tables {
     }
 };
 
+// Layers with a state are all alike.
+void add_state(const Demands& demands, DecoderParts& decoder) {
+    if (demands.num_states == 0) return;
+    if (decoder.num_states > 0 && !(decoder.state == demands.state)) throw nb::type_error("states of different sizes");
+    decoder.num_states = std::max(decoder.num_states, demands.num_states);
+    decoder.state = demands.state;
+}
+
 class BoundDecoder {
   public:
     BoundDecoder(const nb::object& engine, const std::vector<BoundLayer>& layers, const BoundNorm& norm,
@@ -132,7 +148,10 @@ class BoundDecoder {
         std::tie(parts.num_caches, parts.num_key_value_heads, parts.head_dim) = cache;
         if (layers.empty()) throw nb::value_error("a decoder needs a layer");
         for (const BoundLayer& bound : layers) {
-            for (const Branch& branch : bound.layer.branches) tables_.add(branch.part->demands(), parts);
+            for (const Branch& branch : bound.layer.branches) {
+                tables_.add(branch.part->demands(), parts);
+                add_state(branch.part->demands(), parts);
+            }
             keep(owners_, bound.owners);
             parts.layers.push_back(bound.layer);
         }
@@ -145,8 +164,16 @@ class BoundDecoder {
         const DecoderParts& parts = decoder_->parts();
         Pass pass{};
         int64_t num_logits = 0;
-        for (nb::handle sequence : sequences) {
-            pass.sequences.push_back(nb::cast<const BoundSequence&>(sequence).checked(parts));
+        std::deque<Walk> walks;
+        for (nb::handle handle : sequences) {
+            const auto& sequence = nb::cast<const BoundSequence&>(handle);
+            pass.sequences.push_back(sequence.checked(parts));
+            if (parts.num_states > 0) {
+                if (!sequence.walk || sequence.walk->walk.length != sequence.length) {
+                    throw nb::value_error("a walk through the states is missing");
+                }
+                pass.sequences.back().walk = &walks.emplace_back(sequence.walk->checked(parts, sequence.num_tokens));
+            }
             pass.num_tokens += pass.sequences.back().num_tokens;
             num_logits += pass.sequences.back().num_logits;
         }
@@ -211,15 +238,19 @@ void bind_decoder(nb::module_& module) {
             "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines "
             "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).");
     nb::class_<BoundSequence>(module, "SequenceTokens", "The tokens of one sequence in a pass.")
-        .def(nb::init<BoundPages, int64_t, int64_t, int64_t, std::optional<Array<uint64_t>>, int64_t,
-                      std::vector<int64_t>, std::optional<MutableArray<float>>>(),
-             nb::arg("pages"), nb::arg("length"), nb::arg("num_tokens"), nb::arg("num_logits"),
-             nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
-             nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
-             "Tokens behind `length` positions, where their keys and values are written; the last num_logits of them "
-             "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
-             "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "
-             "the last layer's is what they all give, two more that behind the norm.");
+        .def(
+            nb::init<BoundPages, int64_t, int64_t, int64_t, std::optional<Array<uint64_t>>, int64_t,
+                     std::vector<int64_t>, std::optional<MutableArray<float>>, int64_t,
+                     const std::optional<BoundWalk>&>(),
+            nb::arg("pages"), nb::arg("length"), nb::arg("num_tokens"), nb::arg("num_logits"),
+            nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
+            nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
+            nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(),
+            "Tokens behind `length` positions, where their keys and values are written; the last num_logits of them "
+            "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
+            "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "
+            "the last layer's is what they all give, two more that behind the norm. num_left_out positions of the text "
+            "before these are in no place.");
 }
 
 }  // namespace mxconv

@@ -1,5 +1,6 @@
 // Mixtures of experts as Python describes them.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -7,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "bound_parts.hpp"
 #include "mixture.hpp"
@@ -16,6 +18,14 @@ namespace mxconv {
 namespace {
 
 using BoundExpert = std::tuple<BoundProjection, MaybeProjection, BoundProjection>;
+using MaybeVector = std::optional<Array<float>>;
+
+// How rows choose, and by which matrix; the number of experts is that of its rows.
+struct BoundRouting {
+    Routing routing{};
+    BoundProjection router;
+    Owners owners;
+};
 
 Routing::Score score_of(const std::string& name) {
     if (name == "softmax") return Routing::Score::kSoftmax;
@@ -24,51 +34,69 @@ Routing::Score score_of(const std::string& name) {
     throw nb::value_error("a score that there is not");
 }
 
-// Of one expert. Raises where it has another shape than the first, or its matrices another kind.
-Expert expert_of(const BoundExpert& bound, const Mixture& mixture, int64_t hidden, Owners& owners) {
-    const auto& [gate, up, down] = bound;
-    const int64_t size = mixture.size, inner = (up ? 1 : 2) * size;
-    const Expert expert{projection_of(gate, "gate", inner, hidden, owners).matrix,
-                        projection_of(up, "up", size, hidden, owners).matrix,
-                        projection_of(down, "down", hidden, size, owners).matrix};
-    const Expert& first = mixture.experts.empty() ? expert : mixture.experts.front();
-    const auto form = [](const Matrix* m) { return form_of(m->kind, m->format); };
-    const bool is_alike = form(expert.gate) == form(first.gate) && form(expert.down) == form(first.down) &&
-                          (expert.up == nullptr || form(expert.up) == form(expert.gate));
-    if (!is_alike) throw nb::type_error("experts of one layer take rows in one form");
-    if (expert.up == nullptr && size % kTileRows != 0) throw nb::value_error("gates and ups in one begin with a tile");
-    return expert;
-}
-
-BoundPart make_mixture(const std::string& activation, const BoundNorm& norm, const BoundProjection& router,
-                       const std::vector<BoundExpert>& experts, int64_t num_chosen, const std::string& score,
-                       bool is_normalized, const std::optional<Array<float>>& correction,
-                       std::tuple<int64_t, int64_t> groups, double multiplier) {
-    BoundPart made;
-    auto mixture = std::make_shared<Mixture>();
-    const auto count = static_cast<int64_t>(experts.size());
+BoundRouting make_routing(const BoundProjection& router, int64_t num_chosen, const std::string& score,
+                          bool is_normalized, const MaybeVector& correction, std::tuple<int64_t, int64_t> groups,
+                          double multiplier, const MaybeVector& multipliers) {
+    BoundRouting made;
+    made.router = router;
+    const int64_t count = router.projection.rows();
     const auto [num_groups, num_chosen_groups] = groups;
     const bool has_groups = num_groups >= 1 && count % num_groups == 0 && num_chosen_groups >= 1 &&
                             num_chosen_groups <= num_groups && num_chosen <= num_chosen_groups * (count / num_groups) &&
                             (num_groups == 1 || (count / num_groups >= 2 && correction));
     if (num_chosen < 1 || num_chosen > count || !has_groups) throw nb::value_error("experts that cannot be chosen");
-    const int64_t hidden = norm.norm.length;
+    made.routing = {count,
+                    num_chosen,
+                    score_of(score),
+                    is_normalized,
+                    vector_of(correction, "correction", count, made.owners),
+                    num_groups,
+                    num_chosen_groups,
+                    static_cast<float>(multiplier),
+                    vector_of(multipliers, "multipliers", count, made.owners)};
+    return made;
+}
+
+// Of one expert. Raises where it has another shape than the first, or its matrices another kind.
+Expert expert_of(const BoundExpert& bound, const Mixture& mixture, Owners& owners) {
+    const auto& [gate, up, down] = bound;
+    const int64_t size = mixture.size, hidden = mixture.hidden_size, inner = (up ? 1 : 2) * size;
+    const Expert expert{projection_of(gate, "gate", inner, hidden, owners),
+                        projection_of(up, "up", size, hidden, owners),
+                        projection_of(down, "down", hidden, size, owners)};
+    const Expert& first = mixture.experts.empty() ? expert : mixture.experts.front();
+    const bool is_alike = expert.gate.form() == first.gate.form() && expert.down.form() == first.down.form() &&
+                          expert.up.exists() == first.up.exists() &&
+                          (!expert.up.exists() || expert.up.form() == expert.gate.form());
+    if (!is_alike) throw nb::type_error("experts of one layer take rows in one form");
+    if (expert.up.exists() && mixture.is_interleaved) throw nb::value_error("what takes turns is one matrix");
+    return expert;
+}
+
+BoundPart make_mixture(const std::string& activation, const std::optional<std::pair<double, double>>& clamped,
+                       bool is_interleaved, bool scales_input, const MaybeNorm& norm, const MaybeNorm& router_norm,
+                       bool is_routed_apart, const BoundRouting& routing, const std::vector<BoundExpert>& experts) {
+    BoundPart made;
+    auto mixture = std::make_shared<Mixture>();
+    mixture->hidden_size = routing.router.projection.matrix->columns;
     mixture->activation = activation_of(activation);
-    keep(made.owners, norm.owners);
-    mixture->norm = norm.norm;
-    mixture->router = projection_of(router, "router", count, hidden, made.owners);
-    if (mixture->router.bias != nullptr) throw nb::value_error("a router without a bias is required");
-    mixture->routing = {count,   num_chosen, score_of(score),   is_normalized,
-                        nullptr, num_groups, num_chosen_groups, static_cast<float>(multiplier)};
-    if (correction) {
-        require(*correction, "correction", {count});
-        made.owners.push_back(nb::cast(*correction));
-        mixture->routing.correction = correction->data();
+    if (clamped) {
+        mixture->clamped = ClampedGate{static_cast<float>(clamped->first), static_cast<float>(clamped->second)};
+        if (!(mixture->clamped->limit >= 0.0f)) throw nb::value_error("a limit of gates must be 0 or more");
+    }
+    mixture->is_interleaved = is_interleaved;
+    mixture->scales_input = scales_input;
+    mixture->norm = norm_of(norm, "norm", mixture->hidden_size, made.owners);
+    mixture->router_norm = norm_of(router_norm, "router_norm", mixture->hidden_size, made.owners);
+    mixture->is_routed_apart = is_routed_apart;
+    mixture->router = projection_of(routing.router, "router", -1, -1, made.owners);
+    mixture->routing = routing.routing;
+    keep(made.owners, routing.owners);
+    if (static_cast<int64_t>(experts.size()) != routing.routing.num_experts) {
+        throw nb::value_error("an expert for each row of the router is required");
     }
     mixture->size = std::get<2>(experts.front()).projection.matrix->columns;
-    for (const BoundExpert& expert : experts) {
-        mixture->experts.push_back(expert_of(expert, *mixture, hidden, made.owners));
-    }
+    for (const BoundExpert& expert : experts) mixture->experts.push_back(expert_of(expert, *mixture, made.owners));
     made.part = std::move(mixture);
     return made;
 }
@@ -76,11 +104,25 @@ BoundPart make_mixture(const std::string& activation, const BoundNorm& norm, con
 }  // namespace
 
 void bind_mixture(nb::module_& module) {
+    nb::class_<BoundRouting>(module, "Routing", "How rows choose their experts.")
+        .def(
+            "__init__",
+            [](BoundRouting* self, const BoundProjection& router, int64_t num_chosen, const std::string& score,
+               bool is_normalized, const MaybeVector& correction, std::tuple<int64_t, int64_t> groups,
+               double multiplier, const MaybeVector& multipliers) {
+                new (self) BoundRouting(make_routing(router, num_chosen, score, is_normalized, correction, groups,
+                                                     multiplier, multipliers));
+            },
+            nb::kw_only(), nb::arg("router"), nb::arg("num_chosen"), nb::arg("score"), nb::arg("is_normalized"),
+            nb::arg("correction").noconvert().none(), nb::arg("groups"), nb::arg("multiplier"),
+            nb::arg("multipliers").noconvert().none());
     module.def(
-        "mixture", &make_mixture, nb::kw_only(), nb::arg("activation"), nb::arg("norm"), nb::arg("router"),
-        nb::arg("experts"), nb::arg("num_chosen"), nb::arg("score"), nb::arg("is_normalized"),
-        nb::arg("correction").noconvert().none(), nb::arg("groups"), nb::arg("multiplier"),
-        "Experts, each a gate, an up (none: behind the gate's rows) and a down; rows are normed by the mixture.");
+        "mixture", &make_mixture, nb::kw_only(), nb::arg("activation"), nb::arg("clamped").none(),
+        nb::arg("is_interleaved"), nb::arg("scales_input"), nb::arg("norm").none(), nb::arg("router_norm").none(),
+        nb::arg("is_routed_apart"), nb::arg("routing"), nb::arg("experts"),
+        "Experts, each a gate, an up (none: its rows are behind the gate's, or between them) and a down. `clamped`, a "
+        "slope and a limit, stands for the activation. Rows are normed by the mixture, for its router by another norm "
+        "where that is apart.");
 }
 
 }  // namespace mxconv

@@ -10,7 +10,7 @@ namespace mxconv {
 namespace {
 
 BoundPart make_mlp(const std::string& activation, const MaybeProjection& gate, const MaybeProjection& up,
-                   const BoundProjection& down, bool is_fused, int64_t layer_input) {
+                   const BoundProjection& down, const MaybeProjection& row_gate, bool is_fused, int64_t layer_input) {
     BoundPart made;
     auto mlp = std::make_shared<Mlp>();
     mlp->activation = activation_of(activation);
@@ -24,6 +24,7 @@ BoundPart make_mlp(const std::string& activation, const MaybeProjection& gate, c
     mlp->gate = projection_of(gate, "gate", inner, hidden, made.owners);
     mlp->up = projection_of(up, "up", inner, hidden, made.owners);
     mlp->down = projection_of(down, "down", hidden, mlp->size, made.owners);
+    mlp->row_gate = projection_of(row_gate, "row_gate", 1, hidden, made.owners);
     made.part = std::move(mlp);
     return made;
 }
@@ -32,8 +33,9 @@ BoundPart make_mlp(const std::string& activation, const MaybeProjection& gate, c
 
 void bind_mlp(nb::module_& module) {
     module.def("mlp", &make_mlp, nb::kw_only(), nb::arg("activation"), nb::arg("gate").none(), nb::arg("up").none(),
-               nb::arg("down"), nb::arg("is_fused"), nb::arg("layer_input"),
-               "An MLP; without `up` the layer's inputs of that number stand for what it would give.");
+               nb::arg("down"), nb::arg("row_gate").none(), nb::arg("is_fused"), nb::arg("layer_input"),
+               "An MLP; without `up` the layer's inputs of that number stand for what it would give. The sigmoid of a "
+               "row gate multiplies what is made of a row.");
 }
 
 }  // namespace mxconv

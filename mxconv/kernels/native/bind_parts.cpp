@@ -2,9 +2,13 @@
 #include "bound_parts.hpp"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
+#include <utility>
+
+#include "joined.hpp"
 
 namespace mxconv {
 
@@ -33,14 +37,14 @@ Projection projection_of(const MaybeProjection& bound, const char* name, int64_t
     return bound->projection;
 }
 
-namespace {
-
 const float* vector_of(const std::optional<Array<float>>& array, const char* name, int64_t length, Owners& owners) {
     if (!array) return nullptr;
     require(*array, name, {length});
     owners.push_back(nb::cast(*array));
     return array->data();
 }
+
+namespace {
 
 BoundNorm make_norm(const Array<float>& weight, const std::optional<Array<float>>& bias, double eps, bool is_centered) {
     BoundNorm made;
@@ -59,6 +63,22 @@ BoundProjection make_projection(const nb::object& matrix, const std::optional<Ar
     const Matrix& found = nb::cast<const BoundMatrix&>(matrix).matrix;
     made.owners.push_back(matrix);
     made.projection = {&found, vector_of(bias, "bias", found.rows, made.owners)};
+    return made;
+}
+
+BoundPart make_joined(const std::vector<std::pair<BoundPart, MaybeNorm>>& addends) {
+    BoundPart made;
+    auto joined = std::make_shared<Joined>();
+    if (addends.empty()) throw nb::value_error("parts to join are required");
+    joined->hidden_size = addends.front().first.part->demands().hidden_size;
+    for (const auto& [bound, norm] : addends) {
+        const Demands demands = bound.part->demands();
+        if (demands.num_caches > 0 || demands.layer_input >= 0) throw nb::type_error("what is joined looks nothing up");
+        if (demands.hidden_size != joined->hidden_size) throw nb::type_error("a part of another hidden size");
+        joined->addends.push_back({bound.part, norm_of(norm, "norm", joined->hidden_size, made.owners)});
+        keep(made.owners, bound.owners);
+    }
+    made.part = std::move(joined);
     return made;
 }
 
@@ -104,6 +124,8 @@ void bind_parts(nb::module_& module) {
             },
             nb::arg("matrix"), nb::arg("bias").noconvert().none());
     nb::class_<BoundPart>(module, "Part", "What a layer adds to its rows.");
+    module.def("joined", &make_joined, nb::arg("addends"),
+               "The sum of what several parts make of the same rows, each behind a norm or none.");
     nb::class_<BoundBranch>(module, "Branch", "A part of a layer with its norms.")
         .def(
             "__init__",

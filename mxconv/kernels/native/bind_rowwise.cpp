@@ -15,11 +15,11 @@
 namespace mxconv {
 
 Activation activation_of(const std::string& name) {
-    const char* const names[kNumActivations] = {"silu", "gelu", "gelu_tanh", "relu2"};
+    const char* const names[kNumActivations] = {"silu", "gelu", "gelu_tanh", "relu2", "sigmoid"};
     for (int i = 0; i < kNumActivations; ++i) {
         if (name == names[i]) return static_cast<Activation>(i);
     }
-    throw nb::value_error("activation must be silu, gelu, gelu_tanh or relu2");
+    throw nb::value_error("activation must be silu, gelu, gelu_tanh, relu2 or sigmoid");
 }
 
 namespace {
@@ -59,6 +59,16 @@ void activate(const Engine& engine, const std::string& activation, const Array<f
     function(x.data(), y ? y->data() : nullptr, length, out.data());
 }
 
+void clamped_gates(const Engine& engine, const Array<float>& x, const Array<float>& y, double slope, double limit,
+                   const MutableArray<float>& out) {
+    require(x, "x", {-1});
+    const auto length = static_cast<int64_t>(x.shape(0));
+    require(y, "y", {length});
+    require(out, "out", {length});
+    engine.kernels->rowwise.clamped_gates(x.data(), y.data(), static_cast<float>(slope), static_cast<float>(limit),
+                                          length, out.data());
+}
+
 void cap(const Engine& engine, double cap, const MutableArray<float>& x) {
     require(x, "x", {-1});
     engine.kernels->rowwise.cap(static_cast<float>(cap), static_cast<int64_t>(x.shape(0)), x.data());
@@ -75,7 +85,7 @@ std::vector<const void*> pages_of(const Array<Number>& rows, int64_t num_rows, i
 template <class Number>
 void attend(const Engine& engine, const Array<float>& queries, const Array<Number>& keys, const Array<Number>& values,
             const Array<int32_t>& runs, const Array<int32_t>& positions, double cap, const MutableArray<float>& out,
-            const std::string& dtype_name) {
+            const std::optional<Array<float>>& sinks, const std::string& dtype_name) {
     const CacheDtype dtype = cache_dtype_of(dtype_name);
     if ((dtype == CacheDtype::kFp32) != std::is_same_v<Number, float>) throw nb::type_error("keys of another dtype");
     require(queries, "queries", {-1, -1, -1});
@@ -87,6 +97,7 @@ void attend(const Engine& engine, const Array<float>& queries, const Array<Numbe
     require(runs, "runs", {num_tokens});
     require(positions, "positions", {num_tokens, -1});
     require(out, "out", {num_tokens, num_heads, head_dim});
+    if (sinks) require(*sinks, "sinks", {num_heads});
     const auto num_others = static_cast<int64_t>(positions.shape(1));
     std::vector<Visible> visible;
     int64_t most = 0;
@@ -105,7 +116,7 @@ void attend(const Engine& engine, const Array<float>& queries, const Array<Numbe
     const auto key_pages = pages_of(keys, num_positions, head_dim),
                value_pages = pages_of(values, num_positions, head_dim);
     engine.kernels->rowwise.attend[static_cast<int>(dtype)](
-        {queries.data(), num_tokens, num_heads, stride, head_dim, stride},
+        {queries.data(), num_tokens, num_heads, stride, head_dim, stride, sinks ? sinks->data() : nullptr},
         {key_pages.data(), 0, value_pages.data(), 0, head_dim}, head_dim, static_cast<float>(cap), visible.data(),
         shares.data(), out.data());
 }
@@ -121,10 +132,12 @@ template <class Number>
 void bind_attend(nb::module_& module) {
     module.def("attend", &attend<Number>, nb::arg("engine"), nb::arg("queries").noconvert(),
                nb::arg("keys").noconvert(), nb::arg("values").noconvert(), nb::arg("runs").noconvert(),
-               nb::arg("positions").noconvert(), nb::arg("cap"), nb::arg("out").noconvert(), nb::arg("dtype") = "fp32",
+               nb::arg("positions").noconvert(), nb::arg("cap"), nb::arg("out").noconvert(),
+               nb::arg("sinks").noconvert() = nb::none(), nb::arg("dtype") = "fp32",
                "Attention of scaled queries (tokens, heads, head_dim) to keys (n, head_dim): each token's to the first "
                "of them, as many as `runs` says, then to its `positions` (tokens, m). A cap other than 0 is put on "
-               "scores. Keys and values are float32, or patterns of bf16 or fp16.");
+               "scores. Sinks (heads,) are scores of no position. Keys and values are float32, or patterns of bf16 or "
+               "fp16.");
 }
 
 }  // namespace
@@ -138,6 +151,9 @@ void bind_rowwise(nb::module_& module) {
     module.def("activate", &activate, nb::arg("engine"), nb::arg("activation"), nb::arg("x").noconvert(),
                nb::arg("y").noconvert().none(), nb::arg("out").noconvert(),
                "out = activated(x), times y where there is one, each (n,).");
+    module.def("clamped_gates", &clamped_gates, nb::arg("engine"), nb::arg("x").noconvert(), nb::arg("y").noconvert(),
+               nb::arg("slope"), nb::arg("limit"), nb::arg("out").noconvert(),
+               "out = (y + 1) * x * sigmoid(slope * x), each (n,), x at most `limit` and y within it.");
     module.def("cap", &cap, nb::arg("engine"), nb::arg("cap"), nb::arg("x").noconvert(),
                "x (n,) becomes cap * tanh(x / cap).");
     bind_attend<float>(module);

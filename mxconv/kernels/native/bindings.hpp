@@ -43,9 +43,12 @@ class ActivationBuffer {
 };
 
 void bind_attention(nanobind::module_& module);
+void bind_latent(nanobind::module_& module);
 void bind_mixture(nanobind::module_& module);
 void bind_mlp(nanobind::module_& module);
 void bind_parts(nanobind::module_& module);
+void bind_recurrent(nanobind::module_& module);
+void bind_walk(nanobind::module_& module);
 void bind_decoder(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_matrices(nanobind::module_& module);

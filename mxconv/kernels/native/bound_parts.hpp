@@ -45,10 +45,16 @@ using MaybeProjection = std::optional<BoundProjection>;
 
 inline void keep(Owners& owners, const Owners& more) { owners.insert(owners.end(), more.begin(), more.end()); }
 
+// (length), or null where there is none, kept alive by `owners`. Raises where it has another length.
+const float* vector_of(const std::optional<Array<float>>& array, const char* name, int64_t length, Owners& owners);
+
 // A norm over rows of `length`, or none, kept alive by `owners`. Raises where it has another length.
 Norm norm_of(const MaybeNorm& bound, const char* name, int64_t length, Owners& owners);
 
 // A matrix (rows, columns) and its bias, likewise; -1 is any number.
 Projection projection_of(const MaybeProjection& bound, const char* name, int64_t rows, int64_t columns, Owners& owners);
+
+// The numbers of a vector of `length`, or null, likewise.
+const float* vector_of(const std::optional<Array<float>>& array, const char* name, int64_t length, Owners& owners);
 
 }  // namespace mxconv

@@ -30,8 +30,8 @@ void Decoder::forward(const Pass& pass) {
     Slice slice{};
     slice.pass = &pass;
     slice.logits = pass.logits;
-    for (slice.first = 0; slice.first < pass.num_tokens; slice.first += kTokensAtOnce) {
-        slice.num_tokens = std::min(kTokensAtOnce, pass.num_tokens - slice.first);
+    for (slice.first = 0; slice.first < pass.num_tokens; slice.first += slice.num_tokens) {
+        slice.num_tokens = slice_end(pass, slice.first) - slice.first;
         slice.tokens = tokens_.data() + slice.first;
         slice.x = pass.x + slice.first * parts_.hidden_size;
         slice.copies_states = false;
@@ -44,8 +44,27 @@ void Decoder::forward(const Pass& pass) {
             slice.copies_states |= !sequence->stages.empty();
             slice.most_visible = std::max(slice.most_visible, place + 1);
         }
+        walk(slice);
         run(slice);
         slice.logits += static_cast<int64_t>(slice.predicted.size()) * parts_.head->rows;
+    }
+}
+
+// Branches of states are copies that no slice hands on: a tree of a sequence with states stays whole.
+int64_t Decoder::slice_end(const Pass& pass, int64_t first) const {
+    const int64_t end = std::min(first + kTokensAtOnce, pass.num_tokens);
+    if (end == pass.num_tokens) return end;
+    const auto& [sequence, place] = tokens_[static_cast<size_t>(end)];
+    const bool is_tree = sequence->walk != nullptr && !sequence->walk->branches.empty();
+    return is_tree ? end - (place - sequence->length) : end;
+}
+
+void Decoder::walk(Slice& slice) const {
+    slice.walks.clear();
+    for (int64_t token = 0, next; token < slice.num_tokens; token = next) {
+        const auto& [sequence, place] = slice.tokens[token];
+        for (next = token; next < slice.num_tokens && slice.tokens[next].sequence == sequence;) ++next;
+        if (sequence->walk != nullptr) slice.walks.emplace_back(*sequence->walk, place, next - token, token);
     }
 }
 

@@ -23,6 +23,8 @@ class Decoder {
     void forward(const Pass& pass);
 
   private:
+    int64_t slice_end(const Pass& pass, int64_t first) const;
+    void walk(Slice& slice) const;
     void run(const Slice& slice);
     void work(const Slice& slice, Workspace& own);
     void evaluate(const Layer& layer, Step& step) const;

@@ -113,6 +113,7 @@ struct AttentionQueries {
     int64_t stride;       // from a token's queries to the next one's
     int64_t head_stride;  // from a head's query to the next one's
     int64_t out_stride;   // from a token's results to the next one's; those of its heads lie side by side
+    const float* sinks;   // (num_heads): scores that take a share and give nothing, or null
 };
 
 constexpr int64_t kPagePositions = 64;  // of a page of a cache
@@ -130,9 +131,41 @@ struct KeysAndValues {
     int64_t stride;  // from one position's to the next one's, within a page
 };
 
-// What stands between the matrices of an MLP.
-enum class Activation : int { kSilu, kGelu, kGeluTanh, kRelu2 };
-constexpr int kNumActivations = 4;
+// What stands between the matrices of an MLP, and what gates the heads of attention.
+enum class Activation : int { kSilu, kGelu, kGeluTanh, kRelu2, kSigmoid };
+constexpr int kNumActivations = 5;
+
+// Of a causal convolution a channel.
+struct ConvolutionTaps {
+    const float* weights;  // (kernel_size, num_channels), the oldest row's first
+    const float* bias;     // (num_channels), or null
+    int64_t kernel_size, num_channels;
+};
+
+// A memory (rows, columns), read from one place and written to another, which may be the same.
+struct MemoryStep {
+    int64_t rows, columns;
+    const float* from;
+    float* to;
+};
+
+// What a row brings to a head of gated DeltaNet, whose memory S is (keys, values): S <- exp(rate * softplus(decay)) * S, then
+// S <- S + key (sigmoid(beta) * (value - S' key)).
+struct DeltaRow {
+    const float* query;
+    const float* key;
+    const float* value;
+    float decay, rate, beta;
+};
+
+// What a row brings to a head of Mamba-2, whose memory S is (x, state): dt = softplus(step), kept between its limits; S <-
+// exp(dt * rate) * S + (dt * x) b'.
+struct SpaceRow {
+    const float* x;
+    const float* b;
+    const float* c;
+    float step, least_step, most_step, rate, skip;
+};
 
 // What a forward pass does beside its matrices, on one row or head. NaNs and infinities flow as IEEE says.
 struct Rowwise {
@@ -160,8 +193,17 @@ struct Rowwise {
     // The same of pairs (2 i, 2 i + 1).
     void (*rotate_neighbours)(const float* cosines, const float* sines, int64_t half, float factor, float* head);
 
+    // The sum of products
+    float (*dot)(const float* x, const float* y, int64_t length);
+
     // By activation: out = activated(x) * y, each (length); without y (null) it is not multiplied
     void (*activate[kNumActivations])(const float* x, const float* y, int64_t length, float* out);
+
+    // By (y + 1) * x * sigmoid(slope * x), x at most `limit` and y within it: out, each (length)
+    void (*clamped_gates)(const float* x, const float* y, float slope, float limit, int64_t length, float* out);
+
+    // x is kept within `limit`
+    void (*clip)(float limit, int64_t length, float* x);
 
     // Softmax-weighted means of values for rows of queries that share them: the heads of some tokens. A token sees its own
     // `visible` positions, at least one; where there are several tokens, all runs begin together. Results depend on a row's
@@ -169,6 +211,15 @@ struct Rowwise {
     // chunks of the most visible positions. By the dtype of what is seen.
     void (*attend[kNumCacheDtypes])(const AttentionQueries& queries, const KeysAndValues& seen, int64_t head_dim,
                                     float cap, const Visible* visible, float* shares, float* out);
+
+    // Channels [first, first + count) of what the newest of kernel_size rows becomes; out is (count)
+    void (*convolve)(const float* const* rows, const ConvolutionTaps& taps, int64_t first, int64_t count, float* out);
+
+    // The delta rule; then out = S' query, (columns)
+    void (*correct)(const DeltaRow& row, const MemoryStep& memory, float* out);
+
+    // Then out = S c + skip * x, (rows)
+    void (*go_through_space)(const SpaceRow& row, const MemoryStep& memory, float* out);
 };
 
 struct Encoders;  // encoders.hpp

@@ -1,6 +1,7 @@
 #include "mlp.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "step.hpp"
 
@@ -24,6 +25,7 @@ Mlp::Memory Mlp::memory(Room& room, const Slice& slice) const {
     m.ups = has_both && m.gates != nullptr ? m.gates + size : nullptr;
     m.inner = room.shared.activations(tokens, size, down.form());
     m.products = room.shared.take<float>(tokens * down.rows());
+    m.factors = row_gate.exists() ? room.shared.take<float>(tokens) : nullptr;
     m.row = room.own.take<float>(size);
     return m;
 }
@@ -44,12 +46,16 @@ void Mlp::add_to_rows(Step& step, const Activations& taken, const Sum& sum) cons
     }
     const Matrix& matrix = gate.exists() ? *gate.matrix : *up.matrix;
     const int64_t tiles = ceil_divide(size, kTileRows), at_once = step.tiles_at_once(matrix, tiles, kBlock / kTileRows);
-    step.share(ceil_divide(tiles, at_once), [&](int64_t i) {
+    const int64_t pieces = ceil_divide(tiles, at_once);
+    step.share(pieces + (row_gate.exists() ? 1 : 0), [&](int64_t i) {
+        if (i == pieces) return weigh_rows(step, taken, m);
         const int64_t first = i * at_once, last = std::min(first + at_once, tiles), row = first * kTileRows;
         if (begins_with_a_tile) multiply(step, taken, first, last, m);
         activate(step, row, std::min(last * kTileRows, size) - row, m);
     });
-    step.add_product(down, m.inner, sum, m.products);
+    Sum weighed = sum;
+    weighed.factors = m.factors;
+    step.add_product(down, m.inner, weighed, m.products);
 }
 
 // Row tiles [first, last) of the gate, and the same ones of `up`.
@@ -78,6 +84,15 @@ void Mlp::activate(Step& step, int64_t row, int64_t count, const Memory& m) cons
         if (ups != nullptr && up_bias != nullptr) rowwise.add(up_bias + row, count, ups);
         activated(gates, up.exists() ? ups : inputs_of(step.slice, token) + row, count, m.row);
         step.kernels.prepare(m.row, token, row, count, down.form(), m.inner);
+    }
+}
+
+// What the row gate multiplies each row by.
+void Mlp::weigh_rows(Step& step, const Activations& taken, const Memory& m) const {
+    step.kernels.linear(*row_gate.matrix, taken, 0, 1, m.factors, 1);
+    const float bias = row_gate.bias != nullptr ? *row_gate.bias : 0.0f;
+    for (int64_t token = 0; token < step.slice.num_tokens; ++token) {
+        m.factors[token] = 1.0f / (1.0f + std::exp(-(m.factors[token] + bias)));
     }
 }
 

@@ -8,8 +8,11 @@ NB_MODULE(_native, module) {
     mxconv::bind_matrices(module);
     mxconv::bind_parts(module);
     mxconv::bind_attention(module);
+    mxconv::bind_latent(module);
     mxconv::bind_mixture(module);
     mxconv::bind_mlp(module);
+    mxconv::bind_recurrent(module);
+    mxconv::bind_walk(module);
     mxconv::bind_decoder(module);
     mxconv::bind_rowwise(module);
     mxconv::bind_codecs(module);

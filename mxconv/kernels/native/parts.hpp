@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "kernels.hpp"
 #include "scratch.hpp"
+#include "walk.hpp"
 
 namespace mxconv {
 
@@ -32,6 +34,15 @@ struct Norm {
             rowwise.rms_norm(x, weight, length, eps, out);
         }
     }
+
+    // Normed where there is a norm, else as they are: `columns` values.
+    void put(const Rowwise& rowwise, const float* x, int64_t columns, float* out) const {
+        if (exists()) {
+            apply(rowwise, x, out);
+        } else {
+            std::memcpy(out, x, static_cast<size_t>(columns) * sizeof(float));
+        }
+    }
 };
 
 struct Projection {
@@ -47,6 +58,8 @@ struct Projection {
 struct Sum {
     Norm norm;  // of what is added
     float multiplier;
+    const float* factors = nullptr;  // (tokens): a multiplier of each row's own, or null
+    float* rows = nullptr;           // (tokens, hidden_size) to which it is added; null: the slice's
 };
 
 // Memory that parts use one after another: `shared` by all threads, and `own` of one.
@@ -61,6 +74,8 @@ struct Demands {
     int64_t rotation = -1, num_pairs = 0;                           // a table of rotations, -1: none
     int64_t temperature = -1;                                       // a row of temperatures, likewise
     int64_t layer_input = -1, layer_input_size = 0;                 // inputs of the layer's own, likewise
+    int64_t num_states = 0;                                         // layers with a state, at least
+    StateSizes state{};                                             // of each
 };
 
 class Part {
@@ -101,6 +116,8 @@ struct DecoderParts {
     float logit_cap;  // 0: none
 
     int64_t num_caches, num_key_value_heads, head_dim;  // of a cache, which has room for the largest layer
+    int64_t num_states;                                 // layers that have one; 0: none
+    StateSizes state;                                   // of each
 };
 
 }  // namespace mxconv

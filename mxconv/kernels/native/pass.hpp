@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "walk.hpp"
 
 namespace mxconv {
 
@@ -40,6 +41,8 @@ struct SequenceTokens {
     CachePages cache;
     int64_t length;  // positions that hold the tokens before; the new ones are written behind them
 
+    int64_t num_left_out;  // positions of the text before these that are in no place
+
     // Null, or for each token the positions it sees beside those before mask_start: bit b is mask_start + b.
     const uint64_t* masks;
     int64_t mask_start;
@@ -48,6 +51,8 @@ struct SequenceTokens {
     // behind the final norm.
     std::vector<int64_t> stages;
     float* states;  // (stages, num_tokens, hidden_size)
+
+    const Walk* walk;  // through states of mixers, or null
 };
 
 // By what pairs of a head's values rotate.
@@ -86,6 +91,7 @@ struct Slice {
     float* logits;                   // (predicted, vocabulary)
     bool copies_states;              // of any token
     int64_t most_visible;            // positions that any token sees at most
+    std::vector<SliceWalk> walks;    // of the sequences that have one
 };
 
 }  // namespace mxconv

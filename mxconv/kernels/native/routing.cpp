@@ -52,6 +52,7 @@ void Routing::choose(const float* logits, float* scores, int32_t* chosen, float*
     for (int64_t n = 0; n < num_chosen; ++n) {
         if (is_normalized) shares[n] /= sum;
         shares[n] *= multiplier;
+        if (multipliers != nullptr) shares[n] *= multipliers[chosen[n]];
     }
     for (int64_t n = 1; n < num_chosen; ++n) {
         for (int64_t i = n; i > 0 && chosen[i] < chosen[i - 1]; --i) {

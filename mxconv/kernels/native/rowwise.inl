@@ -172,6 +172,10 @@ void scale(float factor, int64_t length, float* x) {
     for (int64_t i = 0; i < length; ++i) x[i] *= factor;
 }
 
+void clip(float limit, int64_t length, float* x) {
+    for (int64_t i = 0; i < length; ++i) x[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];  // a NaN stays
+}
+
 void rotate(const float* cosines, const float* sines, int64_t half, float factor, float* head) {
     for (int64_t i = 0; i < half; ++i) {
         const float first = head[i], second = head[half + i];
@@ -191,6 +195,7 @@ void rotate_neighbours(const float* cosines, const float* sines, int64_t half, f
 #include "activations.inl"
 #include "cache_elements.inl"
 #include "attention.inl"
+#include "recurrence.inl"
 
 constexpr Rowwise kRowwise{rms_norm,
                            layer_norm,
@@ -200,5 +205,11 @@ constexpr Rowwise kRowwise{rms_norm,
                            put_cap,
                            rotate,
                            rotate_neighbours,
-                           {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<Relu2>},
-                           {attend<float>, attend<KeptBf16>, attend<KeptF16>}};
+                           dot<float>,
+                           {activate<Silu>, activate<Gelu>, activate<GeluTanh>, activate<Relu2>, activate<Sigmoid>},
+                           clamped_gates,
+                           clip,
+                           {attend<float>, attend<KeptBf16>, attend<KeptF16>},
+                           convolve,
+                           correct,
+                           go_through_space};

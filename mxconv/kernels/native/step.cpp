@@ -42,7 +42,7 @@ void Step::add_product(const Projection& projection, const Activations& inputs, 
         for (int64_t token = 0; token < slice.num_tokens; ++token) {
             float* product = products + token * hidden_size + row;
             if (projection.bias != nullptr) kernels.rowwise.add(projection.bias + row, count, product);
-            if (!sum.norm.exists()) add_row(product, sum, count, slice.x + token * hidden_size + row);
+            if (!sum.norm.exists()) add_row(product, sum, token, row, count);
         }
     });
     if (sum.norm.exists()) add_rows(products, sum);
@@ -55,16 +55,18 @@ void Step::add_rows(const float* products, const Sum& sum) {
             sum.norm.apply(kernels.rowwise, row, own.row.data());
             row = own.row.data();
         }
-        add_row(row, sum, hidden_size, slice.x + token * hidden_size);
+        add_row(row, sum, token, 0, hidden_size);
     });
     barrier();
 }
 
-void Step::add_row(const float* product, const Sum& sum, int64_t count, float* x) const {
-    if (sum.multiplier == 1.0f) {
+void Step::add_row(const float* product, const Sum& sum, int64_t token, int64_t first, int64_t count) const {
+    float* x = (sum.rows != nullptr ? sum.rows : slice.x) + token * hidden_size + first;
+    const float factor = sum.factors != nullptr ? sum.multiplier * sum.factors[token] : sum.multiplier;
+    if (factor == 1.0f) {
         kernels.rowwise.add(product, count, x);
     } else {
-        kernels.rowwise.add_scaled(product, sum.multiplier, count, x);
+        kernels.rowwise.add_scaled(product, factor, count, x);
     }
 }
 

@@ -96,7 +96,8 @@ class Step {
     void add_rows(const float* products, const Sum& sum);
 
   private:
-    void add_row(const float* product, const Sum& sum, int64_t count, float* x) const;
+    // Columns [first, first + count) of a token.
+    void add_row(const float* product, const Sum& sum, int64_t token, int64_t first, int64_t count) const;
 
     Team& team_;
     Pieces* const pieces_;  // of two operators in turn

@@ -2,7 +2,7 @@
 
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Linear, Mlp
-from mxconv.model.families.granitemoe import granite_experts
+from mxconv.model.families.granitemoe import RENAMED, granite_experts
 from mxconv.model.families.keys import FULL, Keys
 from mxconv.model.families.mamba2 import state_space
 from mxconv.model.families.qwen3_5 import LINEAR
@@ -45,6 +45,7 @@ def granite_hybrid(fields: Fields) -> ModelConfig:
         layers,
         embedding_multiplier=fields.number("embedding_multiplier", 1.0),
         logit_multiplier=1 / fields.number("logits_scaling", 1.0),
+        renamed=RENAMED,
     )
 
 

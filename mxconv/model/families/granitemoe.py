@@ -10,13 +10,19 @@ from mxconv.model.families.keys import Keys
 from mxconv.model.fields import Fields
 from mxconv.model.mixture import Mixture
 
+RENAMED = (  # as transformers 5 has them in memory
+    (".experts.gate_up_proj", ".input_linear.weight"),
+    (".experts.down_proj", ".output_linear.weight"),
+    (".block_sparse_moe.router.weight", ".block_sparse_moe.router.layer.weight"),
+)
+
 
 def granitemoe(fields: Fields) -> ModelConfig:
     """`model_type` granitemoe."""
     dense = granite(fields)
     activation = Keys.read(fields, max_positions=2048).activation("hidden_act", "silu")
     mixture = granite_experts(fields, activation)
-    return replace(dense, layers=tuple(replace(layer, mlp=mixture) for layer in dense.layers))
+    return replace(dense, layers=tuple(replace(layer, mlp=mixture) for layer in dense.layers), renamed=RENAMED)
 
 
 def granite_experts(fields: Fields, activation: Activation, shared: Mlp | None = None) -> Mixture:

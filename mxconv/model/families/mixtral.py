@@ -1,4 +1,9 @@
-"""Mixtral: Mistral with experts in every layer, under names of their own."""
+"""Mixtral: Mistral with experts in every layer, under names of their own.
+
+transformers 5 has other names for them, and stacks, in memory and where it is asked to save what it has.
+"""
+
+from dataclasses import replace
 
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.expert_keys import experts, routing
@@ -16,4 +21,5 @@ def mixtral(fields: Fields) -> ModelConfig:
         experts(fields.size("intermediate_size"), activation, "block_sparse_moe.experts", ("w1", "w3", "w2")),
     )
     mixer = keys.attention(keys.rope(theta=1e6), window=keys.window(None))
-    return keys.model([keys.layer(mixer, mixture)] * keys.num_hidden_layers)
+    model = keys.model([keys.layer(mixer, mixture)] * keys.num_hidden_layers)
+    return replace(model, renamed=((".mlp.", ".block_sparse_moe."),))

@@ -84,6 +84,17 @@ class StateCache:
         self._tip = None
         self.walk = Walk(source, first, stop, length, tuple(saves), branches(tree, num_shared, start))
 
+    @property
+    def of_this_pass(self) -> Walk:
+        """Its way."""
+        assert self.walk is not None, "a pass begins with `begin`"
+        return self.walk
+
+    @property
+    def kept(self) -> tuple[int, F32]:
+        """Where the inputs of the pass's rows go, from the number of a row on; those of rows before are not kept."""
+        return self._next or (self.origin, self.inputs)
+
     def run(self, layer: int, inputs: F32, step: Step) -> F32:
         """What a mixer makes of the new rows, each behind its path, (num_rows, ...).
 
@@ -92,7 +103,7 @@ class StateCache:
             inputs: (num_rows, input_size), of the new rows.
             step: of the mixer.
         """
-        walk = self._of_this_pass()
+        walk = self.of_this_pass
         tip = self._settled(layer, step)
         given = []
         for place in range(walk.length, walk.stop):
@@ -109,7 +120,7 @@ class StateCache:
                 states[place] = state
             if is_new:
                 given.append(made)
-        origin, kept = self._next or (self.origin, self.inputs)
+        origin, kept = self.kept
         first = max(origin, walk.length)
         kept[layer, first - origin : walk.length + len(inputs) - origin] = inputs[first - walk.length :]
         return np.array(given)
@@ -197,7 +208,7 @@ class StateCache:
 
     def _settled(self, layer: int, step: Step) -> LayerState:
         """The running state behind all rows of the stretch that were there before."""
-        walk, tip = self._of_this_pass(), self._state(TIP, layer)
+        walk, tip = self.of_this_pass, self._state(TIP, layer)
         if walk.source != TIP:
             tip.take(self._state(walk.source, layer))
         self._save(layer, tip, walk.first)
@@ -207,7 +218,7 @@ class StateCache:
         return tip
 
     def _save(self, layer: int, tip: LayerState, place: int) -> None:
-        for wanted, slot in self._of_this_pass().saves:
+        for wanted, slot in self.of_this_pass.saves:
             if wanted == place:
                 self._state(slot, layer).take(tip)
 
@@ -217,10 +228,6 @@ class StateCache:
     def _input(self, layer: int, place: int) -> F32:
         values: F32 = self.inputs[layer, place - self.origin]
         return values
-
-    def _of_this_pass(self) -> Walk:
-        assert self.walk is not None, "a pass begins with `begin`"
-        return self.walk
 
     def _room(self, num_rows: int) -> F32:
         return state_zeros((self.num_layers, num_rows, self.sizes.input_size))

@@ -74,7 +74,7 @@ function fraction(points, numTokens) {
 function passPoints(hardware, level, numTokens, batch, context, kvBytesPerValue) {
   const tokens = numTokens * batch;
   const weightBytes = (multipliedWeights(level, tokens) * level.bits_per_weight) / 8;
-  const kvBytes = batch * kvBytesPerValue * overPositions(level, "kv_values", context);
+  const cacheBytes = batch * (kvBytesPerValue * overPositions(level, "kv_values", context) + level.state_bytes);
   const products = multipliedWeights(level, 1) * tokens;
   return [
     rooflinePoint(hardware, level.kernel, level.peak, tokens, weightBytes, products),
@@ -83,8 +83,8 @@ function passPoints(hardware, level, numTokens, batch, context, kvBytesPerValue)
       "attention",
       level.attention_peak,
       tokens,
-      kvBytes,
-      tokens * overPositions(level, "query_values", context),
+      cacheBytes,
+      tokens * (overPositions(level, "query_values", context) + level.state_multiply_adds),
     ),
   ];
 }
@@ -93,9 +93,10 @@ function acceleratorSeconds(hardware, level, numTokens, context) {
   const machine = hardware.accelerator;
   const numPasses = Math.max(Math.ceil(numTokens / level.tokens_at_once), 1);
   const weights = multipliedWeights(level, numTokens / numPasses);
-  const compute = weights / level.weights_per_cycle + overPositions(level, "query_values", context);
+  const compute = weights / level.weights_per_cycle + overPositions(level, "query_values", context) + level.state_multiply_adds;
   const cycles = (numPasses * compute) / machine.num_elements_per_tile;
-  const read = numPasses * ((weights * level.accelerator_bits) / 8 + 2 * overPositions(level, "kv_values", context));
+  const cacheBytes = 2 * overPositions(level, "kv_values", context) + level.state_bytes;
+  const read = numPasses * ((weights * level.accelerator_bits) / 8 + cacheBytes);
   return Math.max(cycles / (machine.clock_megahertz * 1e6), read / (hardware.read_bandwidth * GIGA));
 }
 

@@ -115,6 +115,25 @@ class Merged:
             widths = [counts[depth] for depth in range(1, len(counts) + 1)]
             draft.statistics.count(num_asked, len(widths), len(paths & stood), widths)
 
+    def guessers(self, tokens: Sequence[int]) -> list[str | None]:
+        """Who said each token of the last tree that stood, the first of several.
+
+        Args:
+            tokens: as `count` takes them; the last is the level's own.
+        """
+        said = [set(_paths(own)) for own in self._said]
+        return [
+            next(
+                (
+                    draft.statistics.name
+                    for draft, paths in zip(self.drafts, said, strict=True)
+                    if tuple(tokens[:length]) in paths
+                ),
+                None,
+            )
+            for length in range(1, len(tokens))
+        ]
+
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         for draft in self.drafts:
             draft.observe(context, proposal, logits)

@@ -16,50 +16,35 @@ not worth their rows, the tree is a chain.
 Whatever it takes it must afford. It keeps an account in rounds of plain decoding: what drafts gain or lose is booked
 there, and a round may lose no more than there is. A little is there from the start, and a small share of all rounds
 is added. So drafts that never help cost no more than these two, whatever the text.
+
+Texts that are decoded side by side share one pass, and a text is charged its part of what all rows cost together. Under
+load rows are dear where memory is no longer the limit, and then fewer pay, or none: this is goodput as SmartSpec
+(arXiv 2406.14066) has it, with measured prices and learned chances.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Self
 
-from mxconv.speculative.pacing.estimates import (
-    FEW_BEHIND,
-    MOST_UNUSUAL,
-    NARROW_SLOPE,
-    DraftEstimate,
-    PassEstimate,
-)
+from mxconv.speculative.pacing.account import SHARE_TO_RISK, Account
+from mxconv.speculative.pacing.estimates import FEW_BEHIND, DraftEstimate
+from mxconv.speculative.pacing.level_prices import LevelPrices
+from mxconv.speculative.pacing.load import ALONE, Load
+from mxconv.speculative.pacing.options import Option, Options, best, rate
 from mxconv.speculative.pacing.pace import PLAIN, Choice, FixedPace, Outcome, Pace
 from mxconv.speculative.pacing.row_growth import Growth
-from mxconv.speculative.pacing.row_prices import RowPrices
-from mxconv.speculative.pacing.tree_estimate import FIRST_NODES, TreeEstimate
+from mxconv.speculative.pacing.running_mean import MOST_UNUSUAL
+from mxconv.speculative.pacing.tree_estimate import TreeEstimate
 
 NO_GROWERS: Mapping[int, bool] = {}
 MAX_ADAPTIVE_TOKENS = 16
 MAX_ADAPTIVE_NODES = 48
-SHARE_TO_RISK = 0.025  # of all rounds
 ENOUGH = 0.98  # of the highest rate, for a longer proposal that the draft may cut short
 CLOSE, MOST_PATIENCE = 0.8, 8.0  # drafts clearly behind another one are tried more and more seldom, to this factor
 DOUBTFUL = 1.2  # behind a token that a draft doubts the next one is less likely to stand than others are
-FIRST_CREDIT, MOST_CREDIT = 1.25, 6.0
-UNKNOWN_COST = 0.5  # of a proposed token, in plain passes, until it was seen
-MOST_FIRST_COST = 2.0  # believed of a draft's first round: reading its file for the first time is no property of it
 MOST_FIRST_LOSS = 1.0  # and booked
-
-
-@dataclass(frozen=True)
-class _Option:
-    """A choice and what is expected of it."""
-
-    known: DraftEstimate
-    choice: Choice
-    num_tokens: float  # expected
-    seconds: float
-    worst_loss: float  # seconds, if all is proposed and nothing accepted
-
-    @property
-    def rate(self) -> float:
-        return self.num_tokens / self.seconds
 
 
 class AdaptivePace:
@@ -91,144 +76,113 @@ class AdaptivePace:
             TreeEstimate(by_depth=growers[draft]) if draft in growers else DraftEstimate()
             for draft in range(num_drafts)
         ]
-        self._pass = PassEstimate() if growth is None else PassEstimate(first_slope=_slope_of(growth))
-        self._prices = RowPrices(growth)
-        self._credit = FIRST_CREDIT  # rounds of plain decoding
+        self._prices = LevelPrices(growth)
+        self._account = Account()
+        self._behind = [0] * num_drafts  # tokens of this text that each draft has missed
 
-    def choose(self, limit: int) -> Choice:
-        if not self._pass.plain.weight:  # what a plain round costs is the measure of everything else
+    def of_text(self) -> Self:
+        made = copy.copy(self)
+        made._behind = [0] * len(self._known)
+        return made
+
+    def choose(self, limit: int, load: Load = ALONE) -> Choice:
+        if not self._prices.knows(load):
             return PLAIN
-        plain, _ = self._pass.line()
-        best = _Option(DraftEstimate(), PLAIN, 1.0, plain, 0.0)
+        options = self._options(limit, load)
+        chosen = Option(DraftEstimate(), PLAIN, 1.0, options.prices.plain, 0.0)
         of_each = []  # the best option of each draft
         for draft, known in enumerate(self._known):
-            options = self._affordable(draft, known, limit)
-            if not options:
+            affordable = options.affordable(draft, known, self._behind[draft])
+            if not affordable:
                 continue
             if not known.seconds.weight:
-                return self._with_floor(options[0], best)
-            own = _best(options, ENOUGH if known.heeds_floors else 1.0)
+                return self._with_floor(affordable[0], chosen, options)
+            own = best(affordable, ENOUGH if known.heeds_floors else 1.0)
             of_each.append(own)
-            best = max(best, own, key=_rate)
+            chosen = max(chosen, own, key=rate)
         for trial in of_each:
             known = trial.known
-            if trial is best:
+            if trial is chosen:
                 known.patience = 1.0
-            elif self._is_due(trial, best):
-                is_clear = best.choice.num_tokens > 0 and trial.rate < CLOSE * best.rate
+            elif _is_due(trial, chosen, load):
+                is_clear = chosen.choice.num_tokens > 0 and trial.rate < CLOSE * chosen.rate
                 known.patience = min(2 * known.patience, MOST_PATIENCE) if is_clear else 1.0
-                return self._with_floor(trial, best)
-        return self._with_floor(best, best)
+                return self._with_floor(trial, chosen, options)
+        return self._with_floor(chosen, chosen, options)
 
-    def _with_floor(self, option: _Option, best: _Option) -> Choice:
+    def _options(self, limit: int, load: Load) -> Options:
+        prices = self._prices.at(load)
+        return Options(prices, self._account.rounds * prices.plain, limit, self.max_tokens, self.most_nodes)
+
+    def _with_floor(self, option: Option, chosen: Option, options: Options) -> Choice:
         """The choice, to end where a further token is not worth its price at the rate of the best option."""
         known, choice = option.known, option.choice
         if isinstance(known, TreeEstimate):
-            return self._with_floors(known, choice, best.rate)
+            return self._with_floors(known, choice, chosen.rate, options)
         if not self._sets_floors or not choice.num_tokens:
             return choice
-        _, further = self._pass.line()
-        return replace(choice, floor=known.floor(DOUBTFUL * (known.seconds.value + further) * best.rate))
+        further = options.prices.further(choice.num_tokens)
+        each = known.seconds.each(options.prices.num_texts) if known.seconds.weight else 0.0
+        return replace(choice, floor=known.floor(DOUBTFUL * (each + further) * chosen.rate))
 
-    def _with_floors(self, known: TreeEstimate, choice: Choice, rate: float) -> Choice:
+    def _with_floors(self, known: TreeEstimate, choice: Choice, best_rate: float, options: Options) -> Choice:
         """The tree without nodes that are not worth a row, and a model's without depths that are not worth a pass."""
-        rows = [self._prices.seconds(1 + nodes) for nodes in range(len(choice.floors) + 1)]
-        each = self._each(known)
+        rows = [options.prices.rows(1 + nodes) for nodes in range(len(choice.floors) + 1)]
+        each = options.each(known)
         node = 0.0 if known.by_depth else each
-        prices = [(wider - narrower + node) * rate for narrower, wider in pairwise(rows)]
+        prices = [(wider - narrower + node) * best_rate for narrower, wider in pairwise(rows)]
         floor = None
         if known.by_depth and self._sets_floors:
             count = max(min(round(known.nodes.value), len(prices)), 1)
             rows_of_a_depth = sum(prices[:count]) / max(known.depth.value, 1.0)
-            floor = DOUBTFUL * (each * rate + rows_of_a_depth) / known.trust
+            floor = DOUBTFUL * (each * best_rate + rows_of_a_depth) / known.trust
         return replace(choice, floors=known.floors(prices), floor=floor)
-
-    def _is_due(self, trial: _Option, best: _Option) -> bool:
-        """Whether a draft that is not the best has waited long enough for what trying it costs."""
-        known = trial.known
-        loss = known.catch_up_seconds + trial.seconds - trial.num_tokens / best.rate
-        return known.idle_seconds * SHARE_TO_RISK >= loss * known.patience
-
-    def _affordable(self, draft: int, known: DraftEstimate, limit: int) -> list[_Option]:
-        most = self._credit * self._pass.line()[0]
-        return list(takewhile(lambda option: option.worst_loss <= most, self._options(draft, known, limit)))
-
-    def _options(self, draft: int, known: DraftEstimate, limit: int) -> Iterator[_Option]:
-        """Every length, the shortest first; or the one tree."""
-        plain, further = self._pass.line()
-        if isinstance(known, TreeEstimate):
-            yield from self._tree(draft, known, limit)
-            return
-        each = self._each(known)
-        for asked, proposed, accepted in known.expected(min(limit, self.max_tokens)):
-            seconds = max(proposed, 1.0) * each + plain + further * proposed
-            tokens = 1 + accepted
-            seconds += known.catch_up_seconds * min(tokens / limit, 1.0)  # its share, if this goes on to the end
-            worst_loss = known.catch_up_seconds + asked * (each + further)
-            yield _Option(known, Choice(draft, asked), tokens, seconds, worst_loss)
-
-    def _tree(self, draft: int, known: TreeEstimate, limit: int) -> Iterator[_Option]:
-        """The tree that prices and what there is to lose allow, expected to be what trees were so far."""
-        plain, each = self._prices.seconds(1), self._each(known)
-        most = self._credit * plain
-        depth = min(limit, self.max_tokens)
-        if known.by_depth and each:
-            depth = min(depth, int((most - known.catch_up_seconds) / each))
-        rows = [self._prices.seconds(1 + nodes) - plain for nodes in range(1, self.most_nodes + 1)]
-        depths = min(known.depth.value, depth) * each if known.by_depth else 0.0
-        losses = [row + depths + (0.0 if known.by_depth else nodes * each) for nodes, row in enumerate(rows, 1)]
-        num_nodes = sum(loss + known.catch_up_seconds <= most for loss in losses)
-        num_nodes = num_nodes if known.was_asked else min(num_nodes, FIRST_NODES)
-        if num_nodes < 1 or depth < 1:
-            return
-        loss = losses[max(min(round(known.nodes.value), num_nodes), 1) - 1]
-        tokens = 1 + min(known.accepted.value, limit)
-        seconds = plain + loss + known.catch_up_seconds * min(tokens / limit, 1.0)
-        choice = Choice(draft, depth, floors=[0.0] * num_nodes)
-        yield _Option(known, choice, tokens, seconds, loss + known.catch_up_seconds)
-
-    def _each(self, known: DraftEstimate) -> float:
-        """Seconds of what a draft says at a time: a token, a node, or a model's depth of a tree."""
-        if known.seconds.weight:
-            return known.seconds.value
-        if isinstance(known, TreeEstimate) and not known.by_depth:
-            return 0.0
-        plain, _ = self._pass.line()
-        first = UNKNOWN_COST * plain if known.first_seconds is None else known.first_seconds
-        return min(first, MOST_FIRST_COST * plain)
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         num_missed = outcome.num_evaluated - 1 - outcome.num_proposed
-        if num_missed <= FEW_BEHIND:  # not a prompt
-            self._prices.add(outcome.num_evaluated, outcome.level_seconds)
-            self._pass.add(outcome.num_evaluated, outcome.level_seconds)
-        if self._pass.plain.weight:
-            self._book(choice, outcome, num_missed <= FEW_BEHIND)
+        is_prompt = num_missed > FEW_BEHIND
+        if not is_prompt:
+            self._prices.add(outcome)
+        if self._prices.knows(outcome.load):
+            self._book(choice, outcome, is_prompt)
         for draft, known in enumerate(self._known):
             known.fade()
             if choice.num_tokens and draft == choice.draft:
-                known.learn(choice.num_tokens, outcome)
+                known.learn(choice.num_tokens, outcome, self._behind[draft])
+                self._behind[draft] = 0
             else:
                 known.miss(outcome)
+                self._behind[draft] = outcome.num_evaluated + (0 if is_prompt else self._behind[draft])
 
-    def _book(self, choice: Choice, outcome: Outcome, is_measured: bool) -> None:
-        plain, further = self._pass.line()
-        num_tokens = 1 + outcome.num_accepted
-        self._credit += SHARE_TO_RISK * num_tokens
+    def _book(self, choice: Choice, outcome: Outcome, is_prompt: bool) -> None:
+        prices, num_tokens, loss = self._prices.at(outcome.load), 1 + outcome.num_accepted, 0.0
         if choice.num_tokens:
-            known = self._known[choice.draft]
-            level_seconds = plain + further * outcome.num_proposed
-            if choice.floors:
-                level_seconds = self._prices.seconds(1 + outcome.num_proposed)
+            known, num_behind = self._known[choice.draft], self._behind[choice.draft]
+            num_further = outcome.num_proposed
+            level_seconds = prices.plain + prices.further(num_further) * num_further
+            if choice.floors or outcome.joint is not None:
+                level_seconds = prices.rows(1 + num_further)
             # where the level was slower than it should be, so was the machine
-            speed = level_seconds / outcome.level_seconds if is_measured else 1.0
+            speed = 1.0
+            if not is_prompt and outcome.joint is not None:
+                speed = 1 / self._prices.slowness(outcome)
+            elif not is_prompt:
+                speed = level_seconds / outcome.level_seconds
             draft_seconds = outcome.draft_seconds * speed
             if known.seconds.weight:
-                usual = known.units(outcome) * known.seconds.value + known.catch_up_seconds
-                draft_seconds = min(draft_seconds, MOST_UNUSUAL * usual)
-            loss = (draft_seconds + level_seconds) / plain - num_tokens
-            self._credit -= loss if known.was_asked else min(loss, MOST_FIRST_LOSS)
-        self._credit = max(min(self._credit, MOST_CREDIT), -FIRST_CREDIT)
+                usual = known.units(outcome) * known.seconds.each(outcome.draft_sharers)
+                draft_seconds = min(draft_seconds, MOST_UNUSUAL * (usual + known.catch_up_seconds(num_behind)))
+            loss = (draft_seconds + level_seconds) / prices.plain - num_tokens
+            loss = loss if known.was_asked else min(loss, MOST_FIRST_LOSS)
+        self._account.book(num_tokens, loss, outcome.load.num_texts)
+
+
+def _is_due(trial: Option, chosen: Option, load: Load) -> bool:
+    """Whether a draft that is not the best has waited long enough for what it costs that all texts try it."""
+    known = trial.known
+    loss = trial.seconds - trial.num_tokens / chosen.rate
+    loss = load.num_texts * loss + trial.catch_up_seconds
+    return known.idle_seconds * SHARE_TO_RISK >= loss * known.patience
 
 
 def paces(
@@ -264,23 +218,3 @@ def paces(
         )
         for index in range(count)
     ]
-
-
-def _best(options: Sequence[_Option], enough: float) -> _Option:
-    """The longest whose rate is `enough` of the highest; rates rise with the length up to that one, and then fall."""
-    highest = last = options[0]
-    for option in options[1:]:
-        highest = max(highest, option, key=_rate)
-        if option.rate < enough * highest.rate:
-            break
-        last = option
-    return last
-
-
-def _slope_of(growth: Growth) -> float:
-    """Of a chain of the usual length, a token's share of a plain pass."""
-    return NARROW_SLOPE + (growth(1 + FIRST_NODES) - 1) / FIRST_NODES
-
-
-def _rate(option: _Option) -> float:
-    return option.rate

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mxconv.speculative.pacing.load import ALONE, JointPass, Load
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -35,6 +37,9 @@ class Outcome:
         probabilities: of the proposed tokens in the draft's opinion, as `Proposal` has them; of a tree, those of each
             node's whole path.
         depth: tokens of the longest path that was proposed.
+        load: of the level's pass.
+        joint: the level's pass, where other texts had rows in it; the seconds above are then this text's shares.
+        draft_sharers: how many texts shared the draft's passes, on average.
     """
 
     num_proposed: int
@@ -44,10 +49,17 @@ class Outcome:
     level_seconds: float
     probabilities: Sequence[float] = ()
     depth: int = 0
+    load: Load = ALONE
+    joint: JointPass | None = None
+    draft_sharers: float = 1.0
 
 
 class Pace(Protocol):
-    def choose(self, limit: int) -> Choice:
+    def of_text(self) -> "Pace":
+        """For one text among several that are decoded side by side; what it learns all know."""
+        ...
+
+    def choose(self, limit: int, load: Load = ALONE) -> Choice:
         """What to ask for, at most `limit` tokens (at least one)."""
         ...
 
@@ -61,7 +73,10 @@ class FixedPace:
     num_tokens: int
     num_nodes: int = 0
 
-    def choose(self, limit: int) -> Choice:
+    def of_text(self) -> "FixedPace":
+        return self
+
+    def choose(self, limit: int, load: Load = ALONE) -> Choice:
         return Choice(0, min(self.num_tokens, limit), floors=(0.0,) * self.num_nodes)
 
     def learn(self, choice: Choice, outcome: Outcome) -> None:

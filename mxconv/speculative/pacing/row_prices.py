@@ -6,12 +6,13 @@ Of a mixture of experts the first rows are dear, since each brings experts that 
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from mxconv.speculative.pacing.estimates import NARROW_SLOPE, RunningMean
+from mxconv.speculative.pacing.convex_curve import ConvexCurve
+from mxconv.speculative.pacing.pass_estimate import NARROW_SLOPE
 from mxconv.speculative.pacing.row_growth import Growth
+from mxconv.speculative.pacing.running_mean import RunningMean
 
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # up to which passes are taken together
-
-Point = tuple[float, float]  # rows, seconds
+# up to which passes are taken together
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536)
 
 
 @dataclass
@@ -33,53 +34,38 @@ class RowPrices:
 
     seconds_of: dict[int, RunningMean] = field(default_factory=lambda: {width: RunningMean() for width in WIDTHS})
     rows_of: dict[int, RunningMean] = field(default_factory=lambda: {width: RunningMean() for width in WIDTHS})
-    _curve: list[Point] = field(default_factory=list)
+    _curve: ConvexCurve | None = None
 
     def add(self, num_rows: int, seconds: float) -> None:
-        """A pass over so many rows; wider ones than 64 say nothing here."""
+        """A pass over so many rows; one that is wider than all widths says nothing here."""
         if num_rows <= WIDTHS[-1]:
-            width = WIDTHS[bisect_left(WIDTHS, num_rows)]
+            width = _width(num_rows)
             for mean in (self.seconds_of[width], self.rows_of[width]):
                 mean.fade()
             self.seconds_of[width].add_seconds(seconds)
             self.rows_of[width].add(num_rows)
             means = zip(self.rows_of.values(), self.seconds_of.values(), strict=True)
-            self._curve = _convex([(self._place(rows.value), mean.value) for rows, mean in means if mean.weight])
+            self._curve = ConvexCurve([(self._place(rows.value), mean.value) for rows, mean in means if mean.weight])
 
-    def seconds(self, num_rows: int) -> float:
-        """A pass, from those that were seen: on the curve, and beyond the widest one on as it goes or as rows go."""
-        if not self._curve:
+    def seconds(self, num_rows: float, num_texts: int = 1) -> float:
+        """A pass, from those that were seen: on the curve, and beyond the widest one on as it goes or as rows go.
+
+        Rows that nobody has seen cost at least the usual slope, a row of each text together.
+        """
+        if self._curve is None:
             return 0.0
-        wanted = self._place(num_rows)
-        place = bisect_left([width for width, _ in self._curve], wanted)
-        if place == 0:
-            return self._curve[0][1]
-        (width, known), *following = self._curve[place - 1 : place + 1]
-        first = self._curve[0]
-        if following:
-            slope = _slope((width, known), following[0])
-        else:
-            last = _slope(*self._curve[-2:]) if len(self._curve) > 1 else 0.0
-            slope = max(last, NARROW_SLOPE * first[1])
-            if self.growth is not None and len(self._curve) == 1:
-                slope = first[1] / first[0]
-        return known + slope * (wanted - width)
+        width, _ = self._curve.points[0]
+        reads_more = self.growth is not None and len(self._curve.points) == 1
+        return self._curve.at(self._place(num_rows), 1 / width if reads_more else NARROW_SLOPE / num_texts)
+
+    def knows(self, num_rows: int) -> bool:
+        """Whether passes of about so many rows were seen."""
+        return num_rows > WIDTHS[-1] or self.seconds_of[_width(num_rows)].weight > 0
 
     def _place(self, num_rows: float) -> float:
         """Where a width stands: at its rows, or at what they read and a little for each."""
         return num_rows if self.growth is None else self.growth(num_rows) + NARROW_SLOPE * (num_rows - 1)
 
 
-def _convex(points: list[Point]) -> list[Point]:
-    """Those of the points that the curve runs through, which falls nowhere."""
-    lowest = min(seconds for _, seconds in points)
-    curve = [(points[0][0], min(points[0][1], lowest))]
-    for point in points[1:]:
-        while len(curve) > 1 and _slope(curve[-2], curve[-1]) >= _slope(curve[-1], point):
-            curve.pop()
-        curve.append(point)
-    return curve
-
-
-def _slope(first: Point, second: Point) -> float:
-    return (second[1] - first[1]) / (second[0] - first[0])
+def _width(num_rows: int) -> int:
+    return WIDTHS[bisect_left(WIDTHS, num_rows)]

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from mxconv.speculative.pacing.estimates import DraftEstimate, RunningMean
+from mxconv.speculative.pacing.estimates import DraftEstimate
 from mxconv.speculative.pacing.pace import Outcome
+from mxconv.speculative.pacing.running_mean import RunningMean
 
 FIRST_NODES = 8  # of the first tree
 FIRST_DEPTH = 4.0
@@ -36,15 +37,15 @@ class TreeEstimate(DraftEstimate):
         for mean in (self.nodes, self.depth, self.accepted, self.brought, self.promised):
             mean.fade()
 
-    def learn(self, asked: int, outcome: Outcome) -> None:
+    def learn(self, asked: int, outcome: Outcome, num_behind: int) -> None:
         """A round in which it was asked for a tree."""
         self.nodes.add(outcome.num_proposed)
         self.depth.add(outcome.depth)
         self.accepted.add(outcome.num_accepted)
         self.brought.add(outcome.num_accepted)
         self.promised.add(sum(outcome.probabilities))
-        self._learn_seconds(outcome.draft_seconds, self.units(outcome))
-        self.was_asked, self.num_behind, self.idle_seconds = True, 0, 0.0
+        self._learn_seconds(outcome, num_behind)
+        self.was_asked, self.idle_seconds = True, 0.0
 
     def units(self, outcome: Outcome) -> int:
         """Of what `seconds` is: nodes, or depths."""

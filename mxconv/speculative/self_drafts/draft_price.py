@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from mxconv.model.skipped import Skipped
-from mxconv.speculative.pacing.estimates import RunningMean
+from mxconv.speculative.pacing.running_mean import RunningMean
 from mxconv.speculative.self_drafts.part_bytes import PartBytes
 
 

@@ -13,7 +13,7 @@ Source:
 from math import sqrt
 
 from mxconv.model.skipped import Skipped
-from mxconv.speculative.pacing.estimates import Chance
+from mxconv.speculative.pacing.running_mean import Chance
 from mxconv.speculative.self_drafts.draft_price import DraftPrice, speedup
 
 

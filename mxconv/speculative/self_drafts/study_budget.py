@@ -1,6 +1,6 @@
 """How much of its time a draft may spend on learning: a small share, and a little from the start."""
 
-from mxconv.speculative.pacing.estimates import MOST_UNUSUAL, RunningMean
+from mxconv.speculative.pacing.running_mean import MOST_UNUSUAL, RunningMean
 
 SHARE_TO_STUDY = 0.05  # of the time that decoding takes
 FIRST_ROUNDS = 6.0  # worth of study before anything was saved up

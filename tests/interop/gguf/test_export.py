@@ -119,7 +119,9 @@ def test_the_draft_has_every_code_of_the_package(random_package: Path, tmp_path:
     assert found["token_embd.weight"].tensor_type.name == "BF16"
     np.testing.assert_array_equal(np.asarray(found["token_embd.weight"].data).view(np.uint16), embedding)
     assert num_mxfp4 == 2 * 6 + 1
+    composed = "llama.cpp does not compose characters (NFC): text with combining marks may get other tokens."
     assert result.notes == (
+        *((composed,) if config.model_type.startswith("qwen") else ()),
         "2 matrices, such as model.layers.0.mlp.down_proj.weight, have in_features that are no multiple of 32, which "
         "GGUF's MXFP4 requires: their 4-bit values are stored as BF16, exactly.",
     )

@@ -59,6 +59,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "mixtral": WITHOUT_WINDOW,
     "olmoe": {"num_key_value_heads": 4, "norm_topk_prob": False, "moe_intermediate_size": 64},
     "qwen2_moe": {"decoder_sparse_step": 1, "use_sliding_window": False, "moe_intermediate_size": 64},
+    "glm4_moe": {"n_group": 1, "topk_group": 1, "moe_intermediate_size": 64},
     "qwen3_moe": {"mlp_only_layers": [], "moe_intermediate_size": 64},
 }
 IGNORED_WINDOWS = ("smollm3, windows",)
@@ -173,6 +174,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "shared keys": ("olmoe", {"num_key_value_heads": 2}, "2 keys for 4 heads, which llama.cpp's olmoe does not have"),
     "clipped heads": ("olmoe, clipped", {}, "attention in chunks, with sinks or with clipped heads, which"),
+    "groups of experts": (
+        "glm4_moe",
+        {"n_group": 4, "topk_group": 2},
+        "experts that are chosen, counted or shared in ano",
+    ),
     "activation": ("granite", {"hidden_act": "gelu"}, "hidden_act gelu, which llama.cpp's granite does not have"),
 }
 

@@ -42,6 +42,7 @@ NAMES = [
     "gpt_oss",
     "granitemoe",
     "deepseek_v3",
+    "llama4",
     "gemma4, with experts",
     "lfm2",
     "mamba2",

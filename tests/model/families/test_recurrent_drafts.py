@@ -37,6 +37,7 @@ def package(
     return folder / "package"
 
 
+@pytest.mark.parametrize("kernel", ["numpy", None], ids=["NumPy", "native"])
 @pytest.mark.parametrize(
     ("drafts", "lengths", "tree"),
     [
@@ -48,10 +49,10 @@ def package(
     ids=["a tree of the self-draft", "a level that skips states below it", "auto", "a model with states of its own"],
 )
 def test_nothing_changes_with_drafts_of_a_target_with_states(
-    package: Path, drafts: tuple[str, ...], lengths: Any, tree: Any
+    package: Path, drafts: tuple[str, ...], lengths: Any, tree: Any, kernel: str | None
 ) -> None:
     specs = [parse_draft(draft.format(source=package.parent / "source")) for draft in drafts]
-    with LoadedPackage(package, kernel="numpy", drafts=specs) as loaded:
+    with LoadedPackage(package, kernel=kernel, num_threads=2, drafts=specs) as loaded:
         hierarchy = Hierarchy(loaded.levels, lengths, None if lengths == "auto" else [0.0], tree)
         for selection in (Selection(), DRAWN):
             record = verify_decoding(loaded, hierarchy, PROMPTS, 12, selection)

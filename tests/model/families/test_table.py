@@ -5,12 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packed_families import PACKED
 
+from mxconv.interop.gguf.architectures import ARCHITECTURES
 from mxconv.model.config import ModelConfig
+from mxconv.model.description import LayerParts, Linear, Norm
 from mxconv.model.families.table import FAMILIES, TOWERS, describe_values
+from mxconv.model.mixture import Mixture
 from mxconv.model.native_parts import missing_parts
 
-LACKING = "norms of whole rows of heads that are fused one by one"
+LACKING = "mixtures beside their mixers"
 ROOT = Path(__file__).parents[3]
 TABLE = re.search(r"^\| family \|.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
 SIZES: dict[str, object] = {
@@ -41,7 +45,6 @@ SIZES: dict[str, object] = {
 OWN: dict[str, dict[str, object]] = {
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
     "granitemoehybrid": {"num_local_experts": 0},
-    "qwen3_next": {"num_experts": 0},
 }
 
 
@@ -58,10 +61,32 @@ def described(model_type: str) -> ModelConfig:
 def test_the_readme_names_every_family_and_what_runs_it() -> None:
     assert TABLE is not None
     rows = [line.split("|")[1:4] for line in TABLE[0].splitlines()[2:] if line]
+    assert TABLE[0].count("|") == 5 * (len(rows) + 2)
     named = {kind: engine for _, kinds, engine in rows for kind in re.findall(r"`(\w+)`", kinds)}
     assert set(named) == {*FAMILIES, *TOWERS}
     for kind, engine in named.items():
         assert ("NumPy" in engine) == bool(missing_parts(described(kind))), kind
+
+
+def test_the_readme_says_what_each_family_is_tested_against() -> None:
+    checkpoints = pytest.importorskip("family_checkpoints", reason="transformers makes these checkpoints")
+    assert TABLE is not None
+    said: dict[str, set[str]] = {"transformers": set(), "llama.cpp": set(), "compressed-tensors": set()}
+    for line in TABLE[0].splitlines()[2:]:
+        if not line:
+            continue
+        _, _, kinds, _, oracles, _ = line.split("|")
+        every = re.findall(r"`(\w+)`", kinds)
+        for oracle, found in said.items():
+            if named := re.search(rf"{re.escape(oracle)}(?: \(([^)]*)\))?", oracles):
+                found.update(every if named[1] is None else re.findall(r"`(\w+)`", named[1]))
+    kinds_of = {name: own["model_type"] for name, own in checkpoints.FAMILIES.items()}
+    packed = {kinds_of[name] for name in PACKED} | {"llama", "glm4_moe"}  # in tests of their own
+    assert said == {
+        "transformers": set(kinds_of.values()),
+        "llama.cpp": {*ARCHITECTURES, "gemma3", "gemma4", "mistral3"},  # tests/interop/gguf/test_families.py
+        "compressed-tensors": packed,
+    }
 
 
 def test_a_tower_keeps_its_own_tensors_and_leaves_the_others_alone() -> None:
@@ -74,19 +99,26 @@ def test_a_tower_keeps_its_own_tensors_and_leaves_the_others_alone() -> None:
 
 
 def test_what_the_native_decoder_lacks_is_named_part_by_part() -> None:
-    neox = described("gpt_neox")
-    layer = neox.layers[0]
-    spanning = replace(layer, mixer=replace(layer.mixer, norm_span="row"))
-    assert missing_parts(neox) == ()
-    assert missing_parts(replace(neox, layers=(layer, spanning, spanning))) == (LACKING,)
-    assert missing_parts(described("deepseek_v3"))[0] == "latent attention"
+    mixtral = described("mixtral")
+    layer, mixture = mixtral.layers[0], mixtral.layers[0].mlp
+    assert isinstance(mixture, Mixture)
 
+    def lacking(changed: LayerParts) -> tuple[str, ...]:
+        return missing_parts(replace(mixtral, layers=(layer, changed, changed)))
 
-def test_mixers_with_a_state_are_what_the_native_decoder_lacks() -> None:
-    assert missing_parts(described("lfm2")) == ("short convolutions",)
-    assert missing_parts(described("mamba2")) == ("Mamba-2", "layers without an MLP")
-    assert missing_parts(described("qwen3_5")) == ("gated DeltaNet", "gates of what heads give")
-    assert missing_parts(described("granitemoehybrid")) == ("Mamba-2",)
+    assert lacking(layer) == ()
+    assert lacking(replace(layer, is_parallel=True)) == (LACKING,)
+    norm, gate = Norm("own", 1e-5), Linear("gate")
+    twice = replace(mixture, before_shared=norm, shared_gate=gate)
+    assert lacking(replace(layer, mlp=twice)) == (
+        "norms of what is normed before a mixture",
+        "a gate that takes in other rows than what it multiplies",
+    )
+    weighed = replace(mixture, routing=replace(mixture.routing, input_weights="weights"))
+    assert lacking(replace(layer, mlp=weighed)) == ()
+    assert lacking(replace(layer, mlp=weighed, before_mlp=None)) == (
+        "weights of what a router takes in without a norm",
+    )
 
 
 def test_that_numpy_runs_the_layers_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,91 @@
+"""What `mxconv generate` tells of its texts: as JSON and as a table."""
+
+from typing import TYPE_CHECKING, Any
+
+from mxconv.cli.output import console
+
+if TYPE_CHECKING:
+    from mxconv.serving.batch import BatchAnswer
+    from mxconv.speculative.text_model import Answer
+
+
+def result_of(text: str, answer: "Answer | BatchAnswer") -> dict[str, Any]:
+    """The members of one text."""
+    generation = answer.generation
+    return {
+        "prompt": text,
+        "text": answer.text,
+        "token_ids": generation.token_ids,
+        "ending": generation.ending,
+        "seconds": generation.seconds,
+        "tokens_per_second": generation.tokens_per_second,
+        "rounds": generation.trace.num_rounds,
+        "levels": [
+            {
+                "name": level.name,
+                "num_forwards": level.num_forwards,
+                "num_proposed": level.num_proposed,
+                "num_nodes": level.num_nodes,
+                "nodes_by_depth": level.nodes_by_depth,
+                "num_accepted": level.num_accepted,
+                "acceptance_rate": level.acceptance_rate,
+                "acceptance_by_position": level.acceptance_by_position,
+                "seconds": level.seconds,
+            }
+            for level in generation.trace.statistics
+        ],
+    }
+
+
+def geomean(numbers: list[float]) -> float:
+    """Geometric mean."""
+    from math import exp, log
+
+    return exp(sum(log(number) for number in numbers) / len(numbers))
+
+
+def print_results(members: dict[str, Any], json_output: bool, with_texts: bool, seconds: float | None = None) -> None:
+    """A table of the levels over all texts, which took so long; None where they came one after another."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    out = console(json_output)
+    results = members["results"]
+    for result in results if with_texts else []:
+        out.print(f"[dim]{escape(result['prompt'])}[/dim]{escape(result['text'])}", highlight=False)
+    has_trees = any(level["num_nodes"] > level["num_proposed"] for result in results for level in result["levels"])
+    nodes = ["nodes"] if has_trees else []
+    table = Table("level", "forward passes", "proposed", *nodes, "accepted", "acceptance", "seconds")
+    for index, level in enumerate(results[0]["levels"]):
+        total = {
+            key: sum(result["levels"][index][key] for result in results)
+            for key in ("num_forwards", "num_proposed", "num_nodes", "num_accepted", "seconds")
+        }
+        rate = f"{total['num_accepted'] / total['num_proposed']:.3f}" if total["num_proposed"] else ""
+        table.add_row(
+            level["name"],
+            str(total["num_forwards"]),
+            str(total["num_proposed"] or ""),
+            *([str(total["num_nodes"] or "")] if has_trees else []),
+            str(total["num_accepted"] or ""),
+            rate,
+            f"{total['seconds']:.2f}",
+        )
+    out.print(table)
+    num_tokens = sum(len(result["token_ids"]) for result in results)
+    seconds = sum(result["seconds"] for result in results) if seconds is None else seconds
+    rounds = sum(result["rounds"] for result in results)
+    out.print(
+        # an interrupt may come before the first round
+        f"{num_tokens} tokens in {rounds} rounds of the target ({num_tokens / max(rounds, 1):.2f} a round), "
+        f"{seconds:.1f} s",
+        highlight=False,
+    )
+    if "geomean_speedup" in members:
+        checked = [result["identical_to_target"] for result in results if "identical_to_target" in result]
+        out.print(
+            f"{sum(checked)} of {len(checked)} texts identical to plain decoding of {members['target']}; "
+            f"{members['geomean_speedup']:.2f}x its speed",
+            markup=False,
+            highlight=False,
+        )

@@ -1,0 +1,116 @@
+"""`mxconv serve`: a package behind OpenAI's HTTP interface."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mxconv.cli.generate_options import (
+    CONFIDENCE,
+    DRAFT,
+    KERNEL,
+    LEVELS,
+    NUM_DRAFT_TOKENS,
+    THREADS,
+    TREE,
+    draft_lengths,
+    level_names,
+    thresholds,
+    tree_size,
+)
+from mxconv.cli.output import print_json
+
+if TYPE_CHECKING:
+    from mxconv.speculative.text_model import Options
+
+MOST_KEY_BYTES = 4096
+
+
+def serve(
+    package: Annotated[str, typer.Argument(help="The package: a folder or a Hub id.")],
+    host: Annotated[str, typer.Option(help="The address to listen on; by default this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
+    model_name: Annotated[str | None, typer.Option(help="What clients call the model; the package's name.")] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="A file with the key that clients must have; or MXCONV_API_KEY.")
+    ] = None,
+    max_sequences: Annotated[int, typer.Option(min=1, max=1024, help="Sequences that decode at a time.")] = 16,
+    max_queue: Annotated[int, typer.Option(min=0, help="Sequences that wait; more are told to come back.")] = 64,
+    kv_bytes: Annotated[int | None, typer.Option(min=1, help="For keys and values of all sequences.")] = None,
+    max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of a prompt; all positions.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer; all positions.")] = None,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Of a request.")] = 4_000_000,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 600.0,
+    levels: LEVELS = None,
+    draft: DRAFT = None,
+    num_draft_tokens: NUM_DRAFT_TOKENS = None,
+    confidence: CONFIDENCE = None,
+    tree: TREE = "auto",
+    kernel: KERNEL = None,
+    threads: THREADS = None,
+    json_output: Annotated[bool, typer.Option("--json", help="The URL and the model as a JSON object.")] = False,
+) -> None:
+    """Serve OpenAI's HTTP interface, and a page to chat on.
+
+    Ctrl-C or SIGTERM ends it; running requests have some seconds to finish.
+    """
+    from mxconv.errors import ModelError
+
+    try:
+        from mxconv.serving.http.limits import Limits
+        from mxconv.serving.http.serve import ServeOptions, Serving
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "mxconv":
+            raise
+        raise ModelError(
+            f"mxconv serve: {error.name} is not installed; it belongs to the extra `serve`. "
+            "Run: pip install 'mxconv[serve]'"
+        ) from None
+    from mxconv.speculative.text_model import load
+
+    limits = Limits(
+        max_queue=max_queue,
+        max_prompt_tokens=max_prompt_tokens,
+        max_new_tokens=max_new_tokens,
+        max_body_bytes=max_body_bytes,
+        request_seconds=timeout,
+    )
+    options = ServeOptions(host, port, _api_key(api_key_file), max_sequences, kv_bytes, limits)
+    decoding: Options = {
+        "num_draft_tokens": draft_lengths(num_draft_tokens),
+        "confidence": thresholds(confidence),
+        "tree": tree_size(tree),
+    }
+    name = model_name or Path(package).resolve().name
+
+    def announce(url: str) -> None:
+        if json_output:
+            print_json({"url": url, "model": name})
+        else:
+            print(f"{name} is served at {url}", flush=True)
+
+    with load(package, draft or (), kernel, threads, level_names(levels)) as model:
+        if not Serving(model, decoding, name, options, announce).run():
+            os._exit(0)  # nobody waits for the step that runs; unmapping the weights under it would end in a crash
+
+
+def _api_key(path: Path | None) -> str | None:
+    """From a file, or else from the environment; None where neither has one."""
+    from mxconv.errors import ModelError
+
+    if path is None:
+        return os.environ.get("MXCONV_API_KEY") or None
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MOST_KEY_BYTES + 1)
+        key = raw.decode("ascii").strip()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror}); a file with an API key is required.") from error
+    except UnicodeDecodeError:
+        key = ""
+    if not key or not key.isprintable() or " " in key or len(raw) > MOST_KEY_BYTES:
+        raise ModelError(
+            f"{path}: no API key; one word of at most {MOST_KEY_BYTES} ASCII characters is required. Write one."
+        )
+    return key

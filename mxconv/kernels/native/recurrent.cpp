@@ -1,0 +1,76 @@
+#include "recurrent.hpp"
+
+#include <algorithm>
+
+#include "step.hpp"
+
+namespace mxconv {
+
+Demands Recurrent::demands() const {
+    Demands demands{output.rows()};
+    demands.num_states = layer + 1;
+    demands.state = sizes;
+    return demands;
+}
+
+Recurrent::Way Recurrent::way(Room& room, const Slice& slice) const {
+    int64_t num_copies = 0, num_windows = 0;
+    for (const SliceWalk& walk : slice.walks) {
+        num_copies = std::max(num_copies, walk.num_copies);
+        num_windows = std::max(num_windows, LayerWalk::num_windows(walk));
+    }
+    Way way{};
+    way.seen = room.own.take<const float*>(sizes.kernel_size);
+    way.copies = room.own.take<float>(num_copies * sizes.head());
+    way.windows = room.own.take<float>(num_windows * sizes.window());
+    return way;
+}
+
+int64_t Recurrent::num_steps(const SliceWalk& walk) const {
+    return only_follows ? walk.num_settled : static_cast<int64_t>(walk.steps.size());
+}
+
+LayerWalk Recurrent::walk_of(const SliceWalk& walk, const float* inputs, int64_t stride) const {
+    return {walk, sizes, layer, inputs, stride};
+}
+
+void Recurrent::multiply(Step& step, const Activations& taken, const std::vector<Columns>& matrices, float* to,
+                         int64_t width) const {
+    const auto pieces = [&](const Columns& each) {
+        const Matrix& matrix = *each.projection->matrix;
+        return ceil_divide(matrix.row_tiles(), step.tiles_at_once(matrix, 1));
+    };
+    int64_t total = 0;
+    for (const Columns& each : matrices) total += pieces(each);
+    step.share(total, [&](int64_t i) {
+        const Columns* found = matrices.data();
+        for (; i >= pieces(*found); ++found) i -= pieces(*found);
+        const Matrix& matrix = *found->projection->matrix;
+        const float* bias = found->projection->bias;
+        const int64_t at_once = step.tiles_at_once(matrix, 1), first = i * at_once;
+        const int64_t last = std::min(first + at_once, matrix.row_tiles());
+        const int64_t row = first * kTileRows, count = std::min(last * kTileRows, matrix.rows) - row;
+        step.kernels.linear(matrix, taken, first, last, to + found->first, width);
+        if (bias == nullptr) return;
+        for (int64_t token = 0; token < step.slice.num_tokens; ++token) {
+            step.kernels.rowwise.add(bias + row, count, to + token * width + found->first + row);
+        }
+    });
+}
+
+void Recurrent::convolve(const Step& step, const LayerWalk& walk, int64_t number, int64_t first, int64_t count,
+                         const Way& way, float* out) const {
+    walk.see(number, way.seen);
+    const ConvolutionTaps taps{convolution.taps, convolution.bias, sizes.kernel_size, sizes.num_channels};
+    step.kernels.rowwise.convolve(way.seen, taps, first, count, out);
+}
+
+void Recurrent::keep(Step& step, const float* inputs, int64_t stride, const Way& way) const {
+    const std::vector<SliceWalk>& walks = step.slice.walks;
+    for (auto i = static_cast<size_t>(step.own.thread); i < walks.size();
+         i += static_cast<size_t>(step.num_threads())) {
+        walk_of(walks[i], inputs, stride).keep(only_follows ? walks[i].num_settled : walks[i].num_running, way.windows);
+    }
+}
+
+}  // namespace mxconv

@@ -1,0 +1,56 @@
+// What the mixers with a state have in common: a causal convolution, and states that go with the text.
+#pragma once
+
+#include <vector>
+
+#include "layer_walk.hpp"
+#include "parts.hpp"
+
+namespace mxconv {
+
+// A causal convolution a channel.
+struct Convolution {
+    const float* taps;  // (kernel_size, channels), the oldest row's first
+    const float* bias;  // (channels), or null
+};
+
+struct Recurrent : Part {
+    int64_t layer;  // among those with a state
+    StateSizes sizes;
+    Convolution convolution;
+    Projection output;
+    bool only_follows;  // of a draft that leaves the layer out: it adds nothing to rows
+
+    Demands demands() const override;
+
+  protected:
+    // What a thread needs on the way.
+    struct Way {
+        const float** seen;  // by a convolution
+        float* copies;       // of memories, for branches
+        float* windows;
+    };
+
+    // Rows as matrices give them, side by side from column to column.
+    struct Columns {
+        const Projection* projection;
+        int64_t first;
+    };
+
+    Way way(Room& room, const Slice& slice) const;
+    int64_t num_steps(const SliceWalk& walk) const;
+    LayerWalk walk_of(const SliceWalk& walk, const float* inputs, int64_t stride) const;
+
+    // All matrices as one operator, into (tokens, width).
+    void multiply(Step& step, const Activations& taken, const std::vector<Columns>& matrices, float* to,
+                  int64_t width) const;
+
+    // The channels [first, first + count) of a step, convolved.
+    void convolve(const Step& step, const LayerWalk& walk, int64_t number, int64_t first, int64_t count, const Way& way,
+                  float* out) const;
+
+    // Behind the barrier that ends the walk.
+    void keep(Step& step, const float* inputs, int64_t stride, const Way& way) const;
+};
+
+}  // namespace mxconv

@@ -1,0 +1,67 @@
+#include "short_convolution.hpp"
+
+#include <algorithm>
+
+#include "step.hpp"
+
+namespace mxconv {
+
+namespace {
+
+constexpr int64_t kChannelsAtOnce = 4 * kBlock;
+
+void multiply_by(const float* x, int64_t count, float* out) {
+    for (int64_t i = 0; i < count; ++i) out[i] *= x[i];
+}
+
+}  // namespace
+
+ShortConvolution::Memory ShortConvolution::memory(Room& room, const Slice& slice) const {
+    Memory m{};
+    if (!only_follows) {
+        m.projected = room.shared.take<float>(slice.num_tokens * 3 * sizes.num_channels);
+        m.mixed = room.shared.activations(slice.num_tokens, sizes.num_channels, output.form());
+        m.products = room.shared.take<float>(slice.num_tokens * output.rows());
+    }
+    m.row = room.own.take<float>(kChannelsAtOnce);
+    m.way = way(room, slice);
+    return m;
+}
+
+void ShortConvolution::add_to_rows(Step& step, const Activations& taken, const Sum& sum) const {
+    Room room = step.room();
+    Memory m = memory(room, step.slice);
+    m.mixed.finite = step.finite;
+    const int64_t size = sizes.num_channels;
+    if (only_follows) {
+        keep(step, nullptr, 0, m.way);
+        return step.barrier();
+    }
+    multiply(step, taken, {{&inputs, 0}}, m.projected, 3 * size);
+    const int64_t pieces = ceil_divide(size, kChannelsAtOnce);
+    step.share(static_cast<int64_t>(step.slice.walks.size()) * pieces, [&](int64_t i) {
+        const int64_t first = i % pieces * kChannelsAtOnce;
+        mix(step, step.slice.walks[static_cast<size_t>(i / pieces)], first, std::min(kChannelsAtOnce, size - first), m);
+    });
+    keep(step, m.projected, 3 * size, m.way);
+    step.add_product(output, m.mixed, sum, m.products);
+}
+
+// Channels [first, first + count) of a sequence's rows.
+void ShortConvolution::mix(Step& step, const SliceWalk& walk, int64_t first, int64_t count, const Memory& m) const {
+    const int64_t size = sizes.num_channels;
+    for (int64_t token = walk.token; token < walk.token + walk.num_tokens; ++token) {
+        float* row = m.projected + token * 3 * size + first;
+        multiply_by(row + 2 * size, count, row);
+    }
+    const LayerWalk states = walk_of(walk, m.projected, 3 * size);
+    for (int64_t number = 0; number < num_steps(walk); ++number) {
+        const int64_t token = states.step(number).token;
+        if (token < 0) continue;
+        convolve(step, states, number, first, count, m.way, m.row);
+        multiply_by(m.projected + token * 3 * size + size + first, count, m.row);
+        step.kernels.prepare(m.row, token, first, count, output.form(), m.mixed);
+    }
+}
+
+}  // namespace mxconv

@@ -1,0 +1,96 @@
+"""Texts in, texts out, some at a time: what `generate` does with many prompts."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from mxconv.model.text_stream import TextStream
+from mxconv.serving.engine import Engine
+from mxconv.serving.request import Request
+from mxconv.serving.sequence import Sequence as Running
+from mxconv.speculative.generation import Generation
+from mxconv.speculative.text_model import Options, Prompt, TextModel, selection_of
+
+
+@dataclass
+class BatchAnswer:
+    """What one of several prompts became; `text` grows while all are decoded."""
+
+    prompt: Prompt
+    generation: Generation
+    text: str = ""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """New ones, those of a stop token or stop string included."""
+        return self.generation.token_ids
+
+
+class Batch:
+    """Prompts that are decoded side by side.
+
+    Args:
+        model: of a package.
+        prompts: texts, or messages.
+        options: of all of them.
+        max_sequences: that run at a time.
+        kv_bytes: that their caches may take; None is no limit.
+        records_trees: whether traces keep what was proposed.
+
+    Raises:
+        MxconvError: a prompt that is empty or too long, or an option out of range.
+    """
+
+    def __init__(
+        self,
+        model: TextModel,
+        prompts: Sequence[Prompt],
+        options: Options,
+        max_sequences: int,
+        kv_bytes: int | None = None,
+        records_trees: bool = False,
+    ) -> None:
+        tokenizer = model.loaded.tokenizer
+        stop_strings = [*model.recommended.stop_strings, *options.get("stop_strings", ())]
+        self.answers: list[BatchAnswer] = []
+        self._engine = Engine(model.hierarchy(options), max_sequences, kv_bytes)
+        self._streams: dict[Running, tuple[BatchAnswer, TextStream]] = {}
+        stop_tokens: Collection[int] = tokenizer.eos_token_ids
+        for prompt in prompts:
+            ids = model.encode(prompt)
+            request = Request(ids, options.get("max_new_tokens", 64), stop_tokens, selection_of(options))
+            sequence = self._engine.submit(request)
+            sequence.generation.trace.records_trees = records_trees
+            self.answers.append(BatchAnswer(prompt, sequence.generation))
+            self._streams[sequence] = self.answers[-1], TextStream(tokenizer, stop_strings, ids)
+
+    def run(self, on_done: Callable[[int], None]) -> None:
+        """Decode all; an interrupt may come at any moment, and what there is by then is whole.
+
+        Args:
+            on_done: told how many prompts are done, after each step that ended some.
+
+        Raises:
+            MxconvError: a prompt could not be decoded.
+        """
+        num_done = 0
+        num_fed = dict.fromkeys(self._streams, 0)
+        while not self._engine.is_idle:
+            for each in self._engine.step():
+                answer, stream = self._streams[each.sequence]
+                if stream.stopped:
+                    continue
+                answer.text += stream.feed(each.token)
+                num_fed[each.sequence] += 1
+                if stream.stopped:
+                    self._engine.cancel(each.sequence)
+                    del answer.generation.token_ids[num_fed[each.sequence] :]
+                    answer.generation.ending = "stop"
+            done = [sequence for sequence in self._streams if sequence.is_done]
+            for sequence in done:
+                answer, stream = self._streams.pop(sequence)
+                if sequence.error is not None:
+                    raise sequence.error
+                answer.text += stream.finish()
+            if done:
+                num_done += len(done)
+                on_done(num_done)

@@ -1,0 +1,119 @@
+"""Several turns with a model: messages so far, a reply piece by piece with who guessed it, and counts of it all."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mxconv.errors import ModelError
+from mxconv.model.text_stream import TextStream
+from mxconv.serving.engine import Engine
+from mxconv.serving.request import Request
+from mxconv.serving.sequence import Sequence
+from mxconv.speculative.text_model import Options, TextModel, selection_of
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that became certain with a token; `guessed_by` names the level, None the target itself."""
+
+    text: str
+    guessed_by: str | None
+
+
+@dataclass
+class LevelTotal:
+    """Of one level over all replies: tokens of the text that it guessed, and what was proposed and stood."""
+
+    name: str
+    num_guessed: int = 0
+    num_proposed: int = 0
+    num_accepted: int = 0
+
+
+@dataclass
+class Totals:
+    """Of all replies. A guess that several levels had counts for the first."""
+
+    levels: list[LevelTotal]
+    num_tokens: int = 0
+    num_rounds: int = 0
+    seconds: float = 0.0
+
+    def count(self, sequence: Sequence, guessers: list[str | None], seconds: float) -> None:
+        """Add a reply, however it ended."""
+        self.num_tokens += len(guessers)
+        self.num_rounds += sequence.generation.trace.num_rounds
+        self.seconds += seconds
+        for total, level in zip(self.levels, sequence.generation.trace.statistics, strict=True):
+            total.num_proposed += level.num_proposed
+            total.num_accepted += level.num_accepted
+        names = {total.name: total for total in self.levels[1:]}
+        for guesser in guessers:
+            names.get(guesser or "", self.levels[0]).num_guessed += 1
+
+
+@dataclass
+class Conversation:
+    """Turns with one model.
+
+    Args:
+        model: answers, through its chat template.
+        options: how.
+        system: what is said before all turns; empty for nothing.
+    """
+
+    model: TextModel
+    options: Options
+    system: str = ""
+    turns: list[dict[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._engine = Engine(self.model.hierarchy(self.options), 1)
+        self.totals = Totals([LevelTotal(level.name) for level in self.model.loaded.levels])
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """As templates take them."""
+        first = [{"role": "system", "content": self.system}] if self.system else []
+        return [*first, *self.turns]
+
+    def say(self, text: str) -> Iterator[Piece]:
+        """A turn. Whoever stops asking for pieces, or interrupts, leaves the reply as it is by then.
+
+        Raises:
+            ModelError: there is no template, it refuses the messages, or they are too long; the turn is taken back.
+        """
+        self.turns.append({"role": "user", "content": text})
+        try:
+            prompt = self.model.encode(self.messages)
+            sequence = self._engine.submit(self._request(prompt))
+        except ModelError:
+            self.turns.pop()
+            raise
+        reply = {"role": "assistant", "content": ""}
+        self.turns.append(reply)
+        guessers: list[str | None] = []
+        begin = time.perf_counter()
+        try:
+            for piece in self._pieces(sequence, prompt, guessers):
+                reply["content"] += piece.text
+                yield piece
+        finally:
+            self._engine.cancel(sequence)
+            self.totals.count(sequence, guessers, time.perf_counter() - begin)
+        if sequence.error is not None:
+            raise sequence.error
+
+    def _request(self, prompt: list[int]) -> Request:
+        eos = self.model.loaded.tokenizer.eos_token_ids
+        return Request(prompt, self.options.get("max_new_tokens", 64), eos, selection_of(self.options))
+
+    def _pieces(self, sequence: Sequence, prompt: list[int], guessers: list[str | None]) -> Iterator[Piece]:
+        stops = [*self.model.recommended.stop_strings, *self.options.get("stop_strings", ())]
+        stream = TextStream(self.model.loaded.tokenizer, stops, prompt)
+        while not (sequence.is_done or stream.stopped):
+            for decided in self._engine.step():
+                if not stream.stopped:
+                    guessers.append(decided.guessed_by)
+                    yield Piece(stream.feed(decided.token), decided.guessed_by)
+        yield Piece(stream.finish(), guessers[-1] if guessers else None)

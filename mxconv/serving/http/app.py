@@ -1,0 +1,129 @@
+"""The endpoints.
+
+GET  /                      the page
+GET  /health                200 while it decodes, 503 before it ends
+GET  /metrics               for Prometheus
+GET  /v1/models             the one model
+POST /v1/completions        text in, text out
+POST /v1/chat/completions   messages in, a message out
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+import mxconv
+from mxconv.serving.http.bodies import ChatBody, CompletionBody
+from mxconv.serving.http.desk import Desk
+from mxconv.serving.http.errors import SERVER, ApiError, not_validated
+from mxconv.serving.http.guard import Guard
+from mxconv.serving.http.limits import Limits
+from mxconv.serving.http.metrics import Metrics
+from mxconv.serving.http.openapi import RESPONSES, describe
+from mxconv.serving.http.page import Page
+from mxconv.serving.http.replying import Reply
+from mxconv.serving.http.served import ServedModel
+from mxconv.serving.http.shapes import ChatShape, CompletionShape
+
+
+def application(
+    served: ServedModel, desk: Desk, limits: Limits, page: Page, api_key: str | None, is_loopback: bool
+) -> ASGIApp:
+    """The application that a server runs.
+
+    Args:
+        served: the model.
+        desk: where requests come in.
+        limits: on them.
+        page: at /.
+        api_key: that clients must have; None lets everyone in.
+        is_loopback: whether only this machine can reach it.
+    """
+    app = FastAPI(
+        title="mxconv serve", version=mxconv.__version__, docs_url=None, redoc_url=None, lifespan=_lifespan(desk)
+    )
+    metrics = Metrics(desk)
+    _handle_errors(app)
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return page.response()
+
+    @app.get("/health", responses={503: RESPONSES[503]})
+    async def health() -> Response:
+        if desk.thread.failure is not None:
+            return JSONResponse({"status": "failed", "reason": desk.thread.failure}, 503)
+        if desk.closes:
+            return JSONResponse({"status": "shutting down"}, 503)
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/metrics", responses={401: RESPONSES[401]})
+    async def prometheus() -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/v1/models", responses={401: RESPONSES[401]})
+    async def models() -> dict[str, Any]:
+        entry = {"id": served.name, "object": "model", "created": served.created, "owned_by": "mxconv"}
+        about = {
+            "levels": served.level_names,
+            "num_positions": served.num_positions,
+            "can_chat": served.can_chat,
+            "plain_tokens_per_second": served.plain_tokens_per_second,
+        }
+        return {"object": "list", "data": [entry | {"mxconv": about}]}
+
+    @app.post("/v1/completions", responses=RESPONSES)
+    async def completions(body: CompletionBody) -> Response:
+        job = await asyncio.to_thread(served.completion_job, body)  # long prompts take a while to encode
+        echo, streams = bool(body.echo), bool(body.stream)
+        return Reply(
+            desk, served, job, CompletionShape, echo, streams, body.includes_usage, limits.request_seconds, metrics
+        )
+
+    @app.post("/v1/chat/completions", responses=RESPONSES)
+    async def chat(body: ChatBody) -> Response:
+        job = await asyncio.to_thread(served.chat_job, body)
+        streams = bool(body.stream)
+        return Reply(desk, served, job, ChatShape, False, streams, body.includes_usage, limits.request_seconds, metrics)
+
+    describe(app)
+    return Guard(app, api_key, is_loopback, limits, metrics)
+
+
+def _lifespan(desk: Desk) -> Any:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        desk.thread.start()
+        yield
+        await asyncio.to_thread(desk.thread.stop, 2.0)
+
+    return lifespan
+
+
+def _handle_errors(app: FastAPI) -> None:
+    """Every error in OpenAI's shape."""
+
+    @app.exception_handler(ApiError)
+    async def told(_: Request, error: ApiError) -> Response:
+        return error.response()
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> Response:
+        return not_validated(error.errors()).response()
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path}: {error.detail}."
+        return ApiError(error.status_code, message, headers=error.headers).response()
+
+    @app.exception_handler(Exception)
+    async def defect(_: Request, error: Exception) -> Response:
+        return ApiError(500, f"A defect of the server: {type(error).__name__}.", SERVER).response()

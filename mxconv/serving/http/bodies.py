@@ -1,0 +1,152 @@
+"""What clients may ask for, as OpenAI's interface has it. Fields that would change nothing are taken and left aside.
+
+Fields that would change the tokens in ways that mxconv does not offer are taken with the value that asks for nothing.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from mxconv.speculative.selection import MAX_SEED
+
+MOST_CHOICES = 128
+MOST_STOPS = 16
+LONGEST_STOP = 256  # characters
+MOST_LOGPROBS = 20
+
+StopText = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+Token = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+def only(*neutral: Any) -> AfterValidator:
+    """A field that is there for clients that always send it."""
+
+    def check(value: Any) -> Any:
+        if value is not None and value not in neutral:
+            allowed = " or ".join(map(repr, (*neutral, None)))
+            raise PydanticCustomError(
+                "unsupported_parameter", "not supported; leave it out, or send {allowed}", {"allowed": allowed}
+            )
+        return value
+
+    return AfterValidator(check)
+
+
+class Body(BaseModel):
+    """A JSON object without unknown fields; texts are not numbers, nor numbers texts."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+    include_obfuscation: bool = False  # of OpenAI's own; there is none here
+
+
+class ResponseFormat(Body):
+    type: Literal["text"]
+
+
+class MxconvOptions(Body):
+    """What no other server has."""
+
+    trace: bool = Field(False, description="Say of every token which level guessed it.")
+
+
+class DecodingBody(Body):
+    """What both endpoints have in common."""
+
+    model: str | None = Field(None, description="The name that /v1/models lists; the only one where it is left out.")
+    n: int | None = Field(
+        None, ge=1, le=MOST_CHOICES, description="Choices a prompt; number i has the seed `seed + i`."
+    )
+    seed: int | None = Field(
+        None, ge=-(2**63), le=MAX_SEED, description="With one, the answer depends on the request alone."
+    )
+    temperature: float | None = Field(None, ge=0, le=100, description="0 always takes the likeliest token.")
+    top_p: float | None = Field(None, ge=0, le=1)
+    top_k: int | None = Field(None, ge=0, le=2**31 - 1, description="Not OpenAI's; 0 draws from all tokens.")
+    stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    mxconv: MxconvOptions | None = None
+
+    # these ask for what does not touch tokens
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    frequency_penalty: Annotated[float | None, only(0)] = None
+    presence_penalty: Annotated[float | None, only(0)] = None
+    logit_bias: Annotated[dict[str, float] | None, only({})] = None
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def stop_strings(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+    @property
+    def wants_trace(self) -> bool:
+        return self.mxconv is not None and self.mxconv.trace
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class CompletionBody(DecodingBody):
+    """POST /v1/completions."""
+
+    prompt: str | list[str] | list[Token] | list[list[Token]] = Field(
+        description="A text, token ids, or a list of either."
+    )
+    max_tokens: int | None = Field(None, ge=1, description="16 where it is left out.")
+    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    echo: bool | None = Field(None, description="The prompt before the answer; not together with logprobs.")
+    best_of: Annotated[int | None, only(1)] = None
+    suffix: Annotated[str | None, only("")] = None
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class Message(Body):
+    """A turn. `developer` is what templates call system."""
+
+    role: Annotated[str, Field(min_length=1, max_length=64)]
+    content: str | list[TextPart]
+    name: str | None = None
+    refusal: None = None
+    tool_calls: Annotated[list[Any] | None, only([])] = None
+
+    @property
+    def plain(self) -> dict[str, str]:
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        named = {} if self.name is None else {"name": self.name}
+        return {"role": "system" if self.role == "developer" else self.role, "content": text, **named}
+
+
+class ChatBody(DecodingBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: int | None = Field(None, ge=1, description="As long as it takes where it is left out.")
+    max_completion_tokens: int | None = Field(None, ge=1, description="The newer name of max_tokens.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS, description="Needs logprobs.")
+    modalities: Annotated[list[str] | None, only(["text"])] = None
+    tools: Annotated[list[Any] | None, only([])] = None
+    tool_choice: Annotated[str | None, only("none", "auto")] = None
+    parallel_tool_calls: bool | None = None  # of no tools
+    functions: Annotated[list[Any] | None, only([])] = None
+    function_call: Annotated[str | None, only("none", "auto")] = None

@@ -1,0 +1,146 @@
+"""What stands before the application: who may ask, how much they may send, and how long they may take to send it.
+
+CORS is off: no response allows another site's scripts to read it, and bodies must be application/json, which browsers
+do not send across sites unasked. On a loopback address without a key, the Host header must name a loopback address:
+otherwise a site could have its name resolve to 127.0.0.1 and be this server's own site to a browser.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+from collections.abc import Mapping
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mxconv.serving.http.errors import ApiError
+from mxconv.serving.http.limits import Limits
+from mxconv.serving.http.metrics import Metrics
+
+OPEN_PATHS = ("/", "/health", "/openapi.json")
+PATHS = (*OPEN_PATHS, "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions")
+HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+
+
+class Guard:
+    """Checks requests before anything else sees them, and counts responses.
+
+    Args:
+        app: behind it.
+        api_key: that clients must have; None lets everyone in.
+        is_loopback: whether the server can be reached from this machine alone.
+        limits: on bodies.
+        metrics: count responses.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: str | None, is_loopback: bool, limits: Limits, metrics: Metrics) -> None:
+        self._app = app
+        self._key = None if api_key is None else api_key.encode()
+        self._checks_host = is_loopback and api_key is None
+        self._limits = limits
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"] if scope["path"] in PATHS else "other"
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.respond(path, message["status"])
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            headers = Headers(scope=scope)
+            self._check(scope["path"], headers)
+            receive = await self._with_body(headers, receive)
+        except ApiError as error:
+            await error.response()(scope, receive, send_on)
+            return
+        except _LeftError:
+            return
+        await self._app(scope, receive, send_on)
+
+    def _check(self, path: str, headers: Mapping[str, str]) -> None:
+        """Raises ApiError: the host or the key is a wrong one."""
+        if self._checks_host and not _is_loopback_name(headers.get("host", "localhost")):
+            raise ApiError(
+                421,
+                f"Host: {headers['host'][:100]!r}; localhost or a loopback address is required where there is no API "
+                "key. Use the address that the server printed, or start it with a key.",
+                code="wrong_host",
+            )
+        if self._key is not None and path not in OPEN_PATHS:
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            is_right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key)
+            if scheme.lower() != "bearer" or not is_right:
+                raise ApiError(
+                    401,
+                    "Authorization: this server's API key is required, as `Bearer KEY`.",
+                    code="invalid_api_key",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+
+    async def _with_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
+        """Read the whole body, within the limits; what comes back gives it again."""
+        most = self._limits.max_body_bytes
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length[:20]) > most:
+            raise _too_large(most)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.slow_seconds):
+                has_more = True
+                while has_more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _LeftError
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        raise _too_large(most)
+                    has_more = message.get("more_body", False)
+        except TimeoutError:
+            seconds = self._limits.slow_seconds
+            raise ApiError(
+                408,
+                f"The body was not complete after {seconds:g} seconds.",
+                code="slow_body",
+                headers={"Connection": "close"},
+            ) from None
+        is_read = False
+
+        async def receive_again() -> Message:
+            nonlocal is_read
+            if is_read:
+                return await receive()
+            is_read = True
+            return {"type": "http.request", "body": bytes(body), "more_body": False}
+
+        return receive_again
+
+
+class _LeftError(Exception):
+    """The client left before its request was complete."""
+
+
+def _too_large(most: int) -> ApiError:
+    message = f"The body is larger than {most} bytes. Send less."
+    return ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
+
+
+def _is_loopback_name(host: str) -> bool:
+    """Whether a Host header names this machine: localhost, 127.0.0.1:8000, [::1]:8000."""
+    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    return name.lower() == "localhost" or is_loopback(name)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is one of the machine's own; names are none."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

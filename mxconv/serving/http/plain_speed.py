@@ -1,0 +1,20 @@
+"""How fast the target decodes without drafts: what the page compares with."""
+
+from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.selection import GREEDY
+from mxconv.speculative.text_model import TextModel
+
+MOST_TOKENS = 48
+MOST_SECONDS = 1.5
+
+
+def plain_tokens_per_second(model: TextModel) -> float | None:
+    """Of one short text on an idle machine; None where there is nothing to compare with, or no room for it."""
+    hierarchy = Hierarchy(model.loaded.levels[:1])
+    generation = hierarchy.begin()
+    first = model.loaded.tokenizer.bos_token_id or 0
+    for _ in hierarchy.stream([first], MOST_TOKENS, (), GREEDY, generation):
+        if generation.seconds > MOST_SECONDS:
+            break
+    seconds = generation.seconds - generation.prompt_seconds
+    return (len(generation.token_ids) - 1) / seconds if seconds > 0 else None

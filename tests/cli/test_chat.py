@@ -1,0 +1,124 @@
+"""`mxconv chat`: several turns, commands, and Ctrl-C that ends a reply and not the program."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from http_servers import chat_package
+from rich.console import Console
+
+from mxconv.cli.chat_commands import run_command
+from mxconv.errors import ModelError
+from mxconv.serving.conversation import Conversation
+from mxconv.speculative.text_model import load
+
+COMMAND = [sys.executable, "-m", "mxconv.cli.main", "chat"]
+
+
+@pytest.fixture(scope="module")
+def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_package(tmp_path_factory.mktemp("chat"))
+
+
+def test_turns_are_what_generate_writes_behind_the_same_messages(talkative: Path) -> None:
+    with load(talkative, num_threads=1) as model:
+        conversation = Conversation(model, {"max_new_tokens": 30, "temperature": 0.7, "seed": 5}, "Be brief.")
+        for question in ("Which module?", "And then?"):
+            said = "".join(piece.text for piece in conversation.say(question))
+            *messages, answer = conversation.messages
+            expected = model.generate(messages, max_new_tokens=30, temperature=0.7, seed=5)
+            assert answer == {"role": "assistant", "content": said} and said == expected.text
+        totals = conversation.totals
+        assert totals.num_tokens == sum(level.num_guessed for level in totals.levels)
+        assert 0 < totals.num_rounds <= totals.num_tokens
+        for level in totals.levels[1:]:
+            assert 0 <= level.num_accepted <= level.num_proposed
+
+
+def test_a_turn_that_cannot_be_is_taken_back(talkative: Path) -> None:
+    with load(talkative, num_threads=1) as model:
+        conversation = Conversation(model, {"max_new_tokens": 4})
+        with pytest.raises(ModelError, match="positions"):
+            list(conversation.say("x " * 600))
+        assert conversation.messages == []
+
+
+def test_a_reply_that_is_ended_early_stays_as_far_as_it_came(talkative: Path) -> None:
+    with load(talkative, num_threads=1) as model:
+        conversation = Conversation(model, {"max_new_tokens": 50})
+        pieces = conversation.say("Which module?")
+        said = "".join(next(pieces).text for _ in range(5))
+        pieces.close()
+        assert conversation.turns[-1] == {"role": "assistant", "content": said}
+        assert conversation.totals.num_tokens == 5
+        assert "".join(piece.text for piece in conversation.say("More?"))
+
+
+def test_lines_from_a_pipe_are_turns_and_commands(talkative: Path, tmp_path: Path) -> None:
+    lines = (
+        "/system Be brief.",
+        "Which module?",
+        "/nothing",
+        "/stats",
+        "/save saved.json",
+        "/save saved.json",
+        "/quit",
+        "x",
+    )
+    done = subprocess.run(
+        [*COMMAND, str(talkative), "--max-new-tokens", "20", "--threads", "1"],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    saved = json.loads((tmp_path / "saved.json").read_text())["messages"]
+    assert [message["role"] for message in saved] == ["system", "user", "assistant"]
+    assert saved[2]["content"] in done.stdout
+    for said in ("target <- mxfp4 <- stand", "/nothing: no command", "tokens in", "saved.json: exists"):
+        assert said in done.stdout, said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
+def test_ctrl_c_ends_a_reply_and_not_the_program(talkative: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, str(talkative), "--max-new-tokens", "480", "--temperature", "1.5", "--threads", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdin is not None and process.stdout is not None
+    assert b"target <- mxfp4" in process.stdout.readline()
+    process.stdin.write(b"Which module?\n")
+    process.stdin.flush()
+    process.stdout.read(1)  # the reply has begun
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    out, err = process.communicate(b"/stats\n/quit\n", timeout=60)
+    assert process.returncode == 0, err
+    assert b"(ended)" in out and b"tokens in" in out
+
+
+def test_a_model_without_a_template_is_told(package: Path) -> None:
+    done = subprocess.run([*COMMAND, str(package)], input="", capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1 and "chat template" in done.stderr
+
+
+def test_commands_that_cannot_be_done_are_told(talkative: Path, tmp_path: Path) -> None:
+    with load(talkative, num_threads=1) as model:
+        conversation = Conversation(model, {})
+        for line, message in (
+            ("/save", "0 files"),
+            (f"/save {tmp_path}/none/x", "cannot be written"),
+            ("/x", "no command"),
+        ):
+            with pytest.raises(ModelError, match=message):
+                run_command(line, conversation, Console())

@@ -1,0 +1,90 @@
+"""`mxconv generate --batch`: the same results as one after another, in the order of the prompts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxconv.serving.engine import Engine
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    texts = ["Once upon", "a", "The quick brown fox " * 5, "zz", "Once upon a"]
+    path = tmp_path / "many.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    return path
+
+
+@pytest.mark.parametrize("more", [[], ["--temperature", 0.9, "--seed", 5], ["--stop", "e"]], ids=str)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_texts_are_those_of_one_after_another(run: Any, package: Path, many: Path, more: list[Any], batch: int) -> None:
+    arguments = ["generate", package, "--prompts", many, "--max-new-tokens", 12, "--json", *more]
+    alone = run(*arguments).json["results"]
+    together = run(*arguments, "--batch", batch, "--check").json
+    assert len(alone) == 5
+    for ours, theirs in zip(together["results"], alone, strict=True):
+        assert {*ours} == {*theirs, "identical_to_target", "speedup"}
+        for key in ("prompt", "text", "token_ids", "ending"):
+            assert ours[key] == theirs[key]
+        assert ours["identical_to_target"] is True
+    assert together["geomean_speedup"] > 0
+
+
+def test_little_room_for_caches_changes_no_text(run: Any, package: Path, many: Path) -> None:
+    arguments = ["generate", package, "--prompts", many, "--max-new-tokens", 12, "--json"]
+    alone = [result["token_ids"] for result in run(*arguments).json["results"]]
+    refused = run(*arguments, "--batch", 5, "--kv-bytes", 1000)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "bytes for one sequence of" in refused.stderr and "at most 1,000 are allowed" in refused.stderr
+    needed = int(refused.stderr.split("KV cache: ")[1].split(" bytes")[0].replace(",", ""))
+    together = run(*arguments, "--batch", 5, "--kv-bytes", 2 * needed).json["results"]
+    assert [result["token_ids"] for result in together] == alone
+
+
+def test_a_trace_of_a_batch_has_every_prompts_rounds(run: Any, package: Path, many: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    outcome = run(
+        "generate", package, "--prompts", many, "--max-new-tokens", 6, "--batch", 4, "--trace", trace, "--json"
+    )
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    rounds = [
+        len({line["round"] for line in lines if line.get("prompt") == number and "round" in line})
+        for number in range(5)
+    ]
+    assert rounds == [result["rounds"] for result in outcome.json["results"]]
+
+
+def test_an_interrupt_keeps_what_there_is(run: Any, package: Path, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, steps = Engine.step, 0
+
+    def interrupted(self: Engine) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            raise KeyboardInterrupt
+        return real(self)
+
+    arguments = ["generate", package, "--prompts", many, "--max-new-tokens", 12, "--json"]
+    whole = [result["token_ids"] for result in run(*arguments).json["results"]]
+    monkeypatch.setattr(Engine, "step", interrupted)
+    outcome = run(*arguments, "--batch", 2, "--check")
+    assert outcome.exit_code == 130
+    results = outcome.json["results"]
+    assert results[-1]["token_ids"] == [] and results[-1]["ending"] == "interrupted"
+    assert results[0]["token_ids"] and all(
+        tokens[: len(result["token_ids"])] == result["token_ids"] for tokens, result in zip(whole, results, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt", "a", "--batch", 2], "--batch needs --prompts"),
+        (["--prompt", "a", "--kv-bytes", 2], "--kv-bytes needs --batch"),
+    ],
+)
+def test_options_that_say_nothing_are_refused(run: Any, package: Path, arguments: list[Any], message: str) -> None:
+    outcome = run("generate", package, *arguments)
+    assert outcome.exit_code == 2 and message in outcome.stderr

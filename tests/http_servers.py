@@ -1,0 +1,124 @@
+"""Real servers on loopback ports, with a small trained model that has a chat template, and clients of them."""
+
+import json
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+from packages import quantize
+from trained_levels import TRAINED
+
+from mxconv.serving.http.limits import Limits
+from mxconv.serving.http.serve import ServeOptions, Serving
+from mxconv.speculative.text_model import TextModel, load
+
+TEMPLATE = "{% for message in messages %}# {{ message.role }}: {{ message.content }}\n{% endfor %}import "
+NAME = "pylib"
+SECONDS = 60.0
+
+
+def chat_package(folder: Path) -> Path:
+    """target <- mxfp4 <- stand; tests only read it."""
+    shutil.copytree(TRAINED, folder / "source")
+    (folder / "source" / "chat_template.jinja").write_text(TEMPLATE)
+    quantize(folder / "source", folder / NAME, drafts=("stand",))
+    return folder / NAME
+
+
+@dataclass
+class Running:
+    """A server, its model, and how many steps its engine may take: `gate` stops it between two."""
+
+    url: str
+    model: TextModel
+    serving: Serving
+    gate: threading.Event
+    thread: threading.Thread
+    clients: list[openai.OpenAI] = field(default_factory=list)  # closed when the server ends
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=SECONDS, **options)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=SECONDS, **options)
+
+    def client(self, api_key: str = "none") -> openai.OpenAI:
+        self.clients.append(openai.OpenAI(base_url=self.url + "/v1", api_key=api_key, max_retries=0, timeout=SECONDS))
+        return self.clients[-1]
+
+    def connect(self) -> socket.socket:
+        host, _, port = self.url.removeprefix("http://").partition(":")
+        return socket.create_connection((host, int(port)), timeout=SECONDS)
+
+    def wait_until_idle(self) -> None:
+        """Every sequence is freed: at the desk, and in the engine."""
+        wait_for(lambda: self.serving.desk.num_open == 0)
+        wait_for(lambda: self.serving.desk.thread.num_watched == 0 and self.serving.desk.thread.engine.is_idle)
+
+
+def wait_for(condition: Any, seconds: float = SECONDS) -> None:
+    ended = threading.Event()
+    for _ in range(round(seconds / 0.01)):
+        if condition():
+            return
+        ended.wait(0.01)
+    raise AssertionError("it did not happen")
+
+
+@contextmanager
+def running(package: Path, limits: Limits | None = None, **options: Any) -> Iterator[Running]:
+    """A server in this process, on a port of its own."""
+    listens = threading.Event()
+    with load(package, num_threads=1) as model:
+        serving = Serving(
+            model, {}, NAME, ServeOptions(port=0, limits=limits or Limits(), **options), lambda _: listens.set()
+        )
+        gate = _gated(serving)
+        thread = threading.Thread(target=serving.run)
+        thread.start()
+        try:
+            assert listens.wait(SECONDS)
+            found = Running(serving.url, model, serving, gate, thread)
+            yield found
+            for client in found.clients:
+                client.close()
+        finally:
+            gate.set()
+            serving.server.stop()
+            thread.join(SECONDS)
+            assert not thread.is_alive()
+
+
+def _gated(serving: Serving) -> threading.Event:
+    engine, gate = serving.desk.thread.engine, threading.Event()
+    step = engine.step
+
+    def step_through_gate() -> Any:
+        assert gate.wait(SECONDS)
+        return step()
+
+    engine.step = step_through_gate  # type: ignore[method-assign]
+    gate.set()
+    return gate
+
+
+def events_of(response: httpx.Response) -> list[Any]:
+    """The objects of a stream; the last is "[DONE]" or an error."""
+    lines = [line for line in response.iter_lines() if line]
+    assert all(line.startswith("data: ") for line in lines)
+    texts = [line.removeprefix("data: ") for line in lines]
+    return [text if text == "[DONE]" else json.loads(text) for text in texts]
+
+
+def post_head(path: str, num_bytes: int | None, key: str = "none") -> bytes:
+    """The head of a request as it goes over the wire; without a length its body comes in chunks."""
+    length = "Transfer-Encoding: chunked" if num_bytes is None else f"Content-Length: {num_bytes}"
+    lines = (f"POST {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {key}", length)
+    return "".join(f"{line}\r\n" for line in (*lines, "Content-Type: application/json")).encode() + b"\r\n"

@@ -1,0 +1,75 @@
+"""/v1/chat/completions through OpenAI's own client."""
+
+from http_servers import NAME, Running
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which module?"}]
+MOST = 24
+
+
+def test_a_chat_is_what_generate_writes_behind_the_template(server: Running) -> None:
+    expected = server.model.generate(MESSAGES, max_new_tokens=MOST)
+    answer = server.client().chat.completions.create(
+        model=NAME, messages=MESSAGES, max_tokens=MOST, temperature=0, response_format={"type": "text"}
+    )
+    assert answer.object == "chat.completion" and answer.id.startswith("chatcmpl-")
+    (choice,) = answer.choices
+    assert choice.message.role == "assistant" and choice.message.content == expected.text
+    assert choice.finish_reason == expected.generation.ending
+    assert answer.usage is not None and answer.usage.prompt_tokens == len(server.model.encode(MESSAGES))
+
+
+def test_a_stream_says_the_same_in_pieces_logprobs_included(server: Running) -> None:
+    options = {
+        "messages": MESSAGES,
+        "max_completion_tokens": MOST,
+        "seed": 9,
+        "n": 2,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
+    whole = server.client().chat.completions.create(model=NAME, **options)
+    stream = server.client().chat.completions.create(
+        model=NAME, stream=True, stream_options={"include_usage": True}, **options
+    )
+    *pieces, last = list(stream)
+    assert last.choices == [] and last.usage == whole.usage
+    for choice in whole.choices:
+        mine = [piece.choices[0] for piece in pieces if piece.choices[0].index == choice.index]
+        assert mine[0].delta.role == "assistant"
+        assert "".join(piece.delta.content or "" for piece in mine) == choice.message.content
+        assert mine[-1].finish_reason == choice.finish_reason
+        assert choice.logprobs is not None and choice.logprobs.content is not None
+        content = [one for piece in mine if piece.logprobs for one in piece.logprobs.content or []]
+        assert content == choice.logprobs.content
+        assert len(content) <= MOST and all(len(one.top_logprobs) == 2 for one in content)
+        assert all(one.bytes == list(one.token.encode()) for one in content)
+
+
+def test_parts_of_text_and_the_role_developer_are_understood(server: Running) -> None:
+    written = [
+        {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
+        {"role": "user", "content": "Which module?"},
+    ]
+    answers = [
+        server.client().chat.completions.create(model=NAME, messages=messages, max_tokens=MOST, seed=1)  # type: ignore[call-overload]
+        for messages in (written, MESSAGES)
+    ]
+    assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
+
+
+def test_without_a_length_a_reply_ends_with_the_models_positions(server: Running) -> None:
+    num_positions = server.model.loaded.config.max_position_embeddings
+    long = [{"role": "user", "content": "x = 1\n" * 123}]
+    num_prompt = len(server.model.encode(long))
+    assert num_positions - 40 < num_prompt < num_positions
+    (choice,) = server.post("/v1/chat/completions", {"messages": long, "temperature": 0}).json()["choices"]
+    expected = server.model.generate(long, max_new_tokens=num_positions)
+    assert choice["message"]["content"] == expected.text and choice["finish_reason"] == expected.generation.ending
+
+
+def test_models_names_the_one_and_its_levels(server: Running) -> None:
+    (model,) = server.client().models.list().data
+    assert model.id == NAME
+    about = server.get("/v1/models").json()["data"][0]["mxconv"]
+    assert about["levels"] == [level.name for level in server.model.loaded.levels]
+    assert about["can_chat"] is True and about["plain_tokens_per_second"] > 0

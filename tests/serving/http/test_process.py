@@ -1,0 +1,131 @@
+"""`mxconv serve` as a process of its own: what it prints, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+SECONDS = 60
+
+
+@contextmanager
+def serve(package: Path, *flags: str, **environment: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """The process, and the line that it printed."""
+    command = [sys.executable, "-m", "mxconv.cli.main", "serve", str(package), "--port", "0", "--threads", "1", *flags]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    )
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout.readline()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_one_line_says_where_it_listens(package: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("from-a-file\n")
+    with serve(package, "--json", "--api-key-file", str(key), "--model-name", "mine", MXCONV_API_KEY="not-this") as (
+        process,
+        line,
+    ):
+        found = json.loads(line)
+        assert found["model"] == "mine" and found["url"].startswith("http://127.0.0.1:")
+        models = httpx.get(found["url"] + "/v1/models", headers={"Authorization": "Bearer from-a-file"}).json()
+        assert models["data"][0]["id"] == "mine"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 0
+        assert process.communicate() == ("", "")
+
+
+def test_a_key_from_the_environment(package: Path) -> None:
+    with serve(package, MXCONV_API_KEY="from-the-environment") as (_, line):
+        url = line.split()[-1]
+        assert line == f"{package.name} is served at {url}\n"
+        assert httpx.get(url + "/v1/models").status_code == 401
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to send")
+def test_sigterm_under_load_leaves_nobody_without_an_end(package: Path) -> None:
+    with serve(package) as (process, line):
+        url = line.split()[-1]
+        ends: list[str] = []
+        started = threading.Barrier(9)  # those who ask, and the one that sends the signal
+
+        def ask(number: int) -> None:
+            body = {
+                "prompt": "import os\n",
+                "max_tokens": 480,
+                "n": 2,
+                "seed": number,
+                "temperature": 1.5,
+                "stream": True,
+            }
+            with httpx.stream("POST", url + "/v1/completions", json=body, timeout=SECONDS) as response:
+                lines = response.iter_lines()
+                next(lines)
+                started.wait(SECONDS)
+                ends.append([line for line in lines if line][-1])
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        started.wait(SECONDS)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        for thread in threads:
+            thread.join(SECONDS)
+        assert len(ends) == 8
+        assert all(end == "data: [DONE]" or '"shutting_down"' in end for end in ends)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read"), ("", "no API key"), ("two words", "no API key"), ("schlüssel", "no API key")],
+)
+def test_a_file_without_a_key_is_told(package: Path, tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    done = _run("serve", str(package), "--api-key-file", str(path))
+    assert done.returncode == 1 and done.stderr.startswith(f"mxconv: {path}: ") and message in done.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(package: Path) -> None:
+    code = (
+        "import sys; sys.modules['fastapi'] = None; sys.argv = ['mxconv', 'serve', sys.argv[1]]\n"
+        "from mxconv.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(package)], capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    assert done.returncode == 1
+    assert "fastapi is not installed" in done.stderr and "pip install 'mxconv[serve]'" in done.stderr
+
+
+def test_the_command_line_imports_no_server(run_python: Callable[[str], str]) -> None:
+    code = "import sys, mxconv.cli.main; print([name for name in sys.modules if name.partition('.')[0] in NAMES])"
+    assert run_python(f"NAMES = ('fastapi', 'uvicorn', 'starlette', 'prometheus_client')\n{code}") == "[]\n"
+
+
+@pytest.fixture
+def run_python() -> Callable[[str], str]:
+    def run(code: str) -> str:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SECONDS)
+        return done.stdout
+
+    return run
+
+
+def _run(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "mxconv.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)

@@ -1,0 +1,100 @@
+"""Drafts of every kind beside each other: each text is the target's own, of BF16, BSFP and 4-bit targets."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.numpy
+from batches import assert_as_alone, position_bytes, run_all
+from eagle3_heads import eagle3_config, write_eagle3
+from packages import quantize
+from speculators import speculator_config, write_speculator
+from spires import spire_config, spire_tensors, write_spire
+from trained_levels import PROMPTS, TRAINED, write_noisy, write_renumbered
+
+from mxconv.checkpoint.draft_spec import parse_draft
+from mxconv.model.distribution import Sampling
+from mxconv.model.loader import LoadedPackage
+from mxconv.serving.engine import Engine
+from mxconv.serving.request import Request
+from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.selection import GREEDY, Selection
+
+CONFIG = json.loads((TRAINED / "config.json").read_text())
+TENSORS = safetensors.numpy.load_file(TRAINED / "model.safetensors")
+KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
+    # package, levels, further drafts, lengths, tree
+    "BSFP and its 4 bits": ("bsfp", ["target", "bsfp"], ["prompt-lookup"], "auto", "auto"),
+    "BSFP, fixed trees": ("bsfp", ["target", "bsfp"], ["token-recycling"], [4], 12),
+    "4 bits as the target": ("mxfp4", ["mxfp4"], ["stand,confidence=0"], [4], 12),
+    "swift": ("mxfp4", ["target"], ["swift,confidence=0"], [3], "chain"),
+    "early exit": ("mxfp4", ["target"], ["early-exit", "prompt-lookup"], "auto", "auto"),
+    "a window": ("mxfp4", ["target", "mxfp4"], ["streaming,sink=1,window=6"], [3], 8),
+    "SPIRe": ("mxfp4", ["target", "mxfp4"], ["spire:HERE/spire"], [3], 12),
+    "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
+    "a speculator": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], "chain"),
+    "another tokenizer": ("mxfp4", ["target"], ["checkpoint:HERE/renumbered"], [3], "chain"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kinds")
+    source = write_noisy(folder / "source", 0.0)
+    for codec in ("mxfp4", "bsfp"):
+        quantize(source, folder / codec, codec=codec)
+    config = spire_config(CONFIG, (1, 2), window=16)
+    write_spire(folder / "spire", config, spire_tensors(TENSORS, config, noise=0.05), "BF16")
+    layers = {"eagle_aux_hidden_state_layer_ids": [0, 2, 3]}
+    write_eagle3(folder / "head", eagle3_config(CONFIG["vocab_size"], CONFIG["hidden_size"], layers), "BF16")
+    sizes = speculator_config(CONFIG["hidden_size"], CONFIG["vocab_size"], {"scale_input": True})
+    write_speculator(folder / "speculator", sizes, "BF16")
+    write_renumbered(folder / "renumbered")
+    return folder
+
+
+def check(loaded: LoadedPackage, lengths: Any, tree: Any, num_tokens: int = 16) -> None:
+    """Four texts, greedily and drawn, alone and beside each other, with little room for their caches."""
+    num_drafts = len(loaded.levels) - 1
+    confidence = None if lengths == "auto" else [0.0] * num_drafts
+    hierarchy = Hierarchy(loaded.levels, lengths, confidence, tree)
+    selections = [GREEDY, Selection(Sampling(0.8, top_p=0.95), seed=7), GREEDY, Selection(Sampling(1.0), seed=2**60)]
+    requests = [
+        Request(loaded.tokenizer.encode(prompt), num_tokens, loaded.tokenizer.eos_token_ids, selection)
+        for prompt, selection in zip([*PROMPTS, PROMPTS[0] * 2], selections, strict=True)
+    ]
+    for at_a_time, kv_bytes in ((1, None), (3, None), (4, 400 * position_bytes(hierarchy))):
+        sequences, heard = run_all(Engine(hierarchy, at_a_time, kv_bytes), requests)
+        assert_as_alone(loaded.levels[0], requests, sequences, heard)
+        if lengths != "auto":
+            proposed = [each.generation.trace.statistics[1].num_proposed for each in sequences]
+            assert sum(proposed) > 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_text_is_the_targets_own(folder: Path, name: str) -> None:
+    package, levels, drafts, lengths, tree = KINDS[name]
+    specs = [parse_draft(text.replace("HERE", str(folder))) for text in drafts]
+    with LoadedPackage(folder / package, levels, drafts=specs) as loaded:
+        if lengths != "auto":
+            lengths = [lengths[0]] * (len(loaded.levels) - 1)
+        check(loaded, lengths, tree)
+
+
+def trained_models() -> Iterator[Any]:
+    models = os.environ.get("MXCONV_TEST_MODELS")
+    if models is None:
+        yield pytest.param(None, id="none", marks=pytest.mark.skip(reason="MXCONV_TEST_MODELS is not set"))
+        return
+    for path in (Path(models) / "stories260K-bf16", Path(models) / "stories260K-fp16"):
+        yield pytest.param(path, id=path.name)
+
+
+@pytest.mark.parametrize("source", list(trained_models()))
+def test_a_trained_model_tells_its_stories_at_any_load(source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "package", codec="bsfp", drafts=("prompt-lookup",))
+    with LoadedPackage(tmp_path / "package") as loaded:
+        check(loaded, "auto", "auto", 24)

@@ -1,0 +1,99 @@
+"""Texts decoded side by side in simulated time: a pass costs what all rows in it cost."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mxconv.speculative.pacing.load import JointPass, Load
+from mxconv.speculative.pacing.pace import Choice, Outcome, Pace
+
+Price = Callable[[int], float]  # rows of a pass to seconds
+
+
+def roofline(rows_for_nothing: int, slope: float = 0.004) -> Price:
+    """A second while memory is the limit, and beyond so many rows as much as they are more."""
+    return lambda rows: max(1.0, rows / rows_for_nothing) + slope * rows
+
+
+@dataclass
+class SimulatedBatch:
+    """Steps of a target with one draft, all texts in lockstep.
+
+    Args:
+        price: of the target's passes.
+        draft_share: of that price: the draft's passes.
+        acceptance: that a proposed token stands whose predecessors did.
+        noise: standard deviation of the logarithm of every time that the pace is told.
+        seed: of all chances.
+    """
+
+    price: Price
+    draft_share: float
+    acceptance: float
+    noise: float = 0.0
+    seed: int = 0
+    seconds: float = 0.0
+    num_tokens: int = 0
+    asked: list[int] = field(default_factory=list)  # of each text and step
+    num_passes: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+
+    def run(self, paces: list[Pace], num_steps: int, other_rows: int = 0) -> float:
+        """Tokens for the time that a plain token takes, over some steps of as many texts as there are paces."""
+        begin, before = self.seconds, self.num_tokens
+        for _ in range(num_steps):
+            self._step(paces, Load(len(paces), other_rows))
+        plain = self.price(len(paces) + other_rows) / len(paces)
+        return (self.num_tokens - before) / (self.seconds - begin) * plain
+
+    def _step(self, paces: list[Pace], load: Load) -> None:
+        choices = [pace.choose(100, load) for pace in paces]
+        wanted = [choice.num_tokens for choice in choices]
+        self.asked += wanted
+        told, noise = [0.0] * len(paces), float(np.exp(self.noise * self._random.standard_normal()))
+        whole = [0.0] * len(paces)
+        for depth in range(max(wanted)):
+            drafting = [text for text, most in enumerate(wanted) if most > depth]
+            took = self.draft_share * self.price(len(drafting))
+            self.seconds += took
+            for text in drafting:
+                told[text] += took * noise / len(drafting)
+                whole[text] += took * noise
+        num_rows = sum(wanted) + len(paces) + load.other_rows
+        took = self.price(num_rows)
+        self.seconds += took
+        self.num_passes += 1
+        joint = JointPass(self.num_passes, num_rows, took * noise)
+        for text, (pace, choice) in enumerate(zip(paces, choices, strict=True)):
+            accepted = 0
+            while accepted < wanted[text] and self._random.random() < self.acceptance:
+                accepted += 1
+            self.num_tokens += 1 + accepted
+            share = took * noise * (1 + wanted[text]) / num_rows
+            sharers = whole[text] / told[text] if told[text] else load.num_texts
+            pace.learn(
+                choice,
+                Outcome(wanted[text], accepted, 1 + wanted[text], told[text], share, (), 0, load, joint, sharers),
+            )
+
+    def best(self, num_texts: int, most: int = 16) -> tuple[float, int]:
+        """Of all fixed lengths the most tokens for the time of a plain one, and that length; 0 is none."""
+        plain = self.price(num_texts)
+        rates = []
+        for length in range(most + 1):
+            tokens = sum(self.acceptance**depth for depth in range(length + 1))
+            seconds = self.price(num_texts * (1 + length)) + length * self.draft_share * self.price(num_texts)
+            rates.append((tokens * plain / seconds, -length))
+        rate, length = max(rates)
+        return rate, -length
+
+
+def texts(pace: Pace, count: int) -> list[Pace]:
+    """Paces of so many texts behind their prompts."""
+    made = [pace.of_text() for _ in range(count)]
+    for each in made:
+        each.learn(Choice(0, 0), Outcome(0, 0, 20, 0.0, 4.0))
+    return made
