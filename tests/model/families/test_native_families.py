@@ -31,6 +31,7 @@ checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transf
 IMPLEMENTATIONS = native_names()
 NAMES = list(checkpoints.FAMILIES)
 ROUNDED = {"gemma4_text": 2**-7}  # whose layers' own inputs and shared keys carry a rounding to BF16 far
+ROUNDED_CACHES = ["gpt_oss", "olmoe, clipped", "deepseek_v3"]
 LENGTH = 70  # more than a slice of a pass, and more than a chunk of attention
 
 pytestmark = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
@@ -116,6 +117,27 @@ def test_f16_logits_and_caches_are_those_of_numpy_up_to_float32_sums(model: Mode
         assert (found.argmax(-1) == expected.argmax(-1)).all()
         for one, other in zip(held(cache), arrays, strict=True):
             np.testing.assert_allclose(one, other, atol=2e-4 * float(np.abs(other).max()), err_msg=kernel)
+
+
+@pytest.mark.parametrize("name", ROUNDED_CACHES)
+def test_sinks_clips_and_latent_vectors_go_through_caches_of_16_bits(
+    family_of: Callable[[str], Any], name: str
+) -> None:
+    model = Model(family_of(name))
+    config, native = model.family.config, model.native(FP16, IMPLEMENTATIONS[0])
+    for dtype in ("bf16", "fp16"):
+        cache, of_numpy = (KVCache(config, dtype=dtype) for _ in range(2))
+        found = native.forward(model.ids, cache)
+        expected = Decoder(config, model.weights(FP16), "numpy").forward(model.ids, of_numpy)
+        # where sums round apart, a number may be kept as the next one, and a row may choose other experts
+        errors = [relative_error(one, other) for one, other in zip(found, expected, strict=True)]
+        assert np.median(errors) < 2**-6, dtype
+        first = [array[0] for array in held(cache)], [array[0] for array in held(of_numpy)]
+        for one, other in zip(*first, strict=True):
+            np.testing.assert_allclose(one, other, atol=2**-7 * float(np.abs(other).max()), err_msg=dtype)
+        in_steps, steps = KVCache(config, dtype=dtype), [model.ids[:33], model.ids[33:34], model.ids[34:]]
+        parts = [native.forward(step, in_steps) for step in steps]
+        assert_same_bits(np.concatenate(parts), found, f"{name}, {dtype}")
 
 
 def test_bf16_logits_are_those_of_numpy_with_rounded_activations(model: Model) -> None:
