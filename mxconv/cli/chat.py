@@ -11,6 +11,7 @@ from mxconv.cli.generate_options import (
     CONFIDENCE,
     DRAFT,
     KERNEL,
+    KV_DTYPE,
     LEVELS,
     NUM_DRAFT_TOKENS,
     SEED,
@@ -50,6 +51,7 @@ def chat(
     seed: SEED = 0,
     kernel: KERNEL = None,
     threads: THREADS = None,
+    kv_dtype: KV_DTYPE = "fp32",
 ) -> None:
     """Talk to a model in the terminal.
 
@@ -72,7 +74,7 @@ def chat(
     }
     out = console(json_output=False)
     read = _reader()
-    with load(package, draft or (), kernel, threads, level_names(levels)) as model:
+    with load(package, draft or (), kernel, threads, level_names(levels), kv_dtype) as model:
         ChatTemplate.from_folder(model.loaded.folder)  # without one there is nothing to talk through: say so at once
         conversation = Conversation(model, options, system)
         _greet(conversation, out)

@@ -10,6 +10,7 @@ from mxconv.cli.generate_options import (
     CONFIDENCE,
     DRAFT,
     KERNEL,
+    KV_DTYPE,
     LEVELS,
     NUM_DRAFT_TOKENS,
     THREADS,
@@ -49,6 +50,7 @@ def serve(
     tree: TREE = "auto",
     kernel: KERNEL = None,
     threads: THREADS = None,
+    kv_dtype: KV_DTYPE = "fp32",
     json_output: Annotated[bool, typer.Option("--json", help="The URL and the model as a JSON object.")] = False,
 ) -> None:
     """Serve OpenAI's HTTP interface, and a page to chat on.
@@ -90,7 +92,7 @@ def serve(
         else:
             print(f"{name} is served at {url}", flush=True)
 
-    with load(package, draft or (), kernel, threads, level_names(levels)) as model:
+    with load(package, draft or (), kernel, threads, level_names(levels), kv_dtype) as model:
         if not Serving(model, decoding, name, options, announce).run():
             os._exit(0)  # nobody waits for the step that runs; unmapping the weights under it would end in a crash
 

@@ -71,7 +71,7 @@ def test_lines_from_a_pipe_are_turns_and_commands(talkative: Path, tmp_path: Pat
         "x",
     )
     done = subprocess.run(
-        [*COMMAND, str(talkative), "--max-new-tokens", "20", "--threads", "1"],
+        [*COMMAND, str(talkative), "--max-new-tokens", "20", "--threads", "1", "--kv-dtype", "bf16"],
         input="".join(f"{line}\n" for line in lines),
         capture_output=True,
         text=True,

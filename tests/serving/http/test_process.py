@@ -48,7 +48,7 @@ def test_one_line_says_where_it_listens(package: Path, tmp_path: Path) -> None:
 
 
 def test_a_key_from_the_environment(package: Path) -> None:
-    with serve(package, MXCONV_API_KEY="from-the-environment") as (_, line):
+    with serve(package, "--kv-dtype", "bf16", MXCONV_API_KEY="from-the-environment") as (_, line):
         url = line.split()[-1]
         assert line == f"{package.name} is served at {url}\n"
         assert httpx.get(url + "/v1/models").status_code == 401
