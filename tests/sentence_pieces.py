@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,8 +76,8 @@ def as_transformers_sees(pieces: Sequence[Entry], ids: tuple[int, int, int], mon
 
     It takes the sentencepiece library to parse the file. All that it does with what it parsed is its own code.
     """
-    from transformers import convert_slow_tokenizer
-
+    # the package has a function of the module's name, and which of them the name means depends on who imported what
+    converter = import_module("transformers.convert_slow_tokenizer")
     unknown, bos, eos = ids
     proto = SimpleNamespace(
         pieces=[SimpleNamespace(piece=text, score=score, type=kind) for text, score, kind in pieces],
@@ -90,7 +91,7 @@ def as_transformers_sees(pieces: Sequence[Entry], ids: tuple[int, int, int], mon
     def parsed(self: Any, model: str) -> None:
         self.proto = proto
 
-    monkeypatch.setattr(convert_slow_tokenizer.SentencePieceExtractor, "__init__", parsed)
+    monkeypatch.setattr(converter.SentencePieceExtractor, "__init__", parsed)
 
 
 def _write(
