@@ -66,12 +66,24 @@ def run_all(engine: Engine, requests: Iterable[Request], cancels: Cancels = neve
 
 
 def assert_as_alone(
-    target: LoadedLevel, requests: Sequence[Request], sequences: Sequence[Running], heard: Heard
+    target: LoadedLevel,
+    requests: Sequence[Request],
+    sequences: Sequence[Running],
+    heard: Heard,
+    known: Sequence[Decoded] | None = None,
 ) -> None:
-    """Tokens, logits and endings are those of plain decoding alone; of what was given up, as far as it came."""
+    """Tokens, logits and endings are those of plain decoding alone; of what was given up, as far as it came.
+
+    Args:
+        target: that decodes alone.
+        requests: that were submitted.
+        sequences: theirs.
+        heard: of them.
+        known: what each request is alone; None decodes it here.
+    """
     for number, (request, sequence) in enumerate(zip(requests, sequences, strict=True)):
         generation = sequence.generation
-        expected = _alone(target, request)
+        expected = alone(target, request) if known is None else known[number]
         assert sequence.is_done and sequence.error is None
         assert heard.tokens[number] == generation.token_ids == expected.token_ids[: len(generation.token_ids)]
         assert heard.logits[number] == expected.logits[: len(generation.token_ids)]
@@ -80,7 +92,8 @@ def assert_as_alone(
             assert (generation.ending, generation.token_ids) == ("stop" if stopped else "length", expected.token_ids)
 
 
-def _alone(target: LoadedLevel, request: Request) -> Decoded:
+def alone(target: LoadedLevel, request: Request) -> Decoded:
+    """What plain decoding makes of a request."""
     return by_hand(decoder_of(target), request.prompt, request.max_new_tokens, request.stop_tokens, request.selection)
 
 

@@ -136,7 +136,7 @@ def generate(
                 break
             if check and together is None:
                 results[-1] |= _comparison(answer, model.generate(answer.prompt, **_plain(options)))
-            elif plain is not None:
+            elif plain is not None and answer.generation.ending != "error":
                 results[-1] |= _comparison(answer, plain[number - 1])
             if prompts is not None and together is None:
                 progress("generate", number, len(texts))
@@ -153,6 +153,8 @@ def generate(
             f"{package}: {different} of {len(results)} texts differ from plain decoding of {target}; none may. "
             "Please report this as a defect."
         )
+    if failed := [result["error"] for result in results if "error" in result]:
+        raise ModelError(f"{prompts}: {len(failed)} of {len(results)} prompts came to no end; the first: {failed[0]}")
     if any(generation.ending == "interrupted" for generation in generations):
         raise typer.Exit(INTERRUPTED)
 

@@ -34,7 +34,7 @@ def result_of(text: str, answer: "Answer | BatchAnswer") -> dict[str, Any]:
             }
             for level in generation.trace.statistics
         ],
-    }
+    } | ({"error": str(error)} if (error := getattr(answer, "error", None)) is not None else {})
 
 
 def geomean(numbers: list[float]) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from mxconv.errors import ModelError, MxconvError
 from mxconv.model.text_stream import TextStream
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
@@ -13,11 +14,12 @@ from mxconv.speculative.text_model import Options, Prompt, TextModel, selection_
 
 @dataclass
 class BatchAnswer:
-    """What one of several prompts became; `text` grows while all are decoded."""
+    """What one of several prompts became; `text` grows while all are decoded. One that fails ends alone."""
 
     prompt: Prompt
     generation: Generation
     text: str = ""
+    error: MxconvError | None = None  # why there is no more of it
 
     @property
     def token_ids(self) -> list[int]:
@@ -37,7 +39,7 @@ class Batch:
         records_trees: whether traces keep what was proposed.
 
     Raises:
-        MxconvError: a prompt that is empty or too long, or an option out of range.
+        MxconvError: an option out of range.
     """
 
     def __init__(
@@ -52,13 +54,21 @@ class Batch:
         tokenizer = model.loaded.tokenizer
         stop_strings = [*model.recommended.stop_strings, *options.get("stop_strings", ())]
         self.answers: list[BatchAnswer] = []
-        self._engine = Engine(model.hierarchy(options), max_sequences, kv_bytes)
+        hierarchy = model.hierarchy(options)
+        self._engine = Engine(hierarchy, max_sequences, kv_bytes)
+        self._num_refused = 0
         self._streams: dict[Running, tuple[BatchAnswer, TextStream]] = {}
         stop_tokens: Collection[int] = tokenizer.eos_token_ids
         for prompt in prompts:
             ids = model.encode(prompt)
             request = Request(ids, options.get("max_new_tokens", 64), stop_tokens, selection_of(options))
-            sequence = self._engine.submit(request)
+            try:
+                sequence = self._engine.submit(request)
+            except ModelError as error:  # of this prompt: empty, or too long
+                self.answers.append(BatchAnswer(prompt, hierarchy.begin(), error=error))
+                self.answers[-1].generation.ending = "error"
+                self._num_refused += 1
+                continue
             sequence.generation.trace.records_trees = records_trees
             self.answers.append(BatchAnswer(prompt, sequence.generation))
             self._streams[sequence] = self.answers[-1], TextStream(tokenizer, stop_strings, ids)
@@ -68,11 +78,8 @@ class Batch:
 
         Args:
             on_done: told how many prompts are done, after each step that ended some.
-
-        Raises:
-            MxconvError: a prompt could not be decoded.
         """
-        num_done = 0
+        num_done = self._num_refused
         num_fed = dict.fromkeys(self._streams, 0)
         while not self._engine.is_idle:
             for each in self._engine.step():
@@ -88,8 +95,7 @@ class Batch:
             done = [sequence for sequence in self._streams if sequence.is_done]
             for sequence in done:
                 answer, stream = self._streams.pop(sequence)
-                if sequence.error is not None:
-                    raise sequence.error
+                answer.error = sequence.error
                 answer.text += stream.finish()
             if done:
                 num_done += len(done)

@@ -1,6 +1,7 @@
 """The door between a text and the passes that it shares: a round that wants rows evaluated waits here for others."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,6 +99,12 @@ class JointPasses:
     def new_cache(self, decoder: Decoder) -> KVCache:
         self._caches.append(decoder.new_cache(pool=self._budget.pool_of(decoder)))
         return self._caches[-1]
+
+    def adopt(self, cache: KVCache, tokens: Sequence[int]) -> int:
+        return cache.adopt(tokens)
+
+    def publish(self, cache: KVCache, tokens: Sequence[int]) -> None:
+        cache.publish(tokens)
 
     def release(self) -> None:
         """Give back the pages of all caches that were asked for; nobody uses them any more."""

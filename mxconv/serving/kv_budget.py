@@ -7,13 +7,14 @@ from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.pages.pool import KVPool
 from mxconv.model.pages.slabs import PAGE
+from mxconv.model.recurrent.state_cache import most_bytes
 from mxconv.model.tree import MOST_ROWS
 
 
 class KvBudget:
     """A pool of pages for each model with a cache of its own, within one limit in bytes.
 
-    A sequence has a place for each of its tokens in every cache, so the limit is a number of pages, the same in each.
+    A sequence has a place for each of its tokens in every cache, and beside it recurrent states of a constant size.
     What sequences share is counted once, where it is shared already.
 
     Args:
@@ -27,6 +28,7 @@ class KvBudget:
         sizes = [KVPool(decoder.config, dtype=decoder.kv_dtype).page_bytes for decoder in decoders]
         self._page_bytes = sum(sizes) + sum(cache.pool.page_bytes for cache in others)
         self._most_pages = None if num_bytes is None or not self._page_bytes else num_bytes // self._page_bytes
+        self._state_bytes = sum(map(_state_bytes, decoders))  # of a sequence
         self._has_others = bool(others)
         self._pools = {
             id(decoder): KVPool(
@@ -41,7 +43,7 @@ class KvBudget:
 
     def bytes_of(self, num_tokens: int) -> int:
         """Of a sequence whose caches take in so many tokens and the rows of a round, alone."""
-        return _pages_of(num_tokens) * self._page_bytes
+        return _pages_of(num_tokens) * self._page_bytes + self._state_bytes
 
     def num_shared(self, tokens: list[int]) -> int:
         """Pages at the beginning of a text that running sequences have, in every cache."""
@@ -52,10 +54,15 @@ class KvBudget:
 
     def holds(self, lengths: Iterable[int], num_shared: int = 0) -> bool:
         """Whether sequences of so many tokens fit side by side, where one that has no pages yet can share some."""
-        if self._most_pages is None:
+        if self.num_bytes is None:
             return True
         saved = 0 if self._has_others else min((pool.num_saved for pool in self._pools.values()), default=0)
-        return sum(map(_pages_of, lengths)) - saved - num_shared <= self._most_pages
+        return sum(map(self.bytes_of, lengths)) - (saved + num_shared) * self._page_bytes <= self.num_bytes
+
+
+def _state_bytes(decoder: Decoder) -> int:
+    sizes, num_layers = decoder.config.state_sizes, decoder.config.num_hidden_layers
+    return 0 if sizes is None else most_bytes(sizes, num_layers - len(decoder.config.attentions))
 
 
 def _pages_of(num_tokens: int) -> int:

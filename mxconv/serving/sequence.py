@@ -7,13 +7,11 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from mxconv.arrays import F32
 from mxconv.errors import MxconvError
-from mxconv.model.pages.slabs import PAGE
 from mxconv.serving.joint_passes import JointPasses, Wanted
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.request import Request
 from mxconv.speculative.decoding import Decoding
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.session import Session
 from mxconv.speculative.step import Step
 
 
@@ -38,7 +36,6 @@ class Sequence:
         self._acceptance = request.selection.acceptance()
         self._budget = budget
         self._passes = JointPasses(budget)
-        self._num_published = 0  # pages of its text that other texts can begin with
         self._decoding: Decoding | None = None
         self._round: greenlet | None = None
         self._begun_at: float | None = None
@@ -99,7 +96,6 @@ class Sequence:
         if not generation.token_ids:
             generation.prompt_seconds = generation.seconds
         generation.token_ids += step.tokens
-        self._publish(self._decoding.target.session)
         if self._decoding.ending is not None:
             generation.ending = self._decoding.ending
             self.end()
@@ -112,11 +108,12 @@ class Sequence:
         self._round = self._decoding = self.wanted = None
         self._passes.release()
         self._passes = JointPasses(self._budget)
-        self._num_published = 0
 
     def end(self, error: MxconvError | None = None) -> None:
         """It is done: with what its generation says, or with an error."""
         self.error = self.error or error
+        if self.error is not None:
+            self.generation.ending = "error"
         self.is_done = True
         self.set_back()
 
@@ -131,20 +128,9 @@ class Sequence:
     def _begun_again(self) -> Decoding:
         """From the tokens that there are."""
         request, max_length = self.request, len(self.request.prompt) + self.request.max_new_tokens
-        decoding = self._hierarchy.decoding(
+        return self._hierarchy.decoding(
             self.context, max_length, request.stop_tokens, self._acceptance, self.generation, self._passes
         )
-        session = decoding.target.session
-        if not session.states.reads.num_states:  # a prefix's hidden states are in no page
-            session.tokens = self.context[: session.cache.adopt(self.context)]
-        return decoding
-
-    def _publish(self, session: Session) -> None:
-        """Let other texts begin with what the target has evaluated of this one, and this one after a set-back."""
-        num_pages = len(session.tokens) // PAGE
-        if num_pages > self._num_published and session.tokens == self.context[: len(session.tokens)]:
-            session.cache.publish(session.tokens)
-            self._num_published = num_pages
 
 
 @dataclass(frozen=True, eq=False)

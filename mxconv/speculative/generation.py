@@ -5,7 +5,7 @@ from typing import Literal
 
 from mxconv.speculative.statistics import Trace
 
-Ending = Literal["length", "stop", "interrupted"]
+Ending = Literal["length", "stop", "interrupted", "error"]
 
 
 @dataclass

@@ -156,7 +156,7 @@ class Level:
         if self.drafts:
             said = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
             return with_runners_up(said, len(context), self.acceptance, self.sharpness.value, floors, goes_on)
-        first = self._pass(self.session.align(context))[0]
+        first = self._pass(self._missing(context))[0]
         proposal, kept = grow_by_passes(
             first, len(context), self._pass, self.acceptance, self.sharpness.value, most_depth, floors, goes_on
         )
@@ -177,6 +177,10 @@ class Level:
         if max(context) >= self.decoder.config.vocab_size:
             return 0
         return max(self.decoder.config.max_position_embeddings - len(context) + 1, 0)
+
+    def _missing(self, context: Sequence[int]) -> list[int]:
+        """What of a context is not in the cache, which is cut to the rest."""
+        return self.session.align(context, is_sole=not self.shares_session)
 
     def _pass(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
         """Logits of a tree's new rows, or without one of the last token alone."""
@@ -207,7 +211,7 @@ class Level:
         Returns:
             The step, and how many tokens the forward pass took in.
         """
-        missing = self.session.align(context)
+        missing = self._missing(context)
         with self.statistics.forward():
             logits = self._evaluate(missing, proposal)[:, : self.vocab_size]
             verdict = self.acceptance.judge(logits, proposal, len(context))

@@ -5,6 +5,7 @@ same: a row's depend on its path alone.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,6 +73,14 @@ class Passes(Protocol):
         """An empty one for rows of this text."""
         ...
 
+    def adopt(self, cache: KVCache, tokens: Sequence[int]) -> int:
+        """Begin with what another text has of these tokens; how many of them that is. See `KVCache.adopt`."""
+        ...
+
+    def publish(self, cache: KVCache, tokens: Sequence[int]) -> None:
+        """Let other texts begin with what a cache has of these tokens. See `KVCache.publish`."""
+        ...
+
     def meter(self) -> Meter:
         """What the text has taken by now."""
         ...
@@ -90,6 +99,12 @@ class AtOnce:
 
     def new_cache(self, decoder: Decoder) -> KVCache:
         return decoder.new_cache()
+
+    def adopt(self, cache: KVCache, tokens: Sequence[int]) -> int:
+        return 0  # there are no others
+
+    def publish(self, cache: KVCache, tokens: Sequence[int]) -> None:
+        pass
 
     def meter(self) -> Meter:
         return Meter(time.perf_counter())

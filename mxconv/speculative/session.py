@@ -7,6 +7,7 @@ from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
+from mxconv.model.pages.slabs import PAGE
 from mxconv.model.tree import Tree
 from mxconv.speculative.borrowed import borrowed
 from mxconv.speculative.kept_states import KeptStates
@@ -29,15 +30,27 @@ class Session:
         self.passes = passes
         self.tokens: list[int] = []
         self.states = KeptStates()
+        self._num_published = 0  # pages of its text that other texts can begin with
 
-    def align(self, context: Sequence[int]) -> list[int]:
+    def align(self, context: Sequence[int], is_sole: bool = False) -> list[int]:
         """Roll back to the longest prefix shared with `context`, its last token left out.
+
+        Args:
+            context: tokens behind which something is to be said.
+            is_sole: one decoder wrote all that there is. Then texts that begin alike, as far as passes know any, share
+                their beginnings; those whose hidden states are read give and do not take, as no page has such states.
 
         Returns:
             The tokens of `context` that are not in the cache: at least the last, since its logits are wanted.
             All of them where recurrent states that far back are gone.
         """
+        if is_sole and not self.tokens and not self.states.reads.num_states:
+            self.tokens = list(context[: self.passes.adopt(self.cache, context)])
+            self._num_published = len(self.tokens) // PAGE
         length = self.rewind(self._num_shared(context))
+        if is_sole and length // PAGE > self._num_published:
+            self.passes.publish(self.cache, self.tokens)
+            self._num_published = length // PAGE
         return list(context[length:])
 
     @contextmanager
@@ -97,4 +110,5 @@ class Session:
         length = self.cache.reachable(length)
         self.cache.truncate(length)
         del self.tokens[length:]
+        self._num_published = min(self._num_published, length // PAGE)
         return length

@@ -43,7 +43,7 @@ def test_the_last_line_of_stdout_is_the_contracts_object_and_tables_go_to_stderr
     outcome = run("generate", package, "--prompt", "Once upon", "--max-new-tokens", 12, "--json")
     assert outcome.exit_code == 0
     assert len(outcome.stdout.splitlines()) == 1
-    assert set(outcome.json) == {"results", "target"}
+    assert set(outcome.json) == {"results", "target", "kv_dtype"}
     (result,) = outcome.json["results"]
     assert set(result) == RESULT_KEYS
     assert result["prompt"] == "Once upon"

@@ -1,6 +1,7 @@
 """`mxconv generate --batch`: the same results as one after another, in the order of the prompts."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,36 @@ def test_texts_are_those_of_one_after_another(run: Any, package: Path, many: Pat
 def test_little_room_for_caches_changes_no_text(run: Any, package: Path, many: Path) -> None:
     arguments = ["generate", package, "--prompts", many, "--max-new-tokens", 12, "--json"]
     alone = [result["token_ids"] for result in run(*arguments).json["results"]]
-    refused = run(*arguments, "--batch", 5, "--kv-bytes", 1000)
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "bytes for one sequence of" in refused.stderr and "at most 1,000 are allowed" in refused.stderr
-    needed = int(refused.stderr.split("KV cache: ")[1].split(" bytes")[0].replace(",", ""))
+    needed = bytes_of_one(run(*arguments, "--batch", 5, "--kv-bytes", 1000).json["results"][0])
     together = run(*arguments, "--batch", 5, "--kv-bytes", 2 * needed).json["results"]
     assert [result["token_ids"] for result in together] == alone
+
+
+def bytes_of_one(refused: dict[str, Any]) -> int:
+    """That a text of one page and the rows of a round takes, as its error says."""
+    found = re.fullmatch(
+        r"KV cache: ([\d,]+) bytes for one sequence of \d+ tokens; at most 1,000 are allowed\. Raise --kv-bytes, or "
+        r"shorten the prompt or the answer\.",
+        refused["error"],
+    )
+    assert found is not None and (refused["token_ids"], refused["ending"]) == ([], "error")
+    return int(found[1].replace(",", ""))
+
+
+def test_prompts_that_do_not_fit_end_with_errors_of_their_own(run: Any, package: Path, tmp_path: Path) -> None:
+    """The others are what they are alone."""
+    texts = ["a", "The quick brown fox " * 4, "zz"]
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    arguments = ["generate", package, "--prompts", path, "--max-new-tokens", 12, "--json"]
+    alone = [result["token_ids"] for result in run(*arguments).json["results"]]
+    needed = bytes_of_one(run(*arguments, "--batch", 3, "--kv-bytes", 1000).json["results"][0])
+    outcome = run(*arguments, "--batch", 3, "--kv-bytes", needed, "--check")
+    results = outcome.json["results"]
+    assert outcome.exit_code == 1 and [("error" in result) for result in results] == [False, True, False]
+    assert [results[0]["token_ids"], results[2]["token_ids"]] == [alone[0], alone[2]]
+    assert results[0]["identical_to_target"] and "identical_to_target" not in results[1]
+    assert f"{path}: 1 of 3 prompts came to no end; the first: KV cache: " in outcome.stderr
 
 
 def test_a_trace_of_a_batch_has_every_prompts_rounds(run: Any, package: Path, many: Path, tmp_path: Path) -> None:

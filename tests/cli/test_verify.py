@@ -15,7 +15,15 @@ from mxconv.speculative.hierarchy import Hierarchy
 
 KEYS = {"ok", "lossless", "num_tensors", "num_bit_exact", "tensors", "decode"}
 TENSOR_KEYS = {"name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error"}
-DECODE_KEYS = {"num_prompts", "num_tokens", "num_token_mismatches", "num_logit_mismatches", "target", "batch"}
+DECODE_KEYS = {
+    "num_prompts",
+    "num_tokens",
+    "num_token_mismatches",
+    "num_logit_mismatches",
+    "target",
+    "batch",
+    "kv_dtype",
+}
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def forward(has_walk: bool = True, **changes: Any) -> None:
         "branches": [(LENGTH + 1, LENGTH), (LENGTH + 2, LENGTH)],
     }
     walk = _native.Walk(**way | changes) if has_walk else None
-    pages = _native.Pages("fp32", [np.zeros((1, 0, 2, 0, PAGE, 0), np.float32)], np.zeros(1, np.int32))
+    pages = _native.Pages("fp32", [np.zeros((0, 2, 0, 1, PAGE, 0), np.float32)], np.zeros(1, np.int32))
     rows = _native.SequenceTokens(pages, LENGTH, NEW, NEW, walk=walk)
     x, logits = np.zeros((NEW, HIDDEN), np.float32), np.empty((NEW, 90), np.float32)
     decoder().forward(x, [], [], None, logits, [rows])

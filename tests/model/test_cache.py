@@ -83,7 +83,7 @@ def test_a_cache_that_cannot_grow_stays_as_it_is(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(slabs, "float32_zeros", refuse)
     append(cache, 60)
     with pytest.raises(
-        ModelError, match=r"^KV cache: no memory for 64 positions, shape \(1, 2, 2, 2, 64, 4\) in fp32;"
+        ModelError, match=r"^KV cache: no memory for 64 positions, shape \(2, 2, 2, 1, 64, 4\) in fp32;"
     ):
         cache.reserve(1)
     assert (cache.length, cache.capacity) == (64, 64)

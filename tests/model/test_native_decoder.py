@@ -232,7 +232,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str
     "transposed x": (TypeError, "x: strides", lambda a: {"x": np.zeros((48, 3), np.float32).T}),
     "short sines": (TypeError, "sines: shape", lambda a: {"rotations": [(a["rotations"][0][0], a["x"][:2, :6])]}),
     "no rotations": (ValueError, "rotations are missing", lambda a: {"rotations": []}),
-    "a layer too few": (TypeError, "slab: shape", lambda a: {"slabs": [slab[:, :2].copy() for slab in a["slabs"]]}),
+    "a layer too few": (TypeError, "slab: shape", lambda a: {"slabs": [slab[:2].copy() for slab in a["slabs"]]}),
     "other pages": (
         TypeError,
         "slab: shape",

@@ -108,7 +108,7 @@ template <class Element>
 inline void score_run(const QueryRow* rows, int64_t num_rows, const HeadRows<Element>& keys, int64_t head_dim,
                       int64_t begin, int64_t end) {
     const Element* key[kKeysAtOnce];
-    for (int64_t i = begin; i < end; ++i) key[i - begin] = keys.at(rows->visible->start + i);
+    keys.find(*rows->visible, begin, end, key);
     int64_t r = 0;
     for (; r + kTogether <= num_rows; r += kTogether) {
         for (int64_t i = begin; i < end; i += 4) score_four<kTogether>(rows + r, key + (i - begin), head_dim, i);
@@ -142,25 +142,18 @@ inline float exponentials(int64_t padded, float sink, float* scores) {
 
 // Add shares times values of one chunk to some columns of kRows heads: kCount whole vectors, or one that ends at `width`.
 template <int kRows, int kCount, bool kWhole, class Element>
-inline void mix(const QueryRow* rows, const HeadRows<Element>& values, int64_t begin, int64_t end, int64_t width,
+inline void mix(const QueryRow* rows, const Element* const* values, int64_t begin, int64_t end, int64_t width,
                 int64_t at) {
-    const Visible& visible = *rows->visible;
     Floats in_chunk[kRows][kCount] = {};
-    for (int64_t i = begin; i < end;) {
-        const int64_t position = position_of(visible, i);  // and those behind it, as far as they lie side by side
-        const int64_t stop =
-            i < visible.num_run ? least(least(visible.num_run, end), i + left_in_page(position)) : i + 1;
-        const Element* value = values.at(position) + at;
-        for (; i < stop; ++i, value += values.stride) {
-            Floats parts[kCount];
-            each<kCount>([&](auto k) kInlined {
-                parts[k] = kWhole ? load_floats(value + k * kVector) : load_floats(value, width);
-            });
-            each<kRows>([&](auto r) kInlined {
-                const Floats share = all_lanes(rows[r].shares[i]);
-                each<kCount>([&](auto k) kInlined { in_chunk[r][k] = fused(share, parts[k], in_chunk[r][k]); });
-            });
-        }
+    for (int64_t i = begin; i < end; ++i) {
+        const Element* value = values[i - begin] + at;
+        Floats parts[kCount];
+        each<kCount>(
+            [&](auto k) kInlined { parts[k] = kWhole ? load_floats(value + k * kVector) : load_floats(value, width); });
+        each<kRows>([&](auto r) kInlined {
+            const Floats share = all_lanes(rows[r].shares[i]);
+            each<kCount>([&](auto k) kInlined { in_chunk[r][k] = fused(share, parts[k], in_chunk[r][k]); });
+        });
     }
     each<kRows>([&](auto r) kInlined {
         float* out = rows[r].out + at;
@@ -176,8 +169,7 @@ inline void mix(const QueryRow* rows, const HeadRows<Element>& values, int64_t b
 
 // All columns of kRows heads.
 template <int kRows, class Element>
-inline void mix_rows(const QueryRow* rows, const HeadRows<Element>& values, int64_t begin, int64_t end,
-                     int64_t head_dim) {
+inline void mix_rows(const QueryRow* rows, const Element* const* values, int64_t begin, int64_t end, int64_t head_dim) {
     constexpr int kCount = kRows == 1 ? kMixed : 4;
     int64_t at = 0;
     for (; at + kCount * kVector <= head_dim; at += kCount * kVector)
@@ -191,8 +183,8 @@ inline int64_t whole_chunks(int64_t count) { return (count + kAttentionChunk - 1
 // At most kAttentionRows rows, whose runs of positions begin together.
 template <class Element>
 void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues& seen, int64_t head_dim, float cap) {
-    const HeadRows<Element> keys{seen.key_pages, seen.key_offset, seen.stride};
-    const HeadRows<Element> values{seen.value_pages, seen.value_offset, seen.stride};
+    const HeadRows<Element> keys{seen.key_pages, seen.key_run, seen.stride};
+    const HeadRows<Element> values{seen.value_pages, seen.value_run, seen.stride};
     int64_t shared = rows->visible->num_run, most = 0;  // positions that all rows see in a run, and that any row sees
     for (int64_t r = 0; r < num_rows; ++r) {
         shared = least(shared, rows[r].visible->num_run);
@@ -213,17 +205,25 @@ void attend_at_once(const QueryRow* rows, int64_t num_rows, const KeysAndValues&
         totals[r] = exponentials(padded, row.sink, row.shares);
         for (int64_t i = 0; i < head_dim; ++i) row.out[i] = 0.0f;
     }
+    const Element* value[kAttentionChunk];
     for (int64_t begin = 0; begin < most; begin += kAttentionChunk) {
+        // rows that see the same positions of this chunk are mixed together: those of one token have one `visible`
+        const bool see_all = begin + kAttentionChunk <= shared;
+        const Visible* found = nullptr;  // whose values those are
         for (int64_t r = 0, next; r < num_rows; r = next) {
             const int64_t end = least(begin + kAttentionChunk, rows[r].count);
-            next = r + kTogether;
-            // rows that see the same positions of this chunk are mixed together: those of one token have one `visible`
-            const bool see_all = begin + kAttentionChunk <= shared;
-            if (next <= num_rows && (see_all || rows[next - 1].visible == rows[r].visible)) {
-                if (begin < end) mix_rows<kTogether>(rows + r, values, begin, end, head_dim);
+            const bool are_alike =
+                r + kTogether <= num_rows && (see_all || rows[r + kTogether - 1].visible == rows[r].visible);
+            next = r + (are_alike ? kTogether : 1);
+            if (begin >= end) continue;
+            if (found == nullptr || !(see_all || found == rows[r].visible)) {
+                values.find(*rows[r].visible, begin, end, value);
+                found = rows[r].visible;
+            }
+            if (are_alike) {
+                mix_rows<kTogether>(rows + r, value, begin, end, head_dim);
             } else {
-                if (begin < end) mix_rows<1>(rows + r, values, begin, end, head_dim);
-                next = r + 1;
+                mix_rows<1>(rows + r, value, begin, end, head_dim);
             }
         }
     }

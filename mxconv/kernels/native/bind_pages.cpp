@@ -16,24 +16,24 @@ MutableArray<Number> slab_of(nb::handle handle) {
     return slab;
 }
 
-// Where the pages of some numbers begin.
+// Where the pages of some numbers lie.
 template <class Number>
-std::vector<void*> pages_of(const std::vector<MutableArray<Number>>& slabs, const Array<int32_t>& numbers,
-                            const DecoderParts& decoder) {
+std::vector<CachePage> pages_of(const std::vector<MutableArray<Number>>& slabs, const Array<int32_t>& numbers,
+                                const DecoderParts& decoder) {
     const int64_t heads = decoder.num_key_value_heads, head_dim = decoder.head_dim;
     for (const auto& slab : slabs) {
-        require(slab, "slab", {-1, decoder.num_caches, 2, heads, kPagePositions, head_dim});
+        require(slab, "slab", {decoder.num_caches, 2, heads, -1, kPagePositions, head_dim});
     }
-    const int64_t length = decoder.num_caches * 2 * heads * kPagePositions * head_dim;
-    std::vector<void*> pages;
+    const int64_t length = kPagePositions * head_dim;
+    std::vector<CachePage> pages;
     for (size_t i = 0; i < numbers.shape(0); ++i) {
         int64_t number = numbers.data()[i];
         auto slab = slabs.begin();
-        for (; slab != slabs.end() && number >= static_cast<int64_t>(slab->shape(0)); ++slab) {
-            number -= static_cast<int64_t>(slab->shape(0));
+        for (; slab != slabs.end() && number >= static_cast<int64_t>(slab->shape(3)); ++slab) {
+            number -= static_cast<int64_t>(slab->shape(3));
         }
         if (number < 0 || slab == slabs.end()) throw nb::value_error("a page that there is not");
-        pages.push_back(slab->data() + number * length);
+        pages.push_back({slab->data() + number * length, static_cast<int64_t>(slab->shape(3)) * length});
     }
     return pages;
 }
@@ -61,14 +61,14 @@ BoundPages::BoundPages(const std::string& dtype, const nb::list& slabs, Array<in
 
 CachePages BoundPages::checked(const DecoderParts& decoder) const {
     require(numbers_, "numbers", {-1});
-    std::vector<void*> pages =
+    std::vector<CachePage> pages =
         dtype_ == CacheDtype::kFp32 ? pages_of(wide_, numbers_, decoder) : pages_of(narrow_, numbers_, decoder);
     return {dtype_, std::move(pages), decoder.num_key_value_heads, decoder.head_dim};
 }
 
 void bind_pages(nb::module_& module) {
     nb::class_<BoundPages>(module, "Pages",
-                           "The pages of a sequence by their numbers in slabs (pages, layers, 2, heads, positions of a "
+                           "The pages of a sequence by their numbers in slabs (layers, 2, heads, pages, positions of a "
                            "page, head_dim), keys before values: float32, or uint16 patterns of bf16 or fp16.")
         .def(nb::init<const std::string&, const nb::list&, Array<int32_t>>(), nb::arg("dtype"), nb::arg("slabs"),
              nb::arg("numbers").noconvert());

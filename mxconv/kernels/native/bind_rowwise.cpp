@@ -74,11 +74,12 @@ void cap(const Engine& engine, double cap, const MutableArray<float>& x) {
     engine.kernels->rowwise.cap(static_cast<float>(cap), static_cast<int64_t>(x.shape(0)), x.data());
 }
 
-// Where the pages of an array of rows begin.
+// An array of rows as pages of one run.
 template <class Number>
-std::vector<const void*> pages_of(const Array<Number>& rows, int64_t num_rows, int64_t length) {
-    std::vector<const void*> pages;
-    for (int64_t row = 0; row < num_rows; row += kPagePositions) pages.push_back(rows.data() + row * length);
+std::vector<CachePage> pages_of(const Array<Number>& rows, int64_t num_rows, int64_t length) {
+    std::vector<CachePage> pages;
+    for (int64_t row = 0; row < num_rows; row += kPagePositions)
+        pages.push_back({const_cast<Number*>(rows.data() + row * length), 0});
     return pages;
 }
 

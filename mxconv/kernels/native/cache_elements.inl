@@ -51,15 +51,24 @@ inline Floats load_floats(const Element* from, int64_t count) {
 // The keys, or the values, of a head.
 template <class Element>
 struct HeadRows {
-    const void* const* pages;
-    int64_t offset, stride;
+    const CachePage* pages;
+    int64_t run, stride;
 
     const Element* at(int64_t position) const {
         const auto place = static_cast<uint64_t>(position);
-        return static_cast<const Element*>(pages[place / kPagePositions]) + offset +
+        const CachePage& page = pages[place / kPagePositions];
+        return static_cast<const Element*>(page.first) + run * page.step +
                static_cast<int64_t>(place % kPagePositions) * stride;
     }
-};
 
-// How many positions from this one on lie in its page.
-inline int64_t left_in_page(int64_t position) { return kPagePositions - position % kPagePositions; }
+    // Those of the visible positions from the begin-th on.
+    void find(const Visible& visible, int64_t begin, int64_t end, const Element** rows) const {
+        int64_t i = begin;
+        while (i < least(end, visible.num_run)) {
+            const int64_t position = visible.start + i, left_in_page = kPagePositions - position % kPagePositions;
+            const int64_t stop = least(i + left_in_page, least(end, visible.num_run));
+            for (const Element* row = at(position); i < stop; ++i, row += stride) *rows++ = row;
+        }
+        for (; i < end; ++i) *rows++ = at(visible.others[i - visible.num_run]);
+    }
+};

@@ -52,10 +52,10 @@ void round_into(CacheDtype dtype, const float* values, int64_t count, void* to) 
 
 void CachePages::write(int64_t layer, bool is_value, int64_t head, int64_t position, const float* values,
                        int64_t count) const {
-    const int64_t at = offset(layer, is_value, head) + position % kPagePositions * head_dim;
+    const CachePage& page = pages[static_cast<size_t>(position / kPagePositions)];
+    const int64_t at = run(layer, is_value, head) * page.step + position % kPagePositions * head_dim;
     const auto num_bytes = static_cast<int64_t>(dtype == CacheDtype::kFp32 ? sizeof(float) : sizeof(uint16_t));
-    auto* page = static_cast<std::byte*>(pages[static_cast<size_t>(position / kPagePositions)]);
-    round_into(dtype, values, count, page + at * num_bytes);
+    round_into(dtype, values, count, static_cast<std::byte*>(page.first) + at * num_bytes);
 }
 
 }  // namespace mxconv

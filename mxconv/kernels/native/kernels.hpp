@@ -122,13 +122,19 @@ constexpr int64_t kPagePositions = 64;  // of a page of a cache
 enum class CacheDtype : int { kFp32, kBf16, kFp16 };
 constexpr int kNumCacheDtypes = 3;
 
-// Keys and values of one head, by position. Strides and offsets count numbers.
+// A page of a cache: runs of kPagePositions keys or values, a run for each head. Steps and strides count numbers.
+struct CachePage {
+    void* first;   // of the first run
+    int64_t step;  // from one run to the next
+};
+
+// Keys and values of one head, by position.
 struct KeysAndValues {
-    const void* const* key_pages;
-    int64_t key_offset;  // of the head in a page
-    const void* const* value_pages;
-    int64_t value_offset;
-    int64_t stride;  // from one position's to the next one's, within a page
+    const CachePage* key_pages;
+    int64_t key_run;  // which of a page's is the head's
+    const CachePage* value_pages;
+    int64_t value_run;
+    int64_t stride;  // from one position's to the next one's, within a run
 };
 
 // What stands between the matrices of an MLP, and what gates the heads of attention.

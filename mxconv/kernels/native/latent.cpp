@@ -123,7 +123,7 @@ void LatentAttention::attend(Step& step, const Memory& m) const {
             // the means of rotated keys come with those of latent vectors, and nobody reads them
             KeysAndValues latents = sequence.cache.of(layer, 0);
             latents.value_pages = latents.key_pages;
-            latents.value_offset = latents.key_offset;
+            latents.value_run = latents.key_run;
             rowwise.attend[static_cast<int>(sequence.cache.dtype)](
                 {m.queries, next - token, count, stride, width(), stride, nullptr}, latents, width(), 0.0f, seen,
                 m.shares, m.means);

@@ -15,19 +15,20 @@ constexpr int64_t kTreeTokens = 64;     // whose masks are words of so many bits
 // To nearest, ties to even: patterns, or for kFp32 a copy.
 void round_into(CacheDtype dtype, const float* values, int64_t count, void* to);
 
-// The keys and values of one sequence: pages of (layers, 2, num_heads, kPagePositions, head_dim), keys before values.
+// The keys and values of one sequence: pages of runs by (layers, 2, num_heads), keys before values, of
+// (kPagePositions, head_dim) each.
 struct CachePages {
     CacheDtype dtype;
-    std::vector<void*> pages;
+    std::vector<CachePage> pages;
     int64_t num_heads, head_dim;
 
-    // Of a head's keys or values in a page, in numbers.
-    int64_t offset(int64_t layer, bool is_value, int64_t head) const {
-        return ((2 * layer + (is_value ? 1 : 0)) * num_heads + head) * kPagePositions * head_dim;
+    // Which of a page's runs has a head's keys or values.
+    int64_t run(int64_t layer, bool is_value, int64_t head) const {
+        return (2 * layer + (is_value ? 1 : 0)) * num_heads + head;
     }
 
     KeysAndValues of(int64_t layer, int64_t head) const {
-        return {pages.data(), offset(layer, false, head), pages.data(), offset(layer, true, head), head_dim};
+        return {pages.data(), run(layer, false, head), pages.data(), run(layer, true, head), head_dim};
     }
 
     // Round numbers into the place of a position.

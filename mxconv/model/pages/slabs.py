@@ -17,6 +17,9 @@ assert PAGE % CHUNK == 0
 class Slabs:
     """Pages by their numbers, each (num_layers, 2, num_heads, PAGE, head_dim), keys before values.
 
+    In memory a page is no piece: what an array's pages have of a head stands together, in the order of their numbers.
+    So a text whose pages follow each other is read as if there were none.
+
     What is written is rounded to nearest, ties to even, and read as float32.
 
     Args:
@@ -30,7 +33,8 @@ class Slabs:
         self.page_shape = num_layers, 2, num_heads, PAGE, head_dim
         self.dtype = dtype
         self._format = FORMATS[dtype]
-        self.arrays: list[Kept] = []  # (num_pages, *page_shape) each: float32, or 16-bit patterns
+        self.arrays: list[Kept] = []  # float32, or 16-bit patterns
+        # (num_layers, 2, num_heads, num_pages, PAGE, head_dim) each
         self._firsts = [0]  # the number of each array's first page, and behind the last
 
     @property
@@ -47,7 +51,8 @@ class Slabs:
         Raises:
             ModelError: there is no memory for them.
         """
-        shape = num_pages, *self.page_shape
+        layers, parts, heads, places, size = self.page_shape
+        shape = layers, parts, heads, num_pages, places, size
         try:
             self.arrays.append(self._zeros(shape))
         except (MemoryError, ValueError) as error:
@@ -72,14 +77,14 @@ class Slabs:
         _, heads, size = rows.shape
         kept = rows if self._format is None else self._format.encode(rows)
         for chosen, array, pages in self._split(numbers):
-            array[pages, layer, part, :heads, places[chosen], :size] = kept[chosen]
+            array[layer, part][:heads, pages, places[chosen], :size] = kept[chosen].transpose(1, 0, 2)
 
     def read(self, layer: int, numbers: I32, places: I64) -> tuple[F32, F32]:
         """A layer's keys and values, (num_heads, n, head_dim) float32 each, copies."""
         _, _, heads, _, size = self.page_shape
         found = self._empty((2, heads, len(numbers), size))
         for chosen, array, pages in self._split(numbers):
-            found[:, :, chosen] = array[pages, layer, :, :, places[chosen]].transpose(1, 2, 0, 3)
+            found[:, :, chosen] = array[layer][:, :, pages, places[chosen]]
         values: F32 = found if self._format is None else self._format.decode(found)  # type: ignore[arg-type, assignment]
         return values[0], values[1]
 
@@ -88,13 +93,13 @@ class Slabs:
         layers, parts, heads, _, size = self.page_shape
         found = self._empty((len(numbers), layers, parts, heads, size))
         for chosen, array, pages in self._split(numbers):
-            found[chosen] = array[pages, :, :, :, places[chosen]]
+            found[chosen] = array[:, :, :, pages, places[chosen]].transpose(3, 0, 1, 2, 4)
         return found
 
     def put(self, numbers: I32, places: I64, taken: Kept) -> None:
         """The way back of `take`."""
         for chosen, array, pages in self._split(numbers):
-            array[pages, :, :, :, places[chosen]] = taken[chosen]
+            array[:, :, :, pages, places[chosen]] = taken[chosen].transpose(1, 2, 3, 0, 4)
 
     def _zeros(self, shape: tuple[int, ...]) -> Kept:
         return float32_zeros(shape) if self._format is None else zeros(shape, np.dtype(np.uint16))
@@ -104,7 +109,7 @@ class Slabs:
 
     def _page(self, number: int) -> Kept:
         index = next(index for index, first in enumerate(self._firsts[1:]) if number < first)
-        page: Kept = self.arrays[index][number - self._firsts[index]]
+        page: Kept = self.arrays[index][:, :, :, number - self._firsts[index]]
         return page
 
     def _split(self, numbers: I32) -> list[tuple[I64, Kept, I32]]:

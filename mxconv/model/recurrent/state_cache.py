@@ -12,6 +12,7 @@ Memory of a layer, in float32 numbers: four states, of (kernel_size - 1) * num_c
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 
 import numpy as np
 
@@ -24,6 +25,13 @@ from mxconv.model.tree import MOST_ROWS, Tree
 TIP = 0  # the running state's slot; those of snapshots follow
 NUM_SNAPSHOTS = 3
 FIRST_ROOM = 64  # rows
+MOST_ROOM = 512  # rows, where it need not go back to any length and a pass wants few logits
+
+
+def most_bytes(sizes: StateSizes, num_layers: int) -> int:
+    """That a `StateCache` of one text that is decoded takes, however long the text is."""
+    state = (sizes.kernel_size - 1) * sizes.num_channels + prod(sizes.memory)
+    return 4 * num_layers * ((1 + NUM_SNAPSHOTS) * state + MOST_ROOM * sizes.input_size)
 
 
 class StateCache:
@@ -52,6 +60,11 @@ class StateCache:
         self._snapshots = [(0, 1)]  # (places, slot), ascending; the first is never missing
         self._held: list[int] = [0] if keeps_all else []  # places that stay reachable
         self._first_kept = 0  # the place of the oldest snapshot behind the pass
+
+    @property
+    def num_bytes(self) -> int:
+        """That it takes now."""
+        return self.windows.nbytes + self.memories.nbytes + self.inputs.nbytes
 
     def fits(self, sizes: StateSizes | None, num_layers: int) -> bool:
         return (self.sizes, self.num_layers) == (sizes, num_layers)
