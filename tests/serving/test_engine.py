@@ -133,7 +133,7 @@ def test_a_text_that_outgrows_the_budget_alone_ends_with_an_error_and_what_it_ha
     long, short = Request([1, 2], 100), Request([3, 4], 5)
     (first, second), heard = run_all(engine, [long, short])
     assert isinstance(first.error, ModelError) and "KV cache" in str(first.error)
-    assert first.generation.ending == "interrupted" and len(first.generation.token_ids) > 30
+    assert first.generation.ending == "error" and len(first.generation.token_ids) > 30
     assert second.error is None and len(heard.tokens[1]) == 5
 
 
@@ -301,6 +301,30 @@ def decoder_passes(request: Request, engine: Engine) -> int:
     finally:
         del target.forward_forest
     return rows[0]
+
+
+def test_models_that_draft_share_beginnings_too() -> None:
+    levels = [target_level(0, FORMATS["BF16"], **SIZES), noisy_copy(0, 0.3, **SIZES)]
+    hierarchy = Hierarchy(levels, [3], [0.0], "chain")
+    beginning = random_prompt(np.random.default_rng(5), VOCAB_SIZE, 2 * PAGE + 3)
+    requests = [Request([*beginning, n, n + 1], 9, (), GREEDY) for n in range(3)]
+    engine = Engine(hierarchy, 3)
+    (first,), heard = run_all(engine, requests[:1])
+    assert_as_alone(levels[0], requests[:1], [first], heard)
+    draft = decoder_of(levels[1])
+    assert engine._budget.pool_of(draft).num_kept == 2
+    assert engine._budget.num_shared(requests[1].prompt) == 0  # nobody has them now
+    rows: list[int] = []
+    forward = draft.forward_forest
+
+    def count(sequences: Listed[SequenceRows]) -> list[np.ndarray]:
+        rows.append(sum(each.num_rows for each in sequences))
+        return forward(sequences)
+
+    draft.forward_forest = count  # type: ignore[method-assign]
+    sequences, heard = run_all(engine, requests[1:])
+    assert_as_alone(levels[0], requests[1:], sequences, heard)
+    assert 0 < max(rows) < 2 * PAGE  # none of them evaluates the beginning again
 
 
 @pytest.mark.parametrize("name", ["plain", "models, trees"])
