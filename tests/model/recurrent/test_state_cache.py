@@ -13,6 +13,7 @@ from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.table import describe_values
 from mxconv.model.recurrent.layer_state import LayerState
+from mxconv.model.recurrent.state_cache import most_bytes
 from mxconv.model.tree import Tree
 from mxconv.speculative.borrowed import borrowed
 
@@ -186,3 +187,20 @@ def test_a_text_that_rewinds_can_be_cut_anywhere_and_others_say_why_not() -> Non
         other.truncate(7)
     other.truncate(0)
     other.feed(3)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 64)), min_size=1, max_size=60), st.integers(1, 512))
+def test_a_text_takes_no_more_than_is_counted_for_it(rounds: list[tuple[int, int]], piece: int) -> None:
+    """A prompt in pieces, then rounds of which some rows stay."""
+    assert SIZES is not None
+    cache = KVCache(CONFIG)
+    assert cache.states is not None
+    most = 0
+    for num_rows, num_wanted, num_kept in [*[(piece, 1, piece)] * 5, *((n, n, min(n, kept)) for n, kept in rounds)]:
+        start = cache.length
+        cache.begin(Tree.chain(num_rows), num_wanted)
+        cache.advance(num_rows)
+        cache.truncate(start + num_kept)
+        most = max(most, cache.states.num_bytes)
+    assert most <= most_bytes(SIZES, NUM_LAYERS)
