@@ -99,7 +99,7 @@ def main(checkpoint: Path, num_requests: int) -> None:
             expected = [alone(hierarchy, request) for request in requests]
             pages = sum(decoder.new_cache(1).pool.page_bytes for decoder in hierarchy.cached_decoders())
             for at_a_time in (1, 2, 5, 16):
-                seen = together(hierarchy, requests, expected, at_a_time, (6 + 3 * at_a_time) * pages)
+                seen = together(hierarchy, requests, expected, at_a_time, (6 + at_a_time // 2) * pages)
                 print(f"16 bits, {name}, {seen}", flush=True)
 
 
