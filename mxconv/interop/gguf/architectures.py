@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from mxconv.interop.gguf.architecture import MLP, OUTPUT, QKV, Architecture, Scale, all_or_none, layers_with_windows
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attention
+from mxconv.model.description import Attention, Temperature
+from mxconv.model.mixture import ClampedGate
 
 STANDARD = frozenset({"default", "linear", "yarn"})
 EVERY = QKV | OUTPUT | MLP
@@ -106,7 +107,21 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt_neox": Architecture(
         "gptneox", activation="gelu_tanh", biases=EVERY, needs_biases=True, head="own", fills_hidden=True
     ),
+    "gpt_oss": Architecture(
+        "gpt-oss",
+        biases=QKV | OUTPUT,
+        needs_biases=True,
+        windows=True,
+        head="own",
+        has_sinks=True,
+        names={"ffn_norm": "post_attention_norm"},
+        experts="normalized",
+        clamped=ClampedGate(1.702, 7.0),
+        rounds_yarn=True,
+        needs_experts=True,
+    ),
     "granite": GRANITE,
+    "granitemoe": replace(GRANITE, name="granitemoe", rotates=all_or_none, experts="normalized", needs_experts=True),
     "granitemoehybrid": replace(
         GRANITE,
         name="granitehybrid",
@@ -125,6 +140,18 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         state="short_convolution",
     ),
     "llama": LLAMA,
+    "llama4_text": Architecture(
+        "llama4",
+        pairs="neighbours",
+        biases=frozenset(),
+        scalings=STANDARD | {"llama3"},
+        is_chunked=True,
+        temperature=Temperature(0.1, 8192, first=1),
+        rotates=lambda config, layer: (layer + 1) % 4 != 0,
+        experts="sigmoids",
+        shares_expert="plain",
+        needs_experts=True,
+    ),
     "mamba2": Architecture("mamba2", state="mamba2"),
     "ministral3": Architecture(
         "mistral3",

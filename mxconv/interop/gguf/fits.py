@@ -13,6 +13,7 @@ from mxconv.interop.gguf.rope_keys import far_rope, near_rope, reads_betas
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, Linear, Mlp
 
+CHUNK = 8192  # llama.cpp's only length
 GELU = {"gelu", "gelu_tanh"}
 
 
@@ -58,8 +59,9 @@ def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[st
             continue
         if (mixer.rope is not None) != (architecture.rotates(config, index) and config.positions is None):
             yield f"layer {index} {'rotates' if mixer.rope is not None else 'rotates nothing'}"
-        if mixer.temperature is not None and not architecture.has_temperature:
-            yield "queries that grow with their position (llama_4_scaling_beta)"
+        own = architecture.temperature if mixer.rope is None else None
+        if mixer.temperature != own and not architecture.has_temperature:
+            yield "queries that grow with their position in another way"
 
 
 def _sizes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
@@ -73,6 +75,8 @@ def _sizes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
     if not architecture.shares_keys and first.num_key_value_heads != first.num_heads:
         yield f"{first.num_key_value_heads} keys for {first.num_heads} heads"
     windows = {window for window in config.windows if window is not None}
+    if architecture.is_chunked and windows != {CHUNK}:
+        yield f"attention in chunks of {sorted(windows)}, not {CHUNK}"
     if architecture.windows and len(windows) > 1:
         yield f"windows of several lengths, {sorted(windows)}"
     depth = architecture.num_layers_with_windows
@@ -86,7 +90,7 @@ def _ropes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
         return
     if far.rope_type not in architecture.scalings:
         yield f"rope_type {far.rope_type}"
-    if far.rope_type == "yarn" and not far.truncates:
+    if far.rope_type == "yarn" and not far.truncates and not architecture.rounds_yarn:
         yield "YaRN without rounding (truncate false)"
     if not reads_betas(far, architecture):
         yield f"YaRN's beta_fast {far.beta_fast:g} and beta_slow {far.beta_slow:g}"

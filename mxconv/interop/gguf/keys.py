@@ -63,6 +63,9 @@ def _add_experts(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
         writer.add_expert_weights_scale(routing.multiplier)
         writer.add_leading_dense_block_count(sum(not isinstance(layer.mlp, Mixture) for layer in config.layers))
         writer.add_expert_shared_count(0 if mixture.shared is None else mixture.shared.size // mixture.size)
+    elif architecture.experts == "sigmoids":
+        step = next(layer for layer, parts in enumerate(config.layers) if isinstance(parts.mlp, Mixture))
+        writer.add_interleave_moe_layer_step(step + 1)
     elif mixture.shared is not None:
         writer.add_expert_shared_feed_forward_length(mixture.shared.size)
 
@@ -99,7 +102,7 @@ def _add_numbers(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
             add(value)
     if mixer is not None and architecture.scale is None:
         writer.add_attention_scale(mixer.scale)
-    if mixer is not None and mixer.temperature is not None:
+    if mixer is not None and mixer.temperature is not None and architecture.has_temperature:
         writer.add_attn_temperature_scale(mixer.temperature.beta)
 
 

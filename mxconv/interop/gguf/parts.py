@@ -52,11 +52,16 @@ def unknown_parts(config: ModelConfig, architecture: Architecture) -> list[str]:
         found.append("layers without experts among those with some")
     elif any(not _is_known(mixture, architecture) for mixture in mixtures):
         found.append("experts that are chosen, counted or shared in another way")
-    if any(mixer.is_chunked or mixer.sinks is not None or mixer.clip is not None for mixer in attentions(config)):
+    if any(_is_unlike(mixer, architecture) for mixer in attentions(config)):
         found.append("attention in chunks, with sinks or with clipped heads")
     if any(mixer.is_gated != architecture.is_gated for mixer in attentions(config)):
         found.append(f"attention {'without' if architecture.is_gated else 'with'} gates of what its heads give")
     return found
+
+
+def _is_unlike(mixer: Attention, architecture: Architecture) -> bool:
+    chunks = mixer.is_chunked and not architecture.is_chunked
+    return chunks or (mixer.sinks is not None) != architecture.has_sinks or mixer.clip is not None
 
 
 def first_mixture(config: ModelConfig) -> Mixture | None:
@@ -67,6 +72,8 @@ def first_mixture(config: ModelConfig) -> Mixture | None:
 def _may_lead(mlps: Sequence[Mlp | Mixture | None], architecture: Architecture) -> bool:
     """Whether layers without experts stand before all others, if at all."""
     kinds = [isinstance(mlp, Mixture) for mlp in mlps]
+    if architecture.experts == "sigmoids":  # every so many layers
+        return kinds == [(layer + 1) % (kinds.index(True) + 1) == 0 for layer in range(len(kinds))]
     return kinds == sorted(kinds) and (all(kinds) or architecture.experts == "keyed")
 
 
@@ -74,13 +81,16 @@ def _is_known(mixture: Mixture, architecture: Architecture) -> bool:
     """Whether llama.cpp does the same."""
     routing, experts = mixture.routing, mixture.experts
     norms = mixture.before_experts, mixture.after_experts, mixture.before_shared, mixture.after_shared
-    others = routing.multipliers, routing.norm, routing.input_weights, experts.clamped, *norms
+    others = routing.multipliers, routing.norm, routing.input_weights, *norms
+    has_bias = architecture.clamped is not None
     shares = None if mixture.shared is None else "plain" if mixture.shared_gate is None else "gated"
     return (
         _is_routed(routing, architecture)
         and routing.num_groups == 1
         and not any(others)
-        and not (routing.router.has_bias or experts.has_bias or mixture.scales_input)
+        and experts.clamped == architecture.clamped
+        and (routing.router.has_bias, experts.has_bias) == (has_bias, has_bias)
+        and mixture.scales_input == (architecture.experts == "sigmoids")
         and shares == architecture.shares_expert
         and (mixture.shared is None or architecture.experts != "keyed" or mixture.shared.size % mixture.size == 0)
     )
@@ -90,6 +100,9 @@ def _is_routed(routing: Routing, architecture: Architecture) -> bool:
     """Whether rows choose alike; a softmax of the chosen is one of all divided by its sum."""
     if architecture.experts == "keyed":
         return routing.score == "sigmoid" and routing.correction is not None
+    if architecture.experts == "sigmoids":
+        own = routing.score == "sigmoid" and routing.correction is None
+        return own and not routing.is_normalized and routing.multiplier == 1
     shares = "normalized" if routing.score == "softmax_of_chosen" or routing.is_normalized else "plain"
     is_plain = routing.score != "sigmoid" and routing.correction is None and routing.multiplier == 1
     return is_plain and shares == architecture.experts

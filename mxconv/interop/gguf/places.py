@@ -82,6 +82,8 @@ def _attention(mixer: Attention, architecture: Architecture) -> Iterator[tuple[s
         if mixer.source is None and not mixer.keys_are_values:
             yield from of_linear(mixer.value, "attn_v")
     yield from of_linear(mixer.output, "attn_output")
+    if mixer.sinks is not None:
+        yield mixer.sinks, Place("attn_sinks.weight")
     yield from of_norm(mixer.query_norm, "attn_q_norm")
     if mixer.source is None:
         yield from of_norm(mixer.key_norm, "attn_k_norm")

@@ -33,6 +33,14 @@ FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0], "long_factor": [1.0, 2.5, 
 DELTA_NET = {"attention_bias": False, "linear_key_head_dim": 32, "linear_value_head_dim": 32}
 STATE_SPACE = {"state_size": 16}
 GRANITE_HYBRID = {"mamba_n_heads": 8, "mamba_proj_bias": False, "mamba_d_state": 16}
+LLAMA4 = {
+    "intermediate_size": 64,
+    "intermediate_size_mlp": 96,
+    "no_rope_layers": [1, 1, 1, 0],
+    "attention_chunk_size": 8192,
+    "floor_scale": 8192,
+    "attn_scale": 0.1,
+}
 
 # what a family's checkpoint is changed in so that llama.cpp has all of it
 CHANGES: dict[str, dict[str, Any]] = {
@@ -64,6 +72,15 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen2_moe": {"decoder_sparse_step": 1, "use_sliding_window": False, "moe_intermediate_size": 64},
     "glm4_moe": {"n_group": 1, "topk_group": 1, "moe_intermediate_size": 64},
     "qwen3_moe": {"mlp_only_layers": [], "moe_intermediate_size": 64},
+    "granitemoe": {"intermediate_size": 64},
+    "gpt_oss": {
+        "intermediate_size": 64,
+        "swiglu_limit": 7.0,
+        "rope_parameters": checkpoints.YARN | {"truncate": True},
+        "layer_types": checkpoints.SLIDING,
+    },
+    "llama4": LLAMA4,
+    "llama4, of several towers": LLAMA4,
     "lfm2": {"conv_bias": False},
     "mamba2": STATE_SPACE | {"num_heads": 8, "use_bias": False, "time_step_limit": [0.0, float("inf")]},
     "granitemoehybrid": GRANITE_HYBRID,
@@ -76,7 +93,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen3_next, with experts": DELTA_NET | {"mlp_only_layers": [], "moe_intermediate_size": 64},
 }
 IGNORED_WINDOWS = ("smollm3, windows",)
-WITH_TOWERS = {*ARCHITECTURES, "gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe"}
+WITH_TOWERS = {*ARCHITECTURES, "gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe", "llama4"}
 REFUSED_WHOLE = [
     name
     for name, own in checkpoints.FAMILIES.items()
@@ -198,7 +215,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no experts": ("qwen3_next", {}, "no experts, which llama.cpp's qwen3next does not have"),
     "value heads": ("qwen3_5", DELTA_NET | {"linear_value_head_dim": 16}, "value heads of 16 numbers beside key heads"),
     "bias of a convolution": ("lfm2", {"conv_bias": True}, "a bias of conv.in_proj, which llama.cpp's lfm2 does not"),
-    "step limits": ("mamba2", {"use_bias": False}, "time_step_limit [0.05, 0.9], which llama.cpp's mamba2 does not"),
+    "step limits": (
+        "mamba2",
+        {"time_step_limit": [0.05, 0.9]},
+        "time_step_limit [0.05, 0.9], which llama.cpp's mamba2 does not",
+    ),
     "activation": ("granite", {"hidden_act": "gelu"}, "hidden_act gelu, which llama.cpp's granite does not have"),
 }
 
