@@ -4,7 +4,7 @@ import json
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,10 +73,12 @@ def wait_for(condition: Any, seconds: float = SECONDS) -> None:
 
 
 @contextmanager
-def running(package: Path, limits: Limits | None = None, **options: Any) -> Iterator[Running]:
+def running(
+    package: Path, limits: Limits | None = None, levels: Sequence[str] | None = None, **options: Any
+) -> Iterator[Running]:
     """A server in this process, on a port of its own."""
     listens = threading.Event()
-    with load(package, num_threads=1) as model:
+    with load(package, num_threads=1, levels=levels) as model:
         serving = Serving(
             model, {}, NAME, ServeOptions(port=0, limits=limits or Limits(), **options), lambda _: listens.set()
         )

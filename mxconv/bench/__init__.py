@@ -8,6 +8,7 @@ prediction.py  the speed-up that Leviathan's and ML-SpecQD's equations foretell 
 sweep.py       draft length against confidence threshold, and what the early-exit model predicts
 sweep_plot.py  both as heat maps
 decode_plot.py acceptance by prompt and by position, as pictures
+serving/       a server under load, through HTTP
 forwards.py    one forward pass of each level
 conversion.py  a conversion against a copy of the same bytes
 encoders.py    the encoders alone

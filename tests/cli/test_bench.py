@@ -90,12 +90,12 @@ def test_kernels_refuses_what_it_cannot_measure(
     assert message in " ".join(outcome.stderr.split())
 
 
-@pytest.mark.parametrize("command", ["kernels", "decode", "convert"])
+@pytest.mark.parametrize("command", ["kernels", "decode", "serve", "convert"])
 def test_without_the_extension_each_command_says_what_is_missing(
     run: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mxconv.bench.engine.native_names", tuple)
-    outcome = run("bench", command, *([tmp_path] if command == "decode" else []))
+    outcome = run("bench", command, *([tmp_path] if command in ("decode", "serve") else []))
     assert outcome.exit_code == 1
     assert "native kernels: not built; they are required to measure them" in outcome.stderr
 
@@ -200,6 +200,6 @@ def test_convert_takes_a_checkpoint(run: Any, source: Path, monkeypatch: pytest.
     assert run("bench", "convert", source / "absent").exit_code == 1
 
 
-def test_help_lists_the_three_commands(run: Any) -> None:
+def test_help_lists_the_commands(run: Any) -> None:
     outcome = run("bench", "--help")
-    assert all(command in outcome.stdout for command in ("kernels", "decode", "convert"))
+    assert all(command in outcome.stdout for command in ("kernels", "decode", "serve", "convert"))
