@@ -2,6 +2,7 @@
 
 kernels.py     one weight matrix times a few tokens, against read bandwidth and peak arithmetic
 decoding.py    whole decodes of a package, strategy by strategy
+batches.py     several sequences side by side, strategy by strategy
 strategies.py  greedy, each draft alone, all of them, and what chooses for itself
 decode_result.py  what the decodes of a strategy come to
 prediction.py  the speed-up that Leviathan's and ML-SpecQD's equations foretell from them

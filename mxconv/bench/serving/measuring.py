@@ -7,6 +7,7 @@ compared with the first one that there was.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from mxconv.bench.decoding import WARM_TOKENS, sample_bandwidth
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
 from mxconv.bench.serving.arriving import send_all
@@ -16,9 +17,6 @@ from mxconv.bench.serving.load import Load
 from mxconv.bench.serving.result import ServeResult, Turn, summarize
 from mxconv.errors import ModelError
 from mxconv.progress import Progress, silent
-
-BANDWIDTH_BYTES, BANDWIDTH_SAMPLES = 1 << 26, 4  # before each load, and as many behind it
-WARM_TOKENS = 8
 
 
 def bench_serving(
@@ -63,21 +61,15 @@ def bench_serving(
 
 
 def _turn(client: Client, load: Load, requests: Sequence[Asked], bandwidth: ReadBandwidth | None) -> Turn:
-    rates = _sample(bandwidth)
+    rates = [] if bandwidth is None else sample_bandwidth(bandwidth)
     answers = send_all(client, load, requests)
     if not any(answer.is_ok for answer in answers):
         raise ModelError(
             f"{client.url}: none of {len(answers)} requests succeeded at {load.label} ({answers[0].error}); at least "
             "one is required. Change the prompts, or the server's limits."
         )
-    rates += _sample(bandwidth)
+    rates += [] if bandwidth is None else sample_bandwidth(bandwidth)
     return Turn(answers, spread(rates).median if rates else None)
-
-
-def _sample(bandwidth: ReadBandwidth | None) -> list[float]:
-    if bandwidth is None:
-        return []
-    return [bandwidth.sample(BANDWIDTH_BYTES) for _ in range(BANDWIDTH_SAMPLES)]
 
 
 def _expected(turns: Sequence[Turn]) -> list[list[int] | None]:
