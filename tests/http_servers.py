@@ -60,7 +60,7 @@ class Running:
     def wait_until_idle(self) -> None:
         """Every sequence is freed: at the desk, and in the engine."""
         wait_for(lambda: self.serving.desk.num_open == 0)
-        wait_for(lambda: self.serving.desk.thread.num_watched == 0 and self.serving.desk.thread.engine.is_idle)
+        wait_for(lambda: self.serving.desk.thread.num_watched == 0 and self.serving.desk.thread.is_idle)
 
 
 def wait_for(condition: Any, seconds: float = SECONDS) -> None:
