@@ -82,7 +82,7 @@ class Options:
         if known.by_depth and each:
             depth = min(depth, int((self.most_loss - once) / each))
         rows = [self.prices.rows(1 + nodes) - plain for nodes in range(1, self.most_nodes + 1)]
-        depths = min(known.depth.value, depth) * each if known.by_depth else 0.0
+        depths = min(max(known.depth.value, 1.0), depth) * each if known.by_depth else 0.0  # the root is evaluated too
         losses = [row + depths + (0.0 if known.by_depth else nodes * each) for nodes, row in enumerate(rows, 1)]
         num_nodes = sum(loss + once <= self.most_loss for loss in losses)
         num_nodes = num_nodes if known.was_asked else min(num_nodes, FIRST_NODES)
