@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from tempfile import TemporaryFile
 
 from mxconv.errors import ModelError
 
@@ -23,18 +24,21 @@ def serving(package: str, flags: Sequence[str]) -> Iterator[str]:
         ModelError: it does not start; its own words are in the message.
     """
     command = [sys.executable, "-m", "mxconv.cli.main", "serve", package, "--port", "0", "--json", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stderr is not None
-    try:
-        line = process.stdout.readline()
-        if not line:
-            said = process.stderr.read().strip().removeprefix("mxconv: ")
-            raise ModelError(said or f"{package}: `mxconv serve` ended without a word; a server is required.")
-        yield str(json.loads(line)["url"])
-    finally:
-        process.terminate()
+    with TemporaryFile("w+") as errors:  # a pipe that nobody reads would stop it when it is full
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        assert process.stdout is not None
         try:
-            process.communicate(timeout=LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+            line = process.stdout.readline()
+            if not line:
+                process.wait()
+                errors.seek(0)
+                said = errors.read().strip().removeprefix("mxconv: ")
+                raise ModelError(said or f"{package}: `mxconv serve` ended without a word; a server is required.")
+            yield str(json.loads(line)["url"])
+        finally:
+            process.terminate()
+            try:
+                process.communicate(timeout=LAST_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()

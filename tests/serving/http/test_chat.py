@@ -1,5 +1,7 @@
 """/v1/chat/completions through OpenAI's own client."""
 
+import openai
+import pytest
 from http_servers import NAME, Running
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which module?"}]
@@ -87,6 +89,9 @@ def test_without_a_length_a_reply_ends_with_the_models_positions(server: Running
 def test_models_names_the_one_and_its_levels(server: Running) -> None:
     (model,) = server.client().models.list().data
     assert model.id == NAME
+    assert server.client().models.retrieve(NAME) == model
+    with pytest.raises(openai.NotFoundError, match="'a/b' is not here"):
+        server.client().models.retrieve("a/b")
     about = server.get("/v1/models").json()["data"][0]["mxconv"]
     assert about["levels"] == [level.name for level in server.model.loaded.levels]
     assert about["can_chat"] is True and about["plain_tokens_per_second"] > 0
