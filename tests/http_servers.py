@@ -15,6 +15,7 @@ import openai
 from packages import quantize
 from trained_levels import TRAINED
 
+from mxconv.model.pages.dtype import KvDtype
 from mxconv.serving.http.limits import Limits
 from mxconv.serving.http.serve import ServeOptions, Serving
 from mxconv.speculative.text_model import TextModel, load
@@ -74,11 +75,15 @@ def wait_for(condition: Any, seconds: float = SECONDS) -> None:
 
 @contextmanager
 def running(
-    package: Path, limits: Limits | None = None, levels: Sequence[str] | None = None, **options: Any
+    package: Path,
+    limits: Limits | None = None,
+    levels: Sequence[str] | None = None,
+    kv_dtype: KvDtype = "fp32",
+    **options: Any,
 ) -> Iterator[Running]:
     """A server in this process, on a port of its own."""
     listens = threading.Event()
-    with load(package, num_threads=1, levels=levels) as model:
+    with load(package, num_threads=1, levels=levels, kv_dtype=kv_dtype) as model:
         serving = Serving(
             model, {}, NAME, ServeOptions(port=0, limits=limits or Limits(), **options), lambda _: listens.set()
         )

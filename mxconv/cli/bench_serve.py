@@ -10,7 +10,7 @@ import typer
 
 from mxconv.cli.bench_options import JSON, THREADS
 from mxconv.cli.completion import kernels
-from mxconv.cli.generate_options import DRAFT, LEVELS, TREE
+from mxconv.cli.generate_options import DRAFT, KV_DTYPE, LEVELS, TREE
 from mxconv.cli.output import print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def serve(
         str | None, typer.Option(help="Native implementation; MXCONV_KERNEL sets a default.", autocompletion=kernels)
     ] = None,
     threads: THREADS = None,
+    kv_dtype: KV_DTYPE = "fp32",
     plot: Annotated[
         Path | None, typer.Option("--plot", "--output", help="Draw throughput and waiting; .png or .svg.")
     ] = None,
@@ -89,7 +90,7 @@ def serve(
     machine = this_machine(engine.num_threads)
     key = os.environ.get("MXCONV_API_KEY") or None
     flags = ["--kernel", name, "--threads", str(engine.num_threads), "--max-sequences", str(max_sequences)]
-    flags += [] if kv_bytes is None else ["--kv-bytes", str(kv_bytes)]
+    flags += ["--kv-dtype", kv_dtype] + ([] if kv_bytes is None else ["--kv-bytes", str(kv_bytes)])
     drafting = [*(word for one in draft or () for word in ("--draft", one)), "--tree", tree]
     drafting += [] if levels is None else ["--levels", levels]
     with ExitStack() as stack:
@@ -112,6 +113,7 @@ def serve(
         write_output(plot, lambda path: write_serve_plot(results, names, machine, path))
     if json_output:
         members: dict[str, Any] = {"machine": asdict(machine), "implementation": name if url is None else None}
+        members |= {"kv_dtype": kv_dtype if url is None else None}
         members |= {"url": url, "target": names[0], "levels": names, "num_requests": num_requests, "rounds": rounds}
         print_json({**members, "results": [asdict(result) for result in results]})
     if different := [_mode(result.load, result.drafts) for result in results if not result.identical]:

@@ -27,10 +27,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_package_is_served_and_asked_with_and_without_drafts(run: Any, trained: Path, tmp_path: Path) -> None:
     picture = tmp_path / "load.svg"
-    arguments = ("--concurrency", "4,1", "--rounds", 2, "--temperature", 0.8, "--threads", 1, "--output", picture)
-    outcome = run("bench", "serve", trained, *arguments, *SHORT)
+    arguments = ("--concurrency", "4,1", "--rounds", 2, "--temperature", 0.8, "--threads", 1, "--kv-dtype", "bf16")
+    outcome = run("bench", "serve", trained, *arguments, "--output", picture, *SHORT)
     assert outcome.exit_code == 0, outcome.stderr
     found = outcome.json
+    assert found["kv_dtype"] == "bf16"
     assert (found["target"], found["levels"], found["url"]) == ("target", ["target", "mxfp4", "stand"], None)
     assert [(row["concurrency"], row["drafts"]) for row in found["results"]] == [
         (1, False), (1, True), (4, False), (4, True),

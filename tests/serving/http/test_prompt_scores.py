@@ -1,6 +1,7 @@
 """`echo` with `logprobs`: a prompt's tokens with the logprobs that they would have had as answers."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ PATH = "/v1/completions"
 NAMES = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
-def test_an_echoed_answer_has_the_logprobs_that_it_was_given(server: Running) -> None:
+@pytest.fixture(scope="module", params=["fp32", "fp16"])
+def any_server(request: pytest.FixtureRequest, package: Path) -> Iterator[Running]:
+    with running(package, kv_dtype=request.param) as found:
+        yield found
+
+
+def test_an_echoed_answer_has_the_logprobs_that_it_was_given(any_server: Running) -> None:
+    server = any_server
     options: dict[str, Any] = {"model": NAME, "temperature": 0, "logprobs": 3}
     ids = server.model.encode(PROMPT)
     answer = server.client().completions.create(prompt=ids, max_tokens=40, **options).choices[0]
