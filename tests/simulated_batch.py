@@ -26,6 +26,7 @@ class SimulatedBatch:
         acceptance: that a proposed token stands whose predecessors did.
         noise: standard deviation of the logarithm of every time that the pace is told.
         seed: of all chances.
+        prompt_tokens: that the draft has not seen of a text when it is first asked.
     """
 
     price: Price
@@ -33,10 +34,12 @@ class SimulatedBatch:
     acceptance: float
     noise: float = 0.0
     seed: int = 0
+    prompt_tokens: int = 0
     seconds: float = 0.0
     num_tokens: int = 0
     asked: list[int] = field(default_factory=list)  # of each text and step
     num_passes: int = 0
+    num_catching_up: list[int] = field(default_factory=list)  # texts of a step, of which the draft reads what it missed
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
@@ -44,6 +47,7 @@ class SimulatedBatch:
     def run(self, paces: list[Pace], num_steps: int, other_rows: int = 0) -> float:
         """Tokens for the time that a plain token takes, over some steps of as many texts as there are paces."""
         begin, before = self.seconds, self.num_tokens
+        self._missed = [self.prompt_tokens] * len(paces)
         for _ in range(num_steps):
             self._step(paces, Load(len(paces), other_rows))
         plain = self.price(len(paces) + other_rows) / len(paces)
@@ -57,11 +61,13 @@ class SimulatedBatch:
         whole = [0.0] * len(paces)
         for depth in range(max(wanted)):
             drafting = [text for text, most in enumerate(wanted) if most > depth]
-            took = self.draft_share * self.price(len(drafting))
+            rows = {text: 1 if depth else max(self._missed[text], 1) for text in drafting}
+            took = self.draft_share * self.price(sum(rows.values()))
             self.seconds += took
             for text in drafting:
-                told[text] += took * noise / len(drafting)
+                told[text] += took * noise * rows[text] / sum(rows.values())
                 whole[text] += took * noise
+        self.num_catching_up.append(sum(most > 0 and self._missed[text] > 1 for text, most in enumerate(wanted)))
         num_rows = sum(wanted) + len(paces) + load.other_rows
         took = self.price(num_rows)
         self.seconds += took
@@ -72,6 +78,7 @@ class SimulatedBatch:
             while accepted < wanted[text] and self._random.random() < self.acceptance:
                 accepted += 1
             self.num_tokens += 1 + accepted
+            self._missed[text] = 0 if wanted[text] else self._missed[text] + (self.prompt_tokens > 0)
             share = took * noise * (1 + wanted[text]) / num_rows
             sharers = whole[text] / told[text] if told[text] else load.num_texts
             pace.learn(

@@ -23,6 +23,41 @@ def test_it_is_never_slower_than_plain_decoding(machine: str, num_texts: int, ac
     assert rate > 0.97
 
 
+@pytest.mark.parametrize("num_texts", COUNTS[2:])
+def test_short_texts_are_not_slower_than_plain_decoding(num_texts: int) -> None:
+    """A model draft reads a prompt before it says anything, and of short texts that is much."""
+    batch, pace = SimulatedBatch(MACHINES["knee at 16"], 0.3, 0.1, noise=0.05, prompt_tokens=64), AdaptivePace(1)
+    first = batch.run(texts(pace, num_texts), 32)
+    rates = [batch.run(texts(pace, num_texts), 32) for _ in range(8)]
+    assert first > 0.9 and sorted(rates)[4] > 0.97 and sum(rates) / 8 > 0.97
+
+
+def test_one_text_tries_what_has_to_catch_up_and_the_others_wait_for_what_it_learns() -> None:
+    batch, pace = SimulatedBatch(MACHINES["memory"], 0.1, 0.9, prompt_tokens=64), AdaptivePace(1)
+    batch.run(texts(pace, 8), 6)
+    assert batch.num_catching_up[0] == 0  # what a plain round costs
+    assert batch.num_catching_up[1] == 1  # one text's draft reads its prompt
+    assert batch.num_catching_up[2] == 0 and batch.asked[16:24].count(0) == 7  # and says what a token costs
+    assert batch.num_catching_up[3] == 7  # all follow
+
+
+def test_who_leaves_before_a_trial_ends_does_not_keep_others_from_it() -> None:
+    pace = AdaptivePace(1)
+    paces, load = texts(pace, 3), Load(3)
+    for number in range(3):
+        paces[number].learn(PLAIN, Outcome(0, 0, 1, 0.0, 0.3, load=load, joint=JointPass(1, 3, 0.9), draft_sharers=3))
+    assert [each.choose(10, load).num_tokens > 0 for each in paces] == [True, False, False]
+    load = Load(2)
+    for step in range(4):
+        chosen = [each.choose(10, load) for each in paces[1:]]
+        if any(choice.num_tokens for choice in chosen):
+            return
+        for each in paces[1:]:
+            joint = JointPass(2 + step, 2, 0.8)
+            each.learn(PLAIN, Outcome(0, 0, 1, 0.0, 0.4, load=load, joint=joint, draft_sharers=2))
+    raise AssertionError("nobody tries the draft again")
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("num_texts", COUNTS)
 def test_it_is_nearly_as_fast_as_the_best_fixed_length(machine: str, num_texts: int) -> None:

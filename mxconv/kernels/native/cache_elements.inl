@@ -19,7 +19,7 @@ inline Floats load_floats(const KeptBf16* from) {
     const uint16x4_t patterns = vld1_u16(reinterpret_cast<const uint16_t*>(from));
     return static_cast<Floats>(vreinterpretq_f32_u32(vshll_n_u16(patterns, 16)));
 #else
-    Floats vector;
+    Floats vector{};
     for (int64_t i = 0; i < kVector; ++i) vector[i] = bf16_value(from[i].pattern);
     return vector;
 #endif
@@ -34,7 +34,7 @@ inline Floats load_floats(const KeptF16* from) {
     const uint16x4_t patterns = vld1_u16(reinterpret_cast<const uint16_t*>(from));
     return static_cast<Floats>(vcvt_f32_f16(vreinterpret_f16_u16(patterns)));
 #else
-    Floats vector;
+    Floats vector{};
     for (int64_t i = 0; i < kVector; ++i) vector[i] = f16_value(from[i].pattern);
     return vector;
 #endif

@@ -97,6 +97,9 @@ class AdaptivePace:
             if not affordable:
                 continue
             if not known.seconds.weight:
+                if known.is_left_to_others(self._behind[draft]):
+                    continue
+                known.reserve(load.num_texts)
                 return self._with_floor(affordable[0], chosen, options)
             own = best(affordable, ENOUGH if known.heeds_floors else 1.0)
             of_each.append(own)
@@ -105,7 +108,8 @@ class AdaptivePace:
             known = trial.known
             if trial is chosen:
                 known.patience = 1.0
-            elif _is_due(trial, chosen, load):
+            elif not known.is_left_to_others(self._behind[trial.choice.draft]) and _is_due(trial, chosen, load):
+                known.reserve(load.num_texts)
                 most = MOST_PATIENCE if chosen.choice.num_tokens else MOST_PATIENCE_WITHOUT
                 known.patience = min(2 * known.patience, most) if trial.rate < CLOSE * chosen.rate else 1.0
                 return self._with_floor(trial, chosen, options)

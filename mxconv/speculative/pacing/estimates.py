@@ -29,10 +29,20 @@ class DraftEstimate:
     first_seconds: float | None = None  # a proposed token of the first round
 
     rounds_to_fade: int = 0  # since it was asked; what is known fades when something is added
+    rounds_reserved: int = 0  # in which one text tries it, and others that have to catch up with it do not
 
     def fade(self) -> None:
-        """A round went by."""
+        """A round of some text went by."""
         self.rounds_to_fade += 1
+        self.rounds_reserved = max(self.rounds_reserved - 1, 0)
+
+    def reserve(self, num_texts: int) -> None:
+        """One of so many texts tries it, in this round and, if it has to catch up, in the next."""
+        self.rounds_reserved = 2 * num_texts
+
+    def is_left_to_others(self, num_behind: int) -> bool:
+        """Whether a text that would have to catch up with it had better wait for what another one learns."""
+        return self.rounds_reserved > 0 and num_behind > FEW_BEHIND
 
     def _fade_all(self) -> None:
         for mean in (self.stands, self.starts, self.goes_on, self.doubt, self.seconds, self.catch_up):
