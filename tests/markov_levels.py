@@ -8,7 +8,7 @@ import numpy as np
 from tiny_levels import record, tiny_config
 
 from mxconv.model.cache import KVCache
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.tree import Tree
 
 

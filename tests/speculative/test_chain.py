@@ -15,7 +15,8 @@ from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.ngram_file import write_ngram_table
 from mxconv.errors import ModelError
 from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.loader import LoadedPackage
 from mxconv.speculative.acceptance import GreedyAcceptance
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.hierarchy import Hierarchy

@@ -24,7 +24,7 @@ from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.distribution import Sampling, distribution
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Proposal

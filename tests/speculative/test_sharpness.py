@@ -5,7 +5,7 @@ import pytest
 from tiny_levels import look_up, noisy_copy, self_draft, target_level
 
 from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.acceptance import CoupledAcceptance, GreedyAcceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import SHARPNESS

@@ -29,7 +29,8 @@ from mxconv.errors import ModelError, MxconvError
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.loader import LoadedPackage
 from mxconv.model.skipped import Skipped
 from mxconv.model.weights import Weights
 from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance

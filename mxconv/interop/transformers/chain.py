@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Literal
 
 from mxconv.arrays import F32
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.acceptance import GreedyAcceptance
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Proposal
