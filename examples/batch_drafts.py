@@ -6,7 +6,7 @@ training from, and those of a speculator random, of tied stages: time does not h
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 from batch_texts import Texts
@@ -93,27 +93,24 @@ class SpeculatorDrafts:
     Args:
         speculator: the model; its stages are tied.
         is_joint: whether a stage takes the rows of all sequences at once. The serving engine takes each by itself.
+        most_rows: that a pass may have.
     """
 
-    def __init__(self, speculator: MlpSpeculator, is_joint: bool) -> None:
+    def __init__(self, speculator: MlpSpeculator, is_joint: bool, most_rows: int) -> None:
         self._speculator = speculator
         self._is_joint = is_joint
+        random, config = np.random.default_rng(2), speculator.config
+        self._read = random.standard_normal((most_rows, config.emb_dim), np.float32)
+        self._states = random.standard_normal((most_rows, config.inner_dim), np.float32)
 
     def propose(self, caches: Sequence[KVCache], draft_rows: Sequence[int]) -> Iterator[None]:
-        config = self._speculator.config
         for stage, count in enumerate(draft_rows):
             num_rows = count * (len(caches) if self._is_joint else 1)
-            read = _random(num_rows, config.inner_dim if stage else config.emb_dim)
             for _ in range(1 if self._is_joint else len(caches)):
-                states = read if stage else self._speculator.begin(read)
+                states = self._states[:num_rows] if stage else self._speculator.begin(self._read[:num_rows])
                 made = self._speculator.advance(stage, states, [1] * num_rows)
                 self._speculator.logits(stage, made)
             yield
-
-
-@cache
-def _random(num_rows: int, size: int) -> F32:
-    return np.random.default_rng(2).standard_normal((num_rows, size), np.float32)
 
 
 Draft = ModelDraft | SpireDrafts | SpeculatorDrafts

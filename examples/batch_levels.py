@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from batch_drafts import Draft, ModelDraft, SpeculatorDrafts, SpireDrafts
+from batch_plans import MOST_TOKENS
 from batch_texts import Texts, with_positions
 
 from mxconv.arrays import F32
@@ -46,12 +47,22 @@ class Levels:
     Args:
         loaded: a package whose first level is its target, and the second its 4-bit level.
         num_positions: that all models are to have.
-        sizes: None takes a quarter of the layers, as SPIRe's report does, and the target's hidden size, as published
-            accelerators of the MLP speculators do.
         stack: closes what is opened.
+        spire_layers: None takes a quarter of the target's, as SPIRe's report does.
+        inner_size: None takes the target's hidden size, as published accelerators of the MLP speculators do.
+
+    Raises:
+        MxconvError: more layers than the target has, or learned positions that end too early.
     """
 
-    def __init__(self, loaded: LoadedPackage, num_positions: int, sizes: Sizes | None, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        loaded: LoadedPackage,
+        num_positions: int,
+        stack: ExitStack,
+        spire_layers: int | None = None,
+        inner_size: int | None = None,
+    ) -> None:
         target, four_bits = (level.decoder for level in loaded.levels[:2])
         assert target is not None and four_bits is not None
         self.target = with_positions(target, num_positions)
@@ -59,7 +70,8 @@ class Levels:
         self._num_positions, self._loaded = num_positions, loaded
         self._own = OwnWeights(loaded.package, loaded.matrices, stack)
         config = target.config
-        self.sizes = sizes or Sizes(max(round(config.num_hidden_layers / 4), 1), config.hidden_size)
+        quarter = max(round(config.num_hidden_layers / 4), 1)
+        self.sizes = Sizes(spire_layers or quarter, inner_size or config.hidden_size)
         if not 1 <= self.sizes.spire_layers <= config.num_hidden_layers:
             raise MxconvError(
                 f"--spire-layers: {self.sizes.spire_layers}; 1 to {config.num_hidden_layers}, the target's, are "
@@ -92,7 +104,7 @@ class Levels:
             return ModelDraft(decoder.variant(sink_window=SinkWindow(SINK, WINDOW), name=kind))
         if name == "spire":
             return SpireDrafts(self._spire(in_four_bits=variant == "4"), texts)
-        return SpeculatorDrafts(self._speculator(), is_joint=variant == "joint")
+        return SpeculatorDrafts(self._speculator(), variant == "joint", MOST_TOKENS * len(texts.passes))
 
     def _spire(self, in_four_bits: bool) -> Spire:
         """The last layers as they are in the target: what training would begin with."""

@@ -34,7 +34,7 @@ from mxconv.bench.machine import Machine, this_machine
 from mxconv.checkpoint.manifest import read_manifest
 from mxconv.cli.output import progress_bars
 from mxconv.errors import MxconvError
-from mxconv.kernels.engine import choose_engine, usable_processors
+from mxconv.kernels.engine import usable_processors
 from mxconv.model.loader import LoadedPackage
 from mxconv.model.pages.dtype import KV_DTYPES
 
@@ -56,18 +56,13 @@ def measure(given: argparse.Namespace, methods: list[Method]) -> tuple[list[Cell
         loaded = stack.enter_context(_loaded(given))
         engine = loaded.matrices.engine
         assert engine is not None
-        sizes = None
-        if given.spire_layers or given.inner_size:
-            config = loaded.config
-            quarter = max(round(config.num_hidden_layers / 4), 1)
-            sizes = Sizes(given.spire_layers or quarter, given.inner_size or config.hidden_size)
         longest = max(given.contexts)
-        levels = Levels(loaded, longest + ROOM, sizes, stack)
+        levels = Levels(loaded, longest + ROOM, stack, given.spire_layers, given.inner_size)
         texts = Texts(levels.target, max(given.batches), longest, MOST_TOKENS + 1, given.kv_bytes)
         kinds = dict.fromkeys(method.draft for method in kept)
         bench = CellBench(levels.target, texts, levels.drafts(kinds, texts), engine)
         proposals = proposals_of(kept, widths)
-        places = [(batch, context) for context in sorted(given.contexts) for batch in sorted(given.batches)]
+        places = [(batch, context) for context in given.contexts for batch in given.batches]
         results = []
         for number, (batch, context) in enumerate(places):
             progress("cells", number, len(places))
@@ -92,7 +87,6 @@ def _loaded(given: argparse.Namespace) -> LoadedPackage:
     if len(names) < 2:
         raise MxconvError(f"{given.package}: no 4-bit level; one is required. Convert the model with mxconv quantize.")
     (kernel,) = implementations(None)
-    choose_engine(kernel, given.threads)
     return LoadedPackage(given.package, names[:2], kernel, given.threads, kv_dtype=given.kv_dtype)
 
 
@@ -104,23 +98,23 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--contexts", type=_numbers, default=[128, 512, 1024, 2048, 4096], help="positions of each")
     parser.add_argument("--acceptance", type=Path, default=ACCEPTANCE, help="a file as batch_plans.py describes it")
     parser.add_argument("--widths", type=_numbers, default=list(WIDTHS), help="rows of each sequence in target passes")
-    parser.add_argument("--spire-layers", type=int, help="a quarter of the target's by default")
-    parser.add_argument("--inner-size", type=int, help="of the speculator's states; the target's by default")
+    parser.add_argument("--spire-layers", type=_number, help="a quarter of the target's by default")
+    parser.add_argument("--inner-size", type=_number, help="of the speculator's states; the target's by default")
     parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="fp32")
-    parser.add_argument("--kv-bytes", type=int, default=KV_BYTES, help="that the target's caches may take")
-    parser.add_argument("--threads", type=int, default=usable_processors())
+    parser.add_argument("--kv-bytes", type=_number, default=KV_BYTES, help="that the target's caches may take")
+    parser.add_argument("--threads", type=_number, default=usable_processors())
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; an integer from 1 on is required")
+    return int(text)
+
+
 def _numbers(text: str) -> list[int]:
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}; integers joined by commas are required") from error
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; numbers from 1 on are required")
-    return list(dict.fromkeys(found))
+    return sorted({_number(part) for part in text.split(",")})
 
 
 def main() -> None:

@@ -53,8 +53,8 @@ def draw(results: Sequence[CellResult], title: str, folder: Path) -> None:
         value = cell.predicted_plain_seconds / cell.plain_seconds
         return value, f"{value:.2f}"
 
-    speeds = {name: speed(place) for place, name in enumerate(methods)}
-    shares = {"plain decoding, tokens a second": plain_share}
+    speeds: dict[str, Texts] = {name: speed(place) for place, name in enumerate(methods)}
+    shares: dict[str, Texts] = {"plain decoding, tokens a second": plain_share}
     shares |= {f"{name}, speed-up": share(place) for place, name in enumerate(methods)}
     label = "tokens a second over plain decoding, measured, best k (x candidates)"
     _draw(results, speeds, "RdBu", label, title, folder / SPEEDS, plain=True)

@@ -10,7 +10,7 @@ def tables(results: Sequence[CellResult]) -> Iterator[str]:
     yield "Plain decoding, tokens a second of all sequences together\n"
     yield from _map(results, [f"{each.plain_tokens_per_second:.1f}" for each in results])
     for place, method in enumerate(results[0].methods):
-        yield f"\n{method.method}: best k by batch and context, its speed over plain decoding, and as predicted\n"
+        yield f"\n{method.method}: best k, its speed over plain decoding, (and as predicted)\n"
         yield from _map(results, [_best(each.methods[place]) for each in results])
     for place, method in enumerate(results[0].methods):
         if any(outcome.candidates > 1 for outcome in method.outcomes):
@@ -25,8 +25,8 @@ def _best(method: MethodResult) -> str:
 
 
 def _choice(label: str, over_plain: float) -> str:
-    """Plain decoding, k = 0, is better than a draft that brings less."""
-    return f"{label}: {over_plain:.2f}" if over_plain > 1 else f"0: 1, not {over_plain:.2f}"
+    """Plain decoding is better than the best of the drafts where that brings less."""
+    return f"{label}: {over_plain:.2f}" if over_plain > 1 else f"none, {over_plain:.2f}"
 
 
 def _map(results: Sequence[CellResult], texts: Sequence[str]) -> Iterator[str]:

@@ -109,7 +109,11 @@ def test_the_tables_name_the_best_k(folder: Path, cells: list[dict[str, Any]]) -
     for cell in cells:
         for method in cell["methods"]:
             best = method["outcomes"][method["best"]]
-            choice = f"{best['label']}: {best['over_plain']:.2f}" if best["over_plain"] > 1 else "0: 1, not"
+            choice = (
+                f"{best['label']}: {best['over_plain']:.2f}"
+                if best["over_plain"] > 1
+                else f"none, {best['over_plain']:.2f}"
+            )
             table = text.partition(f"\n{method['method']}: best k")[2].partition("\n\n")[2].partition("\n\n")[0]
             (row,) = (line for line in table.splitlines() if line.startswith(f"| {cell['batch']} |"))
             assert row.split("|")[2 + CONTEXTS.index(cell["context"])].strip().startswith(choice)
