@@ -7,10 +7,10 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.tree import Tree
-from mxconv.speculative.acceptance import RejectionAcceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.readers.candidate_tree import grow_candidates
 from mxconv.speculative.readers.reading_draft import Listener, ReadingDraft
+from mxconv.speculative.rules.rejection import RejectionAcceptance
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.trees.model_tree import Evaluate
 
