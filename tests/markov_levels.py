@@ -27,6 +27,9 @@ class Markov:
     def config(self) -> Any:
         return tiny_config(64, num_layers=1, vocab_size=len(self.table))
 
+    def new_cache(self) -> KVCache:
+        return KVCache(self.config)
+
     def forward(
         self,
         tokens: Sequence[int],
