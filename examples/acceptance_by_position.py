@@ -89,11 +89,10 @@ def methods(package: Path, contexts: Sequence[list[int]]) -> Iterator[dict[str, 
     for count in CANDIDATES:
         with _loaded(package, ["target"], [replace(SPECULATOR, num_candidates=count)]) as loaded:
             plans.append(candidates(loaded.levels, contexts, count))
-    for name, draft in (("MLP speculator", "speculator"), ("MLP speculator, joint stages", "speculator-joint")):
-        yield {"method": name, "draft": draft, "source": source, "accepted": accepted, "plans": plans}
+    yield {"method": "MLP speculator", "draft": "speculator", "source": source, "accepted": accepted, "plans": plans}
     yield {
         "method": "MLP speculator, 3 to 7 heads",
-        "draft": "speculator-joint",
+        "draft": "speculator",
         "source": "docs/benchmarks.md, examples/mlp_report.py: stories260K, 30 stories, greedy; rows as "
         "arXiv 2404.19124 counts them, paths that share none",
         "plans": [

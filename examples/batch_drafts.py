@@ -20,7 +20,8 @@ from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.readers.spire import Spire
 from mxconv.model.readers.spire_cache import SpireCache
 from mxconv.model.tree import Tree
-from mxconv.serving.joint_passes import Wanted
+from mxconv.serving.wanted import WantedRows
+from mxconv.speculative.passes import StageRows
 
 STOOD = 3  # tokens by which a text is longer at each proposal: so many keys a SPIRe draft makes of new states
 
@@ -71,7 +72,7 @@ class SpireDrafts:
         logits: list[F32 | None] = [None] * len(caches)
         for _ in draft_rows:
             waiting = [door.run(each, row) for door, each, row in zip(doors, rounds, logits, strict=True)]
-            wanted = [each.rows for each in waiting if isinstance(each, Wanted)]
+            wanted = [each.rows for each in waiting if isinstance(each, WantedRows)]
             logits = list(self._spire.decoder.forward_forest(wanted))
             yield
         for door, each, row in zip(doors, rounds, logits, strict=True):
@@ -88,28 +89,24 @@ class SpireDrafts:
 
 
 class SpeculatorDrafts:
-    """An MLP speculator, a stage a pass.
+    """An MLP speculator, a stage a pass over the rows of all sequences.
 
     Args:
         speculator: the model; its stages are tied.
-        is_joint: whether a stage takes the rows of all sequences at once. The serving engine takes each by itself.
         most_rows: that a pass may have.
     """
 
-    def __init__(self, speculator: MlpSpeculator, is_joint: bool, most_rows: int) -> None:
+    def __init__(self, speculator: MlpSpeculator, most_rows: int) -> None:
         self._speculator = speculator
-        self._is_joint = is_joint
         random, config = np.random.default_rng(2), speculator.config
         self._read = random.standard_normal((most_rows, config.emb_dim), np.float32)
         self._states = random.standard_normal((most_rows, config.inner_dim), np.float32)
 
     def propose(self, caches: Sequence[KVCache], draft_rows: Sequence[int]) -> Iterator[None]:
         for stage, count in enumerate(draft_rows):
-            num_rows = count * (len(caches) if self._is_joint else 1)
-            for _ in range(1 if self._is_joint else len(caches)):
-                states = self._states[:num_rows] if stage else self._speculator.begin(self._read[:num_rows])
-                made = self._speculator.advance(stage, states, [1] * num_rows)
-                self._speculator.logits(stage, made)
+            num_rows = count * len(caches)
+            states = self._states[:num_rows] if stage else self._speculator.begin(self._read[:num_rows])
+            StageRows(self._speculator, stage, states, [1] * num_rows).evaluate()
             yield
 
 

@@ -90,9 +90,6 @@ class Levels:
     def draft_seconds(self, hardware: Hardware, workload: Workload, kind: str, draft_rows: Iterable[int]) -> float:
         """Predicted, of all passes of a proposal."""
         level = self._cost(kind)
-        if kind == "speculator":
-            alone = replace(workload, batch=1)
-            return workload.batch * sum(pass_seconds(hardware, level, alone, count) for count in draft_rows)
         return sum(pass_seconds(hardware, level, workload, count) for count in draft_rows)
 
     def _draft(self, kind: str, texts: Texts) -> Draft:
@@ -104,7 +101,7 @@ class Levels:
             return ModelDraft(decoder.variant(sink_window=SinkWindow(SINK, WINDOW), name=kind))
         if name == "spire":
             return SpireDrafts(self._spire(in_four_bits=variant == "4"), texts)
-        return SpeculatorDrafts(self._speculator(), variant == "joint", MOST_TOKENS * len(texts.passes))
+        return SpeculatorDrafts(self._speculator(), MOST_TOKENS * len(texts.passes))
 
     def _spire(self, in_four_bits: bool) -> Spire:
         """The last layers as they are in the target: what training would begin with."""

@@ -24,8 +24,7 @@ KINDS = (
     "magicdec-4",
     "spire-16",
     "spire-4",
-    "speculator",  # as the engine evaluates it, each sequence by itself
-    "speculator-joint",
+    "speculator",
 )
 MOST_TOKENS = 63  # beside a sequence's last one, in a pass
 KEYS = {"method", "draft", "source", "accepted", "plans"}
