@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
@@ -28,6 +29,7 @@ class FileHash:
         self.num_bytes = 0  # hashed so far
         self.is_finished = False
         self._digest = hashlib.sha256()
+        self._hexdigest: str | None = None  # of another process
         self.num_bytes_in_file = check_regular_file(path)
 
     def is_ready(self) -> bool:
@@ -59,7 +61,18 @@ class FileHash:
 
     def hexdigest(self) -> str:
         """Of what has been hashed."""
-        return self._digest.hexdigest()
+        return self._digest.hexdigest() if self._hexdigest is None else self._hexdigest
+
+    def whole(self) -> Callable[[], str]:
+        """The hash of the file as a function that can be pickled."""
+        return partial(sha256_file, self.path.absolute())
+
+    def accept(self, outcome: str) -> None:
+        """Take what another process found."""
+        self._hexdigest, self.is_finished = outcome, True
+        self.num_bytes = self.num_bytes_in_file
+        if self.progress is not None:
+            self.progress(self.num_bytes)
 
 
 def sha256_file(path: Path, progress: Callable[[int], None] | None = None) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxconv.cli.cluster_options import WORKERS, executors
 from mxconv.cli.completion import drafts, one_of
 from mxconv.cli.output import console, format_bytes, print_json, progress_bars
 
@@ -71,6 +72,7 @@ def quantize(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
     max_shard_bytes: Annotated[int, typer.Option(help="Largest file to write.")] = 5_000_000_000,
     threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
+    workers: WORKERS = "threads",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would become of each tensor.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
@@ -107,12 +109,16 @@ def quantize(
         raise typer.BadParameter(str(error)) from error
     check_target(output, force)
     begin = time.perf_counter()
-    with open_checkpoint(source, revision=revision) as checkpoint, progress_bars() as progress:
+    with (
+        open_checkpoint(source, revision=revision) as checkpoint,
+        progress_bars() as progress,
+        executors(workers, options.num_threads) as executor,
+    ):
         if dry_run:
-            preparation = prepare(checkpoint, options, progress)
+            preparation = prepare(checkpoint, options, progress, executor())
             result = _plan(preparation, output, time.perf_counter() - begin)
         else:
-            manifest = convert(checkpoint, output, options, progress)
+            manifest = convert(checkpoint, output, options, progress, executor)
             num_bytes_source = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
             result = _result(manifest, output, num_bytes_source, time.perf_counter() - begin)
     if dry_run:

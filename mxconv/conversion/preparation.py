@@ -8,12 +8,13 @@ from mxconv.checkpoint.manifest import OptionsRecord
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.stored import StoredArray
 from mxconv.conversion.drafts import DraftLevel, open_drafts
+from mxconv.conversion.executor import ByteCounter, Executor
 from mxconv.conversion.layout import Layout, plan_layout, quantized_arrays
 from mxconv.conversion.names import check_names, relative_name, unique_names
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
-from mxconv.conversion.survey import Survey, survey_tensor
-from mxconv.conversion.work import ByteCounter, Workers
+from mxconv.conversion.survey import Survey, SurveyTensor
+from mxconv.conversion.work import Workers
 from mxconv.errors import CheckpointError
 from mxconv.progress import Progress, silent
 
@@ -72,7 +73,7 @@ def prepare(
     checkpoint: Checkpoint,
     options: QuantizeOptions,
     progress: Progress = silent,
-    workers: Workers | None = None,
+    workers: Executor | None = None,
     *,
     assume_finite: bool = False,
 ) -> Preparation:
@@ -113,16 +114,10 @@ def prepare(
     return preparation
 
 
-def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progress, workers: Workers) -> list[Survey]:
+def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progress, workers: Executor) -> list[Survey]:
     total = sum(plan.num_bytes for plan in plans if plan.codec != "keep")
     advance = ByteCounter("survey", total, progress)
-
-    def survey(index: int) -> Survey:
-        result = survey_tensor(plans[index], options)
-        advance(plans[index].num_bytes if plans[index].codec != "keep" else 0)
-        return result
-
-    return workers.run(survey, len(plans))
+    return workers.map(SurveyTensor(options), plans, advance)
 
 
 def _source_sizes(checkpoint: Checkpoint) -> dict[str, int]:

@@ -1,15 +1,16 @@
 """The SHA-256 of every source file and of every tensor in it, in one pass beside the encoding."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from mxconv.checkpoint.hashing import FileHash
 from mxconv.checkpoint.manifest import FileRecord
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.conversion.executor import Advance, ByteCounter, Executor, uncounted
 from mxconv.conversion.names import relative_name
 from mxconv.conversion.survey import Survey
-from mxconv.conversion.work import ByteCounter, Workers
 from mxconv.kernels.sha256 import HashStream, new_stream, update
 from mxconv.progress import Progress
 
@@ -21,7 +22,7 @@ AHEAD_BYTES = 1 << 26  # what the disk is asked for beforehand
 class SourceHashes:
     """The weight files and the index of a checkpoint."""
 
-    def __init__(self, checkpoint: Checkpoint, workers: Workers, progress: Progress) -> None:
+    def __init__(self, checkpoint: Checkpoint, workers: Executor, progress: Progress) -> None:
         """Hand the files to the workers, in order."""
         paths = [*checkpoint.weight_files, *([checkpoint.index_file] if checkpoint.index_file else [])]
         self._names = [relative_name(path, checkpoint) for path in paths]
@@ -73,12 +74,28 @@ class _Part(NamedTuple):
     name: str
 
 
+class Found(NamedTuple):
+    """What a whole file gives."""
+
+    sha256: str
+    tensors: dict[str, str]
+
+
+def _hash_mapped(file: MappedFile) -> Found:
+    tensors: dict[str, str] = {}
+    stream = _MappedHash(file, tensors.__setitem__, uncounted)
+    while stream.advance():
+        pass
+    return Found(stream.hexdigest(), tensors)
+
+
 class _MappedHash:
     """A safetensors file, hashed in pieces."""
 
-    def __init__(self, file: MappedFile, note: Callable[[str, str], None], progress: ByteCounter) -> None:
+    def __init__(self, file: MappedFile, note: Callable[[str, str], object], progress: Advance) -> None:
         self._file, self._note, self._progress = file, note, progress
         self._whole = new_stream()
+        self._hexdigest: str | None = None  # of another process
         parts = sorted(_Part(entry.begin, entry.end, entry.name) for entry in file.entries.values())
         self._parts = parts[::-1]  # the next one last
         self._part: HashStream | None = None
@@ -104,7 +121,19 @@ class _MappedHash:
         return not self.is_finished
 
     def hexdigest(self) -> str:
-        return self._whole.hexdigest()
+        return self._whole.hexdigest() if self._hexdigest is None else self._hexdigest
+
+    def whole(self) -> Callable[[], "Found"]:
+        """The hashes of the file and of its tensors as a function that can be pickled."""
+        return partial(_hash_mapped, self._file)
+
+    def accept(self, outcome: "Found") -> None:
+        """Take what another process found."""
+        self._hexdigest, self.is_finished = outcome.sha256, True
+        self.num_bytes = self._file.num_bytes
+        self._progress(self.num_bytes)
+        for name, sha256 in outcome.tensors.items():
+            self._note(name, sha256)
 
     def _hash(self, begin: int, end: int) -> None:
         """Hash bytes up to `end`: each into the file, and into the tensor that it belongs to."""

@@ -17,6 +17,7 @@ from mxconv.codecs.bsfp.rescale import rescale_factor
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import MAGNITUDE_MASK, FloatFormat
+from mxconv.conversion.executor import Advance
 from mxconv.conversion.expert_tables import ExpertTables
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan
@@ -120,6 +121,18 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
         fits = tables.choose(own=len(set(factors)) > 1)  # one table has one factor
         chosen = [Segments(f.table, f.num_escapes, factor) for f, factor in zip(fits, factors, strict=False)]
     return replace(survey, segments=_joined(chosen))
+
+
+@dataclass(frozen=True)
+class SurveyTensor:
+    """A task: the survey of a plan."""
+
+    options: QuantizeOptions
+
+    def __call__(self, plan: TensorPlan, advance: Advance) -> Survey:
+        found = survey_tensor(plan, self.options)
+        advance(plan.num_bytes if plan.codec != "keep" else 0)
+        return found
 
 
 def check_carried(plan: TensorPlan) -> None:
