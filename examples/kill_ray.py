@@ -33,6 +33,14 @@ def files_of(package: Path) -> dict[str, bytes]:
     return {str(path.relative_to(package)): path.read_bytes() for path in package.rglob("*") if path.is_file()}
 
 
+def add_node(cluster: Cluster) -> None:
+    """Ray gives a node 30 seconds to start; on a busy machine it may need another try."""
+    for _ in range(5):
+        with contextlib.suppress(Exception):  # it raises no other
+            cluster.add_node(**NODE)
+            return
+
+
 def kill_worker(dice: random.Random) -> bool:
     """SIGKILL a process that runs a piece, if there is one."""
     workers = []
@@ -59,7 +67,7 @@ def disturbed(source: str, package: Path, cluster: Cluster, seconds: float, dice
         driver.kill()
     elif victim == "node":
         cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
-        cluster.add_node(**NODE)
+        add_node(cluster)
     else:
         while not kill_worker(dice) and driver.poll() is None:
             time.sleep(0.02)
@@ -82,7 +90,7 @@ def main() -> None:
     subprocess.run(command(given.source, folder / "threads", "threads"), check=True)
     expected = files_of(folder / "threads")
     cluster = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
-    cluster.add_node(**NODE)
+    add_node(cluster)
     for run in range(-2, given.runs):  # the first two warm up, and tell how long one takes
         if time.monotonic() - begin > 60 * given.minutes:
             break

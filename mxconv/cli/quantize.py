@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 
 
 def quantize(
-    source: Annotated[str, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, or Hub model id.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The package: a folder that does not exist yet.")],
+    context: typer.Context,
+    source: Annotated[
+        str | None, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, or Hub model id.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The package: a folder that does not exist yet.")
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(help="Convert many: SOURCE -o OUTPUT and options a line. Report what failed.")
+    ] = None,
     codec: Annotated[str, typer.Option(help="mxfp4 or bsfp.", autocompletion=one_of("mxfp4", "bsfp"))] = "mxfp4",
     scale_rule: Annotated[
         str,
@@ -78,6 +86,17 @@ def quantize(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Convert a 16-bit checkpoint to MXFP4 or BSFP."""
+    if from_file is not None:
+        from mxconv.cli.quantize_list import quantize_list
+
+        given = {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
+        if foreign := given - {"from_file", "workers", "json_output"}:
+            flags = ", ".join(sorted(name.replace("_", "-") for name in foreign))
+            raise typer.BadParameter(f"--from-file with {flags}; each line has its own. Write them there.")
+        quantize_list(from_file, ["--workers", workers], json_output)
+        return
+    if source is None or output is None:
+        raise typer.BadParameter("SOURCE and --output, or --from-file, are required.")
     from mxconv.checkpoint.source import open_checkpoint
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare
