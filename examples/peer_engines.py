@@ -90,7 +90,10 @@ class LlamaCppModel:
         return self._decode(self.num_before, num_tokens, last_only=self.num_before == 0)
 
     def rewind(self) -> None:
-        self.library.llama_memory_seq_rm(self.memory, 0, self.num_before, -1)
+        """A recurrent state cannot be taken back in llama.cpp: the tokens before are evaluated again."""
+        if not self.library.llama_memory_seq_rm(self.memory, 0, self.num_before, -1):
+            self.library.llama_memory_clear(self.memory, True)
+            self._decode(0, self.num_before, last_only=True)
 
     def check(self, num_tokens: int) -> F32:
         num_rows = num_tokens if self.num_before else 1

@@ -22,7 +22,7 @@ from mxconv.bench.samples import spread
 PAUSE_SECONDS = 0.05  # longer than OpenMP, TBB and the native kernels spin before they sleep
 BANDWIDTH_BYTES = 1 << 26
 RATIO = "best peer / mxconv"
-Plan = tuple[str, str, Callable[..., Contender], tuple[Any, ...]]  # group, name, how to make it, of what
+Plan = tuple[str, str, Callable[..., Any], tuple[Any, ...]]  # group, name, how to make it, of what
 
 
 def serve(pipe: Connection, kind: Callable[..., Contender], arguments: Sequence[Any]) -> None:
@@ -65,14 +65,14 @@ class Entry:
 
 
 @contextlib.contextmanager
-def running(plans: Sequence[Plan]) -> Iterator[list[Entry]]:
-    """Each contender in a process of its own."""
+def running(plans: Sequence[Plan], answer: Callable[..., None] = serve) -> Iterator[list[Entry]]:
+    """Each contender in a process of its own, which runs `answer`."""
     context = multiprocessing.get_context("spawn")
     processes, entries = [], []
     try:
         for group, name, kind, arguments in plans:
             ours, theirs = context.Pipe()
-            processes.append(context.Process(target=serve, args=(theirs, kind, arguments), daemon=True))
+            processes.append(context.Process(target=answer, args=(theirs, kind, arguments), daemon=True))
             processes[-1].start()
             theirs.close()  # so that an end of the process ends `recv`
             entries.append(Entry(group, name, ours))

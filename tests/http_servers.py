@@ -4,7 +4,7 @@ import json
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +60,7 @@ class Running:
     def wait_until_idle(self) -> None:
         """Every sequence is freed: at the desk, and in the engine."""
         wait_for(lambda: self.serving.desk.num_open == 0)
-        wait_for(lambda: self.serving.desk.thread.num_watched == 0 and self.serving.desk.thread.engine.is_idle)
+        wait_for(lambda: self.serving.desk.thread.num_watched == 0 and self.serving.desk.thread.is_idle)
 
 
 def wait_for(condition: Any, seconds: float = SECONDS) -> None:
@@ -73,10 +73,12 @@ def wait_for(condition: Any, seconds: float = SECONDS) -> None:
 
 
 @contextmanager
-def running(package: Path, limits: Limits | None = None, **options: Any) -> Iterator[Running]:
+def running(
+    package: Path, limits: Limits | None = None, levels: Sequence[str] | None = None, **options: Any
+) -> Iterator[Running]:
     """A server in this process, on a port of its own."""
     listens = threading.Event()
-    with load(package, num_threads=1) as model:
+    with load(package, num_threads=1, levels=levels) as model:
         serving = Serving(
             model, {}, NAME, ServeOptions(port=0, limits=limits or Limits(), **options), lambda _: listens.set()
         )

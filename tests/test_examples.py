@@ -141,6 +141,20 @@ def test_prompts_of_the_peers_are_compared_and_timed(tmp_path: Path) -> None:
     assert all(row["milliseconds"] > 0 for row in rows)
 
 
+def test_sequences_side_by_side_are_compared_and_timed(tmp_path: Path) -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
+    words = [EXAMPLES / "compare_serving.py", tmp_path, "--rounds", "1", "--model", DRAFT, "--new", "4", "--json"]
+    rows = json.loads(run(*words).splitlines()[-1])["rows"]  # it ends with an error where mxconv's tokens differ
+    timed = [row for row in rows if row["read_bandwidth"] is not None]
+    names = {"mxconv", "mxconv with drafts", *(["llama.cpp BF16", "llama.cpp MXFP4"] if find_spec("llama_cpp") else [])}
+    assert {row["name"] for row in timed} == names
+    assert {row["num_sequences"] for row in timed if row["name"] == "mxconv"} == {1, 2, 4, 8}
+    assert all(row["tokens_per_second"] > 0 for row in rows)
+    # the same weights and the same prompts: of 4 tokens few differ by rounding
+    assert all(row["same_tokens"] >= 0.5 for row in timed)
+    assert sum(row["name"] == "with / without drafts" for row in rows) == 4
+
+
 def test_nobody_uses_avx512_where_nobody_may(tmp_path: Path) -> None:
     pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
     from mxconv.kernels.engine import native_names

@@ -67,9 +67,9 @@ def bench_decoding(
             progress("decode", number * len(strategies) + place, total)
             if number == 0:  # warms caches and threads
                 strategy.hierarchy.generate(prompt, min(max_new_tokens, WARM_TOKENS), stop)
-            rates = _sample(bandwidth)
+            rates = sample_bandwidth(bandwidth)
             generation = strategy.hierarchy.generate(prompt, max_new_tokens, stop)
-            runs[strategy.name].append(Run(generation, spread([*rates, *_sample(bandwidth)]).median))
+            runs[strategy.name].append(Run(generation, spread([*rates, *sample_bandwidth(bandwidth)]).median))
     progress("decode", total, total)
     num_bytes = {level.name: bytes_per_forward(loaded, level) for level in loaded.levels}
     plain = _plain_seconds(strategies, runs)
@@ -89,7 +89,8 @@ def prompt_ids(tokenizer: Tokenizer, prompts: Sequence[str]) -> list[list[int]]:
     return ids
 
 
-def _sample(bandwidth: ReadBandwidth) -> list[float]:
+def sample_bandwidth(bandwidth: ReadBandwidth) -> list[float]:
+    """Bytes a second, some samples."""
     return [bandwidth.sample(BANDWIDTH_BYTES) for _ in range(BANDWIDTH_SAMPLES)]
 
 

@@ -1,4 +1,4 @@
-"""`mxconv bench`: kernels, decoding and conversion, measured against what the machine can do."""
+"""`mxconv bench`: kernels, decoding, serving and conversion, measured against what the machine can do."""
 
 import typer
 
@@ -6,11 +6,12 @@ from mxconv.cli.bench_convert import convert
 from mxconv.cli.bench_decode import decode
 from mxconv.cli.bench_kernels import kernels
 from mxconv.cli.bench_machine import machine
+from mxconv.cli.bench_serve import serve
 
 bench = typer.Typer(
-    help="Measure kernels, decoding and conversion beside the machine.",
+    help="Measure kernels, decoding, serving and conversion beside the machine.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-for command in (kernels, decode, convert, machine):
+for command in (kernels, decode, serve, convert, machine):
     bench.command()(command)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxconv.cli.bench_decode_batch import BATCH, batch_sizes, tell_batches
 from mxconv.cli.bench_options import JSON, THREADS, widths_of
 from mxconv.cli.completion import kernels
 from mxconv.cli.generate_options import DRAFT, LEVELS, TREE, level_names, tree_size
@@ -29,6 +30,7 @@ def decode(
     levels: LEVELS = None,
     draft: DRAFT = None,
     tree: TREE = "auto",
+    batch: BATCH = None,
     ablation: Annotated[
         bool, typer.Option("--ablation", help="Also the 4-bit draft of a 16-bit target with float32 activations.")
     ] = False,
@@ -53,6 +55,7 @@ def decode(
     Also with lengths and levels that are chosen while it decodes.
 
     Beside each speed-up stands its share of what two equations make of the acceptance and the passes measured.
+    With --batch: tokens a second of several sequences side by side.
     """
     from mxconv.bench.engine import implementations
 
@@ -60,6 +63,7 @@ def decode(
 
     from contextlib import ExitStack
 
+    from mxconv.bench.batches import bench_batches
     from mxconv.bench.decoding import DEFAULT_PROMPTS, bench_decoding
     from mxconv.bench.forwards import bench_forwards
     from mxconv.bench.machine import this_machine
@@ -77,6 +81,9 @@ def decode(
     widths = widths_of(num_tokens)
     texts = read_prompts(prompts) if prompts is not None else list(DEFAULT_PROMPTS)
     drafts = [parse_draft(text) for text in draft or ()]
+    sizes = None if batch is None else batch_sizes(batch)
+    if sizes is not None and (ablation or sweep or plot is not None):
+        raise typer.BadParameter("--batch measures sequences side by side alone: no --ablation, --sweep or --plot")
     if plot is not None:
         _check_folder(plot, sweep, force)
     engine = choose_engine(name, threads)
@@ -94,6 +101,10 @@ def decode(
             other = LoadedPackage(folder, wanted, name, engine.num_threads, activations="fp32")
             fp32 = stack.enter_context(other).levels[1]
         progress = stack.enter_context(progress_bars("runs"))
+        if sizes is not None:
+            found = bench_batches(loaded, engine, texts, max_new_tokens, sizes, progress, tree_size(tree))
+            tell_batches(machine, name, found, json_output, package)
+            return
         forwards = bench_forwards(loaded, engine, widths, samples, progress)
         results = bench_decoding(loaded, engine, texts, max_new_tokens, progress, fp32, tree_size(tree))
         swept = sweep_draft(loaded, texts, max_new_tokens, progress) if sweep else None

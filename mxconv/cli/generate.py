@@ -1,13 +1,12 @@
 """`mxconv generate`: decode prompts with the levels of a package."""
 
-import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxconv.cli.generate_batch import decode_together
 from mxconv.cli.generate_options import (
     ACCEPT,
     BATCH,
@@ -102,7 +101,6 @@ def generate(
     results: list[dict[str, Any]] = []
     lines: list[dict[str, Any]] = []
     generations: list[Generation] = []
-    seconds: float | None = None
     streams = prompt is not None and not json_output
     with (
         load(package, draft or (), kernel, threads, level_names(levels)) as model,
@@ -112,15 +110,16 @@ def generate(
         said = [_messages(text, system) if chat else text for text in texts]
         together = plain = None
         if batch is not None:
-            begin = time.perf_counter()
-            together = _together(model, said, options, batch, kv_bytes, trace is not None, progress)
-            seconds = time.perf_counter() - begin
-            if check and all(answer.generation.ending != "interrupted" for answer in together):
-                plain = _together(model, said, _plain(options), batch, kv_bytes, False, progress)
+            together = decode_together(model, said, options, batch, kv_bytes, trace is not None, progress)
+            if check and together.is_whole:
+                plain = decode_together(model, said, _plain(options), batch, kv_bytes, False, progress)
+                if not plain.is_whole:  # there is nothing to compare with
+                    generations += [answer.generation for answer in plain.answers]
+                    plain = None
         for number, text in enumerate(texts, 1):
             answer: Answer | BatchAnswer
             if together is not None:
-                answer = together[number - 1]
+                answer = together.answers[number - 1]
             else:
                 shown = text if streams else None
                 on_token = progress if prompt is not None else silent
@@ -133,17 +132,26 @@ def generate(
             if answer.generation.ending == "interrupted" and together is None:
                 break
             if check and together is None:
-                results[-1] |= _comparison(answer, model.generate(answer.prompt, **_plain(options)))
+                expected = model.generate(answer.prompt, **_plain(options))
+                if expected.generation.ending == "interrupted":
+                    generations.append(expected.generation)
+                    break
+                results[-1]["identical_to_target"] = _is_same(answer, expected)
+                results[-1]["speedup"] = expected.generation.seconds / answer.generation.seconds
             elif plain is not None:
-                results[-1] |= _comparison(answer, plain[number - 1])
+                results[-1]["identical_to_target"] = _is_same(answer, plain.answers[number - 1])
             if prompts is not None and together is None:
                 progress("generate", number, len(texts))
     members: dict[str, Any] = {"results": results, "target": target}
-    if check and (speedups := [result["speedup"] for result in results if "speedup" in result]):
+    if together is not None:
+        members["seconds"] = together.seconds
+    if speedups := [result["speedup"] for result in results if "speedup" in result]:
         members["geomean_speedup"] = geomean(speedups)
+    elif together is not None and plain is not None:  # texts share passes: there is one speed, that of all
+        members |= {"plain_seconds": plain.seconds, "geomean_speedup": plain.seconds / together.seconds}
     if trace is not None:
         write_trace(trace, lines)
-    print_results(members, json_output, not streams, seconds)
+    print_results(members, json_output, not streams)
     if json_output:
         print_json(members)
     if different := sum(not result.get("identical_to_target", True) for result in results):
@@ -185,32 +193,11 @@ def _streamed(
     return answer
 
 
-def _together(
-    model: "TextModel",
-    prompts: "Sequence[Prompt]",
-    options: "Options",
-    batch: int,
-    kv_bytes: int | None,
-    records_trees: bool,
-    progress: "Progress",
-) -> "list[BatchAnswer]":
-    """Prompts side by side, as far as they come before an interrupt."""
-    from mxconv.serving.batch import Batch
-
-    decoded = Batch(model, prompts, options, batch, kv_bytes, records_trees)
-    with suppress(KeyboardInterrupt):
-        decoded.run(lambda num_done: progress("generate", num_done, len(prompts)))
-    return decoded.answers
-
-
 def _plain(options: "Options") -> "Options":
     """Without drafts."""
     return {**options, "drafts": [], "num_draft_tokens": None, "confidence": None}
 
 
-def _comparison(answer: "Answer | BatchAnswer", expected: "Answer | BatchAnswer") -> dict[str, Any]:
-    """With the same prompt without drafts."""
-    return {
-        "identical_to_target": expected.token_ids == answer.token_ids and expected.text == answer.text,
-        "speedup": expected.generation.seconds / answer.generation.seconds,
-    }
+def _is_same(answer: "Answer | BatchAnswer", expected: "Answer | BatchAnswer") -> bool:
+    """As without drafts."""
+    return expected.token_ids == answer.token_ids and expected.text == answer.text

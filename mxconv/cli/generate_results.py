@@ -44,8 +44,8 @@ def geomean(numbers: list[float]) -> float:
     return exp(sum(log(number) for number in numbers) / len(numbers))
 
 
-def print_results(members: dict[str, Any], json_output: bool, with_texts: bool, seconds: float | None = None) -> None:
-    """A table of the levels over all texts, which took so long; None where they came one after another."""
+def print_results(members: dict[str, Any], json_output: bool, with_texts: bool) -> None:
+    """A table of the levels over all texts. `seconds` is there where they came side by side."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -73,7 +73,7 @@ def print_results(members: dict[str, Any], json_output: bool, with_texts: bool, 
         )
     out.print(table)
     num_tokens = sum(len(result["token_ids"]) for result in results)
-    seconds = sum(result["seconds"] for result in results) if seconds is None else seconds
+    seconds = members.get("seconds", sum(result["seconds"] for result in results))
     rounds = sum(result["rounds"] for result in results)
     out.print(
         # an interrupt may come before the first round
@@ -82,10 +82,11 @@ def print_results(members: dict[str, Any], json_output: bool, with_texts: bool, 
         highlight=False,
     )
     if "geomean_speedup" in members:
+        beside = f" with as many at a time ({members['plain_seconds']:.1f} s)" if "plain_seconds" in members else ""
         checked = [result["identical_to_target"] for result in results if "identical_to_target" in result]
         out.print(
             f"{sum(checked)} of {len(checked)} texts identical to plain decoding of {members['target']}; "
-            f"{members['geomean_speedup']:.2f}x its speed",
+            f"{members['geomean_speedup']:.2f}x its speed{beside}",
             markup=False,
             highlight=False,
         )

@@ -17,7 +17,7 @@ from mxconv.interop.export import Export
 from mxconv.interop.gguf.file import write_gguf
 from mxconv.interop.gguf.metadata import read_metadata
 from mxconv.interop.gguf.tensors import Level, level_tensors
-from mxconv.interop.refused_tensors import refuse_fp8, refuse_stacks
+from mxconv.interop.refused_tensors import refuse_fp8
 from mxconv.progress import Progress, silent
 from mxconv.report.output_file import check_output, write_output
 from mxconv.report.package_weights import package_weights
@@ -43,7 +43,6 @@ def export_gguf(
     begin = time.perf_counter()
     with ExitStack() as stack:
         opened = stack.enter_context(Package(package))
-        refuse_stacks(opened, "GGUF")
         refuse_fp8(opened, "GGUF")
         files = _plan(opened, output, level)
         for path in files:

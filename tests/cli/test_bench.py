@@ -23,6 +23,10 @@ DECODE_KEYS = {
     "acceptance_by_position", "acceptance_by_prompt", "predicted_speedup", "ideal_speedup", "measured_over_predicted",
     "ml_specqd_speedup", "measured_over_ml_specqd",
 }  # fmt: skip
+BATCH_KEYS = {
+    "strategy", "levels", "batch", "num_sequences", "num_tokens", "seconds", "tokens_per_second", "speedup", "scaling",
+    "tokens_per_round", "acceptance_rates", "read_bandwidth", "fraction_of_bandwidth", "identical_to_greedy",
+}  # fmt: skip
 FORWARD_KEYS = {
     "level", "num_tokens", "seconds", "gigabytes_per_second", "read_bandwidth", "fraction_of_bandwidth",
 }  # fmt: skip
@@ -90,12 +94,12 @@ def test_kernels_refuses_what_it_cannot_measure(
     assert message in " ".join(outcome.stderr.split())
 
 
-@pytest.mark.parametrize("command", ["kernels", "decode", "convert"])
+@pytest.mark.parametrize("command", ["kernels", "decode", "serve", "convert"])
 def test_without_the_extension_each_command_says_what_is_missing(
     run: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mxconv.bench.engine.native_names", tuple)
-    outcome = run("bench", command, *([tmp_path] if command == "decode" else []))
+    outcome = run("bench", command, *([tmp_path] if command in ("decode", "serve") else []))
     assert outcome.exit_code == 1
     assert "native kernels: not built; they are required to measure them" in outcome.stderr
 
@@ -130,6 +134,49 @@ def test_decode_fails_where_tokens_differ(run: Any, package: Path, monkeypatch: 
     assert outcome.exit_code == 1
     assert f"tokens of {', '.join(STRATEGIES[1:])} differ from those of greedy decoding" in outcome.stderr
     assert json.loads(outcome.stdout)["results"][1]["identical_to_greedy"] is False
+
+
+def test_decode_of_batches_stands_beside_plain_batches(run: Any, package: Path, prompts: Path) -> None:
+    arguments = ("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 6, "--threads", 1)
+    outcome = run(*arguments, "--batch", "3,1", "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    members = outcome.json
+    assert (set(members["machine"]), members["target"]) == (MACHINE_KEYS, "target")
+    rows = members["results"]
+    assert [(row["batch"], row["strategy"]) for row in rows] == [(n, name) for n in (1, 3) for name in STRATEGIES]
+    assert all(set(row) >= BATCH_KEYS and row["identical_to_greedy"] for row in rows)
+    num_prompts = len(prompts.read_text().splitlines())
+    assert {row["num_sequences"] for row in rows} == {-(-num_prompts // 3) * 3}
+    for row in rows:
+        assert row["tokens_per_second"] == pytest.approx(2 * row["num_tokens"] / row["seconds"])
+        (greedy,) = (one for one in rows if (one["batch"], one["strategy"]) == (row["batch"], "greedy"))
+        assert row["speedup"] == pytest.approx(row["tokens_per_second"] / greedy["tokens_per_second"])
+        assert row["tokens_per_round"] >= 1 and len(row["acceptance_rates"]) == len(row["levels"]) - 1
+    assert "to 1 at a time" in outcome.stderr
+    for wrong, message in (
+        (("--batch", "0"), "numbers from 1 to 1024"),
+        (("--batch", "2", "--sweep"), "no --ablation, --sweep or --plot"),
+    ):
+        refused = run(*arguments, *wrong)
+        assert refused.exit_code == 2 and message in " ".join(refused.stderr.split())
+
+
+def test_decode_of_batches_fails_where_tokens_differ(
+    run: Any, package: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mxconv.bench import batches
+
+    real = batches._run
+
+    def spoiled(strategy: Any, requests: Any, batch: int, bandwidth: Any) -> Any:
+        found = real(strategy, requests, batch, bandwidth)
+        if (strategy.name, batch) == ("small", 2):
+            found.generations[0].token_ids[-1] ^= 1
+        return found
+
+    monkeypatch.setattr(batches, "_run", spoiled)
+    outcome = run("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 2, "--batch", "1,2")
+    assert outcome.exit_code == 1 and "tokens of small (2) differ from those of greedy" in outcome.stderr
 
 
 def test_decode_compares_activations_sweeps_and_draws(
@@ -200,6 +247,6 @@ def test_convert_takes_a_checkpoint(run: Any, source: Path, monkeypatch: pytest.
     assert run("bench", "convert", source / "absent").exit_code == 1
 
 
-def test_help_lists_the_three_commands(run: Any) -> None:
+def test_help_lists_the_commands(run: Any) -> None:
     outcome = run("bench", "--help")
-    assert all(command in outcome.stdout for command in ("kernels", "decode", "convert"))
+    assert all(command in outcome.stdout for command in ("kernels", "decode", "serve", "convert"))

@@ -25,11 +25,12 @@ def test_texts_are_those_of_one_after_another(run: Any, package: Path, many: Pat
     together = run(*arguments, "--batch", batch, "--check").json
     assert len(alone) == 5
     for ours, theirs in zip(together["results"], alone, strict=True):
-        assert {*ours} == {*theirs, "identical_to_target", "speedup"}
+        assert {*ours} == {*theirs, "identical_to_target"}  # no text has a speed of its own
         for key in ("prompt", "text", "token_ids", "ending"):
             assert ours[key] == theirs[key]
         assert ours["identical_to_target"] is True
-    assert together["geomean_speedup"] > 0
+    assert together["seconds"] >= max(result["seconds"] for result in together["results"])
+    assert together["geomean_speedup"] == pytest.approx(together["plain_seconds"] / together["seconds"])
 
 
 def test_little_room_for_caches_changes_no_text(run: Any, package: Path, many: Path) -> None:
@@ -76,6 +77,27 @@ def test_an_interrupt_keeps_what_there_is(run: Any, package: Path, many: Path, m
     assert results[0]["token_ids"] and all(
         tokens[: len(result["token_ids"])] == result["token_ids"] for tokens, result in zip(whole, results, strict=True)
     )
+
+
+@pytest.mark.parametrize("batch", [["--batch", 2], []], ids=str)
+def test_an_interrupt_while_it_decodes_plainly_is_no_difference(
+    run: Any, package: Path, many: Path, batch: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mxconv.speculative.decoding import Decoding
+
+    real = Decoding.round
+
+    def interrupted(self: Decoding) -> Any:
+        if not self.target.drafts and len(self.context) > 20:  # without drafts, somewhere in the third text
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(Decoding, "round", interrupted)
+    outcome = run("generate", package, "--prompts", many, "--max-new-tokens", 12, "--json", "--check", *batch)
+    assert (outcome.exit_code, outcome.stderr.count("differ")) == (130, 0)
+    assert all(result.get("identical_to_target", True) for result in outcome.json["results"])
+    assert outcome.json["results"][2]["ending"] == "length"
+    assert "plain_seconds" not in outcome.json
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,17 @@ def test_text_that_ends_too_early_goes_round() -> None:
     assert lookup().propose([4, 4], 3).tokens == [4, 4, 4]
 
 
+def test_a_tree_goes_round_as_a_chain_does() -> None:
+    context, depth = [5, 1, 2, 1, 2], 6
+    tree = lookup().grow(context, depth, [0.0] * 40)
+    assert tree.parents is not None
+    paths: list[list[int]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        paths.append([*(paths[parent] if parent >= 0 else []), token])
+    assert lookup().propose(context, depth).tokens == [1, 2] * 3
+    assert [1, 2] * 3 in paths
+
+
 def test_nothing_is_proposed_where_nothing_repeats() -> None:
     assert lookup().propose([1, 2, 3], 4).tokens == []
     assert lookup(min_ngram=2).propose([1, 2, 9, 3, 2], 4).tokens == []

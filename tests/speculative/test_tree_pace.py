@@ -125,3 +125,13 @@ def test_a_tree_has_no_more_nodes_than_it_is_allowed() -> None:
     pace = AdaptivePace(1, growers={0: False}, most_nodes=5)
     _, nodes = run(pace, cheap, 0.6)
     assert 1 < nodes <= 5
+
+
+def test_a_model_that_proposes_nothing_is_charged_for_the_pass_that_it_took() -> None:
+    pace, num_asked, num_rounds = AdaptivePace(1, growers={0: True}), 0, 800
+    pace.learn(Choice(0, 0), Outcome(0, 0, 20, 0.0, 4.0))
+    for _ in range(num_rounds):
+        choice = pace.choose(1000)
+        num_asked += bool(choice.floors)
+        pace.learn(choice, Outcome(0, 0, 1, 0.3 if choice.floors else 0.0, 1.0))
+    assert 3 < num_asked < 0.012 * num_rounds / 0.3

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Activation, Attention
+from mxconv.model.description import Activation, Attention, Temperature
+from mxconv.model.mixture import ClampedGate
 
 Scale = Callable[[ModelConfig, Attention], float]
 Rotates = Callable[[ModelConfig, int], bool]
+State = Literal["delta_net", "fused_delta_net", "mamba2", "short_convolution"]
 
 QKV = frozenset({"attn_q", "attn_k", "attn_v", "attn_qkv"})
 OUTPUT = frozenset({"attn_output"})
@@ -24,6 +26,11 @@ def by_head(config: ModelConfig, mixer: Attention) -> float:
 def every_layer(config: ModelConfig, layer: int) -> bool:
     """Which layers rotate: all."""
     return True
+
+
+def all_or_none(config: ModelConfig, layer: int) -> bool:
+    """Which layers rotate: all that attend, or none does."""
+    return any(mixer.rope is not None for mixer in config.attentions)
 
 
 def layers_with_windows(config: ModelConfig, layer: int) -> bool:
@@ -58,8 +65,19 @@ class Architecture:
         names: modules of a layer that it calls something else than the others do.
         num_layers_with_windows: the only depth at which it has windows; None is any.
         experts: how its experts' scores count, as they are or divided by their sum; "keyed" is DeepSeek's routing,
-            of which keys say more, behind layers without experts; None has no experts.
-        shares_expert: whether every row goes through one more, whose gate weighs it unless experts are "keyed".
+            of which keys say more, behind layers without experts; "sigmoids" are Llama 4's, which multiply what
+            experts take in; None has no experts.
+        shares_expert: whether every row goes through one more, "gated" by a number of its own or not; None has none.
+        state: the kind of its mixers that have a state; every layer that does not attend must be one.
+        is_gated: whether each query stands beside a gate of what its head gives.
+        parts_gates: whether an MLP's gates are a tensor of their own, also where the checkpoint has them in one.
+        has_sections: whether pairs rotate by three positions in turn, of which a text's are equal.
+        is_chunked: whether windows stand side by side, of its own length whatever a file says.
+        temperature: of the layers that do not rotate, its own whatever a file says.
+        has_sinks: whether each head of queries has one.
+        clamped: what is made of gates and ups of experts, its own; biases of experts and routers go with it.
+        rounds_yarn: whether it rounds where YaRN begins and ends, which the model does not; a note says so.
+        needs_experts: whether there must be some.
 
     Source:
         src/models/*.cpp and llama-model.cpp of the llama.cpp in llama-cpp-python 0.3.36.
@@ -85,5 +103,15 @@ class Architecture:
     has_temperature: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     num_layers_with_windows: int | None = None
-    experts: Literal["plain", "normalized", "keyed"] | None = None
-    shares_expert: bool = False
+    experts: Literal["plain", "normalized", "keyed", "sigmoids"] | None = None
+    shares_expert: Literal["gated", "plain"] | None = None
+    state: State | None = None
+    is_gated: bool = False
+    parts_gates: bool = False
+    has_sections: bool = False
+    is_chunked: bool = False
+    temperature: Temperature | None = None
+    has_sinks: bool = False
+    clamped: ClampedGate | None = None
+    rounds_yarn: bool = False
+    needs_experts: bool = False

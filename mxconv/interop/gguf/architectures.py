@@ -8,9 +8,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mxconv.interop.gguf.architecture import MLP, OUTPUT, QKV, Architecture, Scale, layers_with_windows
+from mxconv.interop.gguf.architecture import MLP, OUTPUT, QKV, Architecture, Scale, all_or_none, layers_with_windows
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attention
+from mxconv.model.description import Attention, Temperature
+from mxconv.model.mixture import ClampedGate
 
 STANDARD = frozenset({"default", "linear", "yarn"})
 EVERY = QKV | OUTPUT | MLP
@@ -31,6 +32,22 @@ def _one(config: ModelConfig, mixer: Attention) -> float:
 
 
 LLAMA = Architecture("llama", pairs="neighbours", biases=EVERY, scalings=STANDARD | {"llama3", "longrope"})
+
+GRANITE = Architecture(
+    "granite",
+    pairs="neighbours",
+    biases=EVERY,
+    scalings=STANDARD | {"llama3"},
+    scale=None,
+    numbers=frozenset({"embedding_multiplier", "residual_multiplier", "logit_divisor"}),
+)
+QWEN3_5 = Architecture(
+    "qwen35",
+    names={"ffn_norm": "post_attention_norm"},
+    state="delta_net",
+    is_gated=True,
+    has_sections=True,
+)
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "arcee": Architecture("arcee", pairs="neighbours", activation="relu2", scalings=STANDARD | {"llama3"}),
@@ -84,22 +101,58 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "glm4": Architecture("glm4", pairs="neighbours"),
     "glm4_moe": Architecture(
-        "glm4moe", head="own", names={"ffn_norm": "post_attention_norm"}, experts="keyed", shares_expert=True
+        "glm4moe", head="own", names={"ffn_norm": "post_attention_norm"}, experts="keyed", shares_expert="plain"
     ),
     "gpt2": Architecture("gpt2", activation="gelu_tanh", biases=EVERY, needs_biases=True, fills_hidden=True),
     "gpt_neox": Architecture(
         "gptneox", activation="gelu_tanh", biases=EVERY, needs_biases=True, head="own", fills_hidden=True
     ),
-    "granite": Architecture(
-        "granite",
-        pairs="neighbours",
-        biases=EVERY,
-        scalings=STANDARD | {"llama3"},
-        scale=None,
-        numbers=frozenset({"embedding_multiplier", "residual_multiplier", "logit_divisor"}),
+    "gpt_oss": Architecture(
+        "gpt-oss",
+        biases=QKV | OUTPUT,
+        needs_biases=True,
+        windows=True,
+        head="own",
+        has_sinks=True,
+        names={"ffn_norm": "post_attention_norm"},
+        experts="normalized",
+        clamped=ClampedGate(1.702, 7.0),
+        rounds_yarn=True,
+        needs_experts=True,
+    ),
+    "granite": GRANITE,
+    "granitemoe": replace(GRANITE, name="granitemoe", rotates=all_or_none, experts="normalized", needs_experts=True),
+    "granitemoehybrid": replace(
+        GRANITE,
+        name="granitehybrid",
+        rotates=all_or_none,
+        state="mamba2",
+        parts_gates=True,
+        experts="normalized",
+        shares_expert="plain",
     ),
     "hunyuan_v1_dense": Architecture("hunyuan-dense"),
+    "lfm2": Architecture(
+        "lfm2",
+        biases=frozenset(),
+        fills_hidden=True,
+        names={"output_norm": "token_embd_norm"},
+        state="short_convolution",
+    ),
     "llama": LLAMA,
+    "llama4_text": Architecture(
+        "llama4",
+        pairs="neighbours",
+        biases=frozenset(),
+        scalings=STANDARD | {"llama3"},
+        is_chunked=True,
+        temperature=Temperature(0.1, 8192, first=1),
+        rotates=lambda config, layer: (layer + 1) % 4 != 0,
+        experts="sigmoids",
+        shares_expert="plain",
+        needs_experts=True,
+    ),
+    "mamba2": Architecture("mamba2", state="mamba2"),
     "ministral3": Architecture(
         "mistral3",
         pairs="neighbours",
@@ -115,9 +168,22 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "olmo3": Architecture("olmo2", windows=True, near_rope="unscaled", head="own", fills_hidden=True),
     "phi3": Architecture("phi3", scalings=STANDARD | {"longrope"}, fills_hidden=True),
     "qwen2": Architecture("qwen2", fills_hidden=True),
-    "qwen2_moe": Architecture("qwen2moe", experts="plain", shares_expert=True),
+    "qwen2_moe": Architecture("qwen2moe", experts="plain", shares_expert="gated"),
     "qwen3": Architecture("qwen3"),
+    "qwen3_5_moe_text": replace(
+        QWEN3_5, name="qwen35moe", experts="normalized", shares_expert="gated", needs_experts=True
+    ),
+    "qwen3_5_text": QWEN3_5,
     "qwen3_moe": Architecture("qwen3moe", experts="normalized"),
+    "qwen3_next": replace(
+        QWEN3_5,
+        name="qwen3next",
+        state="fused_delta_net",
+        has_sections=False,
+        experts="normalized",
+        shares_expert="gated",
+        needs_experts=True,
+    ),
     "seed_oss": Architecture("seed_oss", names={"ffn_norm": "post_attention_norm"}),
     "smollm3": Architecture("smollm3", pairs="neighbours", rotates=lambda config, layer: (layer + 1) % 4 != 0),
     "starcoder2": Architecture(

@@ -7,11 +7,13 @@ from typing import NoReturn
 
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.architecture import MLP, Architecture
-from mxconv.interop.gguf.parts import activation_of, mixer_of, mlp_of, unknown_parts
+from mxconv.interop.gguf.parts import activation_of, attentions, unknown_parts
+from mxconv.interop.gguf.recurrent_fits import state_differences
 from mxconv.interop.gguf.rope_keys import far_rope, near_rope, reads_betas
 from mxconv.model.config import ModelConfig
-from mxconv.model.description import Linear, Mlp
+from mxconv.model.description import Attention, Linear, Mlp
 
+CHUNK = 8192  # llama.cpp's only length
 GELU = {"gelu", "gelu_tanh"}
 
 
@@ -44,29 +46,37 @@ def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[st
         yield parts[0]
         return
     yield from _sizes(config, architecture)
+    yield from state_differences(config)
     yield from _ropes(config, architecture)
     yield from _numbers(config, architecture)
     yield from _biases(config, architecture)
     yield from _shared_keys(config)
     for index, layer in enumerate(config.layers):
-        mixer, activation = mixer_of(layer), activation_of(layer)
-        if activation != architecture.activation and not {activation, architecture.activation} <= GELU:
+        mixer, activation = layer.mixer, activation_of(layer)
+        if activation not in (None, architecture.activation) and not {activation, architecture.activation} <= GELU:
             yield f"hidden_act {activation}"
+        if not isinstance(mixer, Attention):
+            continue
         if (mixer.rope is not None) != (architecture.rotates(config, index) and config.positions is None):
             yield f"layer {index} {'rotates' if mixer.rope is not None else 'rotates nothing'}"
-        if mixer.temperature is not None and not architecture.has_temperature:
-            yield "queries that grow with their position (llama_4_scaling_beta)"
+        own = architecture.temperature if mixer.rope is None else None
+        if mixer.temperature != own and not architecture.has_temperature:
+            yield "queries that grow with their position in another way"
 
 
 def _sizes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
-    first = mixer_of(config.layers[0])
+    if architecture.head == "embedding" and not config.tie_word_embeddings:
+        yield "an output head of its own (tie_word_embeddings false)"
+    if not (mixers := attentions(config)):
+        return
+    first = mixers[0]
     if architecture.fills_hidden and first.head_dim * first.num_heads != config.hidden_size:
         yield f"{first.num_heads} heads of {first.head_dim} values that do not make hidden_size, {config.hidden_size}"
     if not architecture.shares_keys and first.num_key_value_heads != first.num_heads:
         yield f"{first.num_key_value_heads} keys for {first.num_heads} heads"
-    if architecture.head == "embedding" and not config.tie_word_embeddings:
-        yield "an output head of its own (tie_word_embeddings false)"
     windows = {window for window in config.windows if window is not None}
+    if architecture.is_chunked and windows != {CHUNK}:
+        yield f"attention in chunks of {sorted(windows)}, not {CHUNK}"
     if architecture.windows and len(windows) > 1:
         yield f"windows of several lengths, {sorted(windows)}"
     depth = architecture.num_layers_with_windows
@@ -80,7 +90,7 @@ def _ropes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
         return
     if far.rope_type not in architecture.scalings:
         yield f"rope_type {far.rope_type}"
-    if far.rope_type == "yarn" and not far.truncates:
+    if far.rope_type == "yarn" and not far.truncates and not architecture.rounds_yarn:
         yield "YaRN without rounding (truncate false)"
     if not reads_betas(far, architecture):
         yield f"YaRN's beta_fast {far.beta_fast:g} and beta_slow {far.beta_slow:g}"
@@ -103,39 +113,38 @@ def _numbers(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
         yield f"logits that are multiplied by {config.logit_multiplier:g}"
     if "logit_cap" not in read and config.logit_cap is not None:
         yield f"final_logit_softcapping {config.logit_cap:g}"
-    caps = {mixer_of(layer).logit_cap for layer in config.layers}
-    if "attention_cap" not in read and caps != {None}:
+    caps = {mixer.logit_cap for mixer in attentions(config)}
+    if "attention_cap" not in read and caps - {None}:
         yield "attn_logit_softcapping"
     if "attention_cap" in read and (None in caps or len(caps) > 1 or config.logit_cap is None):
         yield "scores or logits without a cap"
     for layer in config.layers:
         if "residual_multiplier" not in read and layer.residual_multiplier != 1:
             yield f"residual_multiplier {layer.residual_multiplier:g}"
-        mixer, scale = mixer_of(layer), architecture.scale
+    for mixer in attentions(config):
+        scale = architecture.scale
         if scale is not None and not math.isclose(mixer.scale, scale(config, mixer), rel_tol=1e-6):
             yield f"scores that are multiplied by {mixer.scale:g}, not {scale(config, mixer):g}"
 
 
 def _biases(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
     for layer in config.layers:
-        mixer, mlp = mixer_of(layer), mlp_of(layer)
-        linears: tuple[tuple[str, Linear], ...] = (
-            ("attn_qkv" if mixer.fused else "attn_q", mixer.query),
-            ("attn_output", mixer.output),
-        )
+        mixer, mlp, linears = layer.mixer, layer.mlp, list[tuple[str, Linear]]()
+        if isinstance(mixer, Attention):
+            linears += [("attn_qkv" if mixer.fused else "attn_q", mixer.query), ("attn_output", mixer.output)]
         if isinstance(mlp, Mlp):
-            linears = (*linears, ("ffn_up", mlp.up), ("ffn_down", mlp.down))
+            linears += [("ffn_up", mlp.up), ("ffn_down", mlp.down)]
         for module, linear in linears:
             if linear.has_bias and module not in architecture.biases:
                 yield f"a bias of {linear.name}"
-            needs = architecture.needs_biases and (module in MLP or mixer.fused or module == "attn_output")
+            needs = architecture.needs_biases and (module in MLP or module in ("attn_qkv", "attn_output"))
             if needs and not linear.has_bias:
                 yield f"{linear.name} without a bias"
 
 
 def _shared_keys(config: ModelConfig) -> Iterator[str]:
     """llama.cpp gives a layer without keys those of the last layer of its kind that has some, if these are the last."""
-    sources = [mixer_of(layer).source for layer in config.layers]
+    sources = [mixer.source for mixer in attentions(config)]
     if not any(source is not None for source in sources):
         return
     own = next(index for index, source in enumerate(sources) if source is not None)

@@ -1,6 +1,5 @@
 """One tensor of a GGUF file: its name and type, and its rows in GGUF's order, given piece by piece."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import lcm
@@ -16,9 +15,9 @@ from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import BLOCK_BYTES, pack_blocks
 from mxconv.codecs.mxfp4 import BLOCK, dequantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
-from mxconv.errors import PackageError
-from mxconv.interop.gguf.places import Place
-from mxconv.interop.gguf.row_order import row_multiple, source_rows
+from mxconv.interop.gguf.arrangement import arranged, block_columns, shape_of, source_rows
+from mxconv.interop.gguf.place import Place
+from mxconv.interop.gguf.source_hash import SourceHash
 from mxconv.report.weights import WeightTensor
 
 if TYPE_CHECKING:
@@ -76,62 +75,70 @@ def sixteen_bit(place: Place, package: Package, record: TensorRecord, weight: We
     """A matrix bit for bit, its hash compared; a vector as F32, which llama.cpp computes with."""
     is_vector = len(weight.shape) == 1 or place.is_vector
     gguf_type: GgufType = "F32" if is_vector else weight.dtype  # type: ignore[assignment]  # checked
-    digest = hashlib.sha256()
-    num_rows = weight.shape[0]
+    proof, num_rows = SourceHash(package, record), weight.shape[0]
 
     def rows(start: int, stop: int) -> NDArray[Any]:
-        if place.is_transposed:
+        if place.is_read_whole:
             start, stop = 0, num_rows
         found: NDArray[Any] = weight.rows(start, stop)
-        digest.update(np.ascontiguousarray(found).reshape(-1).view(np.uint8).data)
-        if stop == num_rows and digest.hexdigest() != record.sha256 and not record.is_rescaled:
-            raise PackageError(
-                f"{package.root}: tensor {weight.name}: SHA-256 {digest.hexdigest()[:16]}...; the recorded "
-                f"{record.sha256[:16]}... is required. The package or its source is damaged; run mxconv verify."
-            )
-        if place.order is not None:
-            found = found[source_rows(place.order, start, stop, num_rows) - start]
-        if place.is_transposed:
-            found = found.T
+        proof.add(found, stop == num_rows)
+        found = arranged(place, found, start, num_rows)
         if is_vector and weight.float_format is not None:
             found = weight.float_format.decode(found)
+        if place.is_rate:
+            found = -np.exp(found)
         return found + np.float32(place.offset) if place.offset else found
 
-    return GgufTensor(place.name, *_layout(place, weight.shape, gguf_type), rows, *_pieces(place, weight))
+    return GgufTensor(place.name, shape_of(place, weight.shape), gguf_type, rows, *_pieces(place, weight))
 
 
-def four_bit(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> GgufTensor:
-    """The codes as they are, in GGUF's blocks; where rows are no whole blocks, their values."""
-    stored = package.mxfp4(record)
+def four_bit(
+    place: Place, package: Package, record: TensorRecord, weight: WeightTensor, expert: int | None = None
+) -> GgufTensor:
+    """The codes as they are, in GGUF's blocks; where those are not whole blocks here, their values.
+
+    Args:
+        place: the tensor's.
+        package: holds the codes.
+        record: of the tensor.
+        weight: its 16 bits.
+        expert: whose matrix of a stack.
+    """
+    stored = package.mxfp4(record, expert)
     num_rows, columns = stored.shape
-    is_whole = columns % BLOCK == 0 and not place.is_transposed
+    blocks = block_columns(place, columns)
 
     def rows(start: int, stop: int) -> U8 | U16:
-        if place.is_transposed:
+        if place.is_read_whole:
             start, stop = 0, num_rows
         tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
-        codes, scales = unpack_nibbles(stored.codes[tiles]), unpack_scales(stored.scales[tiles])
-        order = slice(stop - start) if place.order is None else source_rows(place.order, start, stop, num_rows) - start
-        codes, scales = codes[order], scales[order]
-        if is_whole:
-            return pack_blocks(codes, scales)
-        patterns = BF16.encode(dequantize_mxfp4(codes, scales)[:, :columns])  # exact: two significant bits
-        return patterns.T if place.is_transposed else patterns
+        codes = unpack_nibbles(stored.codes[tiles])[: stop - start]
+        scales = unpack_scales(stored.scales[tiles])[: stop - start]
+        if blocks is None:  # exact: two significant bits
+            return arranged(place, BF16.encode(dequantize_mxfp4(codes, scales)[:, :columns]), start, num_rows)
+        if (order := source_rows(place, start, stop, num_rows)) is not None:
+            codes, scales = codes[order - start], scales[order - start]
+        if place.columns is not None:
+            codes = codes.reshape(len(codes), -1, BLOCK)[:, blocks].reshape(len(codes), -1)
+            scales = scales[:, blocks]
+        return pack_blocks(codes, scales)
 
     def release(start: int, stop: int) -> None:
-        package.release(record, start, stop)
+        if expert is not None:
+            package.release_expert(record, expert)
+        elif place.is_read_whole:
+            package.release(record, 0, num_rows)
+        else:
+            package.release(record, start, stop)
 
-    layout = _layout(place, weight.shape, "MXFP4" if is_whole else "BF16")
-    return GgufTensor(place.name, *layout, rows, _pieces(place, weight)[0], release)
-
-
-def _layout(place: Place, shape: tuple[int, ...], gguf_type: GgufType) -> tuple[tuple[int, ...], GgufType]:
-    return tuple(reversed(shape)) if place.is_transposed else shape, gguf_type
+    shape = shape_of(place, stored.shape)
+    return GgufTensor(
+        place.name, shape, "BF16" if blocks is None else "MXFP4", rows, _pieces(place, weight)[0], release
+    )
 
 
 def _pieces(place: Place, weight: WeightTensor) -> tuple[int, Callable[[int, int], None]]:
-    """How many rows are read together, and what forgets them: of a turned matrix all."""
-    if place.is_transposed:
-        num_rows, num_columns = weight.shape
-        return num_columns, lambda start, stop: weight.release(0, num_rows)
-    return lcm(TILE_ROWS, row_multiple(place.order, weight.shape[0])), weight.release
+    """How many rows are read together, and what forgets them."""
+    if place.is_read_whole:
+        return shape_of(place, weight.shape)[0], lambda start, stop: weight.release(0, weight.shape[0])
+    return lcm(TILE_ROWS, 1 if place.order is None else place.order.head_dim), weight.release

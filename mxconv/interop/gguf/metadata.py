@@ -41,6 +41,10 @@ class Metadata:
                 f"llama.cpp's {name} attends to all positions: beyond the model's window of {min(windows)} its text "
                 "differs."
             )
+        if self.architecture.rounds_yarn and not self.config.rope.truncates:
+            notes.append(
+                f"llama.cpp's {name} rounds where YaRN begins and ends: its logits differ, the more the later."
+            )
         if any(activation_of(layer) == "gelu" for layer in self.config.layers):
             notes.append(f"llama.cpp's {name} computes GELU by tanh: its logits differ in the fourth digit or so.")
         if not self.vocabulary.has_bytes:

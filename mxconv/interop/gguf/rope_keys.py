@@ -8,7 +8,7 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.checkpoint.gguf.rope_factors import llama3_factors
 from mxconv.interop.gguf.architecture import Architecture
-from mxconv.interop.gguf.parts import mixer_of
+from mxconv.interop.gguf.parts import attentions
 from mxconv.model.config import ModelConfig
 from mxconv.model.rope_parameters import RopeParameters
 
@@ -23,14 +23,14 @@ BETAS = (32.0, 1.0)
 
 def far_rope(config: ModelConfig) -> RopeParameters | None:
     """Of the layers that see all positions; where none of them rotates, of those that see a window."""
-    ropes = [(mixer_of(layer).window is not None, mixer_of(layer).rope) for layer in config.layers]
+    ropes = [(mixer.window is not None, mixer.rope) for mixer in attentions(config)]
     found = [rope for is_near, rope in sorted(ropes, key=lambda each: each[0]) if rope is not None]
     return found[0] if found else None
 
 
 def near_rope(config: ModelConfig) -> RopeParameters | None:
     """Of the layers that see a window."""
-    ropes = (mixer_of(layer).rope for layer in config.layers if mixer_of(layer).window is not None)
+    ropes = (mixer.rope for mixer in attentions(config) if mixer.window is not None)
     return next((rope for rope in ropes if rope is not None), None)
 
 
@@ -46,14 +46,15 @@ def add_rope(writer: "GGUFWriter", config: ModelConfig, architecture: Architectu
     rope = far_rope(config)
     if rope is None:
         return
-    far = next(
-        (mixer_of(layer) for layer in config.layers if mixer_of(layer).window is None), mixer_of(config.layers[0])
-    )
+    far = next((mixer for mixer in attentions(config) if mixer.window is None), attentions(config)[0])
     writer.add_rope_dimension_count(rope.rotary_dim(far.head_dim))
     writer.add_rope_freq_base(rope.theta)
+    if architecture.has_sections:
+        pairs = rope.rotary_dim(far.head_dim) // 2
+        writer.add_rope_dimension_sections([(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0])
     near = near_rope(config)
     if architecture.near_rope == "own" and near is not None:
-        mixer = next(mixer_of(layer) for layer in config.layers if mixer_of(layer).window is not None)
+        mixer = next(mixer for mixer in attentions(config) if mixer.window is not None)
         writer.add_rope_freq_base_swa(near.theta)
         if mixer.head_dim != far.head_dim:
             writer.add_rope_dimension_count_swa(near.rotary_dim(mixer.head_dim))
@@ -89,9 +90,7 @@ def rope_tensors(
     rope = far_rope(config)
     if rope is None:
         return {}
-    head_dim = next(
-        (mixer_of(layer).head_dim for layer in config.layers if mixer_of(layer).rope == rope), config.head_dim
-    )
+    head_dim = next((mixer.head_dim for mixer in attentions(config) if mixer.rope == rope), config.head_dim)
     if rope.rope_type == "llama3":
         llama3 = llama3_factors(
             head_dim,

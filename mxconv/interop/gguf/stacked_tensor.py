@@ -1,13 +1,21 @@
-"""The matrices of all experts of a layer as one tensor of three dimensions."""
+"""The matrices of all experts of a layer as one tensor of three dimensions, whether a checkpoint stacks them or not."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mxconv.arrays import U8
+import numpy as np
+
+from mxconv.arrays import U8, U16
+from mxconv.checkpoint.manifest import TensorRecord
+from mxconv.checkpoint.package import Package
 from mxconv.errors import ModelError
-from mxconv.interop.gguf.gguf_tensor import GgufTensor, GgufType
+from mxconv.interop.gguf.arrangement import arranged, shape_of
+from mxconv.interop.gguf.gguf_tensor import GgufTensor, GgufType, four_bit
+from mxconv.interop.gguf.place import Place
+from mxconv.interop.gguf.source_hash import SourceHash
+from mxconv.report.weights import WeightTensor
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
@@ -41,6 +49,22 @@ class StackedTensor:
             )
         return cls(name, (num_experts, *parts[0].shape), parts[0].type, parts)
 
+    @classmethod
+    def sixteen_bit(cls, place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> "StackedTensor":
+        """A stack of the checkpoint bit for bit, its hash compared."""
+        assert record.stack is not None
+        proof = SourceHash(package, record)
+        experts = [_expert(place, weight, record, proof, number) for number in range(record.stack.num_experts)]
+        return cls(place.name, (len(experts), *experts[0].shape), experts[0].type, experts)
+
+    @classmethod
+    def four_bit(cls, place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> "StackedTensor":
+        """The codes of a stack as they are; also of MXFP4 that the checkpoint itself has."""
+        assert record.stack is not None
+        matrix = replace(weight, shape=record.stack.matrix_shape)
+        experts = [four_bit(place, package, record, matrix, number) for number in range(record.stack.num_experts)]
+        return cls(place.name, (len(experts), *experts[0].shape), experts[0].type, experts)
+
     @property
     def num_bytes(self) -> int:
         return sum(expert.num_bytes for expert in self.experts)
@@ -52,3 +76,21 @@ class StackedTensor:
     def pieces(self) -> Iterator[U8]:
         """The bytes in order, some megabytes at a time."""
         return chain.from_iterable(expert.pieces() for expert in self.experts)
+
+
+def _expert(place: Place, weight: WeightTensor, record: TensorRecord, proof: SourceHash, number: int) -> GgufTensor:
+    """One expert's matrix, read at once; experts are read in their order."""
+    stack = record.stack
+    assert stack is not None
+    num_rows = stack.matrix_shape[0]
+
+    def rows(start: int, stop: int) -> U16:
+        found = weight.rows(number, number + 1)
+        proof.add(found, number + 1 == stack.num_experts)
+        return arranged(place, np.ascontiguousarray(stack.matrix(found[0])), 0, num_rows)
+
+    def release(start: int, stop: int) -> None:
+        weight.release(number, number + 1)
+
+    shape = shape_of(place, stack.matrix_shape)
+    return GgufTensor(place.name, shape, weight.dtype, rows, shape[0], release)  # type: ignore[arg-type]  # checked

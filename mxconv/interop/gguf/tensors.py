@@ -1,15 +1,19 @@
 """The tensors of a level under GGUF's names, types and row order."""
 
 from dataclasses import replace
+from math import prod
 from typing import Literal
 
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
+from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.errors import ModelError
+from mxconv.interop.gguf.arrangement import block_columns
 from mxconv.interop.gguf.gguf_tensor import GgufTensor, four_bit, made_tensor, sixteen_bit
 from mxconv.interop.gguf.metadata import Metadata
 from mxconv.interop.gguf.parts import first_mixture
-from mxconv.interop.gguf.places import EMBEDDING, HEAD, Place, places
+from mxconv.interop.gguf.place import EMBEDDING, HEAD, Place
+from mxconv.interop.gguf.places import places
 from mxconv.interop.gguf.rope_keys import rope_tensors
 from mxconv.interop.gguf.stacked_tensor import StackedTensor
 from mxconv.model.config import ModelConfig
@@ -39,18 +43,26 @@ def level_tensors(
     records = {record.name: record for record in package.manifest.tensors}
     known = places(metadata.config, metadata.architecture)
     for weight in weights.tensors:
-        name = metadata.config.own_name(weight.name)
-        place = None if name is None else known.get(name)
-        if place is None:
+        record, name = records[weight.name], metadata.config.own_name(weight.name)
+        found = () if name is None else known.get(name, ())
+        if record.carried is not None and record.carried.part == "scales":
+            continue  # written with the codes that they are of
+        if not found:
             _check_is_none_of_its_own(name, weight, metadata)
             skipped.append(weight.name)
             continue
-        _check_kind(weight, place)
-        found = _tensors(place, package, records[weight.name], weight, metadata, level)
-        if place.expert is None:
-            tensors += found
-        else:
-            stacks.setdefault(place.name, {})[place.expert] = found[0]
+        for place in found:
+            _check_kind(weight, place, record)
+            if record.stack is not None:
+                is_exact = record.carried is None and (level == "target" or record.codec == "keep")
+                make = StackedTensor.sixteen_bit if is_exact else StackedTensor.four_bit
+                tensors.append(make(place, package, record, weight))
+                continue
+            made = _tensors(place, package, record, weight, metadata, level)
+            if place.expert is None:
+                tensors += made
+            else:
+                stacks.setdefault(place.name, {})[place.expert] = made[0]
     tensors += [StackedTensor.of(name, experts, _num_experts(metadata.config)) for name, experts in stacks.items()]
     factors = rope_tensors(metadata.config, metadata.architecture, metadata.long_factors)
     tensors += [made_tensor(name, values) for name, values in factors.items()]
@@ -81,9 +93,11 @@ def _notes(package: Package, metadata: Metadata, level: Level, skipped: list[str
     known = places(metadata.config, metadata.architecture)
     if level == "draft":
         of_draft = [record for record in package.manifest.tensors if record.codec == "mxfp4"]
-        named = [(record, known.get(metadata.config.own_name(record.name) or "")) for record in of_draft]
-        unaligned = [record.name for record, place in named if place and record.shape[-1] % 32]
-        turned = [record.name for record, place in named if place and place.is_transposed]
+        found = {record.name: known.get(metadata.config.own_name(record.name) or "", ()) for record in of_draft}
+        named = [(record, place) for record in of_draft for place in found[record.name][:1]]
+        unaligned = [record.name for record, _ in named if _in_features(record) % BLOCK]
+        turned = [record.name for record, place in named if place.is_transposed]
+        mixed = [record.name for record, place in named if place.columns and block_columns(place, BLOCK) is None]
         if unaligned:
             notes.append(
                 f"{len(unaligned)} matrices, such as {unaligned[0]}, have in_features that are no multiple of 32, "
@@ -94,7 +108,12 @@ def _notes(package: Package, metadata: Metadata, level: Level, skipped: list[str
                 f"{len(turned)} matrices, such as {turned[0]}, are stored turned, so that GGUF's blocks lie across "
                 "theirs: their 4-bit values are stored as BF16, exactly."
             )
-        if metadata.architecture.head == "embedding" and any(place and place.name == EMBEDDING for _, place in named):
+        if mixed:
+            notes.append(
+                f"{len(mixed)} matrices, such as {mixed[0]}, have heads in another order, of values that are no whole "
+                "blocks of 32: their 4-bit values are stored as BF16, exactly."
+            )
+        if metadata.architecture.head == "embedding" and any(place.name == EMBEDDING for _, place in named):
             notes.append(
                 f"llama.cpp's {metadata.architecture.name} has no output head of its own: the draft's is the "
                 "embedding in 16 bits."
@@ -120,12 +139,32 @@ def _check_is_none_of_its_own(name: str | None, weight: WeightTensor, metadata: 
     )
 
 
-def _check_kind(weight: WeightTensor, place: Place) -> None:
-    """It may be of a type that GGUF does not have."""
-    if weight.dtype not in ("BF16", "F16", "F32") or len(weight.shape) not in (1, 2) or 0 in weight.shape:
+def _check_kind(weight: WeightTensor, place: Place, record: TensorRecord) -> None:
+    """It may be of a type or size that GGUF does not have."""
+    is_known = len(weight.shape) in (1, 2) or place.shape is not None or record.stack is not None
+    has_type = weight.dtype in ("BF16", "F16", "F32") or record.carried is not None
+    if not has_type or not is_known or 0 in weight.shape:
         raise ModelError(
             f"tensor {weight.name}: {weight.dtype} {list(weight.shape)}; a vector or matrix of BF16, F16 or F32 is "
             "required. Export with --to safetensors."
         )
     if place.is_transposed and len(weight.shape) != 2:
         raise ModelError(f"tensor {weight.name}: {list(weight.shape)}; a matrix is required. Convert the model again.")
+    shape = weight.shape if record.stack is None else record.stack.matrix_shape
+    for ranges, size in ((place.rows, shape[0]), (place.columns, shape[-1])):
+        required = max((each.stop for each in ranges or ()), default=0)
+        if required > size:
+            raise ModelError(
+                f"tensor {weight.name}: {list(weight.shape)}; config.json asks for {required} in the place of {size}. "
+                "Convert the model again."
+            )
+    if place.shape is not None and prod(place.shape) != prod(weight.shape):
+        raise ModelError(
+            f"tensor {weight.name}: {list(weight.shape)}; config.json asks for {list(place.shape)}. Convert the model "
+            "again."
+        )
+
+
+def _in_features(record: TensorRecord) -> int:
+    """Of a matrix, or of each in a stack."""
+    return record.shape[-1] if record.stack is None else record.stack.matrix_shape[1]

@@ -85,7 +85,10 @@ def _byte_level(
     if normalizers:
         notes.append("llama.cpp does not compose characters (NFC): text with combining marks may get other tokens.")
     if name in CASE_OF_ASCII:
-        notes.append(f"llama.cpp's {name} knows the case of ASCII letters alone: other text may get other tokens.")
+        notes.append(
+            f"llama.cpp's {name} knows the case of ASCII letters alone, and takes no combining marks into words: text "
+            "with other capitals, or with marks, may get other tokens."
+        )
     return VocabularyKind("gpt2", name, merges, notes=tuple(notes))
 
 

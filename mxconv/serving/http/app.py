@@ -4,6 +4,7 @@ GET  /                      the page
 GET  /health                200 while it decodes, 503 before it ends
 GET  /metrics               for Prometheus
 GET  /v1/models             the one model
+GET  /v1/models/NAME        the same by its name
 POST /v1/completions        text in, text out
 POST /v1/chat/completions   messages in, a message out
 """
@@ -71,14 +72,12 @@ def application(
 
     @app.get("/v1/models", responses={401: RESPONSES[401]})
     async def models() -> dict[str, Any]:
-        entry = {"id": served.name, "object": "model", "created": served.created, "owned_by": "mxconv"}
-        about = {
-            "levels": served.level_names,
-            "num_positions": served.num_positions,
-            "can_chat": served.can_chat,
-            "plain_tokens_per_second": served.plain_tokens_per_second,
-        }
-        return {"object": "list", "data": [entry | {"mxconv": about}]}
+        return {"object": "list", "data": [_entry(served)]}
+
+    @app.get("/v1/models/{name:path}", responses={401: RESPONSES[401], 404: RESPONSES[404]})
+    async def model(name: str) -> dict[str, Any]:
+        served.check_name(name)
+        return _entry(served)
 
     @app.post("/v1/completions", responses=RESPONSES)
     async def completions(body: CompletionBody) -> Response:
@@ -96,6 +95,17 @@ def application(
 
     describe(app)
     return Guard(app, api_key, is_loopback, limits, metrics)
+
+
+def _entry(served: ServedModel) -> dict[str, Any]:
+    about = {
+        "levels": served.level_names,
+        "num_positions": served.num_positions,
+        "can_chat": served.can_chat,
+        "plain_tokens_per_second": served.plain_tokens_per_second,
+    }
+    entry = {"id": served.name, "object": "model", "created": served.created, "owned_by": "mxconv"}
+    return entry | {"mxconv": about}
 
 
 def _lifespan(desk: Desk) -> Any:

@@ -108,9 +108,9 @@ class CompletionBody(DecodingBody):
     prompt: str | list[str] | list[Token] | list[list[Token]] = Field(
         description="A text, token ids, or a list of either."
     )
-    max_tokens: int | None = Field(None, ge=1, description="16 where it is left out.")
+    max_tokens: int | None = Field(None, ge=0, description="16 where it is left out; 0 with echo: the prompt alone.")
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
-    echo: bool | None = Field(None, description="The prompt before the answer; not together with logprobs.")
+    echo: bool | None = Field(None, description="The prompt before the answer; with logprobs, those of its tokens too.")
     best_of: Annotated[int | None, only(1)] = None
     suffix: Annotated[str | None, only("")] = None
 

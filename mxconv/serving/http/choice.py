@@ -3,30 +3,12 @@
 from dataclasses import dataclass, field
 
 from mxconv.model.text_stream import TextStream
-from mxconv.model.token_label import token_label
 from mxconv.model.tokenizer import Tokenizer
-from mxconv.serving.http.engine_thread import LevelCount, NewToken, Update
 from mxconv.serving.http.job import Prompt
+from mxconv.serving.http.placed import PlacedLogprob, place
+from mxconv.serving.http.updates import LevelCount, NewToken, Update
 
 NUM_CONTEXT = 64  # tokens
-
-
-@dataclass(frozen=True)
-class Label:
-    """What a token looks like: its text, and its bytes where it is text or one byte."""
-
-    text: str
-    bytes: list[int] | None
-
-
-@dataclass(frozen=True)
-class PlacedLogprob:
-    """A token with its logprob, and those of the likeliest tokens at its place."""
-
-    label: Label
-    logprob: float
-    top: list[tuple[Label, float]]
-    offset: int  # characters of the choice's text before it
 
 
 @dataclass(frozen=True)
@@ -73,6 +55,7 @@ class Choice:
     error: Update | None = None
     pieces: list[PieceOfToken] = field(default_factory=list)
     logprobs: list[PlacedLogprob] = field(default_factory=list)
+    prompt_logprobs: list[PlacedLogprob] = field(default_factory=list)  # where they are shown
     levels: list[LevelCount] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -120,14 +103,7 @@ class Choice:
     def _placed(self, new: NewToken, offset: int) -> list[PlacedLogprob]:
         if new.logprobs is None:
             return []
-        top = [(self._label(token), logprob) for token, logprob in new.logprobs.top]
-        return [PlacedLogprob(self._label(new.token), new.logprobs.logprob, top, offset)]
-
-    def _label(self, token: int) -> Label:
-        text = token_label(self.tokenizer, self._last, token)
-        if self.tokenizer.is_byte(token):
-            return Label(text, [int(text[3:5], 16)])
-        return Label(text, None if "\ufffd" in text else list(text.encode()))
+        return [place(new.token, self._last, new.logprobs, offset, self.tokenizer)]
 
 
 def _audible_end(tokens: list[int], tokenizer: Tokenizer) -> list[int]:

@@ -25,11 +25,12 @@ class Job:
     Args:
         prompts: one of a chat, one or more of completions.
         num_choices: of each prompt.
-        max_new_tokens: of each choice.
+        max_new_tokens: of each choice; 0 where prompts alone are wanted.
         selection: of the first choice of each prompt.
         stop_strings: that end a choice.
         num_logprobs: likeliest tokens to name at every place; None computes no logprobs.
         wants_trace: whether clients are told which level guessed a token.
+        scores_prompts: whether the tokens of prompts have logprobs too.
     """
 
     prompts: list[Prompt]
@@ -39,6 +40,7 @@ class Job:
     stop_strings: list[str]
     num_logprobs: int | None = None
     wants_trace: bool = False
+    scores_prompts: bool = False
 
     @property
     def num_sequences(self) -> int:

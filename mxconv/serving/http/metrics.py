@@ -4,7 +4,8 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from mxconv.serving.http.desk import Call, Desk
+from mxconv.serving.http.call import Call
+from mxconv.serving.http.desk import Desk
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 

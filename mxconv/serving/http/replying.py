@@ -8,7 +8,8 @@ from typing import Any
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from mxconv.serving.http.desk import Call, Desk
+from mxconv.serving.http.call import Call
+from mxconv.serving.http.desk import Desk
 from mxconv.serving.http.errors import SERVER, ApiError
 from mxconv.serving.http.job import Job
 from mxconv.serving.http.metrics import Metrics

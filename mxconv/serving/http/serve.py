@@ -12,6 +12,7 @@ from mxconv.serving.http.engine_thread import EngineThread
 from mxconv.serving.http.guard import is_loopback
 from mxconv.serving.http.limits import Limits
 from mxconv.serving.http.page import Page
+from mxconv.serving.http.prompt_scores import Scorer
 from mxconv.serving.http.served import ServedModel
 from mxconv.serving.http.server import HttpServer, listen, url_of
 from mxconv.speculative.text_model import Options, TextModel
@@ -63,9 +64,10 @@ class Serving:
             )
         engine = Engine(model.hierarchy(decoding), options.max_sequences, options.kv_bytes)
         served = ServedModel(model, name, options.limits)
-        self.desk = desk = Desk(
-            EngineThread(engine), model.loaded.tokenizer, options.max_sequences, options.limits.max_queue
-        )
+        target = model.loaded.levels[0].decoder
+        assert target is not None
+        thread = EngineThread(engine, Scorer(target))
+        self.desk = desk = Desk(thread, model.loaded.tokenizer, options.max_sequences, options.limits.max_queue)
         self.listener: socket.socket = listen(options.host, options.port)
         self.url = url_of(self.listener)
         loopback = is_loopback(self.listener.getsockname()[0])

@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 import time
+from dataclasses import replace
 
 import mxconv
 from mxconv.errors import MxconvError
@@ -62,11 +63,12 @@ class ServedModel:
     def completion_job(self, body: CompletionBody) -> Job:
         """Raises ApiError: a field that cannot be served."""
         self.check_name(body.model)
-        if body.echo and body.logprobs is not None:
-            raise invalid("echo", "not supported together with logprobs; leave out one.", "unsupported_parameter")
+        if body.max_tokens == 0 and not body.echo:
+            raise invalid("max_tokens", "0 without echo; at least 1 is required. Ask for more, or for the prompt.")
         wanted = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         prompts = [self._prompt(prompt, bool(body.echo)) for prompt in _prompts(body.prompt)]
-        return self._job(body, prompts, "prompt", wanted, body.logprobs)
+        scores = bool(body.echo) and body.logprobs is not None
+        return replace(self._job(body, prompts, "prompt", wanted, body.logprobs), scores_prompts=scores)
 
     def chat_job(self, body: ChatBody) -> Job:
         """Raises ApiError: a field that cannot be served."""

@@ -4,10 +4,11 @@ import time
 import uuid
 from typing import Any
 
-from mxconv.serving.http.choice import Choice, Delta, PieceOfToken, PlacedLogprob
-from mxconv.serving.http.desk import Call
-from mxconv.serving.http.engine_thread import LevelCount
+from mxconv.serving.http.call import Call
+from mxconv.serving.http.choice import Choice, Delta, PieceOfToken
+from mxconv.serving.http.placed import Label, PlacedLogprob
 from mxconv.serving.http.served import ServedModel
+from mxconv.serving.http.updates import LevelCount
 
 
 class Shape:
@@ -77,19 +78,20 @@ class CompletionShape(Shape):
     whole_object = chunk_object = "text_completion"
 
     def opening(self) -> list[dict[str, Any]]:
-        return [
-            self._chunk([{"index": choice.index, "text": choice.shown, "logprobs": None, "finish_reason": None}])
-            for choice in self._call.choices
-            if choice.shown
-        ]
+        return [self._chunk([self._shown(choice)]) for choice in self._call.choices if choice.shown]
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         return {
             "index": choice.index,
             "text": choice.text,
-            "logprobs": self._logprobs(choice.logprobs),
+            "logprobs": self._logprobs([*choice.prompt_logprobs, *choice.logprobs]),
             "finish_reason": choice.finish_reason,
         }
+
+    def _shown(self, choice: Choice) -> dict[str, Any]:
+        """The prompt, where it is echoed."""
+        logprobs = self._logprobs(choice.prompt_logprobs)
+        return {"index": choice.index, "text": choice.shown, "logprobs": logprobs, "finish_reason": None}
 
     def _delta(self, delta: Delta) -> dict[str, Any]:
         return {"text": delta.text, "logprobs": self._logprobs(delta.logprobs)}
@@ -97,8 +99,7 @@ class CompletionShape(Shape):
     def _logprobs(self, placed: list[PlacedLogprob]) -> dict[str, Any] | None:
         if self._call.job.num_logprobs is None:
             return None
-        # tokens that look alike share a name; the likelier one has it
-        top = [{label.text: logprob for label, logprob in reversed(one.top)} for one in placed]
+        top = [None if one.top is None else _by_text(one.top) for one in placed]
         return {
             "tokens": [one.label.text for one in placed],
             "token_logprobs": [one.logprob for one in placed],
@@ -142,13 +143,19 @@ class ChatShape(Shape):
                     "logprob": one.logprob,
                     "bytes": one.label.bytes,
                     "top_logprobs": [
-                        {"token": label.text, "logprob": logprob, "bytes": label.bytes} for label, logprob in one.top
+                        {"token": label.text, "logprob": logprob, "bytes": label.bytes}
+                        for label, logprob in one.top or ()
                     ],
                 }
                 for one in placed
             ],
             "refusal": None,
         }
+
+
+def _by_text(top: list[tuple[Label, float]]) -> dict[str, float]:
+    """Tokens that look alike share a name; the likelier one has it."""
+    return {label.text: logprob for label, logprob in reversed(top)}
 
 
 def _trace(choice: Choice, pieces: list[PieceOfToken], levels: list[LevelCount]) -> dict[str, Any]:

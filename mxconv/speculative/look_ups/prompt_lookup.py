@@ -12,7 +12,7 @@ from mxconv.speculative.draft import Proposal
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.trees.tree_growth import grow_best_first
 
-Places = tuple[tuple[int, int], ...]  # in the text, and how many tokens before agree
+Places = tuple[tuple[int, int, int], ...]  # in the text, how many tokens before agree, and where the text goes round to
 # that a token stands behind an n-gram of 1, 2, ... tokens; the pace learns by how much this is wrong
 TRUST = (0.3, 0.5, 0.7, 0.8, 0.85, 0.9)
 
@@ -69,22 +69,24 @@ class PromptLookup:
             self._follow(context)
             return grow_best_first(self._places(), self._continuations, most_depth, floors)
 
-    def _places(self) -> tuple[tuple[int, int], ...]:
+    def _places(self) -> Places:
         """Where the text went on after the end's n-grams, and the length of each."""
         found = ((self._ends.get(tuple(self._tokens[-n:])), n) for n in self._lengths(len(self._tokens)))
-        return tuple((begin, n) for begin, n in found if begin is not None)
+        return tuple((begin, n, begin) for begin, n in found if begin is not None)
 
     def _continuations(self, places: Places) -> Iterator[tuple[int, float, Places]]:
         """The tokens at some places, each with those of the places where it stands, moved on by one."""
-        by_token: dict[int, list[tuple[int, int]]] = {}
-        for place, length in places:
-            if place < len(self._tokens):
-                by_token.setdefault(self._tokens[place], []).append((place, length))
+        by_token: dict[int, list[tuple[int, int, int]]] = {}
+        for at in places:
+            by_token.setdefault(self._tokens[at[0]], []).append(at)
         left = 1.0
         for token, own in by_token.items():
             chance = TRUST[min(own[0][1], len(TRUST)) - 1]
-            yield token, left * chance, tuple((place + 1, length + 1) for place, length in own)
+            yield token, left * chance, tuple(self._next(*at) for at in own)
             left *= 1 - chance
+
+    def _next(self, place: int, length: int, begin: int) -> tuple[int, int, int]:
+        return place + 1 if place + 1 < len(self._tokens) else begin, length + 1, begin
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """The context says it all."""

@@ -42,7 +42,8 @@ NO_GROWERS: Mapping[int, bool] = {}
 MAX_ADAPTIVE_TOKENS = 16
 MAX_ADAPTIVE_NODES = 48
 ENOUGH = 0.98  # of the highest rate, for a longer proposal that the draft may cut short
-CLOSE, MOST_PATIENCE = 0.8, 8.0  # drafts clearly behind another one are tried more and more seldom, to this factor
+CLOSE = 0.8  # drafts clearly behind the best are tried more and more seldom,
+MOST_PATIENCE, MOST_PATIENCE_WITHOUT = 8.0, 4.0  # to these factors: behind another draft, and behind none
 DOUBTFUL = 1.2  # behind a token that a draft doubts the next one is less likely to stand than others are
 MOST_FIRST_LOSS = 1.0  # and booked
 
@@ -105,8 +106,8 @@ class AdaptivePace:
             if trial is chosen:
                 known.patience = 1.0
             elif _is_due(trial, chosen, load):
-                is_clear = chosen.choice.num_tokens > 0 and trial.rate < CLOSE * chosen.rate
-                known.patience = min(2 * known.patience, MOST_PATIENCE) if is_clear else 1.0
+                most = MOST_PATIENCE if chosen.choice.num_tokens else MOST_PATIENCE_WITHOUT
+                known.patience = min(2 * known.patience, most) if trial.rate < CLOSE * chosen.rate else 1.0
                 return self._with_floor(trial, chosen, options)
         return self._with_floor(chosen, chosen, options)
 

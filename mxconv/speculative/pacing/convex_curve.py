@@ -21,10 +21,11 @@ class ConvexCurve:
                 curve.pop()
             curve.append(point)
         self.points = curve
+        self._units = [units for units, _ in curve]
 
     def at(self, units: float, first_slope: float) -> float:
         """Seconds of so many; beyond the last point on as it goes, and at least by `first_slope` of the first's."""
-        place = bisect_left([width for width, _ in self.points], units)
+        place = bisect_left(self._units, units)
         if place == 0:
             return self.points[0][1]
         (width, known), *following = self.points[place - 1 : place + 1]

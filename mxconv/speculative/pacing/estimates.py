@@ -28,12 +28,20 @@ class DraftEstimate:
     heeds_floors: bool = False  # it tells its probabilities, so it ends proposals in time by itself
     first_seconds: float | None = None  # a proposed token of the first round
 
+    rounds_to_fade: int = 0  # since it was asked; what is known fades when something is added
+
     def fade(self) -> None:
+        """A round went by."""
+        self.rounds_to_fade += 1
+
+    def _fade_all(self) -> None:
         for mean in (self.stands, self.starts, self.goes_on, self.doubt, self.seconds, self.catch_up):
-            mean.fade()
+            mean.fade(self.rounds_to_fade)
+        self.rounds_to_fade = 0
 
     def learn(self, asked: int, outcome: Outcome, num_behind: int) -> None:
         """A round in which it was asked, by a text of which it had missed some tokens."""
+        self._fade_all()
         proposed, accepted = outcome.num_proposed, outcome.num_accepted
         self.starts.add(float(proposed > 0))
         if proposed:

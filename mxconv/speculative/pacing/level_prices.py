@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from mxconv.speculative.pacing.load import Load
 from mxconv.speculative.pacing.pace import Outcome
@@ -39,10 +40,13 @@ class LevelPrices:
         self._alone = PassEstimate() if growth is None else PassEstimate(first_slope=_slope_of(growth))
         self._rows = RowPrices(growth)
         self._last: int | None = None
+        self._at: dict[Load, Prices] = {}  # until the next pass: all texts of a step ask at the same load
 
     def add(self, outcome: Outcome) -> None:
         """A round's pass; one that several texts tell of counts once."""
         joint = outcome.joint
+        if joint is None or joint.number != self._last:
+            self._at.clear()
         if joint is None:
             self._rows.add(outcome.num_evaluated, outcome.level_seconds)
             self._alone.add(outcome.num_evaluated, outcome.level_seconds)
@@ -59,11 +63,17 @@ class LevelPrices:
         return self._rows.knows(load.num_texts + load.other_rows)
 
     def at(self, load: Load) -> Prices:
+        if load not in self._at:
+            self._at[load] = self._priced(load)
+        return self._at[load]
+
+    def _priced(self, load: Load) -> Prices:
         num_texts, other_rows = load.num_texts, load.other_rows
         if num_texts == 1 and not other_rows:
             plain, further = self._alone.line()
-            return Prices(1, plain, lambda _: further, self._rows.seconds)
+            return Prices(1, plain, lambda _: further, cache(self._rows.seconds))
 
+        @cache
         def rows(count: float) -> float:
             return self._rows.seconds(num_texts * count + other_rows, num_texts) / num_texts
 

@@ -1,5 +1,6 @@
 """What may be asked of a draft, and what is expected of it."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -81,18 +82,21 @@ class Options:
         depth = self.longest
         if known.by_depth and each:
             depth = min(depth, int((self.most_loss - once) / each))
-        rows = [self.prices.rows(1 + nodes) - plain for nodes in range(1, self.most_nodes + 1)]
-        depths = min(known.depth.value, depth) * each if known.by_depth else 0.0
-        losses = [row + depths + (0.0 if known.by_depth else nodes * each) for nodes, row in enumerate(rows, 1)]
-        num_nodes = sum(loss + once <= self.most_loss for loss in losses)
+        depths = min(max(known.depth.value, 1.0), depth) * each if known.by_depth else 0.0  # the root is evaluated too
+        of_a_node = 0.0 if known.by_depth else each
+
+        def loss(nodes: int) -> float:
+            return self.prices.rows(1 + nodes) - plain + depths + nodes * of_a_node
+
+        num_nodes = bisect_right(range(1, self.most_nodes + 1), self.most_loss - once, key=loss)
         num_nodes = num_nodes if known.was_asked else min(num_nodes, FIRST_NODES)
         if num_nodes < 1 or depth < 1:
             return
-        loss = losses[max(min(round(known.nodes.value), num_nodes), 1) - 1]
+        expected = loss(max(min(round(known.nodes.value), num_nodes), 1))
         tokens = 1 + min(known.accepted.value, self.limit)
-        seconds = plain + loss + catch_up * min(tokens / self.limit, 1.0)
+        seconds = plain + expected + catch_up * min(tokens / self.limit, 1.0)
         choice = Choice(draft, depth, floors=[0.0] * num_nodes)
-        yield Option(known, choice, tokens, seconds, loss + once, catch_up)
+        yield Option(known, choice, tokens, seconds, expected + once, catch_up)
 
     @property
     def longest(self) -> int:

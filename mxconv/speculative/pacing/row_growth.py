@@ -1,6 +1,7 @@
 """How much more a pass reads for more rows: nothing more of a dense model, further experts of a mixture."""
 
 from collections.abc import Callable
+from functools import cache
 
 from mxconv.model.decoder import Decoder
 from mxconv.model.experts import WeightedMixture
@@ -24,4 +25,14 @@ def growth_of(decoder: Decoder | None) -> Growth | None:
     same = sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices)
     same += sum(layer.mlp.num_weights for layer in decoder.layers if isinstance(layer.mlp, WeightedMlp))
     of_one = same + sum(mixture.num_weights for mixture in mixtures)
-    return lambda num_rows: (same + sum(mixture.expected_weights(num_rows) for mixture in mixtures)) / of_one
+
+    @cache
+    def of(num_rows: int) -> float:
+        return (same + sum(mixture.expected_weights(num_rows) for mixture in mixtures)) / of_one
+
+    def growth(num_rows: float) -> float:
+        whole = int(num_rows)
+        part = num_rows - whole
+        return of(whole) + part * (of(whole + 1) - of(whole)) if part else of(whole)
+
+    return growth

@@ -15,8 +15,8 @@ class RunningMean:
     weight: float = 0.0
     least: float = 1.0
 
-    def fade(self) -> None:
-        self.weight = max(self.weight * MEMORY, min(self.weight, self.least))
+    def fade(self, num_rounds: int = 1) -> None:
+        self.weight = max(self.weight * MEMORY**num_rounds, min(self.weight, self.least))
 
     def add(self, total: float, count: float = 1.0) -> None:
         if count:
@@ -31,6 +31,6 @@ class RunningMean:
 class Chance(RunningMean):
     """The running mean of what happens or not; few samples tell as much of what is rare or certain."""
 
-    def fade(self) -> None:
+    def fade(self, num_rounds: int = 1) -> None:
         self.least = max(FEWEST_CHANCES, MOST_CHANCES * 4 * self.value * (1 - self.value))
-        super().fade()
+        super().fade(num_rounds)

@@ -26,9 +26,9 @@ class SharedSeconds:
     def weight(self) -> float:
         return sum(mean.weight for mean in self.of_all.values())
 
-    def fade(self) -> None:
+    def fade(self, num_rounds: int = 1) -> None:
         for mean in (*self.of_all.values(), *self.sharers.values()):
-            mean.fade()
+            mean.fade(num_rounds)
 
     def add(self, each: float, sharers: float) -> None:
         """A unit of one text, and how many texts shared the passes that it took."""

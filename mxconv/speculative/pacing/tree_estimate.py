@@ -32,13 +32,14 @@ class TreeEstimate(DraftEstimate):
     brought: RunningMean = field(default_factory=lambda: RunningMean(FIRST_TRUST, TRUST_WEIGHT))
     promised: RunningMean = field(default_factory=lambda: RunningMean(1.0, TRUST_WEIGHT))
 
-    def fade(self) -> None:
-        super().fade()
+    def _fade_all(self) -> None:
         for mean in (self.nodes, self.depth, self.accepted, self.brought, self.promised):
-            mean.fade()
+            mean.fade(self.rounds_to_fade)
+        super()._fade_all()
 
     def learn(self, asked: int, outcome: Outcome, num_behind: int) -> None:
         """A round in which it was asked for a tree."""
+        self._fade_all()
         self.nodes.add(outcome.num_proposed)
         self.depth.add(outcome.depth)
         self.accepted.add(outcome.num_accepted)

@@ -30,6 +30,17 @@ GEMMA3 = {"query_pre_attn_scalar": 16}
 GEMMA4 = {"vocab_size_per_layer_input": 320}
 LONGROPE = checkpoints.FAMILIES["phi3, LongRoPE"]["rope_parameters"]
 FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0], "long_factor": [1.0, 2.5, 4.0, 6.0, 7.0]}
+DELTA_NET = {"attention_bias": False, "linear_key_head_dim": 32, "linear_value_head_dim": 32}
+STATE_SPACE = {"state_size": 16}
+GRANITE_HYBRID = {"mamba_n_heads": 8, "mamba_proj_bias": False, "mamba_d_state": 16}
+LLAMA4 = {
+    "intermediate_size": 64,
+    "intermediate_size_mlp": 96,
+    "no_rope_layers": [1, 1, 1, 0],
+    "attention_chunk_size": 8192,
+    "floor_scale": 8192,
+    "attn_scale": 0.1,
+}
 
 # what a family's checkpoint is changed in so that llama.cpp has all of it
 CHANGES: dict[str, dict[str, Any]] = {
@@ -61,13 +72,35 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen2_moe": {"decoder_sparse_step": 1, "use_sliding_window": False, "moe_intermediate_size": 64},
     "glm4_moe": {"n_group": 1, "topk_group": 1, "moe_intermediate_size": 64},
     "qwen3_moe": {"mlp_only_layers": [], "moe_intermediate_size": 64},
+    "granitemoe": {"intermediate_size": 64},
+    "gpt_oss": {
+        "intermediate_size": 64,
+        "swiglu_limit": 7.0,
+        "rope_parameters": checkpoints.YARN | {"truncate": True},
+        "layer_types": checkpoints.SLIDING,
+    },
+    "llama4": LLAMA4,
+    "llama4, of several towers": LLAMA4,
+    "lfm2": {"conv_bias": False},
+    "mamba2": STATE_SPACE | {"num_heads": 8, "use_bias": False, "time_step_limit": [0.0, float("inf")]},
+    "granitemoehybrid": GRANITE_HYBRID,
+    "granitemoehybrid, rotated": GRANITE_HYBRID,
+    "granitemoehybrid, with experts": GRANITE_HYBRID | {"intermediate_size": 64},
+    "qwen3_5": DELTA_NET,
+    "qwen3_5, of several towers": DELTA_NET,
+    "qwen3_5_moe": DELTA_NET | {"moe_intermediate_size": 64},
+    "qwen3_5_moe, of several towers": DELTA_NET | {"moe_intermediate_size": 64},
+    "qwen3_next, with experts": DELTA_NET | {"mlp_only_layers": [], "moe_intermediate_size": 64},
 }
 IGNORED_WINDOWS = ("smollm3, windows",)
-DENSE = {*ARCHITECTURES, "gemma3", "gemma4", "mistral3"}
+WITH_TOWERS = {*ARCHITECTURES, "gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe", "llama4"}
 REFUSED_WHOLE = [
-    name for name, own in checkpoints.FAMILIES.items() if own["model_type"] not in DENSE or "with experts" in name
+    name
+    for name, own in checkpoints.FAMILIES.items()
+    if own["model_type"] not in WITH_TOWERS or name == "gemma4, with experts"
 ]
-EXPORTED = [name for name in checkpoints.FAMILIES if name not in (*REFUSED_WHOLE, *IGNORED_WINDOWS, "olmoe, clipped")]
+REFUSED_HERE = (*REFUSED_WHOLE, *IGNORED_WINDOWS, "olmoe, clipped", "qwen3_next")
+EXPORTED = [name for name in checkpoints.FAMILIES if name not in REFUSED_HERE]
 
 
 @dataclass(frozen=True)
@@ -94,7 +127,7 @@ def make(family: str, folder: Path, **changes: Any) -> Exported:
     quantize(folder / "source", folder / "package")
     export = export_gguf(folder / "package", folder / "out")
     config = describe_file(folder / "package" / "config.json")
-    has_silu = not activation_of(config.layers[0]).startswith("gelu")
+    has_silu = activation_of(config.layers[0]) not in ("gelu", "gelu_tanh")
     return Exported(folder / "package", folder / "out", export.notes, token_ids, expected, has_silu)
 
 
@@ -178,6 +211,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "glm4_moe",
         {"n_group": 4, "topk_group": 2},
         "experts that are chosen, counted or shared in ano",
+    ),
+    "no experts": ("qwen3_next", {}, "no experts, which llama.cpp's qwen3next does not have"),
+    "value heads": ("qwen3_5", DELTA_NET | {"linear_value_head_dim": 16}, "value heads of 16 numbers beside key heads"),
+    "bias of a convolution": ("lfm2", {"conv_bias": True}, "a bias of conv.in_proj, which llama.cpp's lfm2 does not"),
+    "step limits": (
+        "mamba2",
+        {"time_step_limit": [0.05, 0.9]},
+        "time_step_limit [0.05, 0.9], which llama.cpp's mamba2 does not",
     ),
     "activation": ("granite", {"hidden_act": "gelu"}, "hidden_act gelu, which llama.cpp's granite does not have"),
 }

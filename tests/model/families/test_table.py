@@ -84,7 +84,15 @@ def test_the_readme_says_what_each_family_is_tested_against() -> None:
     packed = {kinds_of[name] for name in PACKED} | {"llama", "glm4_moe"}  # in tests of their own
     assert said == {
         "transformers": set(kinds_of.values()),
-        "llama.cpp": {*ARCHITECTURES, "gemma3", "gemma4", "mistral3"},  # tests/interop/gguf/test_families.py
+        "llama.cpp": {
+            *ARCHITECTURES,
+            "gemma3",
+            "gemma4",
+            "llama4",
+            "mistral3",
+            "qwen3_5",
+            "qwen3_5_moe",
+        },  # tests/interop/gguf/test_families.py
         "compressed-tensors": packed,
     }
 

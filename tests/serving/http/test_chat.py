@@ -1,5 +1,7 @@
 """/v1/chat/completions through OpenAI's own client."""
 
+import openai
+import pytest
 from http_servers import NAME, Running
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which module?"}]
@@ -45,6 +47,23 @@ def test_a_stream_says_the_same_in_pieces_logprobs_included(server: Running) -> 
         assert all(one.bytes == list(one.token.encode()) for one in content)
 
 
+def test_draws_and_stop_strings_are_those_of_generate(server: Running) -> None:
+    full = server.model.generate(MESSAGES, max_new_tokens=64, temperature=0.9, top_p=0.8, top_k=40, seed=6).text
+    stop = full[12:15]
+    answer = server.client().chat.completions.create(
+        model=NAME,
+        messages=MESSAGES,
+        max_tokens=64,
+        temperature=0.9,
+        top_p=0.8,
+        seed=6,
+        stop=[stop, "never said"],
+        extra_body={"top_k": 40},
+    )
+    (choice,) = answer.choices
+    assert choice.message.content == full[: full.index(stop)] and choice.finish_reason == "stop"
+
+
 def test_parts_of_text_and_the_role_developer_are_understood(server: Running) -> None:
     written = [
         {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
@@ -70,6 +89,9 @@ def test_without_a_length_a_reply_ends_with_the_models_positions(server: Running
 def test_models_names_the_one_and_its_levels(server: Running) -> None:
     (model,) = server.client().models.list().data
     assert model.id == NAME
+    assert server.client().models.retrieve(NAME) == model
+    with pytest.raises(openai.NotFoundError, match="'a/b' is not here"):
+        server.client().models.retrieve("a/b")
     about = server.get("/v1/models").json()["data"][0]["mxconv"]
     assert about["levels"] == [level.name for level in server.model.loaded.levels]
     assert about["can_chat"] is True and about["plain_tokens_per_second"] > 0

@@ -3,7 +3,10 @@
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+
+import pytest
 
 from mxconv.serving.http.bodies import ChatBody, CompletionBody
 from mxconv.serving.http.guard import PATHS
@@ -21,6 +24,14 @@ def test_fields_and_endpoints() -> None:
     assert all(f" {path}`" in PAGE for path in PATHS)
 
 
+def test_figures_of_a_load() -> None:
+    pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
+    from mxconv.bench.serving.result import ServeResult, Waiting
+
+    keys = [field.name for kind in (ServeResult, Waiting) for field in fields(kind)]
+    assert [key for key in keys if f"`{key}`" not in PAGE] == []
+
+
 def test_statuses_and_codes() -> None:
     codes = set(re.findall(r'code="(\w+)"', SOURCES)) | set(
         re.findall(r'"(\w+_(?:parameter|exceeded|template))"', SOURCES)
@@ -30,8 +41,9 @@ def test_statuses_and_codes() -> None:
     assert [status for status in SAID if not re.search(rf"^\| .*\b{status}\b", PAGE, re.MULTILINE)] == []
 
 
-def test_flags() -> None:
-    command = [sys.executable, "-m", "mxconv.cli.main", "serve", "--help"]
+@pytest.mark.parametrize("command", [["serve"], ["bench", "serve"]], ids=" ".join)
+def test_flags(command: list[str]) -> None:
+    command = [sys.executable, "-m", "mxconv.cli.main", *command, "--help"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     flags = set(re.findall(r"^ +(--[a-z-]+)", said, re.MULTILINE)) - {"--help", "--install-completion"}
     assert len(flags) >= 17

@@ -45,7 +45,7 @@ def told(response: httpx.Response) -> dict[str, Any]:
         (COMPLETIONS, {"prompt": "x", "suffix": "y"}, "suffix", "unsupported_parameter"),
         (COMPLETIONS, {"prompt": "x", "logit_bias": {"1": 5}}, "logit_bias", "unsupported_parameter"),
         (COMPLETIONS, {"prompt": "x", "frequency_penalty": 0.5}, "frequency_penalty", "unsupported_parameter"),
-        (COMPLETIONS, {"prompt": "x", "echo": True, "logprobs": 1}, "echo", "unsupported_parameter"),
+        (COMPLETIONS, {"prompt": "x", "max_tokens": 0}, "max_tokens", None),
         (COMPLETIONS, {"prompt": "x", "temprature": 1}, "temprature", "unknown_parameter"),
         (COMPLETIONS, {"prompt": "x", "response_format": {"type": "json_object"}}, "response_format", None),
         (CHAT, {"messages": []}, "messages", None),

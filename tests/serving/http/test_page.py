@@ -8,6 +8,7 @@ from http_servers import NAME, Running
 from live_browser import LiveBrowser, live_browser
 
 QUESTION = "Which module reads files?"
+MOST = 160  # tokens: more than a screen
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +17,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBrowser]:
         yield found
 
 
-def ask(browser: LiveBrowser, seed: int, most: int = 60) -> None:
+def ask(browser: LiveBrowser, seed: int, most: int = MOST) -> None:
     for name, value in (("seed", str(seed)), ("most", str(most)), ("temperature", "0.5")):
         browser.value(f"document.getElementById('{name}').value = '{value}'")
     browser.type(QUESTION)  # the message field has the focus already
@@ -24,7 +25,7 @@ def ask(browser: LiveBrowser, seed: int, most: int = 60) -> None:
     browser.wait("document.querySelector('.fate, .problem') !== null")
 
 
-@pytest.mark.parametrize(("width", "height", "scheme"), [(1280, 900, "light"), (390, 844, "dark")])
+@pytest.mark.parametrize(("width", "height", "scheme"), [(1280, 420, "light"), (390, 520, "dark")])
 def test_a_reply_appears_in_the_colours_of_its_guessers(
     server: Running, browser: LiveBrowser, width: int, height: int, scheme: str
 ) -> None:
@@ -33,7 +34,7 @@ def test_a_reply_appears_in_the_colours_of_its_guessers(
     browser.open(server.url + "/", width, height, scheme)
     seed = 2**63 + 9  # more than JavaScript's numbers hold
     ask(browser, seed)
-    body = {"messages": [{"role": "user", "content": QUESTION}], "seed": seed, "temperature": 0.5, "max_tokens": 60}
+    body = {"messages": [{"role": "user", "content": QUESTION}], "seed": seed, "temperature": 0.5, "max_tokens": MOST}
     answer = server.post("/v1/chat/completions", body | {"mxconv": {"trace": True}}).json()["choices"][0]
     assert browser.value("document.querySelector('.reply .said').textContent") == answer["message"]["content"]
     guessers = browser.value(
@@ -45,6 +46,9 @@ def test_a_reply_appears_in_the_colours_of_its_guessers(
     assert counts == [guessers.count(name) for name in ("", *levels[1:])]
     assert float(browser.value("document.getElementById('a-round').textContent")) >= 1
     assert re.fullmatch(r"[\d.]+", browser.value("document.getElementById('plain').textContent"))
+    ends = [f"document.getElementById('{name}').getBoundingClientRect().top" for name in ("form", "turns")]
+    fate = browser.value("document.querySelector('.fate').getBoundingClientRect().bottom")
+    assert browser.value(ends[1]) < 0 < fate <= browser.value(ends[0])  # the end of a long reply is in sight
     assert "complete" in browser.value("document.getElementById('spoken').textContent")
     assert browser.value("document.activeElement.id") == "question"
     assert browser.value("document.documentElement.scrollWidth <= innerWidth")

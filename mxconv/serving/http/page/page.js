@@ -43,6 +43,13 @@ function note(element, kind, text) {
   element.append(paragraph);
 }
 
+// Keeps the end of a reply in sight while it grows, unless somebody scrolled up to read.
+function grow(element, add) {
+  const follows = element.getBoundingClientRect().bottom < innerHeight + 80;
+  add();
+  if (follows) element.scrollIntoView({ block: "end" });
+}
+
 // A round's tokens, each in the colour of the level that guessed it.
 function roundOf(tokens) {
   const round = document.createElement("span");
@@ -112,25 +119,23 @@ async function ask(question) {
       put("used", chunk.mxconv.seed);
       if (!choice.mxconv) continue;
       const piece = about.can_chat ? choice.delta.content || "" : choice.text;
-      const follows = reply.getBoundingClientRect().bottom < innerHeight + 80; // unless somebody scrolled up to read
       text += piece;
       if (choice.mxconv.tokens.length) {
-        said.append(roundOf(choice.mxconv.tokens));
+        grow(reply, () => said.append(roundOf(choice.mxconv.tokens)));
         count(statistics, choice.mxconv);
         showStatistics(statistics);
       }
       voice.hear(piece);
-      if (follows) reply.scrollIntoView({ block: "end" });
       ending = choice.finish_reason || ending;
     }
     const speed = tokensASecond(statistics);
     const many = (number, noun) => number + " " + noun + (number === 1 ? "" : "s");
     const fate = many(statistics.numTokens, "token") + " in " + many(statistics.numRounds, "round") + (speed ? ", " + speed.toFixed(1) + " a second" : "");
-    note(reply, "fate", fate + (ending === "length" ? "; cut at the most tokens" : ""));
+    grow(reply, () => note(reply, "fate", fate + (ending === "length" ? "; cut at the most tokens" : "")));
     voice.finish("The reply is complete.");
   } catch (error) {
     const stopped = error.name === "AbortError";
-    note(reply, stopped ? "fate" : "problem", stopped ? "stopped" : error.message);
+    grow(reply, () => note(reply, stopped ? "fate" : "problem", stopped ? "stopped" : error.message));
     voice.finish(stopped ? "Stopped." : error.message);
   }
   if (text) messages.push({ role: "assistant", content: text });

@@ -1,0 +1,149 @@
+"""`mxconv bench serve`: a server under load, as its clients see it."""
+
+import os
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mxconv.cli.bench_options import JSON, THREADS
+from mxconv.cli.completion import kernels
+from mxconv.cli.generate_options import DRAFT, LEVELS, TREE
+from mxconv.cli.output import print_json, progress_bars
+
+if TYPE_CHECKING:
+    from mxconv.bench.serving.load import Load
+
+MOST_CONCURRENCY = 1024
+
+
+def serve(
+    package: Annotated[
+        str | None, typer.Argument(help="The package to serve: a folder, or the Hub id of one; or --url.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Ask a running `mxconv serve` instead.")] = None,
+    plain_url: Annotated[str | None, typer.Option(help="With --url: one that serves the target alone.")] = None,
+    concurrency: Annotated[str, typer.Option(help="Requests at a time, joined by commas.")] = "1,2,4,8,16",
+    rate: Annotated[
+        str | None, typer.Option(help="Instead: requests a second that arrive at random (Poisson), by commas.")
+    ] = None,
+    num_requests: Annotated[int, typer.Option(min=1, max=10_000, help="Requests of each load.")] = 32,
+    prompts: Annotated[
+        Path | None, typer.Option(help="A .jsonl file with a `prompt` a line, asked in turn; a few by default.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 64,
+    temperature: Annotated[float, typer.Option(min=0, max=100, help="Of draws; request number i has the seed i.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each load is measured.")] = 1,
+    levels: LEVELS = None,
+    draft: DRAFT = None,
+    tree: TREE = "auto",
+    max_sequences: Annotated[int, typer.Option(min=1, max=1024, help="Sequences that decode at a time.")] = 16,
+    kv_bytes: Annotated[int | None, typer.Option(min=1, help="For keys and values of all sequences.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Native implementation; MXCONV_KERNEL sets a default.", autocompletion=kernels)
+    ] = None,
+    threads: THREADS = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", "--output", help="Draw throughput and waiting; .png or .svg.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a picture that exists.")] = False,
+    json_output: JSON = False,
+) -> None:
+    """Tokens a second and waiting times over HTTP, with and without drafts in turns.
+
+    Every request must have the same tokens at every load, with drafts and without.
+    """
+    from mxconv.bench.engine import implementations
+
+    (name,) = implementations([kernel] if kernel is not None else None)  # first: what follows needs native kernels
+
+    from mxconv.bench.decoding import BANDWIDTH_CACHES, DEFAULT_PROMPTS
+    from mxconv.bench.machine import last_level_cache_bytes, this_machine
+    from mxconv.bench.rates import ReadBandwidth
+    from mxconv.bench.serving.asked import Asked
+    from mxconv.bench.serving.client import Client
+    from mxconv.bench.serving.measuring import bench_serving
+    from mxconv.bench.serving.process import serving
+    from mxconv.bench.serving.serve_plot import write_serve_plot
+    from mxconv.cli.bench_serve_tables import print_table
+    from mxconv.errors import ModelError
+    from mxconv.kernels.engine import choose_engine
+    from mxconv.report.output_file import check_output, write_output
+    from mxconv.report.plot import check_suffix
+    from mxconv.speculative.prompts import read_prompts
+
+    if (package is None) == (url is None):
+        raise typer.BadParameter("give either PACKAGE or --url")
+    if plain_url is not None and url is None:
+        raise typer.BadParameter("--plain-url needs --url")
+    loads = _loads(concurrency, rate)
+    if plot is not None:
+        check_suffix(plot)
+        check_output(plot, force)
+    texts = read_prompts(prompts) if prompts is not None else list(DEFAULT_PROMPTS)
+    requests = [Asked(texts[i % len(texts)], max_new_tokens, i, temperature) for i in range(num_requests)]
+    engine = choose_engine(name, threads)
+    assert engine is not None
+    machine = this_machine(engine.num_threads)
+    key = os.environ.get("MXCONV_API_KEY") or None
+    flags = ["--kernel", name, "--threads", str(engine.num_threads), "--max-sequences", str(max_sequences)]
+    flags += [] if kv_bytes is None else ["--kv-bytes", str(kv_bytes)]
+    drafting = [*(word for one in draft or () for word in ("--draft", one)), "--tree", tree]
+    drafting += [] if levels is None else ["--levels", levels]
+    with ExitStack() as stack:
+        drafted = Client(url or stack.enter_context(serving(package or "", [*flags, *drafting])), key)
+        names = drafted.levels()
+        clients = {len(names) > 1: drafted}
+        if plain_url is not None:
+            clients[False] = Client(plain_url, key)
+            if (plain := clients[False].levels()) != names[:1]:
+                raise ModelError(f"--plain-url {plain_url}: levels {', '.join(plain)}; {names[0]} alone is required.")
+        elif package is not None and len(names) > 1:
+            clients[False] = Client(stack.enter_context(serving(package, [*flags, "--levels", names[0]])), key)
+        bandwidth = None
+        if all(client.is_here for client in clients.values()):
+            bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
+        with progress_bars("loads") as progress:
+            results = bench_serving(clients, loads, requests, rounds, bandwidth, progress)
+    print_table(machine, names, requests, results, json_output)
+    if plot is not None:
+        write_output(plot, lambda path: write_serve_plot(results, names, machine, path))
+    if json_output:
+        members: dict[str, Any] = {"machine": asdict(machine), "implementation": name if url is None else None}
+        members |= {"url": url, "target": names[0], "levels": names, "num_requests": num_requests, "rounds": rounds}
+        print_json({**members, "results": [asdict(result) for result in results]})
+    if different := [_mode(result.load, result.drafts) for result in results if not result.identical]:
+        raise ModelError(
+            f"{package or url}: tokens differ at {'; '.join(different)} from those of the first answers; none may. "
+            "Please report this as a defect."
+        )
+
+
+def _mode(load: str, drafts: bool) -> str:
+    return f"{load} {'with' if drafts else 'without'} drafts"
+
+
+def _loads(concurrency: str, rate: str | None) -> "list[Load]":
+    """Ascending, each once."""
+    from mxconv.bench.serving.load import ClosedLoop, Poisson
+
+    if rate is not None:
+        return [Poisson(number) for number in _numbers("--rate", rate, 1e-3, 1e4)]
+    numbers = _numbers("--concurrency", concurrency, 1, MOST_CONCURRENCY)
+    if any(number != int(number) for number in numbers):
+        raise typer.BadParameter(f"--concurrency: {concurrency!r}; whole numbers are required.")
+    return [ClosedLoop(int(number)) for number in numbers]
+
+
+def _numbers(flag: str, text: str, least: float, most: float) -> list[float]:
+    try:
+        numbers = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        numbers = []
+    if not numbers or not all(least <= number <= most for number in numbers):
+        raise typer.BadParameter(
+            f"{flag}: {text!r}; numbers from {least:g} to {most:g}, joined by commas, are required."
+        )
+    return numbers
