@@ -9,7 +9,7 @@ from mxconv.cli.bench_machine import machine
 from mxconv.cli.bench_serve import serve
 
 bench = typer.Typer(
-    help="Measure kernels, decoding, serving and conversion beside the machine.",
+    help="Measure kernels, decoding, serving and conversion.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -51,9 +51,9 @@ def serve(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a picture that exists.")] = False,
     json_output: JSON = False,
 ) -> None:
-    """Tokens a second and waiting times over HTTP, with and without drafts in turns.
+    """Tokens a second and waiting times over HTTP.
 
-    Every request must have the same tokens at every load, with drafts and without.
+    With drafts and without, in turns; every request must have the same tokens at every load and both ways.
     """
     from mxconv.bench.engine import implementations
 
