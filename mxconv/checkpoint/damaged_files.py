@@ -1,10 +1,9 @@
 """Whether the files of a package are those that its manifest lists."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-from mxconv.checkpoint.hashing import FileHash, sha256_file
+from mxconv.checkpoint.hashing import FileHash
 from mxconv.checkpoint.manifest import FileRecord, Manifest
 from mxconv.checkpoint.package import inside
 from mxconv.errors import CheckpointError, PackageError
@@ -50,6 +49,11 @@ class FileCheck:
             self._hash = FileHash(inside(package, record.path), progress)
         except CheckpointError as error:
             raise self._explained(error) from error
+        self.ready = self._hash.num_bytes_in_file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy begins at the beginning."""
+        return FileCheck, (self._package.absolute(), self._record, _uncounted)
 
     @property
     def is_damaged(self) -> bool:
@@ -74,32 +78,24 @@ class FileCheck:
         except CheckpointError as error:
             raise self._explained(error) from error
 
-    def whole(self) -> Callable[[], str]:
-        """The hash of the file as a function that can be pickled; of one of another length there is none."""
-        return str if self._has_other_length else partial(_hash_file, self._hash.path.absolute(), self._package)
+    def report(self) -> tuple[int, str | None]:
+        """Bytes that are hashed, and at the end the hash."""
+        return self._hash.report()
 
-    def accept(self, outcome: str) -> None:
-        """Take what another process found."""
+    def accept(self, report: tuple[int, str | None]) -> None:
+        """Take what a copy reports."""
         if self._has_other_length:
             self._progress(self._record.num_bytes)
         else:
-            self._hash.accept(outcome)
+            self._hash.accept(report)
 
     @property
     def _has_other_length(self) -> bool:
         return self._hash.num_bytes_in_file != self._record.num_bytes
 
     def _explained(self, error: CheckpointError) -> PackageError:
-        return _explained(error, self._package)
+        return PackageError(f"{error} It is part of the package {self._package}.")
 
 
-def _hash_file(path: Path, package: Path) -> str:
-    """The SHA-256 of one file of a package."""
-    try:
-        return sha256_file(path)
-    except CheckpointError as error:
-        raise _explained(error, package) from error
-
-
-def _explained(error: CheckpointError, package: Path) -> PackageError:
-    return PackageError(f"{error} It is part of the package {package}.")
+def _uncounted(_: int) -> None:
+    """Of bytes that nobody counts."""

@@ -34,7 +34,10 @@ class Task(Protocol[Piece_contra, Result_co]):
 
 
 class Stream(Protocol):
-    """Work in pieces, one after another; or all of it at once in another process."""
+    """Work in pieces, one after another. A pickled copy begins at the beginning, in any process."""
+
+    ready: int
+    """Bytes, from the beginning, that can be done by now. Of a copy it is set by whoever has the original."""
 
     def is_ready(self) -> bool:
         """Whether a piece can be done now; called often."""
@@ -44,12 +47,12 @@ class Stream(Protocol):
         """Do a piece of some milliseconds; False after the last one. Called by one thread at a time."""
         ...
 
-    def whole(self) -> Callable[[], Any] | None:
-        """All of it as a function that can be pickled, from the beginning; None until what it needs is there."""
+    def report(self) -> Any:
+        """What a copy has done since it last reported, for `accept`."""
         ...
 
-    def accept(self, outcome: Any) -> None:
-        """Take what that function returned in another process: the stream is finished."""
+    def accept(self, report: Any) -> None:
+        """Take what a copy reports. Where that was lost another one begins again, and reports the same once more."""
         ...
 
 

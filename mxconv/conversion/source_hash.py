@@ -1,7 +1,6 @@
 """The SHA-256 of every source file and of every tensor in it, in one pass beside the encoding."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from mxconv.checkpoint.hashing import FileHash
@@ -75,18 +74,11 @@ class _Part(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a whole file gives."""
+    """What a copy reports."""
 
-    sha256: str
-    tensors: dict[str, str]
-
-
-def _hash_mapped(file: MappedFile) -> Found:
-    tensors: dict[str, str] = {}
-    stream = _MappedHash(file, tensors.__setitem__, uncounted)
-    while stream.advance():
-        pass
-    return Found(stream.hexdigest(), tensors)
+    num_bytes: int  # hashed so far
+    tensors: dict[str, str]  # since the last report
+    sha256: str | None  # at the end
 
 
 class _MappedHash:
@@ -99,8 +91,18 @@ class _MappedHash:
         parts = sorted(_Part(entry.begin, entry.end, entry.name) for entry in file.entries.values())
         self._parts = parts[::-1]  # the next one last
         self._part: HashStream | None = None
+        self._found: dict[str, str] = {}  # since the last report
+        self.ready = file.num_bytes
         self.num_bytes = 0  # hashed so far
         self.is_finished = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy is of the same file, and keeps what it finds until it reports."""
+        return _MappedHash, (self._file, _nobody, uncounted)
+
+    @property
+    def name(self) -> str:
+        return self._file.path.name
 
     def is_ready(self) -> bool:
         return True
@@ -123,16 +125,17 @@ class _MappedHash:
     def hexdigest(self) -> str:
         return self._whole.hexdigest() if self._hexdigest is None else self._hexdigest
 
-    def whole(self) -> Callable[[], "Found"]:
-        """The hashes of the file and of its tensors as a function that can be pickled."""
-        return partial(_hash_mapped, self._file)
+    def report(self) -> Found:
+        """Of the file and of its tensors."""
+        found, self._found = self._found, {}
+        return Found(self.num_bytes, found, self.hexdigest() if self.is_finished else None)
 
-    def accept(self, outcome: "Found") -> None:
-        """Take what another process found."""
-        self._hexdigest, self.is_finished = outcome.sha256, True
-        self.num_bytes = self._file.num_bytes
-        self._progress(self.num_bytes)
-        for name, sha256 in outcome.tensors.items():
+    def accept(self, report: Found) -> None:
+        """Take what a copy reports."""
+        self._progress(max(0, report.num_bytes - self.num_bytes))
+        self.num_bytes = max(self.num_bytes, report.num_bytes)
+        self._hexdigest, self.is_finished = report.sha256, report.sha256 is not None
+        for name, sha256 in report.tensors.items():
             self._note(name, sha256)
 
     def _hash(self, begin: int, end: int) -> None:
@@ -156,4 +159,9 @@ class _MappedHash:
         while self._parts and self._parts[-1].end <= self.num_bytes:
             part = self._parts.pop()
             stream, self._part = self._part or new_stream(), None
-            self._note(part.name, stream.hexdigest())
+            sha256 = self._found[part.name] = stream.hexdigest()
+            self._note(part.name, sha256)
+
+
+def _nobody(_: str, __: str) -> None:
+    """Is told of a tensor's hash."""

@@ -85,7 +85,7 @@ class Staging:
         for shard in layout.shards:
             with self._reported(shard.file_name):
                 self._open(shard)
-            self._hashes.append(ShardHash(shard, self._files[shard.file_name], self.path))
+            self._hashes.append(ShardHash(shard, self.path))
             workers.add_stream(self._hashes[-1])
         self.places = _places(layout)
         noted = {encoded.name: encoded for line in self._finished if (encoded := _parse_finished(line)) is not None}

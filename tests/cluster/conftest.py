@@ -12,6 +12,7 @@ from mxconv.cluster.session import cluster, import_ray
 from mxconv.errors import MxconvError
 
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
+HEAD = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}  # tests beside it would go first
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +26,7 @@ def address() -> Iterator[ClusterAddress]:
     from ray.cluster_utils import Cluster
 
     nodes = Cluster()
-    for options in ({"include_dashboard": False}, {}, {}):  # head, node, and another try where a machine was too busy
+    for options in (HEAD, {}, {}):  # head, node, and another try where a machine was too busy
         with contextlib.suppress(Exception):  # Ray raises no other, and waits for 30 seconds at most
             nodes.add_node(**NODE, **options)
         if len(nodes.list_all_nodes()) == 2:

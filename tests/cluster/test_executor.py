@@ -97,9 +97,9 @@ def test_figures_are_the_same(make: Make, source: Path, tmp_path: Path) -> None:
 
 
 def kill_workers(stop: threading.Event, seed: int, killed: list[int]) -> None:
-    """SIGKILL a worker of the cluster now and then."""
+    """SIGKILL three workers of the cluster while they work."""
     dice, lines = random.Random(seed), [(0, "")]
-    while len(killed) < 5 and not stop.wait(dice.uniform(0.1, 0.6)):
+    while len(killed) < 3 and not stop.wait(dice.uniform(0.01, 0.1)):
         with contextlib.suppress(psutil.NoSuchProcess):
             lines = [(each.pid, (each.cmdline() or [""])[0]) for each in psutil.Process().children(recursive=True)]
         workers = [pid for pid, line in lines if line.startswith(("ray::EncodeTensor", "ray::SurveyTensor"))]
