@@ -73,7 +73,7 @@ def disturbed(source: str, package: Path, cluster: Cluster, seconds: float, dice
     else:
         while not kill_worker(dice) and driver.poll() is None:
             time.sleep(0.02)
-    if driver.wait() == 0:
+    if driver.wait() == 0 or package.exists():  # a command may be killed when all is done
         return f"{victim}, finished"
     subprocess.run(command(source, package, f"ray:{cluster.address}"), check=True, stdout=subprocess.DEVNULL)
     return f"{victim}, resumed once"

@@ -19,9 +19,16 @@ WORKERS = Annotated[
     ),
 ]
 
+MEMORY = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Most bytes that a worker may need: its slices become as small as that asks for.", metavar="BYTES"
+    ),
+]
+
 
 @contextmanager
-def executors(workers: str, num_threads: int) -> Iterator[Callable[[], "Executor"]]:
+def executors(workers: str, num_threads: int, memory_bytes: int | None = None) -> Iterator[Callable[[], "Executor"]]:
     """What makes the executor that `--workers` asks for, until the end of the block.
 
     Raises:
@@ -42,5 +49,5 @@ def executors(workers: str, num_threads: int) -> Iterator[Callable[[], "Executor
         return
     from mxconv.cluster.session import cluster
 
-    with cluster(address, num_threads) as make:
+    with cluster(address, num_threads, memory_bytes) as make:
         yield make

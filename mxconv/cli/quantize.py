@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.cluster_options import WORKERS, executors
+from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
 from mxconv.cli.completion import drafts, one_of
 from mxconv.cli.output import console, format_bytes, print_json, progress_bars
 
 if TYPE_CHECKING:
     from mxconv.checkpoint.manifest import Manifest
-    from mxconv.conversion.preparation import Preparation
 
 
 def quantize(
@@ -81,6 +80,7 @@ def quantize(
     max_shard_bytes: Annotated[int, typer.Option(help="Largest file to write.")] = 5_000_000_000,
     threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
     workers: WORKERS = "threads",
+    memory: MEMORY = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would become of each tensor.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
@@ -98,6 +98,7 @@ def quantize(
     if source is None or output is None:
         raise typer.BadParameter("SOURCE and --output, or --from-file, are required.")
     from mxconv.checkpoint.source import open_checkpoint
+    from mxconv.cli.quantize_plan import plan_of, print_plan
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare
     from mxconv.conversion.staging import check_target
@@ -122,6 +123,7 @@ def quantize(
             drafts=tuple(draft or ()),
             max_shard_bytes=max_shard_bytes,
             num_threads=usable_processors() if threads is None else threads,
+            memory_bytes=memory,
             force=force,
         )
     except MxconvError as error:
@@ -131,17 +133,18 @@ def quantize(
     with (
         open_checkpoint(source, revision=revision) as checkpoint,
         progress_bars() as progress,
-        executors(workers, options.num_threads) as executor,
+        executors(workers, options.num_threads, memory) as executor,
     ):
         if dry_run:
-            preparation = prepare(checkpoint, options, progress, executor())
-            result = _plan(preparation, output, time.perf_counter() - begin)
+            work = executor()
+            preparation = prepare(checkpoint, options, progress, work)
+            result = plan_of(preparation, output, work.num_workers, time.perf_counter() - begin)
         else:
             manifest = convert(checkpoint, output, options, progress, executor)
             num_bytes_source = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
             result = _result(manifest, output, num_bytes_source, time.perf_counter() - begin)
     if dry_run:
-        _print_plan(result, json_output)
+        print_plan(result, json_output)
     else:
         _print_result(result, json_output)
     if json_output:
@@ -165,66 +168,6 @@ def _result(manifest: "Manifest", output: Path, num_bytes_source: int, seconds: 
         "peak_rss_bytes": peak_rss_bytes(),
         "levels": [level.model_dump() for level in manifest.levels],
     }
-
-
-def _plan(preparation: "Preparation", output: Path, seconds: float) -> dict[str, Any]:
-    from mxconv.conversion.describe import levels_of
-    from mxconv.conversion.layout import quantized_arrays
-
-    tensors = []
-    for survey in preparation.surveys:
-        plan = survey.plan
-        stored = sum(array.num_bytes for array in quantized_arrays(survey))
-        tensors.append(
-            {
-                "name": plan.name,
-                "dtype": plan.dtype,
-                "shape": list(plan.tensor.shape),
-                "codec": plan.codec,
-                "reason": plan.reason,
-                "num_bytes_source": plan.tensor.num_bytes,
-                "num_bytes_quantized": stored,
-                "num_escapes": survey.num_escapes,
-            }
-        )
-    linked = sum(preparation.source_sizes.values()) if preparation.links_target else 0
-    return {
-        "package": str(output),
-        "codec": preparation.options.codec,
-        "num_tensors": len(tensors),
-        "num_quantized": len(preparation.quantized),
-        "num_bytes_source": preparation.num_bytes_source,
-        "num_bytes_package": linked + sum(shard.num_bytes for shard in preparation.layout.shards),
-        "bits_per_weight": preparation.bits_per_weight,
-        "lossless": preparation.is_lossless,
-        "seconds": seconds,
-        "levels": [level.model_dump() for level in levels_of(preparation)],
-        "tensors": tensors,
-    }
-
-
-def _print_plan(result: dict[str, Any], json_output: bool) -> None:
-    from rich.table import Table
-
-    table = Table("tensor", "dtype", "shape", "codec", "why", "source", "quantized")
-    for tensor in result["tensors"]:
-        stored = tensor["num_bytes_quantized"]
-        table.add_row(
-            tensor["name"],
-            tensor["dtype"],
-            " x ".join(map(str, tensor["shape"])),
-            tensor["codec"],
-            tensor["reason"],
-            format_bytes(tensor["num_bytes_source"]),
-            format_bytes(stored) if stored else "",
-        )
-    out = console(json_output)
-    out.print(table)
-    out.print(
-        f"{result['num_quantized']} of {result['num_tensors']} tensors at {result['bits_per_weight']:.2f} bits each; "
-        f"{format_bytes(result['num_bytes_source'])} become {format_bytes(result['num_bytes_package'])}. "
-        "Nothing was written."
-    )
 
 
 def _print_result(result: dict[str, Any], json_output: bool) -> None:

@@ -59,6 +59,11 @@ class Stream(Protocol):
 class Executor(Protocol):
     """Does tasks side by side, and streams beside them."""
 
+    @property
+    def num_workers(self) -> int:
+        """How many pieces are done at a time."""
+        ...
+
     def add_stream(self, stream: Stream) -> None:
         """Carry this on, too, from the next `map` to `finish_streams`; streams that came earlier go first."""
         ...

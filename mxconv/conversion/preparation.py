@@ -10,6 +10,7 @@ from mxconv.checkpoint.stored import StoredArray
 from mxconv.conversion.drafts import DraftLevel, open_drafts
 from mxconv.conversion.executor import ByteCounter, Executor
 from mxconv.conversion.layout import Layout, plan_layout, quantized_arrays
+from mxconv.conversion.memory import fit_slices, worker_bytes
 from mxconv.conversion.names import check_names, relative_name, unique_names
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
@@ -36,6 +37,11 @@ class Preparation:
     @property
     def num_bytes_source(self) -> int:
         return sum(survey.plan.tensor.num_bytes for survey in self.surveys)
+
+    @property
+    def worker_bytes(self) -> int:
+        """Memory that a worker needs at most."""
+        return worker_bytes([survey.plan for survey in self.surveys])
 
     @property
     def quantized(self) -> list[Survey]:
@@ -90,7 +96,7 @@ def prepare(
         MxconvError: the source or the options do not allow it.
     """
     record = options.record(is_local=checkpoint.commit is None)
-    plans = plan_tensors(checkpoint, options)
+    plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes)
     derived_files = checkpoint.derive_files()
     drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
     is_safetensors = checkpoint.container == "safetensors"

@@ -67,10 +67,10 @@ class Survey:
         assert plan.float_format is not None
         count = 1 if plan.experts is None else plan.experts.num_experts
         factors = [self.segments_of(n).rescale_factor if self.segments else 1.0 for n in range(count)]
-        return [
-            PatternRows(plan.tensor, plan.float_format, plan.is_cast, factor, plan.experts, number, plan.fp8)
-            for number, factor in enumerate(factors)
-        ]
+        whole = PatternRows(
+            plan.tensor, plan.float_format, plan.is_cast, 1.0, plan.experts, 0, plan.fp8, plan.slice_weights
+        )
+        return [replace(whole, rescale_factor=factor, expert=number) for number, factor in enumerate(factors)]
 
     def original(self, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
         """The source's rows [start, stop), or all of it, after any cast: what must come back."""

@@ -24,6 +24,10 @@ class Workers:
         self._num_advancing = 0
         self._changed = threading.Condition()
 
+    @property
+    def num_workers(self) -> int:
+        return self.num_threads
+
     def add_stream(self, stream: Stream) -> None:
         """Carry this on, too, from the next `run` to `finish_streams`; streams that came earlier go first."""
         with self._changed:
