@@ -36,6 +36,7 @@ class Member:
 
     actor: Any
     is_ready: bool = False
+    is_gone: bool = False
     num_calls: int = 0  # on their way, that which it does now included
 
 
@@ -147,7 +148,7 @@ class Crew:
             if member in self._members:
                 self._members.remove(member)
                 self._ray.kill(member.actor)  # it may be out of reach, no more
-            member.is_ready = False
+            member.is_ready, member.is_gone = False, True
             job.give_back(" ".join(f"{type(error).__name__}: {error}".split())[:200])
             return
         job.take(outcome)

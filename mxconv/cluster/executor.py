@@ -74,7 +74,7 @@ class RayExecutor:
 
     def _stream_for(self, member: Member) -> SentStream | None:
         """The first stream that a worker can carry on now."""
-        return next((s for s in self._streams if s.is_ready() and s.member in (None, member)), None)
+        return next((s for s in self._streams if s.is_ready() and s.is_for(member)), None)
 
     def _check_streams(self) -> None:
         """Raise the error of one."""

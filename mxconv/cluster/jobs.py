@@ -111,7 +111,7 @@ class SentStream:
         self._crew, self._stream = crew, stream
         self._key = uuid.uuid4().bytes
         self._num_lost = 0
-        self.member: Member | None = None
+        self._member: Member | None = None
         self.is_running = self.is_finished = False
         self.error: BaseException | None = None
 
@@ -119,10 +119,14 @@ class SentStream:
         """Whether somebody can carry it on now."""
         return not self.is_finished and not self.is_running and self._stream.is_ready()
 
+    def is_for(self, member: Member) -> bool:
+        """Whether this worker can: nobody else has what was done so far."""
+        return self._member is None or self._member.is_gone or self._member is member
+
     def send(self, member: Member) -> None:
         """Have a worker carry it on."""
-        sent = pickle.dumps(self._stream) if self.member is None else None
-        self.member, self.is_running, ready = member, True, self._stream.ready
+        sent = pickle.dumps(self._stream) if self._member is not member else None
+        self._member, self.is_running, ready = member, True, self._stream.ready
         self._crew.send(member, self, f"hash {_name(self._stream)}", "carry_on", self._key, sent, ready)
 
     def take(self, outcome: Outcome) -> None:
@@ -135,7 +139,7 @@ class SentStream:
 
     def give_back(self, cause: str) -> None:
         """Its worker is gone."""
-        self.member, self.is_running = None, False
+        self._member, self.is_running = None, False
         self._num_lost += 1
         if self._num_lost > MAX_RETRIES:
             self.error = _lost_too_often(cause)

@@ -1,8 +1,8 @@
 """A Ray cluster of two nodes, which are processes with object stores of their own, for all tests of this folder."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,15 +22,16 @@ def address() -> Iterator[ClusterAddress]:
         import_ray()
     except MxconvError as error:
         pytest.skip(str(error))
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
     nodes = Cluster()
-    for options in (HEAD, {}, {}):  # head, node, and another try where a machine was too busy
-        with contextlib.suppress(Exception):  # Ray raises no other, and waits for 30 seconds at most
-            nodes.add_node(**NODE, **options)
-        if len(nodes.list_all_nodes()) == 2:
-            break
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # of workers: tasks that tests bring along
+        for options in (HEAD, {}, {}):  # head, node, and another try where a machine was too busy
+            with contextlib.suppress(Exception):  # Ray raises no other, and waits for 30 seconds at most
+                nodes.add_node(**NODE, **options)
+            if len(nodes.list_all_nodes()) == 2:
+                break
     yield ClusterAddress(nodes.address)
     nodes.shutdown()
 

@@ -24,6 +24,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors = {
         "model.layers.0.self_attn.q_proj.weight": (ROWS, COLUMNS),
         "model.layers.0.mlp.experts.gate_up_proj": (EXPERTS, 128, 192),
+        "model.layers.0.mlp.experts.down_proj": (EXPERTS, 96, 128),
         "model.embed_tokens.weight": (ROWS, COLUMNS),
         "model.norm.weight": (COLUMNS,),
     }
@@ -66,12 +67,13 @@ def test_what_a_slice_takes_is_what_was_counted(
     assert peaks[1] < peaks[0] / 2
 
 
-def test_an_expert_is_held_beside_its_slices(source: Path) -> None:
-    with open_checkpoint(source) as checkpoint:
-        options = QuantizeOptions(codec="bsfp", skip=("*q_proj*", "*embed*", "*norm*"))
-        usual = prepare(checkpoint, options).worker_bytes
+def test_the_expert_that_is_read_counts_beside_its_slices(source: Path) -> None:
     process, weight = memory._rates()
-    assert usual == process + max(2 * 128 * 192 + weight * EXPERTS * 128 * 192, weight * ROWS * COLUMNS)
+    required = process + 2 * 128 * 192 + weight * 16 * 128
+    with open_checkpoint(source) as checkpoint:
+        options = {"skip": ("*q_proj*",), "memory_bytes": 1}
+        with pytest.raises(MxconvError, match=rf"{required:,} bytes are required, for tensor \S*gate_up_proj of shape"):
+            prepare(checkpoint, QuantizeOptions(**options))  # type: ignore[arg-type]
 
 
 def _least(source: Path) -> int:
