@@ -168,6 +168,8 @@ class DecodeRecord(Record):
     kv_dtype: Literal["fp32", "bf16", "fp16"] | None = Field(
         default=None, description="what caches kept of keys and values; null: fp32"
     )
+    kernel: str | None = Field(default=None, description="the implementation whose bits these are; null: unknown")
+    processors: list[str] = Field(default_factory=list, description="that decoded; empty: unknown")
 
 
 class CertificateRecord(Record):

@@ -1,5 +1,6 @@
 """`mxconv verify`: proof that a package is whole, exact, and decodes as its target does."""
 
+import os
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,10 +75,9 @@ def verify(
     from mxconv.errors import PackageError
     from mxconv.kernels.engine import usable_processors
     from mxconv.model.distribution import Sampling
-    from mxconv.model.loader import LoadedPackage
-    from mxconv.speculative.hierarchy import Hierarchy
     from mxconv.speculative.prompts import read_prompts
     from mxconv.speculative.selection import Selection
+    from mxconv.verification.decode_task import DecodeSettings, decode_by
     from mxconv.verification.decoding import verify_decoding
     from mxconv.verify import verify as verify_package
     from mxconv.verify import write_certificate
@@ -92,22 +92,35 @@ def verify(
         folder = find_package(package, None if source else revision, progress)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(open_checkpoint(source, revision=revision)) if source else None
-        progress = stack.enter_context(progress_bars())
         executor = stack.enter_context(executors(workers, usable_processors() if threads is None else threads))
-        verification = verify_package(folder, checkpoint, progress, executor=executor())
-    if prompts and verification.ok:
-        with progress_bars("prompts") as progress:
-            specs = [parse_draft(text) for text in draft or ()]
-            sampling = Sampling(temperature, top_k, top_p) if temperature else None
-            # all levels, whatever tuning chose: the certificate is of the package
-            chosen = level_names(levels) or [level.name for level in verification.manifest.levels]
-            with LoadedPackage(folder, chosen, kernel, threads, specs, kv_dtype=kv_dtype) as loaded:
-                hierarchy = Hierarchy(
-                    loaded.levels, draft_lengths(num_draft_tokens), thresholds(confidence), tree_size(tree)
-                )
-                selection = Selection(sampling, seed=seed)
-                record = verify_decoding(loaded, hierarchy, prompts, max_new_tokens, selection, progress, batch)
-        verification = replace(verification, decode=record)
+        with progress_bars() as progress:
+            verification = verify_package(folder, checkpoint, progress, executor=executor())
+        if prompts and verification.ok:
+            settings = DecodeSettings(
+                folder.resolve(),
+                # all levels, whatever tuning chose: the certificate is of the package
+                level_names(levels) or [level.name for level in verification.manifest.levels],
+                [parse_draft(text) for text in draft or ()],
+                draft_lengths(num_draft_tokens),
+                thresholds(confidence),
+                tree_size(tree),
+                max_new_tokens,
+                Selection(Sampling(temperature, top_k, top_p) if temperature else None, seed=seed),
+                batch,
+                kernel or os.environ.get("MXCONV_KERNEL"),
+                threads,
+                kv_dtype,
+            )
+            with progress_bars("prompts") as progress:
+                if workers == "threads":  # all processors for one text after another
+                    loaded, hierarchy = settings.open()
+                    stack.callback(loaded.close)
+                    record = verify_decoding(
+                        loaded, hierarchy, prompts, max_new_tokens, settings.selection, progress, batch
+                    )
+                else:
+                    record = decode_by(executor(), replace(settings, num_threads=1), prompts, progress)
+            verification = replace(verification, decode=record)
     if write and verification.ok:
         write_certificate(folder, verification)
     _print(verification, package, json_output)

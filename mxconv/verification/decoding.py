@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from mxconv.arrays import F32
 from mxconv.checkpoint.manifest import DecodeRecord
+from mxconv.kernels.engine import NUMPY
 from mxconv.model.loader import LoadedPackage
 from mxconv.progress import Progress, silent
 from mxconv.serving.engine import Engine
@@ -12,6 +13,7 @@ from mxconv.serving.request import Request
 from mxconv.serving.sequence import Sequence as Running
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.system.processor import cpu_name
 
 
 def verify_decoding(
@@ -62,6 +64,8 @@ def verify_decoding(
         target=hierarchy.levels[0].name,
         batch=batch,
         kv_dtype=loaded.kv_dtype,
+        kernel=NUMPY if loaded.matrices.engine is None else loaded.matrices.engine.name,
+        processors=[cpu_name()],
     )
 
 

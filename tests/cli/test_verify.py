@@ -23,6 +23,8 @@ DECODE_KEYS = {
     "target",
     "batch",
     "kv_dtype",
+    "kernel",
+    "processors",
 }
 
 

@@ -1,0 +1,155 @@
+"""Prompts as pieces of work for any process: each decodes some with drafts and without, and all stand in one record."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from mxconv.checkpoint.draft_spec import DraftSpec
+from mxconv.checkpoint.manifest import DecodeRecord, read_manifest
+from mxconv.conversion.executor import Advance, ByteCounter, Executor
+from mxconv.errors import MxconvError
+from mxconv.model.loader import LoadedPackage
+from mxconv.model.pages.dtype import KvDtype
+from mxconv.progress import Progress, silent
+from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.verification.decoding import verify_decoding
+
+PROMPTS_AT_A_TIME = 4  # of a piece, where they are decoded one after another
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """What is decoded, and how; paths lead to the same files wherever a piece is done.
+
+    Args:
+        folder: the package.
+        levels: of it, what is decoded first.
+        drafts: further levels.
+        lengths: of proposals, `thresholds` and `tree`: as `Hierarchy` takes them.
+        max_new_tokens: for each prompt.
+        selection: greedy or coupled.
+        batch: prompts at a time, beside each other; None is one after another.
+        kernel: an implementation that every node has; None is the best that each has.
+        num_threads: of native kernels, in each process.
+        kv_dtype: of keys and values in caches.
+    """
+
+    folder: Path
+    levels: Sequence[str]
+    drafts: Sequence[DraftSpec] = ()
+    lengths: Sequence[int] | Literal["auto"] | None = None
+    thresholds: Sequence[float] | None = None
+    tree: int | Literal["auto", "chain"] = "auto"
+    max_new_tokens: int = 64
+    selection: Selection = GREEDY
+    batch: int | None = None
+    kernel: str | None = None
+    num_threads: int | None = None
+    kv_dtype: KvDtype = "fp32"
+
+    def open(self) -> tuple[LoadedPackage, Hierarchy]:
+        """The package and its levels, to be closed.
+
+        Raises:
+            MxconvError: the package is damaged, or a level, a draft or the kernel cannot be had here.
+        """
+        loaded = LoadedPackage(
+            self.folder, list(self.levels), self.kernel, self.num_threads, self.drafts, kv_dtype=self.kv_dtype
+        )
+        try:
+            return loaded, Hierarchy(loaded.levels, self.lengths, self.thresholds, self.tree)
+        except BaseException:
+            loaded.close()
+            raise
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Some of all prompts.
+
+    Args:
+        first: the number of the first one.
+        texts: of these.
+        num_bytes: that are read for them at least, weights a token.
+    """
+
+    first: int
+    texts: tuple[str, ...]
+    num_bytes: int
+
+    @property
+    def name(self) -> str:
+        return f"prompts {self.first + 1} to {self.first + len(self.texts)}"
+
+
+@dataclass
+class DecodePrompts:
+    """A task: decode prompts and compare. A process opens the package once."""
+
+    settings: DecodeSettings
+    _opened: tuple[LoadedPackage, Hierarchy] | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"settings": self.settings, "_opened": None}
+
+    def __call__(self, piece: Prompts, advance: Advance) -> DecodeRecord:
+        if self._opened is None:
+            self._opened = self.settings.open()
+        settings = self.settings
+        record = verify_decoding(
+            *self._opened, piece.texts, settings.max_new_tokens, settings.selection, silent, settings.batch
+        )
+        advance(len(piece.texts))
+        return record
+
+
+def decode_by(
+    executor: Executor, settings: DecodeSettings, prompts: Sequence[str], progress: Progress = silent
+) -> DecodeRecord:
+    """As `verify_decoding`, by whoever an executor asks.
+
+    Raises:
+        MxconvError: a prompt cannot be decoded, or nodes have different kernels.
+    """
+    count = settings.batch or PROMPTS_AT_A_TIME
+    weights = sum(record.num_bytes for record in read_manifest(settings.folder).files)
+    pieces = [
+        Prompts(first, texts, len(texts) * settings.max_new_tokens * weights)
+        for first in range(0, len(prompts), count)
+        if (texts := tuple(prompts[first : first + count]))
+    ]
+    here = [_from_anywhere(spec) for spec in settings.drafts]
+    task = DecodePrompts(replace(settings, folder=settings.folder.resolve(), drafts=here))
+    return joined(executor.map(task, pieces, ByteCounter("decode", len(prompts), progress)))
+
+
+def _from_anywhere(spec: DraftSpec) -> DraftSpec:
+    """With an absolute path, where it names a file or folder."""
+    if spec.subject and Path(spec.subject).exists():
+        return replace(spec, subject=str(Path(spec.subject).resolve()))
+    return spec
+
+
+def joined(records: Sequence[DecodeRecord]) -> DecodeRecord:
+    """One claim of all, whose pieces differ in nothing but their counts and processors.
+
+    Raises:
+        MxconvError: kernels differ.
+    """
+    found = sorted({(record.kernel or "unknown", ", ".join(record.processors)) for record in records})
+    if len({kernel for kernel, _ in found}) > 1:
+        raise MxconvError(
+            f"prompts were decoded by {'; '.join(f'{kernel} on {processor}' for kernel, processor in found)}; bits are "
+            "promised for a kernel, and one for all is required. Name one that all nodes have, with --kernel."
+        )
+    return records[0].model_copy(
+        update={
+            "num_prompts": sum(record.num_prompts for record in records),
+            "num_tokens": sum(record.num_tokens for record in records),
+            "num_token_mismatches": sum(record.num_token_mismatches for record in records),
+            "num_logit_mismatches": sum(record.num_logit_mismatches for record in records),
+            "processors": sorted({processor for record in records for processor in record.processors}),
+        }
+    )
