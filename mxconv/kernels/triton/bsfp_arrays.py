@@ -1,10 +1,12 @@
 """The arrays of a BSFP matrix on a device: as they lie in the file, but for row starts and the escapes of splits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mxconv.arrays import I16, I64
 from mxconv.codecs.bsfp.packing import PackedBsfp, check_escapes, escape_offsets
@@ -40,7 +42,12 @@ class BsfpArrays:
 
     @classmethod
     def from_packed(
-        cls, packed: PackedBsfp, table: SegmentTable, shape: tuple[int, int], device: torch.device
+        cls,
+        packed: PackedBsfp,
+        table: SegmentTable,
+        shape: tuple[int, int],
+        device: torch.device,
+        stored: Mapping[str, torch.Tensor] | None = None,
     ) -> "BsfpArrays":
         """Copy a matrix to a device.
 
@@ -49,11 +56,17 @@ class BsfpArrays:
             table: its segment table.
             shape: (rows, columns) without padding.
             device: where to.
+            stored: arrays of `packed` by name that are on the device already; others are copied.
 
         Raises:
             CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
         """
         check_escapes(packed)
+        stored = {} if stored is None else stored
+
+        def on_device(part: str, array: NDArray[Any]) -> torch.Tensor:
+            return stored[part] if part in stored else upload(array, device)
+
         firsts, split_firsts = places_of_escapes(packed)
         num_row_starts = TILE_ROWS * len(packed.codes) if table.has_row_shifts else 1
         starts = table.row_starts(num_row_starts, packed.row_shifts).astype(np.uint16)
@@ -61,15 +74,15 @@ class BsfpArrays:
             shape=shape,
             dtype=DTYPES[table.float_format.name],
             num_planes=table.residual_bits - 8,
-            codes=upload(packed.codes, device).view(torch.int32),
-            residual_low=upload(packed.residual_low, device).view(torch.int32),
-            residual_high=upload(packed.residual_high, device),
+            codes=on_device("codes", packed.codes).view(torch.int32),
+            residual_low=on_device("residual_low", packed.residual_low).view(torch.int32),
+            residual_high=on_device("residual_high", packed.residual_high),
             starts=upload(np.concatenate([starts, starts | SIGN_MASK], axis=1), device),
-            counts=upload(packed.escape_counts, device),
+            counts=on_device("escape_counts", packed.escape_counts),
             firsts=upload(firsts, device),
             split_firsts=upload(split_firsts, device),
-            positions=upload(packed.escape_positions, device),
-            high_bytes=upload(packed.escape_high, device),
+            positions=on_device("escape_positions", packed.escape_positions),
+            high_bytes=on_device("escape_high", packed.escape_high),
         )
 
     @property

@@ -1,5 +1,7 @@
 """A BSFP weight on a GPU: one set of bytes, the exact 16-bit matrix and its 4-bit draft."""
 
+from collections.abc import Mapping
+
 import torch
 
 from mxconv.codecs.bsfp.packing import PackedBsfp
@@ -10,6 +12,7 @@ from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
 from mxconv.kernels.triton.launch import MAX_TOKENS
 from mxconv.kernels.triton.panels import multiply_by_panels
 from mxconv.kernels.triton.rebuild import rebuild
+from mxconv.kernels.triton.upload import upload
 from mxconv.kernels.triton.weight import Activations, FourBitWeight, check_tokens
 
 
@@ -29,6 +32,7 @@ class BsfpWeight:
         shape: tuple[int, int],
         device: torch.device,
         activations: Activations = "bf16",
+        stored: Mapping[str, torch.Tensor] | None = None,
     ) -> "BsfpWeight":
         """Copy a matrix to a device.
 
@@ -38,12 +42,14 @@ class BsfpWeight:
             shape: (rows, columns) without padding.
             device: where to.
             activations: of the draft; "int8" where its levels are integers.
+            stored: arrays of `packed` by name that are on the device already.
 
         Raises:
             CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
         """
-        arrays = BsfpArrays.from_packed(packed, table, shape, device)
-        return cls(arrays, FourBitArrays.of_bsfp(arrays.codes, packed.scales, table, shape), activations)
+        arrays = BsfpArrays.from_packed(packed, table, shape, device, stored)
+        scales = stored["scales"] if stored and "scales" in stored else upload(packed.scales, device)
+        return cls(arrays, FourBitArrays.of_bsfp(arrays.codes, scales, table, shape), activations)
 
     @property
     def dtype(self) -> torch.dtype:

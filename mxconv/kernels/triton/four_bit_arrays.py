@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from mxconv.arrays import U8, U16
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import DOUBLED
@@ -25,30 +23,32 @@ class FourBitArrays:
     scale_block: int  # columns that share a scale
 
     @classmethod
-    def of_mxfp4(cls, codes: torch.Tensor, scales: U8, shape: tuple[int, int]) -> "FourBitArrays":
+    def of_mxfp4(cls, codes: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int]) -> "FourBitArrays":
         """MXFP4; levels are doubled, and halved again with the scales.
 
         Args:
             codes: (T, C, 16) int32 on the device.
-            scales: (T, blocks, 16) E8M0.
+            scales: (T, blocks, 16) uint8 E8M0, on the device.
             shape: (rows, columns) without padding.
         """
         doubled = upload(DOUBLED, codes.device)
-        return cls(shape, codes, doubled.to(torch.bfloat16), doubled, upload(scales, codes.device), BLOCK)
+        return cls(shape, codes, doubled.to(torch.bfloat16), doubled, scales, BLOCK)
 
     @classmethod
-    def of_bsfp(cls, codes: torch.Tensor, scales: U16, table: SegmentTable, shape: tuple[int, int]) -> "FourBitArrays":
+    def of_bsfp(
+        cls, codes: torch.Tensor, scales: torch.Tensor, table: SegmentTable, shape: tuple[int, int]
+    ) -> "FourBitArrays":
         """The draft in BSFP.
 
         Args:
             codes: (T, C, 16) int32 on the device; those of the exact weights.
-            scales: (T, groups, 16) BF16 patterns.
+            scales: (T, groups, 16) int16 patterns of BF16, on the device.
             table: levels that BF16 does not hold are rounded to it, as no table of mxconv's has.
             shape: (rows, columns) without padding.
         """
         levels = upload(table.signed_levels, codes.device)
         int8_levels = levels.to(torch.int8) if table.has_int8_levels else None
-        return cls(shape, codes, levels.to(torch.bfloat16), int8_levels, upload(scales, codes.device), GROUP)
+        return cls(shape, codes, levels.to(torch.bfloat16), int8_levels, scales, GROUP)
 
     @property
     def is_e8m0(self) -> bool:
@@ -58,8 +58,3 @@ class FourBitArrays:
     def num_bytes(self) -> int:
         """On the device, `codes` included."""
         return self.codes.nbytes + self.levels.nbytes + self.scales.nbytes
-
-
-def mxfp4_codes(codes: U8, device: torch.device) -> torch.Tensor:
-    """(T, C, 64) bytes as (T, C, 16) int32 on a device."""
-    return upload(np.asarray(codes), device).view(torch.int32)

@@ -4,6 +4,7 @@ from typing import Literal, Protocol
 
 import torch
 
+from mxconv.arrays import U8
 from mxconv.errors import ModelError
 from mxconv.kernels.triton.dequantize import dequantize
 from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
@@ -11,6 +12,7 @@ from mxconv.kernels.triton.four_bit_int8_product import four_bit_int8_product
 from mxconv.kernels.triton.four_bit_product import four_bit_product
 from mxconv.kernels.triton.launch import MAX_TOKENS
 from mxconv.kernels.triton.panels import multiply_by_panels
+from mxconv.kernels.triton.upload import upload
 
 Activations = Literal["bf16", "int8"]
 
@@ -65,6 +67,22 @@ class FourBitWeight:
         self.arrays, self.activations = arrays, activations
         self.rows, self.columns = arrays.shape
         self.num_bytes = arrays.num_bytes
+
+    @classmethod
+    def from_mxfp4(
+        cls, codes: U8, scales: U8, shape: tuple[int, int], device: torch.device, activations: Activations = "bf16"
+    ) -> "FourBitWeight":
+        """Copy an MXFP4 matrix to a device.
+
+        Args:
+            codes: (T, C, 64) as stored.
+            scales: (T, blocks, 16) E8M0.
+            shape: (rows, columns) without padding.
+            device: where to.
+            activations: as for the class.
+        """
+        on_device = upload(codes, device).view(torch.int32)
+        return cls(FourBitArrays.of_mxfp4(on_device, upload(scales, device), shape), activations)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """As `Weight.product`."""

@@ -19,7 +19,6 @@ from mxconv.errors import ModelError
 from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
 from mxconv.kernels.triton import int8_activations
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
-from mxconv.kernels.triton.four_bit_arrays import FourBitArrays, mxfp4_codes
 from mxconv.kernels.triton.weight import Activations, FourBitWeight
 
 SHAPES = [(1, 1), (5, 31), (70, 172), (17, 1100)]  # ragged rows, columns, programs of rows and splits of columns
@@ -27,8 +26,7 @@ CODECS = pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 
 
 def mxfp4(codes: np.ndarray, scales: np.ndarray, shape: tuple[int, int], activations: Activations) -> FourBitWeight:
-    arrays = FourBitArrays.of_mxfp4(mxfp4_codes(codes, DEVICE), scales, shape)
-    return FourBitWeight(arrays, activations)
+    return FourBitWeight.from_mxfp4(codes, scales, shape, DEVICE, activations)
 
 
 def weight(shape: tuple[int, int], codec: str, activations: Activations = "bf16") -> tuple[FourBitWeight, np.ndarray]:

@@ -13,7 +13,6 @@ from mxconv.codecs.float16 import BF16
 from mxconv.errors import ModelError
 from mxconv.kernels.triton import bsfp_weight, panels
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
-from mxconv.kernels.triton.four_bit_arrays import FourBitArrays, mxfp4_codes
 from mxconv.kernels.triton.rebuild import rebuild
 from mxconv.kernels.triton.weight import FourBitWeight
 
@@ -41,7 +40,7 @@ def test_many_tokens_multiply_the_exact_weights_a_panel_at_a_time(monkeypatch: p
 
 def test_many_tokens_multiply_4_bit_weights() -> None:
     codes, scales, values = packed_mxfp4(gaussian((70, 40)))
-    matrix = FourBitWeight(FourBitArrays.of_mxfp4(mxfp4_codes(codes, DEVICE), scales, (70, 40)), "int8")
+    matrix = FourBitWeight.from_mxfp4(codes, scales, (70, 40), DEVICE, "int8")
     x = tokens(20, 40)
     expected = x.cpu().double().numpy() @ values.T.astype(np.float64)
     assert np.abs(matrix.product(x).cpu().numpy() - expected).max() < 0.01 * np.abs(expected).max()
@@ -54,7 +53,7 @@ def test_a_panel_of_the_widest_matrix_still_has_rows() -> None:
 
 def test_what_are_no_tokens_is_refused() -> None:
     codes, scales, _ = packed_mxfp4(gaussian((16, 32)))
-    matrix = FourBitWeight(FourBitArrays.of_mxfp4(mxfp4_codes(codes, DEVICE), scales, (16, 32)))
+    matrix = FourBitWeight.from_mxfp4(codes, scales, (16, 32), DEVICE)
     for x in (torch.zeros(2, 33), torch.zeros(32), torch.zeros(0, 32), torch.zeros(2, 32, dtype=torch.int32)):
         with pytest.raises(ModelError, match=r"product: torch\.\w+ of shape .*; floats of shape \(tokens, 32\) are"):
             matrix.product(x.to(DEVICE))
