@@ -9,7 +9,7 @@ from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.kernels.triton.bsfp_arrays import BsfpArrays
 from mxconv.kernels.triton.bsfp_product import bsfp_product
 from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
-from mxconv.kernels.triton.launch import MAX_TOKENS
+from mxconv.kernels.triton.launch import MAX_TOKENS, on
 from mxconv.kernels.triton.panels import multiply_by_panels
 from mxconv.kernels.triton.rebuild import rebuild
 from mxconv.kernels.triton.upload import upload
@@ -63,12 +63,15 @@ class BsfpWeight:
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """As `Weight.product`."""
-        check_tokens(x, self.columns)
+        device = self.arrays.codes.device
+        check_tokens(x, self.columns, device)
         x = x.to(self.dtype).contiguous()
-        if len(x) <= MAX_TOKENS.value:
-            return bsfp_product(self.arrays, x)
-        return multiply_by_panels(x, self.rows, lambda first, count: rebuild(self.arrays, first, count))
+        with on(device):
+            if len(x) <= MAX_TOKENS.value:
+                return bsfp_product(self.arrays, x)
+            return multiply_by_panels(x, self.rows, lambda first, count: rebuild(self.arrays, first, count))
 
     def rebuild(self) -> torch.Tensor:
         """(rows, columns) in `dtype`: the source's weights, bit for bit."""
-        return rebuild(self.arrays)
+        with on(self.arrays.codes.device):
+            return rebuild(self.arrays)

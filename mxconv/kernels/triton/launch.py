@@ -5,6 +5,8 @@ program, absent ones being zeros: a token's sums are the same instructions whate
 are added in ascending order by a kernel of their own.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import triton
 import triton.language as tl
@@ -26,6 +28,11 @@ OPERANDS = {
     torch.bfloat16: tl.float32 if IS_INTERPRETED else tl.bfloat16,
     torch.float16: tl.float32 if IS_INTERPRETED else tl.float16,
 }
+
+
+def on(device: torch.device) -> AbstractContextManager[None]:
+    """Launches go to the current GPU: make it this one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def num_splits(num_columns: int) -> int:

@@ -10,7 +10,7 @@ from mxconv.kernels.triton.dequantize import dequantize
 from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
 from mxconv.kernels.triton.four_bit_int8_product import four_bit_int8_product
 from mxconv.kernels.triton.four_bit_product import four_bit_product
-from mxconv.kernels.triton.launch import MAX_TOKENS
+from mxconv.kernels.triton.launch import MAX_TOKENS, on
 from mxconv.kernels.triton.panels import multiply_by_panels
 from mxconv.kernels.triton.upload import upload
 
@@ -86,28 +86,33 @@ class FourBitWeight:
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """As `Weight.product`."""
-        check_tokens(x, self.columns)
-        if len(x) <= MAX_TOKENS.value and self.activations == "int8":
-            return four_bit_int8_product(self.arrays, x.contiguous())
-        x = x.to(torch.bfloat16).contiguous()
-        if len(x) <= MAX_TOKENS.value:
-            return four_bit_product(self.arrays, x)
-        return multiply_by_panels(
-            x, self.rows, lambda first, count: dequantize(self.arrays, first, count).to(torch.bfloat16)
-        )
+        device = self.arrays.codes.device
+        check_tokens(x, self.columns, device)
+        with on(device):
+            if len(x) <= MAX_TOKENS.value and self.activations == "int8":
+                return four_bit_int8_product(self.arrays, x.contiguous())
+            x = x.to(torch.bfloat16).contiguous()
+            if len(x) <= MAX_TOKENS.value:
+                return four_bit_product(self.arrays, x)
+            return multiply_by_panels(
+                x, self.rows, lambda first, count: dequantize(self.arrays, first, count).to(torch.bfloat16)
+            )
 
     def rebuild(self) -> torch.Tensor:
         """(rows, columns) float32."""
-        return dequantize(self.arrays)
+        with on(self.arrays.codes.device):
+            return dequantize(self.arrays)
 
 
-def check_tokens(x: torch.Tensor, num_columns: int) -> None:
-    """Refuse what is no (tokens, columns) of floats.
+def check_tokens(x: torch.Tensor, num_columns: int, device: torch.device) -> None:
+    """Refuse what is no (tokens, columns) of floats on the device.
 
     Raises:
-        ModelError: another shape or dtype, or no token.
+        ModelError: another shape, dtype or device, or no token.
     """
     if x.dim() != 2 or x.shape[1] != num_columns or not len(x) or not x.dtype.is_floating_point:
         raise ModelError(
             f"product: {x.dtype} of shape {tuple(x.shape)}; floats of shape (tokens, {num_columns}) are required."
         )
+    if x.device != device:
+        raise ModelError(f"product: input on {x.device}, weights on {device}; one device is required. Move the input.")

@@ -57,3 +57,5 @@ def test_what_are_no_tokens_is_refused() -> None:
     for x in (torch.zeros(2, 33), torch.zeros(32), torch.zeros(0, 32), torch.zeros(2, 32, dtype=torch.int32)):
         with pytest.raises(ModelError, match=r"product: torch\.\w+ of shape .*; floats of shape \(tokens, 32\) are"):
             matrix.product(x.to(DEVICE))
+    with pytest.raises(ModelError, match=r"product: input on meta, weights on .*; one device is required"):
+        matrix.product(torch.zeros(2, 32, device="meta"))
