@@ -16,6 +16,7 @@ from mxconv.checkpoint.manifest import LevelRecord
 from mxconv.errors import ModelError
 from mxconv.gpu.package import GpuPackage
 from mxconv.interop.transformers.gpu_linear import GpuLinear
+from mxconv.interop.transformers.layer_weights import put_module, weights_of_layers
 from mxconv.interop.transformers.target import TorchTarget
 from mxconv.kernels.triton.weight import Weight
 from mxconv.speculative.statistics import LevelStatistics
@@ -52,7 +53,7 @@ class SelfDraft:
             yield SelfDraftChain(self, target, list(drafted.values()), statistics)
         finally:
             for name, module in drafted.items():
-                _put(target.model, name, module.linear)
+                put_module(target.model, name, module.linear)
 
     def _install(self, model: nn.Module) -> "dict[str, DraftedLinear]":
         where = next(model.parameters()).device
@@ -60,21 +61,10 @@ class SelfDraft:
             raise ModelError(f"drafts: device {self.device}, and the model is on {where}; one place is required.")
         if self._weights is None:
             self._weights = GpuPackage(self.package, self.device, level="draft").weights
-        of_tied = {id(each.weight): name for name, each in model.named_modules() if isinstance(each, nn.Embedding)}
-        drafted = {}
-        for name, linear in model.named_modules():
-            if type(linear) is nn.Linear:
-                tied = of_tied.get(id(linear.weight), name)
-                weight = self._weights.get(f"{name}.weight", self._weights.get(f"{tied}.weight"))
-                if weight is not None and (weight.rows, weight.columns) == tuple(linear.weight.shape):
-                    drafted[name] = DraftedLinear(linear, weight)
-        if not drafted:
-            raise ModelError(
-                f"{self.package}: none of its matrices is a linear layer of {type(model).__name__}; one of the same "
-                "name and shape is required. Convert this model."
-            )
+        found = weights_of_layers(model, self._weights, str(self.package))
+        drafted = {name: DraftedLinear(linear, weight) for name, (linear, weight) in found.items()}
         for name, module in drafted.items():
-            _put(model, name, module)
+            put_module(model, name, module)
         return drafted
 
 
@@ -141,8 +131,3 @@ class SelfDraftChain:
         if self._num_asked:
             self.statistics[0].count(self._num_asked, len(proposed), num_accepted)
         self._num_asked = 0
-
-
-def _put(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, attribute = name.rpartition(".")
-    setattr(model.get_submodule(parent), attribute, module)

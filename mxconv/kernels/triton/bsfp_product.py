@@ -22,7 +22,7 @@ from mxconv.kernels.triton.rebuilt_step import rebuilt_step
 from mxconv.kernels.triton.split_sums import add_splits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])  # one machine code for any number of them
 def _product(
     codes, low, high, starts, counts, firsts, split_firsts, positions, high_bytes, x, partial, num_tokens, num_rows,
     num_columns, row_tiles, column_tiles, NUM_PLANES: tl.constexpr, HAS_ROW_STARTS: tl.constexpr,

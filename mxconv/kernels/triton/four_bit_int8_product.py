@@ -15,7 +15,7 @@ from mxconv.kernels.triton.level_step import level_step, row_scales
 from mxconv.kernels.triton.split_sums import add_splits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])  # one machine code for any number of them
 def _product(
     codes, levels, scales, x, x_scales, partial, num_tokens, num_rows, num_columns, row_tiles, column_tiles,
     num_blocks, num_x_blocks, SCALE_BLOCK: tl.constexpr, IS_E8M0: tl.constexpr

@@ -19,7 +19,7 @@ from mxconv.kernels.triton.operands import activations
 from mxconv.kernels.triton.split_sums import add_splits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])  # one machine code for any number of them
 def _product(
     codes, levels, scales, x, partial, num_tokens, num_rows, num_columns, row_tiles, column_tiles, num_blocks,
     WIDTH: tl.constexpr, IS_E8M0: tl.constexpr, OPERAND: tl.constexpr

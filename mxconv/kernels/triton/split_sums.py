@@ -7,7 +7,7 @@ import triton.language as tl
 BLOCK = tl.constexpr(1024)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_sums"])
 def _add_splits(partial, out, num_sums, num_splits):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_there = place < num_sums

@@ -1,5 +1,6 @@
 """Models whose linear layers run on the Triton kernels: in the interpreter here, so the models are tiny."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 
 from mxconv.errors import ModelError
 from mxconv.gpu import memory
-from mxconv.interop.transformers import drafts, quantize_model
+from mxconv.interop.transformers import drafts, load_package, quantize_model
 from mxconv.interop.transformers.gpu_linear import GpuLinear
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
@@ -106,6 +107,34 @@ def test_a_torch_model_gets_a_draft_beside_its_layers_and_loses_it_again(
         assert own.last is not None
         assert own.last.levels[0].num_proposed > 0
     assert [type(module) for module in model.modules()] == before
+
+
+@pytest.mark.parametrize("codec", ["bsfp", "mxfp4"])
+def test_a_package_takes_the_place_of_layers_that_hold_nothing(
+    tiny: Callable[..., tuple[Any, Path]], tmp_path: Path, codec: Any
+) -> None:
+    from packages import quantize
+
+    model, package = tiny(tie_word_embeddings=True)
+    quantize(package.parent / "source", tmp_path / "package", codec=codec)
+    encoded = copy.deepcopy(model)
+    names = quantize_model(encoded, codec, device=DEVICE)
+    for module in model.modules():
+        if type(module) is nn.Linear and module is not model.lm_head:
+            module.to("meta")
+    assert load_package(model, tmp_path / "package", DEVICE) == names
+    assert torch.equal(logits(model, PROMPT), logits(encoded, PROMPT))
+    with drafts(tmp_path / "package", num_draft_tokens=[2], confidence=[0.0], device=DEVICE) as own:
+        assert codec == "mxfp4" or generated(model, custom_generate=own) == generated(encoded)
+
+
+def test_a_package_of_another_model_is_refused(tiny: Callable[..., tuple[Any, Path]]) -> None:
+    model, _ = tiny()
+    _, package = tiny(intermediate_size=64)
+    with pytest.raises(ModelError, match=r"0\.mlp\.gate_proj\.weight is 64 x 32; LlamaForCausalLM requires 48 x 32\."):
+        load_package(model, package, DEVICE)
+    with pytest.raises(ModelError, match="none of its matrices is a linear layer of Sequential; one of the same name"):
+        load_package(nn.Sequential(nn.Linear(4, 4)), package, DEVICE)
 
 
 def test_a_draft_that_is_not_sure_proposes_nothing(tiny: Callable[..., tuple[Any, Path]]) -> None:

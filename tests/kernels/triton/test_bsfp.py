@@ -8,6 +8,8 @@ pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install 
 
 import torch
 from gpu_weights import DEVICE, assert_product, bits, gaussian, packed_bsfp, tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mxconv.codecs.bsfp.packing import encode_bsfp
 from mxconv.codecs.bsfp.speq import paper_table
@@ -69,6 +71,16 @@ def test_an_escape_at_every_place_of_a_tile_comes_back() -> None:
     packed = encode_bsfp(patterns, table)
     assert np.array_equal(packed.escape_counts, escapes.sum(axis=2))
     assert np.array_equal(bits(BsfpWeight.from_packed(packed, table, (48, 1024), DEVICE).rebuild()), patterns)
+
+
+@settings(max_examples=8)
+@given(rows=st.integers(1, 80), columns=st.integers(1, 150), seed=st.integers(0, 2**32), is_wide=st.booleans())
+def test_any_patterns_at_all_come_back(rows: int, columns: int, seed: int, is_wide: bool) -> None:
+    """Uniform 16-bit patterns: NaNs, infinities and subnormals among them, most of them escapes."""
+    patterns = np.random.default_rng(seed).integers(0, 1 << 16, (rows, columns)).astype(np.uint16)
+    table = paper_table(FP16 if is_wide else BF16)
+    found = BsfpWeight.from_packed(encode_bsfp(patterns, table), table, (rows, columns), DEVICE).rebuild()
+    assert np.array_equal(bits(found), patterns)
 
 
 def test_rows_can_be_rebuilt_alone() -> None:
