@@ -52,6 +52,9 @@ class DraftLevels:
         """Drafts with fresh caches, for one text; they do not look into the target."""
         yield DraftChain(self._chain, [LevelStatistics(level.name) for level in self._levels])
 
+    def close(self) -> None:
+        """Nothing is on a device; the package is its owner's to close."""
+
 
 class DraftChain:
     """Drafts at work on one text that grows. `statistics` is what each of them did."""

@@ -84,6 +84,7 @@ class Drafts:
             raise
 
     def close(self) -> None:
+        self._drafts.close()
         if self._package is not None:
             self._package.close()
 

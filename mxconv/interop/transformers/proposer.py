@@ -29,3 +29,7 @@ class Proposers(Protocol):
     def begin(self, target: TorchTarget) -> AbstractContextManager[Proposer]:
         """Drafts for one text of this target."""
         ...
+
+    def close(self) -> None:
+        """Let go of what they hold on a device."""
+        ...

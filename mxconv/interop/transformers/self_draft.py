@@ -55,6 +55,10 @@ class SelfDraft:
             for name, module in drafted.items():
                 put_module(target.model, name, module.linear)
 
+    def close(self) -> None:
+        """Let go of weights that were read for models without BSFP layers."""
+        self._weights = None
+
     def _install(self, model: nn.Module) -> "dict[str, DraftedLinear]":
         where = next(model.parameters()).device
         if where.type != self.device.type:

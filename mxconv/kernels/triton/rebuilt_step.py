@@ -61,7 +61,7 @@ def rebuilt_step(
     pair1 = _pair(lanes, starts_of, is_there, 1, NUM_PLANES)
     pair2 = _pair(lanes, starts_of, is_there, 2, NUM_PLANES)
     pair3 = _pair(lanes, starts_of, is_there, 3, NUM_PLANES)
-    even = tl.join(tl.join(pair0, pair0 >> 16), tl.join(pair2, pair2 >> 16))  # (rows, tiles, half, pair // 2)
+    even = tl.join(tl.join(pair0, pair0 >> 16), tl.join(pair2, pair2 >> 16))  # (tiles, rows, half, pair // 2)
     odd = tl.join(tl.join(pair1, pair1 >> 16), tl.join(pair3, pair3 >> 16))
     patterns = tl.permute(tl.join(even, odd).to(tl.int16), (1, 0, 2, 3, 4))
     return tl.reshape(patterns, (ROWS, STEP))
