@@ -30,10 +30,10 @@ from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.states import States
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.model.tree import Tree
-from mxconv.speculative.acceptance import GreedyAcceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.prompts import read_prompts
 from mxconv.speculative.readers.candidate_tree import grow_candidates
+from mxconv.speculative.rules.greedy import GreedyAcceptance
 from mxconv.train.fit import accelerator, fit
 from mxconv.train.frozen_target import FrozenTarget
 from mxconv.train.schedule import Stage

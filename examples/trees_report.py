@@ -29,7 +29,8 @@ from mxconv.bench.samples import spread
 from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.manifest import read_manifest
 from mxconv.kernels.engine import usable_processors
-from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.loader import LoadedPackage
 from mxconv.speculative.generation import Generation
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.prompts import read_prompts

@@ -8,29 +8,36 @@ is written beside the target and renamed at the end, and a conversion that was k
 formats/package.md says what comes out.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from mxconv import __version__
 from mxconv.checkpoint.manifest import Manifest
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe
-from mxconv.conversion.encode import EncodedTensor, encode_tensor, tensor_sha256
+from mxconv.conversion.encode import EncodedTensor
+from mxconv.conversion.encode_task import EncodePiece, EncodeTensor, hash_tensor
+from mxconv.conversion.executor import ByteCounter, Executor
 from mxconv.conversion.finished import FinishedTensors
 from mxconv.conversion.names import draft_folder, relative_name
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, prepare
 from mxconv.conversion.source_hash import SourceHashes
 from mxconv.conversion.staging import Staging, check_target, fingerprint, recover_target
-from mxconv.conversion.work import ByteCounter, Workers
+from mxconv.conversion.survey import Survey
+from mxconv.conversion.work import Workers
 from mxconv.errors import PackageError
 from mxconv.progress import Progress, silent
 
 
-def convert(checkpoint: Checkpoint, target: Path, options: QuantizeOptions, progress: Progress = silent) -> Manifest:
+def convert(
+    checkpoint: Checkpoint,
+    target: Path,
+    options: QuantizeOptions,
+    progress: Progress = silent,
+    executor: Callable[[], Executor] | None = None,
+) -> Manifest:
     """Convert a checkpoint and write the package.
 
     Args:
@@ -38,6 +45,7 @@ def convert(checkpoint: Checkpoint, target: Path, options: QuantizeOptions, prog
         target: the package's folder; must not exist, unless it is a package and `options.force` is set.
         options: what to do.
         progress: told about every slice.
+        executor: makes who does the work; threads if None, as many as the options say.
 
     Raises:
         MxconvError: the source, the options or the target do not allow it. Nothing half-written is left at `target`.
@@ -45,18 +53,24 @@ def convert(checkpoint: Checkpoint, target: Path, options: QuantizeOptions, prog
     recover_target(target)
     check_target(target, options.force)
     _check_apart(checkpoint, target)
+    workers = executor or (lambda: Workers(options.num_threads))
     if options.on_nonfinite == "error":
         try:
-            return _convert(checkpoint, target, options, progress, assume_finite=True)
+            return _convert(checkpoint, target, options, progress, workers(), assume_finite=True)
         except NonFiniteError:  # the survey finds the first one and says it well
             pass
-    return _convert(checkpoint, target, options, progress, assume_finite=False)
+    return _convert(checkpoint, target, options, progress, workers(), assume_finite=False)
 
 
 def _convert(
-    checkpoint: Checkpoint, target: Path, options: QuantizeOptions, progress: Progress, *, assume_finite: bool
+    checkpoint: Checkpoint,
+    target: Path,
+    options: QuantizeOptions,
+    progress: Progress,
+    workers: Executor,
+    *,
+    assume_finite: bool,
 ) -> Manifest:
-    workers = Workers(options.num_threads)
     hashes = SourceHashes(checkpoint, workers, progress)
     preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite)
     staging = Staging(target, _fingerprint(preparation))
@@ -67,6 +81,7 @@ def _convert(
         _place_companions(preparation, staging)
         assert hashes.records is not None
         manifest = describe(preparation, hashes.records, finished.all(), staging, progress)
+        checkpoint.check_unchanged()
         check_target(target, options.force)
         staging.commit(manifest.to_bytes(), options.force)
     except NonFiniteError:
@@ -99,7 +114,7 @@ def _fingerprint(preparation: Preparation) -> str:
 
 
 def _finished_before(
-    preparation: Preparation, hashes: SourceHashes, workers: Workers, staging: Staging
+    preparation: Preparation, hashes: SourceHashes, workers: Executor, staging: Staging
 ) -> list[EncodedTensor]:
     """The tensors that an earlier run finished from the same weights."""
     if staging.is_resumed:
@@ -107,43 +122,34 @@ def _finished_before(
     finished = staging.prepare(preparation.layout, workers)
     surveys = [survey for survey in preparation.surveys if survey.plan.name in finished]
 
-    def is_same(index: int) -> bool:
-        survey = surveys[index]
-        sha256 = hashes.tensor(survey.plan.name) if hashes.covers(survey) else tensor_sha256(survey)
-        return finished[survey.plan.name].sha256 == sha256
-
-    same = workers.run(is_same, len(surveys))
-    return [finished[survey.plan.name] for survey, is_same in zip(surveys, same, strict=True) if is_same]
+    pieces = [(survey, hashes.tensor(survey.plan.name) if hashes.covers(survey) else None) for survey in surveys]
+    sha256s = workers.map(hash_tensor, pieces)
+    earlier = [finished[survey.plan.name] for survey in surveys]
+    return [encoded for encoded, sha256 in zip(earlier, sha256s, strict=True) if encoded.sha256 == sha256]
 
 
 def _encode(
     preparation: Preparation,
     hashes: SourceHashes,
-    workers: Workers,
+    workers: Executor,
     staging: Staging,
     finished: FinishedTensors,
     progress: Progress,
 ) -> None:
     """Encode every tensor that an earlier run did not finish, tensors side by side."""
-    layout, options = preparation.layout, preparation.options
-    places = layout.places
+    options = preparation.options
     todo = [survey for survey in preparation.surveys if survey.plan.name not in finished]
     total = sum(survey.plan.num_bytes for survey in preparation.surveys)
     advance = ByteCounter("encode", total, progress)
     advance(total - sum(survey.plan.num_bytes for survey in todo))
 
-    def write(name: str, offset: int, piece: NDArray[np.generic]) -> None:
-        shard, begin = places[name]
-        staging.write(shard, begin + offset, piece)
-
-    def encode(index: int) -> None:
-        survey = todo[index]
+    def piece(survey: Survey) -> EncodePiece:
         copy = preparation.stores_target or (options.codec == "bsfp" and survey.plan.codec == "keep")
-        hash_source = not hashes.covers(survey)
-        encoded = encode_tensor(survey, options.scale_rule, write, copy=copy, hash_source=hash_source, progress=advance)
-        finished.add(encoded)
+        places = staging.places.get(survey.plan.name, {})
+        return EncodePiece(survey, places, copy=copy, hash_source=not hashes.covers(survey))
 
-    workers.run(encode, len(todo))
+    task = EncodeTensor(options.scale_rule, staging.shards)
+    workers.map(task, [piece(survey) for survey in todo], advance, finished.add)
 
 
 def _place_companions(preparation: Preparation, staging: Staging) -> None:

@@ -15,11 +15,13 @@ from mxconv.checkpoint.damaged_files import FileCheck
 from mxconv.checkpoint.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest, replace_manifest
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.conversion.work import ByteCounter, Workers
+from mxconv.conversion.executor import ByteCounter, Executor
+from mxconv.conversion.work import Workers
 from mxconv.errors import PackageError
 from mxconv.progress import Progress, silent
 from mxconv.verification.rebuilt import num_bytes_of
-from mxconv.verification.tensors import TensorVerification, verify_alone, verify_with_source
+from mxconv.verification.task import VerifyPiece, VerifyTensor
+from mxconv.verification.tensors import TensorVerification
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,11 @@ class Verification:
 
 
 def verify(
-    path: Path, source: Checkpoint | None = None, progress: Progress = silent, num_threads: int = 1
+    path: Path,
+    source: Checkpoint | None = None,
+    progress: Progress = silent,
+    num_threads: int = 1,
+    executor: Executor | None = None,
 ) -> Verification:
     """Check a package: tensors side by side, and beside them the hashes of its files.
 
@@ -69,13 +75,14 @@ def verify(
         source: what it was converted from; without it the recorded hashes stand for the source.
         progress: told about every file and tensor.
         num_threads: what is found does not depend on it.
+        executor: who does the work; threads if None.
 
     Raises:
         PackageError: the manifest is damaged, or a file or array is missing or misshapen, so that nothing further
             can be checked.
     """
     manifest = read_manifest(path)
-    workers = Workers(num_threads)
+    workers = executor or Workers(num_threads)
     advance = ByteCounter("hash package", sum(record.num_bytes for record in manifest.files), progress)
     advance(0)
     files = [FileCheck(path, record, advance) for record in manifest.files]
@@ -88,23 +95,13 @@ def verify(
 
 
 def _verify_tensors(
-    package: Package, source: Checkpoint | None, workers: Workers, progress: Progress
+    package: Package, source: Checkpoint | None, workers: Executor, progress: Progress
 ) -> list[TensorVerification]:
     records = package.manifest.tensors
     advance = ByteCounter("verify", sum(num_bytes_of(record) for record in records), progress)
-
-    def check(index: int) -> TensorVerification | None:
-        record, found = records[index], None
-        if source is not None:
-            found = verify_with_source(package, record, source)
-        elif package.has_target:
-            found = verify_alone(package, record)
-        elif record.codec != "keep":  # only the draft is here; its bytes are what the file's hash says
-            found = TensorVerification(record.name, record.codec, "lossy", record.sha256)
-        advance(num_bytes_of(record))
-        return found
-
-    tensors = [found for found in workers.run(check, len(records)) if found is not None]
+    pieces = [VerifyPiece.of(record, None if source is None else source.tensors) for record in records]
+    found = workers.map(VerifyTensor(package), pieces, advance)
+    tensors = [tensor for tensor in found if tensor is not None]
     if source is None:
         return tensors
     known = {record.name for record in records}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tiny_levels import Decoded, by_hand, decoder_of
 
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.pages.slabs import PAGE
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request

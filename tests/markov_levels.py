@@ -8,7 +8,7 @@ import numpy as np
 from tiny_levels import record, tiny_config
 
 from mxconv.model.cache import KVCache
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.tree import Tree
 
 
@@ -26,6 +26,9 @@ class Markov:
     @property
     def config(self) -> Any:
         return tiny_config(64, num_layers=1, vocab_size=len(self.table))
+
+    def new_cache(self) -> KVCache:
+        return KVCache(self.config)
 
     def forward(
         self,

@@ -19,7 +19,7 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.distribution import distribution
 from mxconv.model.families.table import describe_values
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.weights import Weights
 from mxconv.speculative.generation import Generation
 from mxconv.speculative.hierarchy import Hierarchy

@@ -15,7 +15,8 @@ from mxconv.bench.samples import spread
 from mxconv.bench.strategies import GREEDY, Strategy, strategies_of
 from mxconv.bench.traffic import bytes_per_forward
 from mxconv.errors import MxconvError
-from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.loader import LoadedPackage
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.progress import Progress, silent
 

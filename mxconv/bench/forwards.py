@@ -17,7 +17,8 @@ from mxconv.bench.traffic import bytes_per_forward
 from mxconv.errors import MxconvError
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.loader import LoadedPackage
 from mxconv.progress import Progress, silent
 from mxconv.speculative.borrowed import borrowed
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mxconv.errors import ModelError
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.chain import growers
 from mxconv.speculative.hierarchy import Hierarchy
 

@@ -3,7 +3,8 @@
 from mxconv.checkpoint.package import Package
 from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.loader import LoadedPackage
 from mxconv.model.skipped import Skipped
 from mxconv.speculative.self_drafts.part_bytes import PartBytes
 

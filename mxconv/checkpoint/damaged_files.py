@@ -49,6 +49,11 @@ class FileCheck:
             self._hash = FileHash(inside(package, record.path), progress)
         except CheckpointError as error:
             raise self._explained(error) from error
+        self.ready = self._hash.num_bytes_in_file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy begins at the beginning."""
+        return FileCheck, (self._package.absolute(), self._record, _uncounted)
 
     @property
     def is_damaged(self) -> bool:
@@ -73,9 +78,24 @@ class FileCheck:
         except CheckpointError as error:
             raise self._explained(error) from error
 
+    def report(self) -> tuple[int, str | None]:
+        """Bytes that are hashed, and at the end the hash."""
+        return self._hash.report()
+
+    def accept(self, report: tuple[int, str | None]) -> None:
+        """Take what a copy reports."""
+        if self._has_other_length:
+            self._progress(self._record.num_bytes)
+        else:
+            self._hash.accept(report)
+
     @property
     def _has_other_length(self) -> bool:
         return self._hash.num_bytes_in_file != self._record.num_bytes
 
     def _explained(self, error: CheckpointError) -> PackageError:
         return PackageError(f"{error} It is part of the package {self._package}.")
+
+
+def _uncounted(_: int) -> None:
+    """Of bytes that nobody counts."""

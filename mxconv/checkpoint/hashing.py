@@ -28,7 +28,16 @@ class FileHash:
         self.num_bytes = 0  # hashed so far
         self.is_finished = False
         self._digest = hashlib.sha256()
-        self.num_bytes_in_file = check_regular_file(path)
+        self._hexdigest: str | None = None  # of another process
+        self.num_bytes_in_file = self.ready = check_regular_file(path)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy begins at the beginning."""
+        return FileHash, (self.path.absolute(),)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
 
     def is_ready(self) -> bool:
         """Always: the file is there."""
@@ -59,7 +68,19 @@ class FileHash:
 
     def hexdigest(self) -> str:
         """Of what has been hashed."""
-        return self._digest.hexdigest()
+        return self._digest.hexdigest() if self._hexdigest is None else self._hexdigest
+
+    def report(self) -> tuple[int, str | None]:
+        """Bytes that are hashed, and at the end the hash."""
+        return self.num_bytes, self.hexdigest() if self.is_finished else None
+
+    def accept(self, report: tuple[int, str | None]) -> None:
+        """Take what a copy reports."""
+        num_bytes, self._hexdigest = report
+        if self.progress is not None:
+            self.progress(max(0, num_bytes - self.num_bytes))
+        self.num_bytes = max(self.num_bytes, num_bytes)
+        self.is_finished = self._hexdigest is not None
 
 
 def sha256_file(path: Path, progress: Callable[[int], None] | None = None) -> str:

@@ -19,6 +19,7 @@ from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.checkpoint.header import TensorEntry
 from mxconv.checkpoint.page_range import PageRange, mapped_ranges
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.checkpoint.sent_files import remember, reopen
 from mxconv.errors import CheckpointError
 
 # torch's name to safetensors' name
@@ -62,6 +63,15 @@ class LegacyFile:
             self._arrays[name] = array
         self.entries: Mapping[str, TensorEntry] = entries
         self._ranges: list[PageRange] = mapped_ranges(path)
+        self.look = remember(self, path)
+
+    @property
+    def is_closed(self) -> bool:
+        return len(self._arrays) < len(self.entries)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Sent to another process, it is opened there."""
+        return reopen, (type(self), self.path, self.look)
 
     def view(self, name: str) -> NDArray[np.generic]:
         """The whole tensor, read-only and uncopied, in the order of its own strides.

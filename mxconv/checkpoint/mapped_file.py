@@ -12,6 +12,7 @@ from mxconv.arrays import U8
 from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.checkpoint.header import TensorEntry, read_header
 from mxconv.checkpoint.regular_file import open_file
+from mxconv.checkpoint.sent_files import remember, reopen
 from mxconv.errors import CheckpointError
 from mxconv.system.pages import release, will_need
 
@@ -37,6 +38,15 @@ class MappedFile:
                 "a checkpoint must stay as it is. Wait until it is complete and run again."
             )
         self._bytes: U8 | None = np.frombuffer(self._map, np.uint8)
+        self.look = remember(self, path)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._bytes is None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Sent to another process, it is opened there."""
+        return reopen, (type(self), self.path, self.look)
 
     def view(self, name: str) -> NDArray[np.generic]:
         """The whole tensor, read-only and uncopied.

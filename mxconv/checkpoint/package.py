@@ -90,6 +90,10 @@ class Package:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Sent to another process, it is opened there."""
+        return Package, (self.root.absolute(),)
+
     @property
     def has_target(self) -> bool:
         """Whether the target's weights are in the package, not referenced."""

@@ -23,6 +23,7 @@ from mxconv.checkpoint.json_file import read_json_object
 from mxconv.checkpoint.legacy import LegacyFile
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.regular_file import check_regular_file
+from mxconv.checkpoint.sent_files import check_look
 from mxconv.checkpoint.sentencepiece.model_file import MODEL_FILE
 from mxconv.checkpoint.sentencepiece.tokenizer import derive_tokenizer
 from mxconv.checkpoint.tensor import SourceTensor, WeightFile
@@ -58,6 +59,15 @@ class Checkpoint:
     def mapped_files(self) -> dict[Path, MappedFile]:
         """The weight files by path; none of a legacy checkpoint."""
         return {file.path: file for file in self._files if isinstance(file, MappedFile)}
+
+    def check_unchanged(self) -> None:
+        """Refuse weight files that were changed since they were opened.
+
+        Raises:
+            CheckpointError: one was.
+        """
+        for file in self._files:
+            check_look(file.path, file.look)
 
     def close(self) -> None:
         """Unmap the weights. Views that are still in use stay valid."""

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.checkpoint.header import TensorEntry
+from mxconv.checkpoint.sent_files import Look
 
 
 class WeightFile(Protocol):
     """A file that holds tensors: `MappedFile` (safetensors) or `LegacyFile` (.bin)."""
 
     path: Path
+    look: Look  # when it was opened
     entries: Mapping[str, TensorEntry]
 
     def view(self, name: str) -> NDArray[np.generic]: ...

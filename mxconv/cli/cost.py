@@ -68,6 +68,12 @@ def cost(
     plot: Annotated[Path | None, typer.Option(help="Draw --figure into a .png or .svg file.")] = None,
     figure: Annotated[Figure, typer.Option(help="What --plot draws.")] = Figure.draft,
     html: Annotated[Path | None, typer.Option(help="Write one HTML page with everything, and sliders.")] = None,
+    cluster: Annotated[
+        int | None, typer.Option(min=1, max=1 << 16, help="Predict instead how long 1 to this many nodes convert.")
+    ] = None,
+    processors: Annotated[int, typer.Option(min=1, max=1 << 16, help="Of a node, for --cluster.")] = 16,
+    network: Annotated[float, typer.Option(min=1e-3, help="GB/s of a node, for --cluster.")] = 1.25,
+    store: Annotated[float, typer.Option(min=1e-3, help="GB/s of the shared folder, for --cluster.")] = 10.0,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the files of --plot and --html.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -80,6 +86,11 @@ def cost(
         return
     if (package is None) == (config is None):
         raise typer.BadParameter("give either a package or --config")
+    if cluster is not None:
+        from mxconv.cli.cost_cluster import print_cluster
+
+        print_cluster(package, config, cluster, processors, network, store, json_output)
+        return
     from mxconv.report.output_file import check_output, write_output
 
     if plot is not None:

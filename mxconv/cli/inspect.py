@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mxconv.cli.cluster_options import WORKERS, executors
 from mxconv.cli.output import console, print_json, progress_bars
 
 TRACE_SUFFIX = ".jsonl"
@@ -34,6 +35,7 @@ def inspect(
     dtype: Annotated[Dtype | None, typer.Option(help="Count F32 weights as if rounded to this.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Tensors at a time; all processors by default.")] = None,
+    workers: WORKERS = "threads",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the files of --plot and --html.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -61,13 +63,14 @@ def inspect(
     with (
         open_weights(source, revision=revision, dtype=dtype.value if dtype else None) as weights,
         progress_bars() as progress,
+        executors(workers, usable_processors() if threads is None else threads) as executor,
     ):
         inspection = inspect_weights(
             weights,
             per=(per or Per.kind).value,
             tensor_glob=tensor or "*",
             progress=progress,
-            num_threads=usable_processors() if threads is None else threads,
+            executor=executor(),
         )
     out = console(json_output)
     print_inspection(inspection, out, row_histograms=tensor is not None)

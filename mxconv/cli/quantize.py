@@ -6,17 +6,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
 from mxconv.cli.completion import drafts, one_of
 from mxconv.cli.output import console, format_bytes, print_json, progress_bars
 
 if TYPE_CHECKING:
     from mxconv.checkpoint.manifest import Manifest
-    from mxconv.conversion.preparation import Preparation
 
 
 def quantize(
-    source: Annotated[str, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, or Hub model id.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The package: a folder that does not exist yet.")],
+    context: typer.Context,
+    source: Annotated[
+        str | None, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, or Hub model id.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The package: a folder that does not exist yet.")
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(help="Convert many: JSONL, an object of source, output and options a line. Report what failed."),
+    ] = None,
     codec: Annotated[str, typer.Option(help="mxfp4 or bsfp.", autocompletion=one_of("mxfp4", "bsfp"))] = "mxfp4",
     scale_rule: Annotated[
         str,
@@ -71,12 +80,26 @@ def quantize(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")] = None,
     max_shard_bytes: Annotated[int, typer.Option(help="Largest file to write.")] = 5_000_000_000,
     threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
+    workers: WORKERS = "threads",
+    memory: MEMORY = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would become of each tensor.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
     """Convert a 16-bit checkpoint to MXFP4 or BSFP."""
+    if from_file is not None:
+        from mxconv.cli.quantize_list import quantize_list
+
+        given = {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
+        if foreign := given - {"from_file", "workers", "json_output"}:
+            flags = ", ".join(sorted(name.replace("_", "-") for name in foreign))
+            raise typer.BadParameter(f"--from-file with {flags}; each line has its own. Write them there.")
+        quantize_list(from_file, ["--workers", workers], json_output)
+        return
+    if source is None or output is None:
+        raise typer.BadParameter("SOURCE and --output, or --from-file, are required.")
     from mxconv.checkpoint.source import open_checkpoint
+    from mxconv.cli.quantize_plan import plan_of, print_plan
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare
     from mxconv.conversion.staging import check_target
@@ -101,22 +124,28 @@ def quantize(
             drafts=tuple(draft or ()),
             max_shard_bytes=max_shard_bytes,
             num_threads=usable_processors() if threads is None else threads,
+            memory_bytes=memory,
             force=force,
         )
     except MxconvError as error:
         raise typer.BadParameter(str(error)) from error
     check_target(output, force)
     begin = time.perf_counter()
-    with open_checkpoint(source, revision=revision) as checkpoint, progress_bars() as progress:
+    with (
+        open_checkpoint(source, revision=revision) as checkpoint,
+        progress_bars() as progress,
+        executors(workers, options.num_threads, memory) as executor,
+    ):
         if dry_run:
-            preparation = prepare(checkpoint, options, progress)
-            result = _plan(preparation, output, time.perf_counter() - begin)
+            work = executor()
+            preparation = prepare(checkpoint, options, progress, work)
+            result = plan_of(preparation, output, work.num_workers, time.perf_counter() - begin)
         else:
-            manifest = convert(checkpoint, output, options, progress)
+            manifest = convert(checkpoint, output, options, progress, executor)
             num_bytes_source = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
             result = _result(manifest, output, num_bytes_source, time.perf_counter() - begin)
     if dry_run:
-        _print_plan(result, json_output)
+        print_plan(result, json_output)
     else:
         _print_result(result, json_output)
     if json_output:
@@ -140,66 +169,6 @@ def _result(manifest: "Manifest", output: Path, num_bytes_source: int, seconds: 
         "peak_rss_bytes": peak_rss_bytes(),
         "levels": [level.model_dump() for level in manifest.levels],
     }
-
-
-def _plan(preparation: "Preparation", output: Path, seconds: float) -> dict[str, Any]:
-    from mxconv.conversion.describe import levels_of
-    from mxconv.conversion.layout import quantized_arrays
-
-    tensors = []
-    for survey in preparation.surveys:
-        plan = survey.plan
-        stored = sum(array.num_bytes for array in quantized_arrays(survey))
-        tensors.append(
-            {
-                "name": plan.name,
-                "dtype": plan.dtype,
-                "shape": list(plan.tensor.shape),
-                "codec": plan.codec,
-                "reason": plan.reason,
-                "num_bytes_source": plan.tensor.num_bytes,
-                "num_bytes_quantized": stored,
-                "num_escapes": survey.num_escapes,
-            }
-        )
-    linked = sum(preparation.source_sizes.values()) if preparation.links_target else 0
-    return {
-        "package": str(output),
-        "codec": preparation.options.codec,
-        "num_tensors": len(tensors),
-        "num_quantized": len(preparation.quantized),
-        "num_bytes_source": preparation.num_bytes_source,
-        "num_bytes_package": linked + sum(shard.num_bytes for shard in preparation.layout.shards),
-        "bits_per_weight": preparation.bits_per_weight,
-        "lossless": preparation.is_lossless,
-        "seconds": seconds,
-        "levels": [level.model_dump() for level in levels_of(preparation)],
-        "tensors": tensors,
-    }
-
-
-def _print_plan(result: dict[str, Any], json_output: bool) -> None:
-    from rich.table import Table
-
-    table = Table("tensor", "dtype", "shape", "codec", "why", "source", "quantized")
-    for tensor in result["tensors"]:
-        stored = tensor["num_bytes_quantized"]
-        table.add_row(
-            tensor["name"],
-            tensor["dtype"],
-            " x ".join(map(str, tensor["shape"])),
-            tensor["codec"],
-            tensor["reason"],
-            format_bytes(tensor["num_bytes_source"]),
-            format_bytes(stored) if stored else "",
-        )
-    out = console(json_output)
-    out.print(table)
-    out.print(
-        f"{result['num_quantized']} of {result['num_tensors']} tensors at {result['bits_per_weight']:.2f} bits each; "
-        f"{format_bytes(result['num_bytes_source'])} become {format_bytes(result['num_bytes_package'])}. "
-        "Nothing was written."
-    )
 
 
 def _print_result(result: dict[str, Any], json_output: bool) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mxconv.cli.cluster_options import WORKERS, executors
 from mxconv.cli.generate_options import (
     BATCH,
     CONFIDENCE,
@@ -56,6 +57,7 @@ def verify(
     kernel: KERNEL = None,
     threads: THREADS = None,
     kv_dtype: KV_DTYPE = "fp32",
+    workers: WORKERS = "threads",
     write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
@@ -91,7 +93,8 @@ def verify(
     with ExitStack() as stack:
         checkpoint = stack.enter_context(open_checkpoint(source, revision=revision)) if source else None
         progress = stack.enter_context(progress_bars())
-        verification = verify_package(folder, checkpoint, progress, usable_processors() if threads is None else threads)
+        executor = stack.enter_context(executors(workers, usable_processors() if threads is None else threads))
+        verification = verify_package(folder, checkpoint, progress, executor=executor())
     if prompts and verification.ok:
         with progress_bars("prompts") as progress:
             specs = [parse_draft(text) for text in draft or ()]

@@ -35,6 +35,9 @@ class NonFiniteError(CodecError):
         super().__init__(f"value at index ({row}, {column}) is {value}; MXFP4 needs finite values.")
         self.row, self.column, self.value = row, column, value
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return NonFiniteError, (self.row, self.column, self.value)
+
 
 def quantize_mxfp4(values: F32, scale_rule: ScaleRule = "ocp") -> tuple[U8, U8]:
     """Quantize rows to MXFP4; a last partial block is padded with zeros.

@@ -14,11 +14,11 @@ from mxconv.checkpoint.manifest import (
 )
 from mxconv.checkpoint.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
 from mxconv.conversion.encode import EncodedTensor
+from mxconv.conversion.executor import ByteCounter
 from mxconv.conversion.names import draft_folder, relative_name
 from mxconv.conversion.preparation import Preparation
 from mxconv.conversion.staging import Staging
 from mxconv.conversion.survey import Survey
-from mxconv.conversion.work import ByteCounter
 from mxconv.progress import Progress
 
 

@@ -21,7 +21,7 @@ from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Segments, Survey
 from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4, row_shifts_of
 
-MAX_SLICE_BYTES = 4 << 20  # of tensors that are copied
+BYTES_A_SLICE_WEIGHT = 4  # slices of tensors that are copied: 4 MB
 NOTHING = np.zeros(0, np.uint16)
 
 Write = Callable[[str, int, NDArray[np.generic]], None]
@@ -180,7 +180,7 @@ def _slices(survey: Survey) -> Iterator[_Slice]:
             yield _Slice(NOTHING if is_turned else original, patterns, number, start)
         if is_turned:  # what was encoded are columns of the source
             (expert,) = survey.original(number, number + 1)
-            yield from (_Slice(expert[a:b]) for a, b in _steps(expert.shape[0], expert.nbytes))
+            yield from (_Slice(expert[a:b]) for a, b in _steps(plan, expert.shape[0], expert.nbytes))
             plan.tensor.release(number, number + 1)
 
 
@@ -191,7 +191,7 @@ def _carried_slices(
     name, tensor = carried_array(carried).name, plan.tensor
     for number in range(tensor.shape[0]):
         (expert,) = cast(U8, tensor.rows(number, number + 1))
-        for start, stop in _steps(expert.shape[0], expert.nbytes, TILE_ROWS):
+        for start, stop in _steps(plan, expert.shape[0], expert.nbytes, TILE_ROWS):
             rows = np.ascontiguousarray(expert[start:stop])
             if carried.part == "scales" and (rows == e8m0.NAN).any():
                 row, block = np.argwhere(rows == e8m0.NAN)[0]
@@ -205,13 +205,14 @@ def _kept_slices(survey: Survey) -> Iterator[_Slice]:
     if not tensor.shape:
         yield _Slice(survey.original().reshape(1))
         return
-    for start, stop in _steps(tensor.shape[0], tensor.num_bytes):
+    for start, stop in _steps(survey.plan, tensor.shape[0], tensor.num_bytes):
         yield _Slice(survey.original(start, stop))
         tensor.release(start, stop)
 
 
-def _steps(num_rows: int, num_bytes: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
+def _steps(plan: TensorPlan, num_rows: int, num_bytes: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
     """Ranges of rows of some megabytes."""
-    step = max(MAX_SLICE_BYTES // max(num_bytes // max(num_rows, 1), 1) // multiple, 1) * multiple
+    row_bytes = max(num_bytes // max(num_rows, 1), 1)
+    step = max(BYTES_A_SLICE_WEIGHT * plan.slice_weights // row_bytes // multiple, 1) * multiple
     for start in range(0, num_rows, step):
         yield start, min(start + step, num_rows)

@@ -28,6 +28,7 @@ class QuantizeOptions:
     drafts: tuple[str, ...] = ()
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
     num_threads: int = 1
+    memory_bytes: int | None = None  # that a worker may need; no byte of a package depends on it
     force: bool = False
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.conversion.options import Codec, QuantizeOptions
 from mxconv.conversion.refused_sources import check_quantizer
+from mxconv.conversion.rows import MAX_SLICE_WEIGHTS
 from mxconv.errors import CheckpointError
 
 INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
@@ -58,6 +59,7 @@ class TensorPlan:
     experts: StackedExperts | None = None  # of a tensor that is a stack of matrices
     carried: CarriedTensor | None = None  # of MXFP4 that the source has
     fp8: Fp8Matrix | None = None  # of a matrix that stays FP8: what is encoded are the weights that it stands for
+    slice_weights: int = MAX_SLICE_WEIGHTS  # at most that a worker takes at a time; no byte depends on it
 
     @property
     def name(self) -> str:

@@ -8,12 +8,14 @@ from mxconv.checkpoint.manifest import OptionsRecord
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.stored import StoredArray
 from mxconv.conversion.drafts import DraftLevel, open_drafts
+from mxconv.conversion.executor import ByteCounter, Executor
 from mxconv.conversion.layout import Layout, plan_layout, quantized_arrays
+from mxconv.conversion.memory import fit_slices, worker_bytes
 from mxconv.conversion.names import check_names, relative_name, unique_names
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
-from mxconv.conversion.survey import Survey, survey_tensor
-from mxconv.conversion.work import ByteCounter, Workers
+from mxconv.conversion.survey import Survey, SurveyTensor
+from mxconv.conversion.work import Workers
 from mxconv.errors import CheckpointError
 from mxconv.progress import Progress, silent
 
@@ -35,6 +37,11 @@ class Preparation:
     @property
     def num_bytes_source(self) -> int:
         return sum(survey.plan.tensor.num_bytes for survey in self.surveys)
+
+    @property
+    def worker_bytes(self) -> int:
+        """Memory that a worker needs at most."""
+        return worker_bytes([survey.plan for survey in self.surveys])
 
     @property
     def quantized(self) -> list[Survey]:
@@ -72,7 +79,7 @@ def prepare(
     checkpoint: Checkpoint,
     options: QuantizeOptions,
     progress: Progress = silent,
-    workers: Workers | None = None,
+    workers: Executor | None = None,
     *,
     assume_finite: bool = False,
 ) -> Preparation:
@@ -89,7 +96,7 @@ def prepare(
         MxconvError: the source or the options do not allow it.
     """
     record = options.record(is_local=checkpoint.commit is None)
-    plans = plan_tensors(checkpoint, options)
+    plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes)
     derived_files = checkpoint.derive_files()
     drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
     is_safetensors = checkpoint.container == "safetensors"
@@ -113,16 +120,10 @@ def prepare(
     return preparation
 
 
-def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progress, workers: Workers) -> list[Survey]:
+def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progress, workers: Executor) -> list[Survey]:
     total = sum(plan.num_bytes for plan in plans if plan.codec != "keep")
     advance = ByteCounter("survey", total, progress)
-
-    def survey(index: int) -> Survey:
-        result = survey_tensor(plans[index], options)
-        advance(plans[index].num_bytes if plans[index].codec != "keep" else 0)
-        return result
-
-    return workers.run(survey, len(plans))
+    return workers.map(SurveyTensor(options), plans, advance)
 
 
 def _source_sizes(checkpoint: Checkpoint) -> dict[str, int]:

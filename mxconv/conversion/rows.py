@@ -15,7 +15,7 @@ from mxconv.codecs.bsfp.rescale import rescale
 from mxconv.codecs.float16 import FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 
-MAX_SLICE_WEIGHTS = 1 << 20  # a thread works on 2 MB of weights and about 40 MB of temporaries
+MAX_SLICE_WEIGHTS = 1 << 20  # a worker works on 2 MB of weights; memory.py says how much that takes
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class PatternRows:
     experts: StackedExperts | None = None
     expert: int = 0
     fp8: Fp8Matrix | None = None
+    slice_weights: int = MAX_SLICE_WEIGHTS
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -40,15 +41,15 @@ class PatternRows:
         num_rows, num_columns = self.tensor.shape
         return num_rows, num_columns
 
-    def slices(self, max_weights: int = MAX_SLICE_WEIGHTS) -> Iterator[tuple[int, NDArray[np.generic], U16]]:
-        """Ascending slices of whole tiles.
+    def slices(self) -> Iterator[tuple[int, NDArray[np.generic], U16]]:
+        """Ascending slices of whole tiles, of `slice_weights` or, where a tile's rows have more, of one tile.
 
         Yields:
             The first row, the source's rows (16-bit patterns, a view unless cast; or bytes of FP8), and the patterns
             that are encoded: the same, or rescaled, or decoded from FP8.
         """
         num_rows, num_columns = self.shape
-        step = max(max_weights // num_columns // TILE_ROWS, 1) * TILE_ROWS
+        step = max(self.slice_weights // num_columns // TILE_ROWS, 1) * TILE_ROWS
         for start in range(0, num_rows, step):
             stop = min(start + step, num_rows)
             rows = self._rows(start, stop)

@@ -3,65 +3,83 @@
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Collection
 from io import FileIO
+from pathlib import Path
 
 from mxconv.checkpoint.hashing import CHUNK_BYTES, PIECE_BYTES
 from mxconv.conversion.layout import Shard
+from mxconv.conversion.staged_shards import reported
 from mxconv.system.positional import read_at
-
-Reported = Callable[[str], AbstractContextManager[None]]
 
 
 class ShardHash:
     """One shard, hashed in the order of its bytes; arrays may be completed in any order."""
 
-    def __init__(self, shard: Shard, file: FileIO, reported: Reported) -> None:
+    def __init__(self, shard: Shard, folder: Path) -> None:
         """Follow a shard.
 
         Args:
-            shard: its layout.
-            file: open for reading; its header is written.
-            reported: given the file's name, turns errors of the system into ours.
+            shard: its layout; the file is there, and its header is written.
+            folder: that it lies in.
         """
-        self.shard, self._file, self._reported = shard, file, reported
+        self.shard, self._folder = shard, folder
         self._digest = hashlib.sha256()
+        self._hexdigest: str | None = None  # of another process
         self._position = 0
         ends = [*sorted(shard.offsets.values()), shard.num_bytes][1:] or [shard.num_bytes]
         names = sorted(shard.offsets, key=lambda name: shard.offsets[name])
         self._missing = set(names)
         self._ends = [(end, name) for end, name in zip(ends, names, strict=False)][::-1]  # the next one last
-        self._ready_end = min(shard.offsets.values(), default=shard.num_bytes)  # the header is there
+        self.ready = min(shard.offsets.values(), default=shard.num_bytes)  # the header is there
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy reads the file, and is told what is ready."""
+        return ShardHash, (Shard(self.name, b"", {}, self.shard.num_bytes), self._folder.absolute())
+
+    @property
+    def name(self) -> str:
+        return self.shard.file_name
 
     def complete(self, names: Collection[str]) -> None:
         """Note that these arrays are written; others than the shard's do not matter."""
         with self._lock:
             self._missing.difference_update(names)
             while self._ends and self._ends[-1][1] not in self._missing:
-                self._ready_end = self._ends.pop()[0]
+                self.ready = self._ends.pop()[0]
 
     def is_ready(self) -> bool:
         """Whether there are bytes to hash."""
-        return self._position < self._ready_end
+        return self._position < self.ready
 
     def advance(self) -> bool:
         """Hash up to 32 MB that are ready; at the end of the file have the disk keep it, and return False."""
-        with self._reported(self.shard.file_name):
-            end = min(self._ready_end, self._position + PIECE_BYTES)
+        # opened each time: a network's file system then shows what other machines have written
+        with reported(self._folder, self.name), FileIO(self._folder / self.name, "r+b") as file:
+            end = min(self.ready, self._position + PIECE_BYTES)
             while self._position < end:
-                chunk = read_at(self._file, min(CHUNK_BYTES, end - self._position), self._position)
+                chunk = read_at(file, min(CHUNK_BYTES, end - self._position), self._position)
                 if not chunk:
                     raise OSError("it was cut short")
                 self._digest.update(chunk)
                 self._position += len(chunk)
             if self._position < self.shard.num_bytes:
                 return True
-            os.fsync(self._file.fileno())  # while others still work; at the very end everybody would wait
+            os.fsync(file.fileno())  # while others still work; at the very end everybody would wait
             return False
 
     def hexdigest(self) -> str:
         """Of the whole file."""
+        if self._hexdigest is not None:
+            return self._hexdigest
         assert self._position == self.shard.num_bytes
         return self._digest.hexdigest()
+
+    def report(self) -> tuple[int, str | None]:
+        """Bytes that are hashed, and at the end the hash."""
+        return self._position, self.hexdigest() if self._position == self.shard.num_bytes else None
+
+    def accept(self, report: tuple[int, str | None]) -> None:
+        """Take what a copy reports."""
+        self._position, self._hexdigest = report

@@ -7,9 +7,9 @@ from mxconv.checkpoint.hashing import FileHash
 from mxconv.checkpoint.manifest import FileRecord
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.conversion.executor import Advance, ByteCounter, Executor, uncounted
 from mxconv.conversion.names import relative_name
 from mxconv.conversion.survey import Survey
-from mxconv.conversion.work import ByteCounter, Workers
 from mxconv.kernels.sha256 import HashStream, new_stream, update
 from mxconv.progress import Progress
 
@@ -21,7 +21,7 @@ AHEAD_BYTES = 1 << 26  # what the disk is asked for beforehand
 class SourceHashes:
     """The weight files and the index of a checkpoint."""
 
-    def __init__(self, checkpoint: Checkpoint, workers: Workers, progress: Progress) -> None:
+    def __init__(self, checkpoint: Checkpoint, workers: Executor, progress: Progress) -> None:
         """Hand the files to the workers, in order."""
         paths = [*checkpoint.weight_files, *([checkpoint.index_file] if checkpoint.index_file else [])]
         self._names = [relative_name(path, checkpoint) for path in paths]
@@ -73,17 +73,36 @@ class _Part(NamedTuple):
     name: str
 
 
+class Found(NamedTuple):
+    """What a copy reports."""
+
+    num_bytes: int  # hashed so far
+    tensors: dict[str, str]  # since the last report
+    sha256: str | None  # at the end
+
+
 class _MappedHash:
     """A safetensors file, hashed in pieces."""
 
-    def __init__(self, file: MappedFile, note: Callable[[str, str], None], progress: ByteCounter) -> None:
+    def __init__(self, file: MappedFile, note: Callable[[str, str], object], progress: Advance) -> None:
         self._file, self._note, self._progress = file, note, progress
         self._whole = new_stream()
+        self._hexdigest: str | None = None  # of another process
         parts = sorted(_Part(entry.begin, entry.end, entry.name) for entry in file.entries.values())
         self._parts = parts[::-1]  # the next one last
         self._part: HashStream | None = None
+        self._found: dict[str, str] = {}  # since the last report
+        self.ready = file.num_bytes
         self.num_bytes = 0  # hashed so far
         self.is_finished = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy is of the same file, and keeps what it finds until it reports."""
+        return _MappedHash, (self._file, _nobody, uncounted)
+
+    @property
+    def name(self) -> str:
+        return self._file.path.name
 
     def is_ready(self) -> bool:
         return True
@@ -104,7 +123,20 @@ class _MappedHash:
         return not self.is_finished
 
     def hexdigest(self) -> str:
-        return self._whole.hexdigest()
+        return self._whole.hexdigest() if self._hexdigest is None else self._hexdigest
+
+    def report(self) -> Found:
+        """Of the file and of its tensors."""
+        found, self._found = self._found, {}
+        return Found(self.num_bytes, found, self.hexdigest() if self.is_finished else None)
+
+    def accept(self, report: Found) -> None:
+        """Take what a copy reports."""
+        self._progress(max(0, report.num_bytes - self.num_bytes))
+        self.num_bytes = max(self.num_bytes, report.num_bytes)
+        self._hexdigest, self.is_finished = report.sha256, report.sha256 is not None
+        for name, sha256 in report.tensors.items():
+            self._note(name, sha256)
 
     def _hash(self, begin: int, end: int) -> None:
         """Hash bytes up to `end`: each into the file, and into the tensor that it belongs to."""
@@ -127,4 +159,9 @@ class _MappedHash:
         while self._parts and self._parts[-1].end <= self.num_bytes:
             part = self._parts.pop()
             stream, self._part = self._part or new_stream(), None
-            self._note(part.name, stream.hexdigest())
+            sha256 = self._found[part.name] = stream.hexdigest()
+            self._note(part.name, sha256)
+
+
+def _nobody(_: str, __: str) -> None:
+    """Is told of a tensor's hash."""

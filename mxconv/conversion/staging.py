@@ -13,30 +13,26 @@ import json
 import os
 import shutil
 import threading
-import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mxconv.checkpoint.manifest import FILE_NAME, FileRecord
 from mxconv.checkpoint.stored import StoredArray
 from mxconv.conversion.encode import EncodedTensor
+from mxconv.conversion.executor import Executor
 from mxconv.conversion.journal import FILE_NAME as JOURNAL
 from mxconv.conversion.journal import Journal
 from mxconv.conversion.layout import Layout, Shard
 from mxconv.conversion.replaced import check_aside, delete_old, recover, remove, step_aside
 from mxconv.conversion.shard_hash import ShardHash
-from mxconv.conversion.work import Workers
+from mxconv.conversion.staged_shards import CheckIntact, Place, Places, StagedShards, reported
 from mxconv.errors import PackageError
 from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, reserve
-from mxconv.system.positional import read_at, write_at
+from mxconv.system.positional import write_at
 
-CHUNK_BYTES = 1 << 20
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES, errno.EINVAL)  # the last on Windows
 
 
@@ -60,6 +56,8 @@ class Staging:
         self._files: dict[str, FileIO] = {}
         self._hashes: list[ShardHash] = []
         self._arrays: Mapping[str, tuple[StoredArray, ...]] = {}
+        self.shards = StagedShards(self.path.absolute(), fingerprint)
+        self.places: dict[str, Places] = {}  # of each tensor's arrays
         with self._reported(JOURNAL):
             self._journal = Journal(self.path)
         lines = self._journal.lines
@@ -70,7 +68,7 @@ class Staging:
                 self._keep_only(set())
                 self._journal.begin(fingerprint)
 
-    def prepare(self, layout: Layout, workers: Workers) -> dict[str, EncodedTensor]:
+    def prepare(self, layout: Layout, workers: Executor) -> dict[str, EncodedTensor]:
         """Lay out the shards at full length; a full disk is noticed here, not hours later.
 
         Args:
@@ -87,25 +85,19 @@ class Staging:
         for shard in layout.shards:
             with self._reported(shard.file_name):
                 self._open(shard)
-            self._hashes.append(ShardHash(shard, self._files[shard.file_name], self._reported))
+            self._hashes.append(ShardHash(shard, self.path))
             workers.add_stream(self._hashes[-1])
-        finished: dict[str, EncodedTensor] = {}
-        for line in self._finished:
-            encoded = _parse_finished(line)
-            if encoded is not None and self._is_intact(encoded, layout):
-                finished[encoded.name] = encoded
-        return finished
+        self.places = _places(layout)
+        noted = {encoded.name: encoded for line in self._finished if (encoded := _parse_finished(line)) is not None}
+        pieces = [(encoded, self.places.get(name, {})) for name, encoded in noted.items()]
+        intact = workers.map(CheckIntact(self.shards), pieces)
+        return {encoded.name: encoded for (encoded, _), is_intact in zip(pieces, intact, strict=True) if is_intact}
 
     def accept(self, encoded: EncodedTensor) -> None:
         """Take the arrays of a tensor as written, now or by an earlier run."""
         names = [array.name for array in self._arrays.get(encoded.name, ())]  # empty ones are never written
         for shard_hash in self._hashes:
             shard_hash.complete(names)
-
-    def write(self, shard: Shard, offset: int, piece: NDArray[np.generic]) -> None:
-        """Write bytes at an offset of a shard; threads may write side by side."""
-        with self._reported(shard.file_name):
-            write_at(self._files[shard.file_name], piece.reshape(-1).view(np.uint8).data, offset)
 
     def note(self, encoded: EncodedTensor) -> None:
         """Note in the journal that a tensor is written and hashed."""
@@ -182,18 +174,6 @@ class Staging:
         reserve(file, shard.num_bytes)
         write_at(file, shard.header, 0)
 
-    def _is_intact(self, encoded: EncodedTensor, layout: Layout) -> bool:
-        """Whether the arrays of a finished tensor are the bytes that were written."""
-        places = layout.places
-        arrays = {array.name: array.num_bytes for array in layout.arrays.get(encoded.name, ())}
-        if arrays.keys() != encoded.arrays.keys():
-            return False
-        for name, num_bytes in arrays.items():
-            shard, offset = places[name]
-            if _checksum(self._files[shard.file_name], offset, num_bytes) != encoded.arrays[name]:
-                return False
-        return True
-
     def _keep_only(self, names: set[str]) -> None:
         """Delete everything in the folder but the journal and these files."""
         for path in self.path.iterdir():
@@ -208,23 +188,8 @@ class Staging:
             self.close()
             raise
 
-    @contextmanager
-    def _reported(self, name: str) -> Iterator[None]:
-        """Turn errors of the system into ours."""
-        try:
-            yield
-        except OSError as error:
-            where = self.path / name
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                free = shutil.disk_usage(next(folder for folder in self.target.parents if folder.exists())).free
-                raise PackageError(
-                    f"{where}: {error.strerror}, {free:,} bytes are free; more space is required. "
-                    "Free some and run the same command again: it goes on where it stopped."
-                ) from error
-            raise PackageError(
-                f"{where}: cannot be written ({error.strerror or error}); a writable place is required. "
-                "Check the path and its permissions."
-            ) from error
+    def _reported(self, name: str) -> AbstractContextManager[None]:
+        return reported(self.path, name)
 
 
 def fingerprint(*parts: object) -> str:
@@ -270,19 +235,19 @@ def _named(target: Path) -> Path:
     return target if target.name not in ("", "..") else target.resolve()
 
 
+def _places(layout: Layout) -> dict[str, Places]:
+    """Where the arrays of each tensor are."""
+    places = layout.places
+
+    def place(array: StoredArray) -> Place:
+        shard, begin = places[array.name]
+        return Place(shard.file_name, begin, array.num_bytes)
+
+    return {name: {array.name: place(array) for array in arrays} for name, arrays in layout.arrays.items()}
+
+
 def _parse_finished(line: dict[str, Any]) -> EncodedTensor | None:
     name, sha256, arrays = line.get("tensor"), line.get("sha256"), line.get("arrays")
     if isinstance(name, str) and isinstance(sha256, str) and isinstance(arrays, dict):
         return EncodedTensor(name, sha256, arrays)
     return None
-
-
-def _checksum(file: FileIO, offset: int, num_bytes: int) -> int:
-    checksum = 0
-    while num_bytes:
-        chunk = read_at(file, min(CHUNK_BYTES, num_bytes), offset)
-        if not chunk:
-            break
-        checksum = zlib.crc32(chunk, checksum)
-        offset, num_bytes = offset + len(chunk), num_bytes - len(chunk)
-    return checksum

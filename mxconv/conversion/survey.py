@@ -17,6 +17,7 @@ from mxconv.codecs.bsfp.rescale import rescale_factor
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import MAGNITUDE_MASK, FloatFormat
+from mxconv.conversion.executor import Advance
 from mxconv.conversion.expert_tables import ExpertTables
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan
@@ -66,10 +67,10 @@ class Survey:
         assert plan.float_format is not None
         count = 1 if plan.experts is None else plan.experts.num_experts
         factors = [self.segments_of(n).rescale_factor if self.segments else 1.0 for n in range(count)]
-        return [
-            PatternRows(plan.tensor, plan.float_format, plan.is_cast, factor, plan.experts, number, plan.fp8)
-            for number, factor in enumerate(factors)
-        ]
+        whole = PatternRows(
+            plan.tensor, plan.float_format, plan.is_cast, 1.0, plan.experts, 0, plan.fp8, plan.slice_weights
+        )
+        return [replace(whole, rescale_factor=factor, expert=number) for number, factor in enumerate(factors)]
 
     def original(self, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
         """The source's rows [start, stop), or all of it, after any cast: what must come back."""
@@ -120,6 +121,18 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
         fits = tables.choose(own=len(set(factors)) > 1)  # one table has one factor
         chosen = [Segments(f.table, f.num_escapes, factor) for f, factor in zip(fits, factors, strict=False)]
     return replace(survey, segments=_joined(chosen))
+
+
+@dataclass(frozen=True)
+class SurveyTensor:
+    """A task: the survey of a plan."""
+
+    options: QuantizeOptions
+
+    def __call__(self, plan: TensorPlan, advance: Advance) -> Survey:
+        found = survey_tensor(plan, self.options)
+        advance(plan.num_bytes if plan.codec != "keep" else 0)
+        return found
 
 
 def check_carried(plan: TensorPlan) -> None:

@@ -5,43 +5,16 @@ begins first and is never left lying; the other threads work on tensors meanwhil
 """
 
 import threading
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic
 
-from mxconv.progress import Progress
+from mxconv.conversion.executor import Advance, Piece, Result, Stream, Task, uncounted
 
-Result = TypeVar("Result")
 STREAM = -1  # the index of what is no task
 
 
-class ByteCounter:
-    """Adds up bytes from several threads and reports the sum."""
-
-    def __init__(self, stage: str, total: int, progress: Progress) -> None:
-        self.stage, self.total, self.progress = stage, total, progress
-        self.done = 0
-        self._lock = threading.Lock()
-
-    def __call__(self, num_bytes: int) -> None:
-        with self._lock:
-            self.done += num_bytes
-            self.progress(self.stage, self.done, self.total)
-
-
-class Stream(Protocol):
-    """Work in pieces, one after another."""
-
-    def is_ready(self) -> bool:
-        """Whether a piece can be done now; called often."""
-        ...
-
-    def advance(self) -> bool:
-        """Do a piece of some milliseconds; False after the last one. Called by one thread at a time."""
-        ...
-
-
 class Workers:
-    """Threads for tasks and streams. Nothing runs outside of `run`."""
+    """Threads for tasks and streams: an `Executor`. Nothing runs outside of its methods."""
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
@@ -51,10 +24,31 @@ class Workers:
         self._num_advancing = 0
         self._changed = threading.Condition()
 
+    @property
+    def num_workers(self) -> int:
+        return self.num_threads
+
     def add_stream(self, stream: Stream) -> None:
         """Carry this on, too, from the next `run` to `finish_streams`; streams that came earlier go first."""
         with self._changed:
             self._idle.append(stream)
+
+    def map(
+        self,
+        task: Task[Piece, Result],
+        pieces: Sequence[Piece],
+        advance: Advance = uncounted,
+        done: Callable[[Result], None] | None = None,
+    ) -> list[Result]:
+        """Do a task to every piece, see `Executor.map`."""
+
+        def work(index: int) -> Result:
+            result = task(pieces[index], advance)
+            if done is not None:
+                done(result)
+            return result
+
+        return self.run(work, len(pieces))
 
     def run(self, work: Callable[[int], Result], count: int) -> list[Result]:
         """Call work(0), ..., work(count - 1), and advance the streams until these calls have returned.

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from mxconv.arrays import F32, I32, I64
-from mxconv.errors import ModelError, PoolFull
+from mxconv.arrays import F32, I32
+from mxconv.errors import ModelError
 from mxconv.model.config import ModelConfig
 from mxconv.model.pages.dtype import KvDtype
+from mxconv.model.pages.held_pages import HeldPages
 from mxconv.model.pages.pool import KVPool
 from mxconv.model.pages.slabs import PAGE, Kept
 from mxconv.model.recurrent.state_cache import StateCache
@@ -63,8 +64,6 @@ class KVCache:
         self.head_dim = config.head_dim
         self.length = 0
         self.num_left_out = 0
-        self._pages: list[int] = []  # of positions 0.., PAGE.., ...
-        self._numbers: I32 | None = None
         self.pool = pool or KVPool(config, dtype=dtype)
         if not self.pool.fits(config):
             raise ModelError(
@@ -72,8 +71,9 @@ class KVCache:
                 f"{self.num_key_value_heads} heads and head size {self.head_dim} are required. "
                 "Give each decoder a pool of its own."
             )
+        self._pages = HeldPages(self.pool)
         if pool is not None:
-            weakref.finalize(self, pool.give_back, self._pages).atexit = False
+            weakref.finalize(self, pool.give_back, self._pages.in_order).atexit = False
         self.reserve(capacity)
 
     @property
@@ -88,14 +88,12 @@ class KVCache:
     @property
     def numbers(self) -> I32:
         """Its pages in the pool, in the order of their positions. A native pass writes behind `length` itself."""
-        if self._numbers is None:
-            self._numbers = np.array(self._pages, np.int32)
-        return self._numbers
+        return self._pages.numbers
 
     @property
     def arrays(self) -> tuple[F32, F32]:
         """Copies of keys and values, (num_attending, num_key_value_heads, capacity, head_dim) float32 each."""
-        numbers, places = self._at(range(self.capacity))
+        numbers, places = self._pages.at(range(self.capacity))
         layers = [self.pool.slabs.read(layer, numbers, places) for layer in range(self.num_attending)]
         keys, values = (np.array([layer[part] for layer in layers], np.float32) for part in range(2))
         return keys, values
@@ -129,7 +127,7 @@ class KVCache:
             PoolFull: there are not enough. Nothing has changed.
             ModelError: there is no memory for them.
         """
-        self._make_own(self.length, self.length + num_tokens)
+        self._pages.make_own(self.length, self.length + num_tokens)
 
     def write(self, layer: int, keys: F32, values: F32) -> None:
         """Put one layer's keys and values behind `length`, where `reserve` made room.
@@ -140,13 +138,13 @@ class KVCache:
         """
         stop = self.length + len(keys)
         assert stop <= self.capacity
-        numbers, places = self._at(range(self.length, stop))
+        numbers, places = self._pages.at(range(self.length, stop))
         for part, rows in enumerate((keys, values)):
             self.pool.slabs.write(self.slots[layer], part, numbers, places, rows)
 
     def read(self, layer: int, places: Sequence[int]) -> tuple[F32, F32]:
         """Keys and values at some places, (num_key_value_heads, len(places), head_dim) float32 each; copies."""
-        return self.pool.slabs.read(self.slots[layer], *self._at(places))
+        return self.pool.slabs.read(self.slots[layer], *self._pages.at(places))
 
     def advance(self, num_tokens: int) -> None:
         """Declare the positions that all layers have written valid."""
@@ -172,7 +170,7 @@ class KVCache:
             )
         moved = [(start + place, start + row) for place, row in enumerate(rows) if place != row]
         if moved:
-            self._make_own(moved[0][0], start + len(rows))
+            self._pages.make_own(moved[0][0], start + len(rows))
             self.put([place for place, _ in moved], self.take([row for _, row in moved]))
         if self.states is not None:
             self.states.keep(start, rows)
@@ -180,13 +178,11 @@ class KVCache:
 
     def take(self, places: Sequence[int]) -> Kept:
         """What all layers have at some places, as it is kept, for `put`."""
-        return self.pool.slabs.take(*self._at(places))
+        return self._pages.take(places)
 
     def put(self, places: Sequence[int], taken: Kept) -> None:
         """Put back what was taken. What lies in a page that others have too is there still: nobody writes to such."""
-        numbers, offsets = self._at(places)
-        own = np.array([not self.pool.is_shared(int(number)) for number in numbers], bool)
-        self.pool.slabs.put(numbers[own], offsets[own], taken[own])
+        self._pages.put(places, taken)
 
     def reachable(self, length: int) -> int:
         """The most positions up to `length` that `truncate` can leave: `length`, or 0 where its states are gone.
@@ -217,7 +213,7 @@ class KVCache:
 
     def trim(self) -> None:
         """Give back the pages behind `length`."""
-        self._cut(-(-self.length // PAGE))
+        self._pages.cut(-(-self.length // PAGE))
 
     def release(self) -> None:
         """Forget everything, and give back all pages."""
@@ -235,9 +231,7 @@ class KVCache:
         """
         if self.states is not None or self.num_left_out:
             return
-        count = min(len(tokens), self.length) // PAGE
-        self._pages[:count] = self.pool.publish(tokens[: count * PAGE], self._pages[:count])
-        self._numbers = None
+        self._pages.publish(tokens[: min(len(tokens), self.length) // PAGE * PAGE])
 
     def adopt(self, tokens: Sequence[int]) -> int:
         """Begin with the pages of a text that was published and begins alike.
@@ -251,44 +245,5 @@ class KVCache:
         assert self.length == 0 and self.num_left_out == 0, "an empty cache adopts"
         if self.states is not None:
             return 0
-        pages = self.pool.adopt(tokens[:-1])
-        self.trim()
-        self._pages += pages
-        self._numbers = None
-        self.length = len(pages) * PAGE
+        self.length = self._pages.adopt(tokens[:-1]) * PAGE
         return self.length
-
-    def _make_own(self, start: int, stop: int) -> None:
-        """Have pages for positions up to `stop`, and nobody else those from `start` on."""
-        missing = max(-(-stop // PAGE) - len(self._pages), 0)
-        held = range(start // PAGE, min(-(-stop // PAGE), len(self._pages)))
-        shared = [index for index in held if self.pool.is_shared(self._pages[index])]
-        if not missing and not shared:
-            return
-        try:
-            taken = self.pool.take(missing + len(shared))
-        except PoolFull:
-            spared = [index for index in shared if self.pool.is_kept_for(self._pages[index])]
-            if not spared:
-                raise
-            shared = [index for index in shared if index not in spared]
-            taken = self.pool.take(missing + len(shared))
-            for index in spared:  # of the pool and this cache alone: it need not be kept
-                self.pool.forget(self._pages[index])
-        for index, page in zip(shared, taken, strict=False):
-            self.pool.slabs.copy(self._pages[index], page)
-            self.pool.give_back([self._pages[index]])
-            self._pages[index] = page
-        self._pages += taken[len(shared) :]
-        self._numbers = None
-
-    def _cut(self, num_pages: int) -> None:
-        dropped = self._pages[num_pages:]
-        del self._pages[num_pages:]
-        self._numbers = None
-        self.pool.give_back(dropped)
-
-    def _at(self, places: Sequence[int]) -> tuple[I32, I64]:
-        """The pages of some places, and where they are in them."""
-        positions = np.array(places, np.int64)
-        return self.numbers[positions // PAGE], positions % PAGE

@@ -54,18 +54,18 @@ class ModelConfig:
     def num_hidden_layers(self) -> int:
         return len(self.layers)
 
-    @property
+    @cached_property
     def attentions(self) -> tuple[Attending, ...]:
         """The mixers that attend, in the order of their layers."""
         return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, Attending))
 
-    @property
+    @cached_property
     def slots(self) -> tuple[int, ...]:
         """Of each layer which it is in a cache: among those that attend, or among those that have a state."""
         attends = [isinstance(layer.mixer, Attending) for layer in self.layers]
         return tuple(attends[:index].count(kind) for index, kind in enumerate(attends))
 
-    @property
+    @cached_property
     def state_sizes(self) -> StateSizes | None:
         """Of each layer that has a state; None where all attend.
 

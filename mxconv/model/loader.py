@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -16,43 +15,24 @@ from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.package_folder import draft_package
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
-from mxconv.errors import ModelError, PackageError
+from mxconv.errors import PackageError
 from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.four_bit import Activations
 from mxconv.model.chosen_levels import choose_levels
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.families.table import describe_file
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.matrices import Matrices
 from mxconv.model.own_weights import OwnWeights
 from mxconv.model.pages.dtype import KvDtype
 from mxconv.model.readers.load import load_reader
 from mxconv.model.readers.mtp import MtpModule, check_mtp
-from mxconv.model.readers.reader import Reader, check_target
-from mxconv.model.sink_window import SinkWindow
-from mxconv.model.skipped import Skipped
+from mxconv.model.readers.reader import check_target
+from mxconv.model.shared_tokens import check_shared_tokens
 from mxconv.model.stored_weights import dense_weights
 from mxconv.model.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class LoadedLevel:
-    """A level that can decode or draft; `record` says how."""
-
-    record: LevelRecord
-    decoder: Decoder | None  # a look-up has none, nor has what reads another's states
-    tokenizer: Tokenizer | None = None  # whose tokens it speaks: the very object of another level, or one of its own
-    table: NgramTable | None = None
-    folder: Path | None = None  # of a model that is not the package's own
-    reader: Reader | None = None  # what drafts from another level's hidden states
-
-    @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def shares_cache(self) -> bool:
-        return "kv_cache" in self.record.shares
+from mxconv.model.variant import VARIANTS, variant_of
 
 
 class LoadedPackage:
@@ -163,8 +143,9 @@ class LoadedPackage:
             weights = self._own.four_bits(record.name, with_target=bool(self.levels))
             decoder = self.matrices.decoder(self._own.config, weights, record.name)
             return LoadedLevel(self._with_a_cache(record), decoder, self.tokenizer)
-        if record.kind in ("layer-skip", "swift", "early-exit", "streaming", "fewer-experts"):
-            return LoadedLevel(record, self._variant(record), self.tokenizer)
+        if record.kind in VARIANTS:  # of the run's target, or of the package's own where it is first
+            target, whole = (self.levels[0].record, self._target) if self.levels else (record, self._package_target())
+            return LoadedLevel(record, variant_of(whole, target, record), self.tokenizer)
         if record.kind in LOOK_UPS:
             return LoadedLevel(record, None, above, self._table(record, place, above))
         if record.kind == "mtp":
@@ -178,8 +159,15 @@ class LoadedPackage:
             check_target(reader, self.config, self._target_vocabulary.num_tokens, str(place))
             return LoadedLevel(record, None, self.tokenizer, folder=place, reader=reader)
         decoder = self._model(record, place)
-        tokenizer = self._tokenizer_of(record, place, decoder) if self.levels else self.tokenizer
-        return LoadedLevel(record, decoder, tokenizer, folder=place)
+        if not self.levels:
+            return LoadedLevel(record, decoder, self.tokenizer, folder=place)
+        speaker, theirs = self._vocabulary, Vocabulary.of_folder(place)
+        self._vocabulary = theirs
+        if "tokenizer" not in record.shares:
+            return LoadedLevel(record, decoder, Tokenizer.from_folder(place), folder=place)
+        sizes = decoder.config.vocab_size, self.config.vocab_size
+        check_shared_tokens(self.package.root, place, record, theirs, speaker, sizes)
+        return LoadedLevel(record, decoder, above, folder=place)
 
     def _load_spec(self, spec: DraftSpec) -> LoadedLevel:
         """A level that is no part of the package."""
@@ -200,21 +188,6 @@ class LoadedPackage:
         wanted = spec.kind if place is None else place.resolve().stem if spec.kind == "ngram" else place.resolve().name
         name = next(n for n in (wanted, *(f"{wanted}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
         return self._load(spec.record(name, codec, same_tokenizer=same), place)
-
-    def _variant(self, record: LevelRecord) -> Decoder:
-        """The run's target without some parts, or attending to some positions; the package's own where it is first."""
-        above = self.levels[0].record if self.levels else record
-        whole = self._target if self.levels else self._package_target()
-        # of a run's target that is a variant itself: the parts that it lacks too, its positions unless others are named
-        at_first = (Skipped.at_first(each, whole.config.num_hidden_layers) for each in (above, record))
-        skipped = [each for each in at_first if each is not None]
-        left_out = Skipped(
-            frozenset().union(*(each.attention for each in skipped)), frozenset().union(*(each.mlp for each in skipped))
-        )
-        seen = record if record.window is not None else above
-        sinks = None if seen.window is None else SinkWindow(seen.sink or 0, seen.window)
-        num_experts = above.experts if record.experts is None else record.experts
-        return whole.variant(left_out, sinks, record.name, num_experts)
 
     def _package_target(self) -> Decoder:
         return self.matrices.decoder(self._own.config, self._own.sixteen_bits, "target")
@@ -245,25 +218,6 @@ class LoadedPackage:
         if speaker is not None:
             table.check_tokenizer(sha256_file(Path(speaker.name)), str(place))
         return table
-
-    def _tokenizer_of(self, record: LevelRecord, folder: Path, decoder: Decoder) -> Tokenizer | None:
-        """The tokenizer of the level above where the tokens are the same, or the model's own."""
-        theirs = Vocabulary.of_folder(folder)
-        speaker, self._vocabulary = self._vocabulary, theirs
-        if "tokenizer" not in record.shares:
-            return Tokenizer.from_folder(folder)
-        if theirs.tokenizer is not None and not theirs.equals(speaker):
-            raise ModelError(
-                f"{folder}/tokenizer.json: differs from that of the level above {record.name}, which the manifest says "
-                "it shares; the same tokens are required. Convert again."
-            )
-        if (least := min(self.config.vocab_size, decoder.config.vocab_size)) < theirs.num_tokens:
-            raise ModelError(
-                f"{self.package.root}: level {record.name} and its target have {decoder.config.vocab_size} and "
-                f"{self.config.vocab_size} rows of tokens; {theirs.num_tokens} tokens need {theirs.num_tokens} rows in "
-                f"both, {least} are there. Choose a draft of the same family."
-            )
-        return self.levels[-1].tokenizer
 
     def _model(self, record: LevelRecord, folder: Path) -> Decoder:
         """A draft model in a folder of its own: the target of a nested package, or a 16-bit checkpoint."""

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from mxconv.conversion.work import ByteCounter, Workers
+from mxconv.conversion.executor import ByteCounter, Executor
+from mxconv.conversion.work import Workers
 from mxconv.errors import MxconvError
 from mxconv.progress import Progress, silent
+from mxconv.report.count_task import CountTensor
 from mxconv.report.draft_head import DraftHead
-from mxconv.report.statistics import NUM_PASSES, Statistics, merge, tensor_statistics
+from mxconv.report.statistics import NUM_PASSES, Statistics, merge
 from mxconv.report.weights import Weights
 
 Per = Literal["layer", "kind", "tensor"]
@@ -58,6 +60,7 @@ def inspect_weights(
     tensor_glob: str = "*",
     progress: Progress = silent,
     num_threads: int = 1,
+    executor: Executor | None = None,
 ) -> Inspection:
     """Read and count everything that matches; memory stays flat.
 
@@ -67,6 +70,7 @@ def inspect_weights(
         tensor_glob: which tensors to read.
         progress: told about every slice.
         num_threads: that read tensors side by side; what is found does not depend on it.
+        executor: who reads them; threads if None.
 
     Raises:
         MxconvError: no tensor matches.
@@ -83,8 +87,8 @@ def inspect_weights(
         )
     total = sum(2 * NUM_PASSES * tensor.num_weights for tensor in chosen)
     advance = ByteCounter("inspect", total, progress)
-    workers = Workers(num_threads)
-    tensors = tuple(workers.run(lambda index: tensor_statistics(chosen[index], advance), len(chosen)))
+    workers = executor or Workers(num_threads)
+    tensors = tuple(workers.map(CountTensor(weights, chosen), [tensor.name for tensor in chosen], advance))
     return Inspection(
         source=weights.source,
         kind=weights.kind,

@@ -1,7 +1,11 @@
 """Opening what is to be looked at: a checkpoint or a package, told apart by the manifest."""
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.package_folder import find_package_or_none
@@ -24,6 +28,8 @@ def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | Non
     Raises:
         MxconvError: it cannot be opened, or an option does not apply to it.
     """
+    place = str(Path(source).absolute()) if os.path.lexists(source) else source
+    reopen = partial(open_weights, place, revision=revision, dtype=dtype)
     with ExitStack() as stack:
         path = find_package_or_none(source, revision)
         if path is not None:
@@ -32,7 +38,7 @@ def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | Non
                     f"{source}: --dtype {dtype} with a package; only a checkpoint takes it. Leave it out."
                 )
             package = stack.enter_context(Package(path))
-            yield package_weights(source, package, stack)
+            yield replace(package_weights(source, package, stack), reopen=reopen)
         else:
             checkpoint = stack.enter_context(open_checkpoint(source, revision=revision))
-            yield checkpoint_weights(checkpoint, dtype)
+            yield replace(checkpoint_weights(checkpoint, dtype), reopen=reopen)

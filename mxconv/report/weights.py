@@ -1,6 +1,7 @@
 """Weights to look at: tensors that give their 16-bit patterns in slices of rows, wherever they are stored."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
@@ -62,3 +63,4 @@ class Weights:
     tensors: tuple[WeightTensor, ...]  # sorted by name
     notes: tuple[str, ...] = ()
     draft_head: DraftHead | None = None  # what a checkpoint is that is no model of its own
+    reopen: Callable[[], AbstractContextManager["Weights"]] | None = None  # in another process

@@ -2,67 +2,17 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-import numpy as np
 from greenlet import getcurrent, greenlet
 
 from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
-from mxconv.model.states import States
 from mxconv.serving.kv_budget import KvBudget
+from mxconv.serving.wanted import Answer, StageAnswer, WantedRows, WantedStage
 from mxconv.speculative.pacing.load import ALONE, JointPass, Load
-from mxconv.speculative.passes import Meter
-
-
-@dataclass(eq=False)
-class Wanted:
-    """Rows that a text waits for. Those of a long chain are evaluated in pieces, the same bits.
-
-    Args:
-        decoder: of the rows.
-        rows: all of them.
-    """
-
-    decoder: Decoder
-    rows: SequenceRows
-    num_done: int = 0
-    _states: list[F32] = field(default_factory=list)
-
-    @property
-    def num_left(self) -> int:
-        return self.rows.num_rows - self.num_done
-
-    def next_rows(self, most: int) -> SequenceRows:
-        """Of a chain at most so many, and at least those that want logits, which stay together; of a tree all."""
-        rows = self.rows
-        count = self.num_left if rows.tree is not None else min(max(most, 1), self.num_left)
-        if self.num_done + count > rows.num_rows - rows.num_wanted:
-            count = self.num_left
-        states = None if rows.states is None else States(rows.states.layers, rows.states.normed_last)
-        is_last = count == self.num_left
-        return SequenceRows(
-            rows.token_ids[self.num_done : self.num_done + count],
-            rows.cache,
-            rows.tree,
-            rows.num_wanted if is_last else 0,
-            states,
-        )
-
-    def took(self, piece: SequenceRows) -> bool:
-        """A piece was evaluated; whether it was the last."""
-        self.num_done += piece.num_rows
-        if piece.states is not None:
-            assert piece.states.values is not None
-            self._states.append(piece.states.values)
-        if self.num_left:
-            return False
-        if self.rows.states is not None:
-            whole = self._states[0] if len(self._states) == 1 else np.concatenate(self._states, axis=1)
-            self.rows.states.values = whole
-        return True
+from mxconv.speculative.passes import Meter, StageRows
 
 
 class JointPasses:
@@ -91,10 +41,12 @@ class JointPasses:
         return self._loads.get(id(decoder), self._load)
 
     def forward(self, decoder: Decoder, rows: SequenceRows) -> F32:
-        scheduler = getcurrent().parent
-        assert scheduler is not None
-        logits: F32 = scheduler.switch(Wanted(decoder, rows))
+        logits: F32 = _scheduler().switch(WantedRows(decoder, rows))
         return logits
+
+    def stage(self, rows: StageRows) -> StageAnswer:
+        answer: StageAnswer = _scheduler().switch(WantedStage(rows))
+        return answer
 
     def new_cache(self, decoder: Decoder) -> KVCache:
         self._caches.append(decoder.new_cache(pool=self._budget.pool_of(decoder)))
@@ -128,12 +80,12 @@ class JointPasses:
             joint.number,
         )
 
-    def run(self, round_: greenlet, logits: F32 | None) -> object:
-        """Let a round go on until it wants rows evaluated or is over: a `Wanted`, or what it returns."""
+    def run(self, round_: greenlet, answer: Answer | None) -> object:
+        """Let a round go on until it wants rows evaluated or is over: what it wants, or what it returns."""
         round_.parent = getcurrent()
         self._running_since = time.perf_counter()
         try:
-            return round_.switch(logits) if round_ else round_.switch()
+            return round_.switch(answer) if round_ else round_.switch()
         finally:
             self._taken = self.meter()
             self._running_since = None
@@ -147,3 +99,10 @@ class JointPasses:
         finally:
             self._taken = self.meter()
             self._running_since = None
+
+
+def _scheduler() -> greenlet:
+    """Who runs the round that is at its door."""
+    scheduler = getcurrent().parent
+    assert scheduler is not None
+    return scheduler

@@ -5,17 +5,18 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from itertools import count
 
-from mxconv.arrays import F32
 from mxconv.errors import ModelError, MxconvError, PoolFull
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
-from mxconv.serving.joint_passes import Wanted
 from mxconv.serving.sequence import Sequence
+from mxconv.serving.wanted import Answer, AnyWanted, Model
 from mxconv.speculative.pacing.load import JointPass, Load
+from mxconv.speculative.passes import StageRows
 from mxconv.speculative.step import Step
 
 PROMPT_ROWS = 128  # of a sequence in a pass that others wait for
 MOST_ROWS = 512  # of long chains in a pass
+Piece = SequenceRows | StageRows
 
 
 class Scheduler:
@@ -45,11 +46,11 @@ class Scheduler:
         while waiting := [sequence for sequence in ready if sequence.wanted is not None]:
             group = self._group(waiting)
             pieces = _pieces(group, len(sequences) == 1)
-            for sequence, logits in self._evaluated(pieces):
-                if isinstance(logits, MxconvError):
-                    yield from self._gone_on(sequence, error=logits)
+            for sequence, answer in self._evaluated(pieces):
+                if isinstance(answer, MxconvError):
+                    yield from self._gone_on(sequence, error=answer)
                 elif _wanted(sequence).took(pieces[sequence]):
-                    yield from self._gone_on(sequence, logits)
+                    yield from self._gone_on(sequence, answer)
                 else:
                     ready.remove(sequence)
             ready = [sequence for sequence in ready if sequence not in group or sequence in pieces]
@@ -63,20 +64,19 @@ class Scheduler:
         return Load(max(decoding, 1)), Load(max(decoding, 1), min(rows, MOST_ROWS) if decoding else 0)
 
     def _group(self, waiting: Listed[Sequence]) -> list[Sequence]:
-        """Those that wait for the cheapest model; variants of the target are no level's own and count as cheaper."""
-        deepest = max(waiting, key=lambda sequence: self._depth(_wanted(sequence).decoder))
-        decoder = _wanted(deepest).decoder
-        return [sequence for sequence in waiting if _wanted(sequence).decoder is decoder]
+        """Those that wait for the cheapest model; what is no level's own decoder counts as cheaper."""
+        deepest = _wanted(max(waiting, key=lambda sequence: self._depth(_wanted(sequence).model)))
+        return [sequence for sequence in waiting if _wanted(sequence).model == deepest.model]
 
-    def _depth(self, decoder: Decoder) -> int:
-        return self._depths.get(id(decoder), len(self._depths))
+    def _depth(self, model: Model) -> int:
+        return self._depths.get(model[0], len(self._depths))
 
-    def _evaluated(self, pieces: dict[Sequence, SequenceRows]) -> list[tuple[Sequence, F32 | MxconvError]]:
-        """Of each sequence the logits of its rows, or why there are none."""
-        decoder = next(_wanted(sequence).decoder for sequence in pieces)
+    def _evaluated(self, pieces: dict[Sequence, Piece]) -> list[tuple[Sequence, Answer | MxconvError]]:
+        """Of each sequence what its rows became, or why they became nothing."""
+        one = _wanted(next(iter(pieces)))
         begin = time.perf_counter()
         try:
-            logits = decoder.forward_forest(list(pieces.values()))
+            answers = one.evaluate(list(pieces.values()))
         except MxconvError as error:
             if len(pieces) == 1:
                 return [(sequence, error) for sequence in pieces]
@@ -86,14 +86,14 @@ class Scheduler:
         joint = JointPass(next(self._num_passes), sum(rows.num_rows for rows in pieces.values()), seconds)
         for sequence, rows in pieces.items():
             sequence.passes.share(rows.num_rows, joint)
-        return list(zip(pieces, logits, strict=True))
+        return list(zip(pieces, answers, strict=True))
 
     def _gone_on(
-        self, sequence: Sequence, logits: F32 | None = None, error: MxconvError | None = None
+        self, sequence: Sequence, answer: Answer | None = None, error: MxconvError | None = None
     ) -> Iterator[tuple[Sequence, Step]]:
         """Let a round go on; it may be over then, or have failed."""
         try:
-            step = sequence.go_on(logits) if error is None else sequence.fail(error)
+            step = sequence.go_on(answer) if error is None else sequence.fail(error)
         except PoolFull:
             sequence.set_back()  # others were faster to take what was left
         except MxconvError as raised:
@@ -107,14 +107,14 @@ class Scheduler:
                 yield sequence, step
 
 
-def _wanted(sequence: Sequence) -> Wanted:
+def _wanted(sequence: Sequence) -> AnyWanted:
     assert sequence.wanted is not None
     return sequence.wanted
 
 
-def _pieces(group: Listed[Sequence], is_alone: bool) -> dict[Sequence, SequenceRows]:
+def _pieces(group: Listed[Sequence], is_alone: bool) -> dict[Sequence, Piece]:
     """What of each is evaluated now: short chains and trees whole, of long ones as much as others can wait for."""
-    pieces: dict[Sequence, SequenceRows] = {}
+    pieces: dict[Sequence, Piece] = {}
     room, most = MOST_ROWS, MOST_ROWS if is_alone else PROMPT_ROWS
     for sequence in sorted(group, key=lambda sequence: _wanted(sequence).num_left > most):
         wanted = _wanted(sequence)

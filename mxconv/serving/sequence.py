@@ -7,9 +7,10 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from mxconv.arrays import F32
 from mxconv.errors import MxconvError
-from mxconv.serving.joint_passes import JointPasses, Wanted
+from mxconv.serving.joint_passes import JointPasses
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.request import Request
+from mxconv.serving.wanted import Answer, AnyWanted, Wanted
 from mxconv.speculative.decoding import Decoding
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.step import Step
@@ -31,7 +32,7 @@ class Sequence:
         self.generation = hierarchy.begin()
         self.error: MxconvError | None = None
         self.is_done = False
-        self.wanted: Wanted | None = None  # what its round waits for
+        self.wanted: AnyWanted | None = None  # what its round waits for
         self._hierarchy = hierarchy
         self._acceptance = request.selection.acceptance()
         self._budget = budget
@@ -69,8 +70,8 @@ class Sequence:
         """Whether a round has begun that is not over."""
         return self._round is not None
 
-    def go_on(self, logits: F32 | None = None) -> Step | None:
-        """Begin a round, or go on with the logits that it waited for; what it decided, or None where it waits again.
+    def go_on(self, answer: Answer | None = None) -> Step | None:
+        """Begin a round, or go on with what it waited for; what it decided, or None where it waits again.
 
         Raises:
             MxconvError: what went wrong inside; the round is over.
@@ -81,7 +82,7 @@ class Sequence:
             if self._decoding is None:
                 self._decoding = self._begun_again()
             self._round = greenlet(self._decoding.round)
-        return self._until_it_waits(self._passes.run(self._round, logits))
+        return self._until_it_waits(self._passes.run(self._round, answer))
 
     def fail(self, error: MxconvError) -> Step | None:
         """Throw an error where the round waits: what came of it, as of `go_on`."""

@@ -7,7 +7,7 @@ from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.readers.eagle3 import Eagle3
 from mxconv.model.readers.mtp import MtpModule
 from mxconv.model.readers.reader import Reader

@@ -26,3 +26,9 @@ class Guesses:
     tokens: list[int]
     chances: list[float]
     distribution: F64 | None = None
+
+
+def at_least(least: float, tokens: list[int], chances: list[float]) -> Guesses:
+    """Those of the tokens, likeliest first, that are likely enough."""
+    count = sum(chance > 0 and chance >= least for chance in chances)  # of a NaN neither holds
+    return Guesses(tokens[:count], chances[:count])

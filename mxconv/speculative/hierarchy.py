@@ -16,7 +16,7 @@ from mxconv.checkpoint.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_T
 from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.chain import Chain, growers, num_models
 from mxconv.speculative.decoding import Decoding

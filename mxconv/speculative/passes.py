@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
+from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.speculative.pacing.load import ALONE, JointPass, Load
 
 
@@ -55,6 +58,38 @@ class Meter:
         return JointPass(self.last_pass, self.joint_rows, self.joint_seconds + load.num_texts * own)
 
 
+@dataclass(frozen=True, eq=False)
+class StageRows:
+    """Rows of one stage of an MLP speculator: each of a state and the token that it chose.
+
+    Args:
+        speculator: whose.
+        index: of the stage.
+        states: (num_rows, inner_dim) float32, of the first stage (num_rows, emb_dim).
+        tokens: as many.
+    """
+
+    speculator: MlpSpeculator
+    index: int
+    states: F32
+    tokens: Sequence[int]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens)
+
+    def evaluate(self) -> tuple[F32, F32]:
+        """The states behind these tokens, (num_rows, inner_dim), and what the stage says there, of all tokens."""
+        states = self.speculator.advance(self.index, self.states, self.tokens)
+        return states, self.speculator.logits(self.index, states)
+
+    @staticmethod
+    def joined(parts: Sequence["StageRows"]) -> "StageRows":
+        """Rows of the same stage, one behind the other."""
+        tokens = [token for part in parts for token in part.tokens]
+        return StageRows(parts[0].speculator, parts[0].index, np.concatenate([part.states for part in parts]), tokens)
+
+
 class Passes(Protocol):
     """Where a text's rows are evaluated, and what that takes."""
 
@@ -67,6 +102,10 @@ class Passes(Protocol):
         Raises:
             ModelError: as `Decoder.forward`; the cache is then as it was.
         """
+        ...
+
+    def stage(self, rows: StageRows) -> tuple[F32, F32]:
+        """Evaluate rows of a speculator's stage as `StageRows.evaluate` does."""
         ...
 
     def new_cache(self, decoder: Decoder) -> KVCache:
@@ -96,6 +135,9 @@ class AtOnce:
     def forward(self, decoder: Decoder, rows: SequenceRows) -> F32:
         logits = decoder.forward(rows.token_ids, rows.cache, rows.num_wanted == 1, rows.tree, rows.states)
         return logits[len(logits) - rows.num_wanted :]
+
+    def stage(self, rows: StageRows) -> tuple[F32, F32]:
+        return rows.evaluate()
 
     def new_cache(self, decoder: Decoder) -> KVCache:
         return decoder.new_cache()

@@ -5,7 +5,10 @@ from typing import Literal
 
 from mxconv.errors import ModelError
 from mxconv.model.distribution import Sampling
-from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
+from mxconv.speculative.acceptance import Acceptance
+from mxconv.speculative.rules.coupled import CoupledAcceptance
+from mxconv.speculative.rules.greedy import GreedyAcceptance
+from mxconv.speculative.rules.rejection import RejectionAcceptance
 
 MAX_SEED = 2**64 - 1
 

@@ -100,10 +100,11 @@ class Session:
 
     def _num_shared(self, context: Sequence[int]) -> int:
         """Tokens of the longest prefix shared with `context`, its last token left out."""
-        pairs = enumerate(zip(self.tokens, context[:-1], strict=False))
-        return next(
-            (place for place, (ours, theirs) in pairs if ours != theirs), min(len(self.tokens), len(context) - 1)
-        )
+        length = min(len(self.tokens), len(context) - 1)
+        if self.tokens[:length] == list(context[:length]):  # nearly always, and long
+            return length
+        pairs = enumerate(zip(self.tokens, context, strict=False))
+        return next(place for place, (ours, theirs) in pairs if ours != theirs)
 
     def rewind(self, length: int) -> int:
         """Forget all but the first `length` tokens, or all where the states there are gone; how many are left."""

@@ -20,7 +20,8 @@ from mxconv.errors import ModelError
 from mxconv.model.chat import ChatTemplate
 from mxconv.model.distribution import Sampling
 from mxconv.model.generation_config import GenerationConfig
-from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.loader import LoadedPackage
 from mxconv.model.pages.dtype import KvDtype
 from mxconv.model.text_stream import TextStream
 from mxconv.speculative.generation import Generation

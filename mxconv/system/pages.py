@@ -5,6 +5,8 @@ import os
 import sys
 from typing import IO
 
+NEIGHBOUR_BYTES = 1 << 21  # with a page that is read Linux maps others of its cache, as far away as its largest pages
+
 
 def will_need(mapped: mmap.mmap, begin: int, end: int) -> None:
     """Have the disk bring bytes [begin, end) of a mapped file into the page cache, and do not wait for it."""
@@ -17,8 +19,10 @@ def will_need(mapped: mmap.mmap, begin: int, end: int) -> None:
 def release(mapped: mmap.mmap, begin: int, end: int) -> None:
     """Take the pages under bytes [begin, end) of a file mapped read-only out of resident memory.
 
-    Reading them again is safe. Windows takes pages of mapped files by itself when somebody needs memory.
+    Reading them again is safe. Windows takes pages of mapped files by itself when somebody needs memory. Pages that lie
+    before these go, too: where they had been released already, the first that was read here brought some of them back.
     """
+    begin = max(begin - NEIGHBOUR_BYTES, 0)
     begin -= begin % mmap.PAGESIZE
     if sys.platform != "win32" and begin < end and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED, begin, end - begin)

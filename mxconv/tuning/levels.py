@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mxconv.checkpoint.manifest import TunedRecord
 from mxconv.errors import ModelError
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.progress import Progress, silent
 from mxconv.speculative.generation import Generation
 from mxconv.speculative.hierarchy import Hierarchy

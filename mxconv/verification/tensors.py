@@ -1,7 +1,7 @@
 """One tensor of a package: rebuilt, compared with the source or its recorded hash, and encoded again."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -12,7 +12,7 @@ from mxconv.arrays import U16
 from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.conversion.encode import encoded_slices
 from mxconv.conversion.plan import TensorPlan
@@ -57,9 +57,11 @@ def verify_alone(package: Package, record: TensorRecord) -> TensorVerification:
     )
 
 
-def verify_with_source(package: Package, record: TensorRecord, source: Checkpoint) -> TensorVerification:
-    """Rebuild a tensor, compare it with the source bit for bit, and encode the draft again."""
-    tensor = source.tensors.get(record.name)
+def verify_with_source(
+    package: Package, record: TensorRecord, source: Mapping[str, SourceTensor]
+) -> TensorVerification:
+    """Rebuild a tensor, compare it with the source's bit for bit, and encode the draft again."""
+    tensor = source.get(record.name)
     if tensor is None:
         return TensorVerification(record.name, record.codec, "missing", detail="not in the source")
     if tensor.shape != tuple(record.shape) or tensor.dtype not in (record.dtype, "F32"):
@@ -121,14 +123,14 @@ def _declared_loss(record: TensorRecord) -> Status:
     return "lossy" if record.is_rescaled else "mismatch"
 
 
-def _survey_of(record: TensorRecord, source: Checkpoint) -> Survey:
+def _survey_of(record: TensorRecord, source: Mapping[str, SourceTensor]) -> Survey:
     """The survey that a conversion of this tensor would have made, taken from its record."""
-    tensor = source.tensors[record.name]
+    tensor = source[record.name]
     fp8 = None
     if record.scaled is not None:
-        if record.scaled.by not in source.tensors:
+        if record.scaled.by not in source:
             raise CheckpointError(f"{tensor.path}: tensor {record.scaled.by} is missing; the source's own is required.")
-        fp8 = Fp8Matrix(tensor, source.tensors[record.scaled.by], (record.scaled.block[0], record.scaled.block[1]))
+        fp8 = Fp8Matrix(tensor, source[record.scaled.by], (record.scaled.block[0], record.scaled.block[1]))
     plan = TensorPlan(
         tensor,
         record.codec,

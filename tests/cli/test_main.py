@@ -15,6 +15,7 @@ COMMANDS = ("quantize", "inspect", "verify", "generate")
 HEAVY = (  # not pydantic: some versions of typer look for it themselves when a command has options
     "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "matplotlib", "ml_dtypes",
     "gguf", "rich.console", "rich.table", "rich.progress", "rich.markdown", "mxconv.convert", "mxconv.checkpoint",
+    "ray", "fsspec",
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """`mxconv quantize`: the JSON contract, the plan, and every refusal."""
 
+import re
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,22 @@ def test_dry_run_prints_the_plan_and_writes_nothing(run: Any, source: Path, tmp_
     for key in ("num_tensors", "num_quantized", "bits_per_weight", "lossless", "num_bytes_source", "levels"):
         assert outcome.json[key] == real[key]
     assert outcome.json["seconds"] > 0
+
+
+def test_dry_run_says_what_workers_would_need(run: Any, source: Path, tmp_path: Path) -> None:
+    arguments = ["quantize", source, "-o", tmp_path / "p", "--codec", "bsfp", "--threads", "2", "--dry-run", "--json"]
+    usual = run(*arguments)
+    assert usual.json["num_workers"] == 2
+    assert usual.json["predicted_seconds"] > 0
+    written = usual.json["num_bytes_package"]
+    assert usual.json["num_bytes_moved"] == 3 * usual.json["num_bytes_source"] + 2 * written
+    assert "2 workers, each within" in usual.stderr
+    need = run(*arguments, "--memory", 1)
+    assert need.exit_code == 1
+    least = int(re.search(r"--memory 1: at least ([\d,]+) bytes are required", need.stderr)[1].replace(",", ""))  # type: ignore[index]
+    bounded = run(*arguments, "--memory", least)
+    assert bounded.json["worker_bytes"] == least < usual.json["worker_bytes"]
+    assert list(tmp_path.iterdir()) == []
 
 
 REFUSED_USAGE = {

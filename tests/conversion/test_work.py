@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mxconv.conversion.work import ByteCounter, Workers
+from mxconv.conversion.executor import ByteCounter
+from mxconv.conversion.work import Workers
 
 several = pytest.mark.parametrize("num_threads", [1, 2, 3, 5])
 

@@ -14,7 +14,7 @@ from mxconv.errors import ModelError
 from mxconv.model.decoder import Decoder
 from mxconv.model.distribution import Sampling
 from mxconv.model.forest import SequenceRows
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.pages.slabs import PAGE
 from mxconv.serving import scheduler as scheduler_module
 from mxconv.serving.engine import Engine

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from speculators import speculator_config, write_speculator
 from spires import spire_config, spire_tensors, write_spire
 from trained_levels import PROMPTS, TRAINED, write_noisy, write_renumbered
 
+from mxconv.arrays import F32
 from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedPackage
+from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.speculative.hierarchy import Hierarchy
@@ -36,6 +38,7 @@ KINDS: dict[str, tuple[str, list[str], list[str], Any, Any]] = {
     "SPIRe": ("mxfp4", ["target", "mxfp4"], ["spire:HERE/spire"], [3], 12),
     "EAGLE-3": ("mxfp4", ["target"], ["eagle3:HERE/head"], [3], 12),
     "a speculator": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], "chain"),
+    "a speculator's trees": ("mxfp4", ["target"], ["speculator:HERE/speculator"], [3], 8),
     "another tokenizer": ("mxfp4", ["target"], ["checkpoint:HERE/renumbered"], [3], "chain"),
 }
 
@@ -82,6 +85,34 @@ def test_every_text_is_the_targets_own(folder: Path, name: str) -> None:
         if lengths != "auto":
             lengths = [lengths[0]] * (len(loaded.levels) - 1)
         check(loaded, lengths, tree)
+
+
+def test_a_stage_of_a_speculator_is_one_pass_for_all_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each proposes what it proposes alone."""
+    rows: list[int] = []
+    real = MlpSpeculator.advance
+
+    def advance(self: MlpSpeculator, index: int, states: F32, tokens: Sequence[int]) -> F32:
+        rows.append(len(tokens))
+        return real(self, index, states, tokens)
+
+    monkeypatch.setattr(MlpSpeculator, "advance", advance)
+    spec = parse_draft(f"speculator:{folder / 'speculator'}")
+    with LoadedPackage(folder / "mxfp4", ["target"], drafts=[spec]) as loaded:
+        hierarchy = Hierarchy(loaded.levels, [2], [0.0], "chain")
+        requests = [Request(loaded.tokenizer.encode(prompt), 12) for prompt in PROMPTS]
+
+        def proposed(at_a_time: int) -> list[tuple[int, int]]:
+            rows.clear()
+            sequences, _ = run_all(Engine(hierarchy, at_a_time), requests)
+            levels = [sequence.generation.trace.statistics[1] for sequence in sequences]
+            return [(level.num_proposed, level.num_accepted) for level in levels]
+
+        alone, one_by_one = proposed(1), list(rows)
+        beside, side_by_side = proposed(len(requests)), list(rows)
+    assert alone == beside and all(number > 0 for number, _ in alone)
+    assert set(one_by_one) == {1} and sum(side_by_side) == sum(one_by_one)
+    assert max(side_by_side) == len(requests) and len(side_by_side) < 0.6 * len(one_by_one)
 
 
 def trained_models() -> Iterator[Any]:

@@ -28,12 +28,15 @@ from tiny_levels import (
 from mxconv.errors import ModelError
 from mxconv.model.cache import KVCache
 from mxconv.model.distribution import Sampling, distribution
-from mxconv.speculative.acceptance import CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
+from mxconv.speculative.acceptance import Verdict
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Draft, Proposal
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
 from mxconv.speculative.pacing.pace import FixedPace
+from mxconv.speculative.rules.coupled import CoupledAcceptance
+from mxconv.speculative.rules.greedy import GreedyAcceptance
+from mxconv.speculative.rules.rejection import RejectionAcceptance
 from mxconv.speculative.selection import MAX_SEED, Selection
 from mxconv.speculative.statistics import LevelStatistics
 

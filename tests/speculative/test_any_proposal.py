@@ -18,7 +18,7 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.hierarchy import Hierarchy

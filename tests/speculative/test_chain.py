@@ -15,8 +15,8 @@ from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.ngram_file import write_ngram_table
 from mxconv.errors import ModelError
 from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedLevel, LoadedPackage
-from mxconv.speculative.acceptance import GreedyAcceptance
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.loader import LoadedPackage
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
@@ -27,6 +27,7 @@ from mxconv.speculative.look_ups.stand import Stand
 from mxconv.speculative.look_ups.token_recycling import TokenRecycling
 from mxconv.speculative.pacing.adaptive_pace import AdaptivePace
 from mxconv.speculative.pacing.pace import FixedPace
+from mxconv.speculative.rules.greedy import GreedyAcceptance
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.text_model import Options

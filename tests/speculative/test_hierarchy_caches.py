@@ -18,12 +18,12 @@ from tiny_levels import (
 
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative import chain as chain_module
-from mxconv.speculative.acceptance import GreedyAcceptance
 from mxconv.speculative.draft import Draft, Proposal
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
+from mxconv.speculative.rules.greedy import GreedyAcceptance
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
 

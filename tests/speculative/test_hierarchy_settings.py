@@ -9,7 +9,7 @@ from tiny_levels import (
 )
 
 from mxconv.errors import ModelError
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.hierarchy import Hierarchy
 
 PROMPT = [3, 1, 4, 1, 5, 9]

@@ -9,10 +9,10 @@ from tiny_levels import MAX_POSITIONS, VOCAB_SIZE, decoder_of, greedy_by_hand, n
 
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
-from mxconv.speculative.acceptance import GreedyAcceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.level import Level, top_probability
 from mxconv.speculative.pacing.pace import FixedPace
+from mxconv.speculative.rules.greedy import GreedyAcceptance
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics
 

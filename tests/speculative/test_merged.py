@@ -23,7 +23,7 @@ from tiny_levels import (
 
 from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.generation import Generation
 from mxconv.speculative.hierarchy import Hierarchy

@@ -24,14 +24,17 @@ from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.distribution import Sampling, distribution
-from mxconv.model.loader import LoadedLevel
-from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import SHARPNESS, Guesses
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
 from mxconv.speculative.pacing.pace import FixedPace
+from mxconv.speculative.rules.coupled import CoupledAcceptance
+from mxconv.speculative.rules.greedy import GreedyAcceptance
+from mxconv.speculative.rules.rejection import RejectionAcceptance
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.session import Session
 from mxconv.speculative.statistics import LevelStatistics

@@ -7,7 +7,7 @@ import pytest
 from tiny_levels import assert_consistent, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
 from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.generation import Generation
 from mxconv.speculative.hierarchy import Hierarchy

@@ -5,12 +5,13 @@ import pytest
 from tiny_levels import look_up, noisy_copy, self_draft, target_level
 
 from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedLevel
-from mxconv.speculative.acceptance import CoupledAcceptance, GreedyAcceptance
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import SHARPNESS
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.look_ups.retrieving import Retrieving
+from mxconv.speculative.rules.coupled import CoupledAcceptance
+from mxconv.speculative.rules.greedy import GreedyAcceptance
 from mxconv.speculative.sharpness import LEAST, MOST, Sharpness
 from mxconv.speculative.statistics import LevelStatistics
 

@@ -20,11 +20,11 @@ from mxconv.model.loader import LoadedPackage
 from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.states import States
 from mxconv.model.tree import MOST_ROWS, Tree
-from mxconv.speculative.acceptance import GreedyAcceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.readers.candidate_tree import grow_candidates
 from mxconv.speculative.readers.speculator_draft import SpeculatorDraft
+from mxconv.speculative.rules.greedy import GreedyAcceptance
 from mxconv.speculative.selection import GREEDY, Selection
 
 SELECTIONS = {

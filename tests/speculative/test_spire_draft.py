@@ -23,7 +23,8 @@ from mxconv.errors import ModelError, MxconvError
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.loader import LoadedPackage
 from mxconv.model.readers.spire_cache import SpireCache
 from mxconv.model.states import States
 from mxconv.speculative.draft import Proposal

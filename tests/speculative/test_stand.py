@@ -11,10 +11,11 @@ from tiny_levels import VOCAB_SIZE, assert_lossless, by_hand, decoder_of, look_u
 import mxconv.speculative.look_ups.stand
 from mxconv.errors import ModelError
 from mxconv.model.distribution import Sampling
-from mxconv.speculative.acceptance import CoupledAcceptance, RejectionAcceptance
 from mxconv.speculative.draft import Draft, Proposal, TreeDraft
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.look_ups.stand import Stand
+from mxconv.speculative.rules.coupled import CoupledAcceptance
+from mxconv.speculative.rules.rejection import RejectionAcceptance
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.statistics import LevelStatistics
 

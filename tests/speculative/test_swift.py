@@ -29,15 +29,18 @@ from mxconv.errors import ModelError, MxconvError
 from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedLevel, LoadedPackage
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.loader import LoadedPackage
 from mxconv.model.skipped import Skipped
 from mxconv.model.weights import Weights
-from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
+from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import SHARPNESS
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
 from mxconv.speculative.pacing.pace import FixedPace
+from mxconv.speculative.rules.coupled import CoupledAcceptance
+from mxconv.speculative.rules.greedy import GreedyAcceptance
 from mxconv.speculative.selection import GREEDY, Selection
 from mxconv.speculative.self_drafts.draft_price import DraftPrice, speedup
 from mxconv.speculative.self_drafts.part_bytes import PartBytes

@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 
 from mxconv.arrays import F64
 from mxconv.model.distribution import Sampling, distribution
-from mxconv.speculative.acceptance import (
-    Acceptance,
-    CoupledAcceptance,
-    GreedyAcceptance,
-    RejectionAcceptance,
-    Verdict,
-)
+from mxconv.speculative.acceptance import Acceptance, Verdict
 from mxconv.speculative.draft import Proposal
+from mxconv.speculative.rules.coupled import CoupledAcceptance
+from mxconv.speculative.rules.greedy import GreedyAcceptance
+from mxconv.speculative.rules.rejection import RejectionAcceptance
 
 VOCAB_SIZE = 5
 NUM_DRAWS = 50_000  # of each of eight cases

@@ -24,7 +24,7 @@ from tiny_levels import (
 
 from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.draft import Proposal, TreeDraft
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.look_ups.ngram import NgramDraft

@@ -9,7 +9,7 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import files_of, quantize
 
-from mxconv.system.pages import can_forget, forget, release, will_need, will_read
+from mxconv.system.pages import NEIGHBOUR_BYTES, can_forget, forget, release, will_need, will_read
 from mxconv.verify import verify
 
 
@@ -31,7 +31,7 @@ def resident_pages(mapped: mmap.mmap) -> int:
 @pytest.fixture
 def mapped(tmp_path: Path) -> mmap.mmap:
     path = tmp_path / "file"
-    path.write_bytes(bytes(range(256)) * (64 * mmap.PAGESIZE // 256))
+    path.write_bytes(bytes(range(256)) * ((64 * mmap.PAGESIZE + NEIGHBOUR_BYTES) // 256))
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -40,8 +40,8 @@ def mapped(tmp_path: Path) -> mmap.mmap:
 def test_released_pages_are_gone_and_read_again_the_same(mapped: mmap.mmap) -> None:
     before = bytes(mapped)
     assert resident_pages(mapped) * mmap.PAGESIZE == len(before)
-    release(mapped, 10 * mmap.PAGESIZE + 5, len(before))
-    assert resident_pages(mapped) == 10
+    release(mapped, 10 * mmap.PAGESIZE + 5 + NEIGHBOUR_BYTES, len(before))
+    assert resident_pages(mapped) <= 10  # none where they came as one large page
     will_need(mapped, 3, 10**9)
     assert bytes(mapped) == before
 

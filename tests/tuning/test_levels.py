@@ -6,7 +6,7 @@ import pytest
 from tiny_levels import noisy_copy, self_draft, target_level
 
 from mxconv.errors import ModelError
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.tuning.candidate import Candidate
 from mxconv.tuning.levels import Decodes, record_of, tune_levels
 

@@ -18,6 +18,7 @@ from mxconv.checkpoint.gguf.names import ROPE_FACTORS, from_gguf, has_paired_row
 from mxconv.checkpoint.gguf.rope_rows import gguf_rows
 from mxconv.checkpoint.header import TensorEntry
 from mxconv.checkpoint.regular_file import open_file
+from mxconv.checkpoint.sent_files import remember, reopen
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import BLOCK_BYTES, unpack_blocks
@@ -55,6 +56,15 @@ class GgufFile:
         self.config = derive_config(header.values, by_name, self._raw(factors) if factors else None, path)
         self._stored = {self._name(entry): entry for entry in by_name.values()}
         self.entries: Mapping[str, TensorEntry] = {name: _entry(name, found) for name, found in self._stored.items()}
+        self.look = remember(self, path)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._bytes is None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Sent to another process, it is opened there."""
+        return reopen, (type(self), self.path, self.look)
 
     def view(self, name: str) -> NDArray[np.generic]:
         """The whole tensor, read-only; a copy where the file has other rows or MXFP4.

@@ -13,12 +13,12 @@ from typing import Literal
 
 from mxconv.arrays import F32
 from mxconv.interop.transformers.target import TorchTarget
-from mxconv.model.loader import LoadedLevel
-from mxconv.speculative.acceptance import GreedyAcceptance
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.pacing.pace import Choice, Outcome
+from mxconv.speculative.rules.greedy import GreedyAcceptance
 from mxconv.speculative.statistics import LevelStatistics
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from mxconv.arrays import F32, F64
 from mxconv.errors import ModelError
-from mxconv.speculative.acceptance import Acceptance, GreedyAcceptance
+from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.likeliest import likeliest
+from mxconv.speculative.rules.greedy import GreedyAcceptance
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.trees.tree_growth import grow_best_first
 

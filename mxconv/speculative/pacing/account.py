@@ -9,6 +9,7 @@ class Account:
 
     def __init__(self) -> None:
         self.rounds = FIRST_CREDIT
+        self.num_tries = 0  # rounds in which a draft was asked
 
     def book(self, num_tokens: int, loss: float, num_texts: int) -> None:
         """A round of one text.

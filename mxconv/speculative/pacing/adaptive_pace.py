@@ -23,6 +23,7 @@ load rows are dear where memory is no longer the limit, and then fewer pay, or n
 """
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -34,6 +35,7 @@ from mxconv.speculative.pacing.level_prices import LevelPrices
 from mxconv.speculative.pacing.load import ALONE, Load
 from mxconv.speculative.pacing.options import Option, Options, best, rate
 from mxconv.speculative.pacing.pace import PLAIN, Choice, FixedPace, Outcome, Pace
+from mxconv.speculative.pacing.rest import Rest
 from mxconv.speculative.pacing.row_growth import Growth
 from mxconv.speculative.pacing.running_mean import MOST_UNUSUAL
 from mxconv.speculative.pacing.tree_estimate import TreeEstimate
@@ -80,24 +82,26 @@ class AdaptivePace:
         self._prices = LevelPrices(growth)
         self._account = Account()
         self._behind = [0] * num_drafts  # tokens of this text that each draft has missed
+        self._rest = Rest()
 
     def of_text(self) -> Self:
         made = copy.copy(self)
-        made._behind = [0] * len(self._known)
+        made._behind, made._rest = [0] * len(self._known), Rest()
         return made
 
     def choose(self, limit: int, load: Load = ALONE) -> Choice:
-        if not self._prices.knows(load):
+        if not self._prices.knows(load) or self._rest.goes_on(load, self._account.num_tries):
             return PLAIN
         options = self._options(limit, load)
         chosen = Option(DraftEstimate(), PLAIN, 1.0, options.prices.plain, 0.0)
-        of_each = []  # the best option of each draft
+        of_each, rests = [], load.num_texts > 1  # the best option of each draft; whether to rest if all are too dear
         for draft, known in enumerate(self._known):
             affordable = options.affordable(draft, known, self._behind[draft])
             if not affordable:
                 continue
             if not known.seconds.weight:
                 if known.is_left_to_others(self._behind[draft]):
+                    rests = False
                     continue
                 known.reserve(load.num_texts)
                 return self._with_floor(affordable[0], chosen, options)
@@ -108,11 +112,14 @@ class AdaptivePace:
             known = trial.known
             if trial is chosen:
                 known.patience = 1.0
-            elif not known.is_left_to_others(self._behind[trial.choice.draft]) and _is_due(trial, chosen, load):
+            elif not known.is_left_to_others(self._behind[trial.choice.draft]) and _wait(trial, chosen, load) <= 0:
                 known.reserve(load.num_texts)
                 most = MOST_PATIENCE if chosen.choice.num_tokens else MOST_PATIENCE_WITHOUT
                 known.patience = min(2 * known.patience, most) if trial.rate < CLOSE * chosen.rate else 1.0
                 return self._with_floor(trial, chosen, options)
+        if rests and not chosen.choice.num_tokens:
+            wait = min((_wait(trial, chosen, load) for trial in of_each), default=math.inf)
+            self._rest.begin(load, self._account.num_tries, wait, load.num_texts * options.prices.plain)
         return self._with_floor(chosen, chosen, options)
 
     def _options(self, limit: int, load: Load) -> Options:
@@ -179,15 +186,16 @@ class AdaptivePace:
                 draft_seconds = min(draft_seconds, MOST_UNUSUAL * (usual + known.catch_up_seconds(num_behind)))
             loss = (draft_seconds + level_seconds) / prices.plain - num_tokens
             loss = loss if known.was_asked else min(loss, MOST_FIRST_LOSS)
+            self._account.num_tries += 1
         self._account.book(num_tokens, loss, outcome.load.num_texts)
 
 
-def _is_due(trial: Option, chosen: Option, load: Load) -> bool:
-    """Whether a draft that is not the best has waited long enough for what it costs that all texts try it."""
+def _wait(trial: Option, chosen: Option, load: Load) -> float:
+    """Seconds until a draft that is not the best has waited long enough for what it costs that all texts try it."""
     known = trial.known
     loss = trial.seconds - trial.num_tokens / chosen.rate
     loss = load.num_texts * loss + trial.catch_up_seconds
-    return known.idle_seconds * SHARE_TO_RISK >= loss * known.patience
+    return loss * known.patience / SHARE_TO_RISK - known.idle_seconds
 
 
 def paces(

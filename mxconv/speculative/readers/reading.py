@@ -1,6 +1,6 @@
 """Drafts that read the hidden states of the level that asks them: which class is whose."""
 
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.readers.eagle3 import Eagle3
 from mxconv.model.readers.mtp import MtpModule
 from mxconv.model.readers.speculator import MlpSpeculator

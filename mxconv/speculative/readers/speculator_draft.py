@@ -7,11 +7,11 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.tree import Tree
-from mxconv.speculative.acceptance import RejectionAcceptance
 from mxconv.speculative.draft import Proposal
+from mxconv.speculative.passes import StageRows
 from mxconv.speculative.readers.candidate_tree import grow_candidates
 from mxconv.speculative.readers.reading_draft import Listener, ReadingDraft
-from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculative.rules.rejection import RejectionAcceptance
 from mxconv.speculative.trees.model_tree import Evaluate
 
 
@@ -54,7 +54,7 @@ class SpeculatorDraft(ReadingDraft):
     def begin(self, context: Sequence[int]) -> tuple[F32, Evaluate]:
         states = self.listener.session.states
         (read,) = states.read(self._speculator.reads, len(context) - 2, len(context) - 1)
-        stages = _Stages(self._speculator, read, context[-1], self.statistics, self.listener.vocab_size)
+        stages = _Stages(self._speculator, read, context[-1], self.listener)
         return stages.first, stages.evaluate
 
 
@@ -65,16 +65,12 @@ class _Stages:
         speculator: the model.
         read: (1, hidden_size) the state that chose the context's last token.
         last_token: of the context.
-        statistics: of the draft.
-        vocab_size: of the logits.
+        listener: for whom they draft, in whose passes.
     """
 
-    def __init__(
-        self, speculator: MlpSpeculator, read: F32, last_token: int, statistics: LevelStatistics, vocab_size: int
-    ) -> None:
+    def __init__(self, speculator: MlpSpeculator, read: F32, last_token: int, listener: Listener) -> None:
         self._speculator = speculator
-        self._statistics = statistics
-        self._vocab_size = vocab_size
+        self._listener = listener
         self._depth = 0
         self._states, logits = self._stage(speculator.begin(read), [last_token])  # of the context; then, a row each
         self.first: F32 = logits[0]
@@ -87,8 +83,8 @@ class _Stages:
         return logits
 
     def _stage(self, states: F32, tokens: Sequence[int]) -> tuple[F32, F32]:
-        with self._statistics.forward():
-            made = self._speculator.advance(self._depth, states, tokens)
-            logits = self._speculator.logits(self._depth, made)
+        rows = StageRows(self._speculator, self._depth, states, tokens)
+        with self._listener.statistics.forward():
+            made, logits = self._listener.session.passes.stage(rows)
         self._depth += 1
-        return made, logits[:, : self._vocab_size]
+        return made, logits[:, : self._listener.vocab_size]

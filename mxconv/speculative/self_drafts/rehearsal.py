@@ -9,8 +9,9 @@ from mxconv.arrays import F32
 from mxconv.model.decoder import Decoder
 from mxconv.model.forest import SequenceRows
 from mxconv.model.sampling import greedy
-from mxconv.speculative.acceptance import Acceptance, CoupledAcceptance
+from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.borrowed import borrowed
+from mxconv.speculative.rules.coupled import CoupledAcceptance
 from mxconv.speculative.session import Session
 
 MOST_TOKENS = 16  # rows of one pass

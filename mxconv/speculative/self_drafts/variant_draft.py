@@ -8,7 +8,7 @@ from typing import Protocol
 from mxconv.arrays import F32
 from mxconv.errors import ModelError
 from mxconv.model.decoder import Decoder
-from mxconv.model.loader import LoadedLevel
+from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.skipped import Skipped
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.level import Level

@@ -1,0 +1,53 @@
+"""Options of commands whose work a cluster can do."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mxconv.cli.completion import one_of
+
+if TYPE_CHECKING:
+    from mxconv.conversion.executor import Executor
+
+WORKERS = Annotated[
+    str,
+    typer.Option(
+        help="threads; ray, a cluster of this machine; ray:auto or ray:HOST:PORT, one that runs (extra `ray`).",
+        autocompletion=one_of("threads", "ray", "ray:auto"),
+    ),
+]
+
+MEMORY = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Most bytes that a worker may need: its slices become as small as that asks for.", metavar="BYTES"
+    ),
+]
+
+
+@contextmanager
+def executors(workers: str, num_threads: int, memory_bytes: int | None = None) -> Iterator[Callable[[], "Executor"]]:
+    """What makes the executor that `--workers` asks for, until the end of the block.
+
+    Raises:
+        MxconvError: Ray is not installed, or no cluster answers.
+        typer.BadParameter: the option is none that exists.
+    """
+    from mxconv.cluster.address import parse_workers
+    from mxconv.errors import MxconvError
+
+    try:
+        address = parse_workers(workers)
+    except MxconvError as error:
+        raise typer.BadParameter(str(error)) from error
+    if address is None:
+        from mxconv.conversion.work import Workers
+
+        yield lambda: Workers(num_threads)
+        return
+    from mxconv.cluster.session import cluster
+
+    with cluster(address, num_threads, memory_bytes) as make:
+        yield make

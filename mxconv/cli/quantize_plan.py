@@ -1,0 +1,94 @@
+"""`mxconv quantize --dry-run`: what would become of each tensor, and what that takes."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mxconv.cli.output import console, format_bytes
+
+if TYPE_CHECKING:
+    from mxconv.conversion.preparation import Preparation
+
+
+def plan_of(preparation: "Preparation", output: Path, num_workers: int, seconds: float) -> dict[str, Any]:
+    """The plan as a JSON object.
+
+    Args:
+        preparation: of the conversion.
+        output: where the package would be.
+        num_workers: that would write it.
+        seconds: that it took to plan.
+    """
+    from mxconv.conversion.describe import levels_of
+    from mxconv.conversion.layout import quantized_arrays
+    from mxconv.cost.conversion import PASSES, Cluster, conversion_time
+
+    tensors = []
+    for survey in preparation.surveys:
+        plan = survey.plan
+        stored = sum(array.num_bytes for array in quantized_arrays(survey))
+        tensors.append(
+            {
+                "name": plan.name,
+                "dtype": plan.dtype,
+                "shape": list(plan.tensor.shape),
+                "codec": plan.codec,
+                "reason": plan.reason,
+                "num_bytes_source": plan.tensor.num_bytes,
+                "num_bytes_quantized": stored,
+                "num_escapes": survey.num_escapes,
+            }
+        )
+    num_bytes, codec = preparation.num_bytes_source, preparation.options.codec
+    # of processors alone: how fast the folders are is not known here
+    predicted = conversion_time(num_bytes, codec, Cluster(1, max(num_workers, 1), math.inf, math.inf))
+    written = sum(shard.num_bytes for shard in preparation.layout.shards)
+    linked = sum(preparation.source_sizes.values()) if preparation.links_target else 0
+    return {
+        "package": str(output),
+        "codec": codec,
+        "num_tensors": len(tensors),
+        "num_quantized": len(preparation.quantized),
+        "num_bytes_source": num_bytes,
+        "num_bytes_package": linked + written,
+        "bits_per_weight": preparation.bits_per_weight,
+        "lossless": preparation.is_lossless,
+        "seconds": seconds,
+        "num_workers": num_workers,
+        "worker_bytes": preparation.worker_bytes,
+        "num_bytes_moved": round(num_bytes * PASSES[codec].read + 2 * written),
+        "predicted_seconds": predicted.seconds,
+        "levels": [level.model_dump() for level in levels_of(preparation)],
+        "tensors": tensors,
+    }
+
+
+def print_plan(result: dict[str, Any], json_output: bool) -> None:
+    """Print it as a table."""
+    from rich.table import Table
+
+    table = Table("tensor", "dtype", "shape", "codec", "why", "source", "quantized")
+    for tensor in result["tensors"]:
+        stored = tensor["num_bytes_quantized"]
+        table.add_row(
+            tensor["name"],
+            tensor["dtype"],
+            " x ".join(map(str, tensor["shape"])),
+            tensor["codec"],
+            tensor["reason"],
+            format_bytes(tensor["num_bytes_source"]),
+            format_bytes(stored) if stored else "",
+        )
+    out = console(json_output)
+    out.print(table)
+    out.print(
+        f"{result['num_quantized']} of {result['num_tensors']} tensors at {result['bits_per_weight']:.2f} bits each; "
+        f"{format_bytes(result['num_bytes_source'])} become {format_bytes(result['num_bytes_package'])}. "
+        "Nothing was written."
+    )
+    out.print(
+        f"{result['num_workers']} workers, each within {format_bytes(result['worker_bytes'])} of memory, would move "
+        f"{format_bytes(result['num_bytes_moved'])}: about {result['predicted_seconds']:.0f} s where disks and network "
+        "keep up with them, at the rates of docs/scale.md.",
+        highlight=False,
+    )

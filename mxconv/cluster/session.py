@@ -1,0 +1,129 @@
+"""A connection to a Ray cluster, for as long as a command runs.
+
+Nothing is reported to Ray's makers, a cluster of its own binds to loopback, and what Ray prints stays off stdout.
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mxconv.cluster.address import ClusterAddress
+from mxconv.cluster.crew import Crew
+from mxconv.cluster.executor import RayExecutor
+from mxconv.errors import MxconvError
+
+OBJECT_STORE_BYTES = 100_000_000  # results are kilobytes
+ANSWER_SECONDS = 10.0
+PATIENCE_SECONDS = 20.0  # with a cluster that does not answer: a head that starts, or one that just lost a node
+FIRST_PAUSE_SECONDS = 0.5  # between two tries; each further one is twice as long
+LOOPBACK = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def cluster(
+    address: ClusterAddress, num_threads: int, memory_bytes: int | None = None
+) -> Iterator[Callable[[], RayExecutor]]:
+    """Connect, or start a cluster on this machine.
+
+    Args:
+        address: of the cluster.
+        num_threads: workers of a cluster that is started here; another has a worker a processor.
+        memory_bytes: what a worker may need; Ray starts no more of them on a node than fit.
+
+    Meanwhile what is printed goes to stderr.
+
+    Yields:
+        What makes an executor of its workers: one for each conversion or proof.
+
+    Raises:
+        MxconvError: Ray is not installed, or no cluster answers.
+    """
+    ray = import_ray()
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": "mxconv"}
+    if address.address is None:
+        options |= {
+            "address": "local",
+            "num_cpus": num_threads,
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "_node_ip_address": LOOPBACK,
+            "_system_config": {"worker_niceness": 0},  # Ray's own is 15: behind whatever else runs here
+        }
+    # Ray prints what happens to workers, at any time; stdout is for results
+    with contextlib.redirect_stdout(sys.stderr):
+        _connect(ray, address.address, options)
+        try:
+            crew = Crew(ray, memory_bytes)
+            yield lambda: RayExecutor(crew)
+        finally:
+            ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
+    """Connect, again and again for some seconds: who resumes after a fault comes while the cluster still heals."""
+    end, pause = time.monotonic() + PATIENCE_SECONDS, FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            if address is not None:
+                options["address"] = _answering(ray, address)
+            _init(ray, options)
+            return
+        except (OSError, OverflowError, ValueError, RuntimeError) as error:
+            if time.monotonic() + pause > end:
+                raise MxconvError(
+                    f"--workers ray: no cluster at {address or 'this machine'} ({str(error).splitlines()[0]}); a "
+                    f"running one with Ray {ray.__version__} is required. Start it with `ray start --head`, and give "
+                    "the address that it prints."
+                ) from error
+            print(f"mxconv: no cluster at {address or 'this machine'} yet; trying again", file=sys.stderr)
+        time.sleep(pause)
+        pause *= 2
+
+
+def _init(ray: Any, options: dict[str, Any]) -> None:
+    try:
+        ray.init(**options)
+    except BaseException:
+        ray.shutdown()  # what of it began
+        raise
+
+
+def _answering(ray: Any, address: str) -> str:
+    """The address of a head whose port is open: at one that is not Ray itself would wait for minutes.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    if address == "auto":  # what the last `ray start` noted, which may be gone; else what runs here
+        from ray._private import services
+
+        address = services.canonicalize_bootstrap_address_or_die("auto")
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(f"nobody answers at {address}: {error.strerror or error}") from error
+    return address
+
+
+def import_ray() -> Any:
+    """Ray, which reports nothing.
+
+    Raises:
+        MxconvError: it is not installed.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what it would do from now on, and warns about
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise MxconvError(
+            f"--workers ray: Ray cannot be imported ({error}); the extra `ray` is required. "
+            "Install it with `pip install 'mxconv[ray]'`, or leave --workers out."
+        ) from error

@@ -1,0 +1,48 @@
+"""A tensor of a conversion as a piece of work for any process: read, encode, write where the layout says."""
+
+from dataclasses import dataclass
+
+from mxconv.codecs.mxfp4 import ScaleRule
+from mxconv.conversion.encode import EncodedTensor, encode_tensor, tensor_sha256
+from mxconv.conversion.executor import Advance
+from mxconv.conversion.staged_shards import Places, StagedShards
+from mxconv.conversion.survey import Survey
+
+
+@dataclass(frozen=True)
+class EncodePiece:
+    """One tensor."""
+
+    survey: Survey
+    places: Places  # of its arrays
+    copy: bool  # also write the 16-bit tensor under its own name
+    hash_source: bool
+
+    @property
+    def name(self) -> str:
+        return self.survey.plan.name
+
+
+@dataclass(frozen=True)
+class EncodeTensor:
+    """A task: write a tensor's arrays into the shards."""
+
+    scale_rule: ScaleRule
+    shards: StagedShards
+
+    def __call__(self, piece: EncodePiece, advance: Advance) -> EncodedTensor:
+        with self.shards.writing(piece.places) as write:
+            return encode_tensor(
+                piece.survey,
+                self.scale_rule,
+                write,
+                copy=piece.copy,
+                hash_source=piece.hash_source,
+                progress=advance,
+            )
+
+
+def hash_tensor(piece: tuple[Survey, str | None], _: Advance) -> str:
+    """A task: the SHA-256 of a 16-bit tensor, unless it is known."""
+    survey, sha256 = piece
+    return tensor_sha256(survey) if sha256 is None else sha256

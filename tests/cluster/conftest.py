@@ -1,0 +1,43 @@
+"""A Ray cluster of two nodes, which are processes with object stores of their own, for all tests of this folder."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mxconv.cluster.address import ClusterAddress
+from mxconv.cluster.executor import RayExecutor
+from mxconv.cluster.session import cluster, import_ray
+from mxconv.errors import MxconvError
+
+NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
+HEAD = {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}  # tests beside it would go first
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[ClusterAddress]:
+    """Of its head."""
+    try:
+        import_ray()
+    except MxconvError as error:
+        pytest.skip(str(error))
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # of workers: tasks that tests bring along
+        for options in (HEAD, {}, {}):  # head, node, and another try where a machine was too busy
+            with contextlib.suppress(Exception):  # Ray raises no other, and waits for 30 seconds at most
+                nodes.add_node(**NODE, **options)
+            if len(nodes.list_all_nodes()) == 2:
+                break
+    yield ClusterAddress(nodes.address)
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="session")
+def make(address: ClusterAddress) -> Iterator[Callable[[], RayExecutor]]:
+    """Makes executors that are connected to it."""
+    with cluster(address, 1) as make:
+        yield make

@@ -1,0 +1,178 @@
+"""What Ray makes is what threads make: packages, errors, proofs and figures."""
+
+import contextlib
+import hashlib
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from checkpoints import write_safetensors, write_sharded, write_tiny_llama
+from dying_workers import die, die_once
+from packages import files_of, flip, quantize
+
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.checkpoint.stored import StoredArray
+from mxconv.cluster.executor import RayExecutor
+from mxconv.conversion.layout import plan_layout
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.conversion.preparation import prepare
+from mxconv.conversion.shard_hash import ShardHash
+from mxconv.convert import convert
+from mxconv.errors import CheckpointError, MxconvError
+from mxconv.report.inspection import inspect_weights
+from mxconv.report.sources import open_weights
+from mxconv.verify import verify
+
+Make = Callable[[], RayExecutor]
+
+
+def by_ray(make: Make, source: Path, package: Path, **options: Any) -> None:
+    with open_checkpoint(source) as checkpoint:
+        convert(checkpoint, package, QuantizeOptions(**options), executor=make)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("source") / "m", num_shards=3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"codec": "mxfp4", "max_shard_bytes": 9000}, {"codec": "bsfp", "max_shard_bytes": 60_000}],
+    ids=lambda options: options["codec"],
+)
+def test_a_package_has_the_same_bytes(make: Make, source: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    assert make().num_workers == 2
+    quantize(source, tmp_path / "threads", **options)
+    by_ray(make, source, tmp_path / "ray", **options)
+    files = files_of(tmp_path / "ray")
+    assert len([name for name in files if name.startswith(options["codec"])]) > 2
+    assert files == files_of(tmp_path / "threads")
+
+
+def test_rounded_weights_are_stored_by_workers_too(make: Make, tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "m", dtype="F32")
+    quantize(source, tmp_path / "threads", dtype="bf16")
+    by_ray(make, source, tmp_path / "ray", dtype="bf16")
+    assert files_of(tmp_path / "ray") == files_of(tmp_path / "threads")
+
+
+def test_the_first_weight_that_is_not_finite_is_named(make: Make, tmp_path: Path) -> None:
+    tensors = {f"w{n}": np.zeros((64, 64), np.float16) for n in range(6)}
+    for number in (2, 4):
+        tensors[f"w{number}"][3, 5] = np.inf
+    source = write_safetensors(tmp_path / "m.safetensors", tensors)
+    with pytest.raises(CheckpointError, match=r"tensor w2 holds inf at index \[3, 5\]"):
+        by_ray(make, source, tmp_path / "p")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]
+
+
+def test_a_source_that_changes_is_noticed(make: Make, tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "m", num_shards=3)
+    with open_checkpoint(source) as checkpoint:
+        os.utime(checkpoint.weight_files[1], ns=(1, 1))
+        with pytest.raises(CheckpointError, match=r"00002-of-00003.safetensors: changed in time while it was read"):
+            convert(checkpoint, tmp_path / "p", QuantizeOptions(), executor=make)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_proof_finds_the_same(make: Make, source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "p", codec="bsfp")
+    with open_checkpoint(source) as checkpoint:
+        good = verify(tmp_path / "p", checkpoint, executor=make())
+        assert good.ok and good == verify(tmp_path / "p", checkpoint)
+    shard = tmp_path / "p" / "bsfp.safetensors"
+    flip(shard, shard.stat().st_size - 100)
+    bad = verify(tmp_path / "p", executor=make())
+    assert bad.damaged_files == ["bsfp.safetensors"] and bad == verify(tmp_path / "p")
+
+
+def test_figures_are_the_same(make: Make, source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "p")
+    for subject in (source, tmp_path / "p"):
+        with open_weights(str(subject)) as weights:
+            found = inspect_weights(weights, executor=make())
+            assert found.to_json() == inspect_weights(weights).to_json()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """64 MB: tensors of two slices."""
+    rng = np.random.default_rng(0)
+    tensors = {f"w{n:02}": (rng.standard_normal((2048, 1024)) * 0.02).astype(np.float16) for n in range(16)}
+    return write_sharded(tmp_path_factory.mktemp("large") / "m", tensors, 4)
+
+
+def workers() -> list[tuple[int, str]]:
+    """Processes of the cluster that do pieces, and what they do."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append((each.pid, (each.cmdline() or [""])[0]))
+    return [(pid, title) for pid, title in found if title.startswith(("ray::Worker", "ray::Encode", "ray::Survey"))]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the most memory that another process had is known on Linux")
+def test_workers_need_what_a_dry_run_says(make: Make, large: Path, tmp_path: Path) -> None:
+    with open_checkpoint(large) as checkpoint:
+        stated = prepare(checkpoint, QuantizeOptions(codec="bsfp")).worker_bytes
+    by_ray(make, large, tmp_path / "ray", codec="bsfp")
+    status = [Path(f"/proc/{pid}/status").read_text() for pid, _ in workers()]
+    peaks = [int(text.split("VmHWM:")[1].split()[0]) * 1024 for text in status]
+    assert len(peaks) == 2 and max(peaks) < stated
+
+
+def test_what_a_worker_had_hashed_is_hashed_again_when_it_is_gone(make: Make, tmp_path: Path) -> None:
+    arrays = {name: (StoredArray(f"{name}.x", "U8", (5000,)),) for name in "ab"}
+    shard = plan_layout({"s": arrays}, 10**9).shards[0]
+    content = shard.header + np.random.default_rng(0).bytes(shard.num_bytes - len(shard.header))
+    (tmp_path / shard.file_name).write_bytes(content)
+    executor, stream = make(), ShardHash(shard, tmp_path)
+    stream.complete(["a.x"])
+    executor.add_stream(stream)
+    before = {pid for pid, _ in workers()}
+    executor.map(die_once, [tmp_path / f"{number}" for number in range(4)])
+    assert before.isdisjoint(pid for pid, _ in workers())  # whoever had the stream is dead
+    stream.complete(["b.x"])
+    executor.finish_streams()
+    assert stream.hexdigest() == hashlib.sha256(content).hexdigest()
+
+
+def test_a_piece_that_ends_every_worker_is_given_up(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mxconv.cluster.jobs.MAX_RETRIES", 1)
+    with pytest.raises(MxconvError, match=r"a piece of work was lost 2 times \(ActorDiedError: .*; workers that stay"):
+        make().map(die, [tmp_path])
+
+
+def kill_workers(stop: threading.Event, seed: int, killed: list[int]) -> None:
+    """SIGKILL three workers of the cluster while they work."""
+    dice = random.Random(seed)
+    while len(killed) < 3 and not stop.wait(dice.uniform(0.01, 0.1)):
+        busy = [pid for pid, title in workers() if "Tensor" in title]
+        if busy:
+            killed.append(dice.choice(busy))
+            os.kill(killed[-1], signal.SIGKILL)
+
+
+def test_workers_that_are_killed_cost_time_and_no_byte(make: Make, large: Path, tmp_path: Path) -> None:
+    quantize(large, tmp_path / "threads", codec="bsfp", max_shard_bytes=20_000_000)
+    stop, killed = threading.Event(), []
+    killer = threading.Thread(target=kill_workers, args=(stop, 0, killed))
+    killer.start()
+    try:
+        by_ray(make, large, tmp_path / "ray", codec="bsfp", max_shard_bytes=20_000_000)
+    finally:
+        stop.set()
+        killer.join()
+    assert killed
+    assert files_of(tmp_path / "ray") == files_of(tmp_path / "threads")

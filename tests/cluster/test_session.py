@@ -1,0 +1,101 @@
+"""Where `--workers` leads, and what is said where it leads nowhere."""
+
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from mxconv.cluster.address import ClusterAddress, parse_workers
+from mxconv.cluster.session import _connect, cluster
+from mxconv.errors import MxconvError
+
+
+def test_what_workers_are_asked_for() -> None:
+    assert parse_workers("threads") is None
+    assert parse_workers("ray") == ClusterAddress(None)
+    assert parse_workers("ray:auto") == ClusterAddress("auto")
+    assert parse_workers("ray:10.0.0.7:6379") == ClusterAddress("10.0.0.7:6379")
+
+
+@pytest.mark.parametrize("text", ["", "Ray", "ray:", "ray:host", "ray:host:", "ray:ray://h:1", "ray:h:1 ", "processes"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(MxconvError, match=r"threads, ray, ray:auto or ray:HOST:PORT is required"):
+        parse_workers(text)
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with (
+        pytest.raises(MxconvError, match=r"the extra `ray` is required. Install it with `pip install 'mxconv\[ray\]'`"),
+        cluster(ClusterAddress(), 1),
+    ):
+        pass
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> str:
+    """An address at which nobody listens, and little patience with it."""
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    monkeypatch.setattr("mxconv.cluster.session.PATIENCE_SECONDS", 2.0)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_head_that_does_not_answer_is_asked_again_and_then_named(
+    closed: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        pytest.raises(MxconvError, match=rf"no cluster at {closed} \(nobody answers at {closed}: .*\); a running one"),
+        cluster(ClusterAddress(closed), 1),
+    ):
+        pass
+    assert f"no cluster at {closed} yet; trying again" in capfd.readouterr().err
+
+
+def test_what_an_earlier_head_noted_is_named_when_it_is_gone(
+    closed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(closed)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)  # one runs here: the tests' own
+    port = closed.rpartition(":")[2]
+    with (
+        pytest.raises(MxconvError, match=rf"no cluster at auto \(nobody answers at [\d.]+:{port}:"),
+        cluster(ClusterAddress("auto"), 1),
+    ):
+        pass
+
+
+class Connected:
+    """In place of Ray, which connects a process once: what it was asked for."""
+
+    __version__ = "0"
+
+    def init(self, **options: object) -> None:
+        self.options = options
+
+
+def test_a_head_that_comes_late_is_waited_for(closed: str) -> None:
+    ray, listener = Connected(), socket.socket()
+    host, _, port = closed.rpartition(":")
+
+    def listen() -> None:
+        listener.bind((host, int(port)))
+        listener.listen()
+
+    timer = threading.Timer(0.3, listen)
+    timer.start()
+    with listener:
+        _connect(ray, closed, {"namespace": "mxconv"})
+    timer.join()
+    assert ray.options == {"namespace": "mxconv", "address": closed}
+
+
+def test_nobody_imports_ray_who_did_not_ask() -> None:
+    code = "import sys, mxconv.cli.main, mxconv.cluster.session, mxconv.convert; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
