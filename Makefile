@@ -1,5 +1,6 @@
 # make demo   set up .venv and run the main job on the embedded models
 # make test   set up .venv with the test oracles and run every test
+# make test-gpu   add Triton (198 MB to download, 691 MB installed) and run the tests of the GPU's kernels in its interpreter
 # make lint   ruff, clang-format, mypy and import-linter
 #
 # The native kernels are built by pip, with the machine's C++ compiler; without one everything runs on NumPy.
@@ -8,13 +9,16 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 NATIVE := CMakeLists.txt $(wildcard mxconv/kernels/native/*)
 
-.PHONY: demo test lint schema vectors clean
+.PHONY: demo test test-gpu lint schema vectors clean
 
 demo: .venv/core.stamp
 	$(BIN)/python examples/demo.py
 
 test: .venv/test.stamp
 	$(BIN)/pytest -n 2
+
+test-gpu: .venv/gpu.stamp
+	$(BIN)/pytest -n 2 tests/kernels/triton tests/gpu tests/interop/transformers/test_gpu.py
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
@@ -55,3 +59,8 @@ clean:
 	$(PIP) torch==2.13.0
 	$(PIP) -e '.[hf,train,chat,serve,ray,test,lint]'
 	touch $@ .venv/core.stamp
+
+# Triton alone: for Linux, and apart from the other oracles, since it is as large as all of them
+.venv/gpu.stamp: constraints.txt .venv/test.stamp
+	$(PIP) triton
+	touch $@

@@ -91,7 +91,7 @@ class BSFPLinear(KernelLinear):
 
     def weight(self) -> torch.Tensor:
         """(out_features, in_features) the exact 16-bit weights."""
-        stored = self._bsfp()
+        stored = self.stored()
         patterns: U16 = decode_bsfp(stored.packed, stored.table, self.shape)
         dtype = next(dtype for dtype, name in TORCH_FORMATS.items() if name == stored.table.float_format.name)
         return torch.from_numpy(patterns.view(np.int16)).view(dtype)
@@ -118,7 +118,12 @@ class BSFPLinear(KernelLinear):
         except CodecError as error:
             raise ModelError(f"BSFPLinear: {error} Load the state of such a layer.") from error
 
-    def _bsfp(self) -> StoredBsfp:
+    def stored(self) -> StoredBsfp:
+        """The buffers as a package has them.
+
+        Raises:
+            ModelError: a buffer is not what the format requires, or the escape lists contradict themselves.
+        """
         table, stored = self._table(), self._stored()
         low = stored["residual_low"]
         packed = PackedBsfp(
@@ -137,5 +142,5 @@ class BSFPLinear(KernelLinear):
         return StoredBsfp(self.shape, table, packed, offsets, 1.0)
 
     def _make_matrix(self, make: Matrices) -> Matrix:
-        stored = self._bsfp()
+        stored = self.stored()
         return make.bsfp(stored, self.label) if self._level == "target" else make.bsfp_draft(stored)

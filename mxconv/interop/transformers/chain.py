@@ -4,13 +4,15 @@ This file is all that couples transformers to `mxconv.speculative`. The package'
 chain, since drafts may be parts of it, but it is never run.
 """
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Literal
 
 from mxconv.arrays import F32
+from mxconv.interop.transformers.target import TorchTarget
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.draft import Proposal
@@ -45,9 +47,13 @@ class DraftLevels:
         of_torch, *_ = Hierarchy(self._levels, num_draft_tokens, confidence, "chain").paces
         self._chain = Chain(self._levels, [of_torch, *settled.paces[1:]], settled.confidence)
 
-    def begin(self) -> "DraftChain":
-        """Drafts with fresh caches, for one text."""
-        return DraftChain(self._chain, [LevelStatistics(level.name) for level in self._levels])
+    @contextlib.contextmanager
+    def begin(self, target: TorchTarget) -> Iterator["DraftChain"]:
+        """Drafts with fresh caches, for one text; they do not look into the target."""
+        yield DraftChain(self._chain, [LevelStatistics(level.name) for level in self._levels])
+
+    def close(self) -> None:
+        """Nothing is on a device; the package is its owner's to close."""
 
 
 class DraftChain:

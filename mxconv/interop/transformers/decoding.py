@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mxconv.interop.transformers.chain import DraftChain
+from mxconv.interop.transformers.proposer import Proposer
 from mxconv.interop.transformers.run import Choice
 from mxconv.interop.transformers.target import TorchTarget
 
@@ -35,7 +35,7 @@ class Decoding:
         self._scores: tuple[torch.Tensor, ...] = ()
         self._logits: tuple[torch.Tensor, ...] = ()
 
-    def run(self, chain: DraftChain | None) -> None:
+    def run(self, chain: Proposer | None) -> None:
         """Rounds until a stopping criterion says so; without a chain, one token a round."""
         stopped = False
         while not stopped:

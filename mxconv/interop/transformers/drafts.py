@@ -23,6 +23,8 @@ from mxconv.checkpoint.package_folder import find_package
 from mxconv.errors import ModelError
 from mxconv.interop.transformers.chain import DraftLevels
 from mxconv.interop.transformers.decoding import Decoding
+from mxconv.interop.transformers.gpu_draft import gpu_draft
+from mxconv.interop.transformers.proposer import Proposers
 from mxconv.interop.transformers.run import Run, first_difference
 from mxconv.interop.transformers.target import TorchTarget
 from mxconv.model.loader import LoadedPackage
@@ -51,12 +53,21 @@ class Drafts:
         streamer: "BaseStreamer | None" = None,
         kernel: str | None = None,
         num_threads: int | None = None,
+        device: str | torch.device | None = None,
     ) -> None:
         """Load the draft levels; arguments as for `drafts`."""
         self.check = check
         self.streamer = streamer
         self.last: Run | None = None
-        self._package = LoadedPackage(find_package(package), kernel=kernel, num_threads=num_threads)
+        self._root = find_package(package)
+        self._package: LoadedPackage | None = None
+        self._drafts: Proposers
+        self._vocab_size: int | None
+        if device is not None:
+            self._drafts, self._vocab_size = gpu_draft(self._root, levels, num_draft_tokens, confidence, device)
+            return
+        self._package = LoadedPackage(self._root, kernel=kernel, num_threads=num_threads)
+        self._vocab_size = self._package.config.vocab_size
         try:
             target, *loaded = self._package.levels
             named = {level.name: level for level in loaded}
@@ -73,7 +84,9 @@ class Drafts:
             raise
 
     def close(self) -> None:
-        self._package.close()
+        self._drafts.close()
+        if self._package is not None:
+            self._package.close()
 
     def __enter__(self) -> "Drafts":
         return self
@@ -107,8 +120,8 @@ class Drafts:
             streamer = self.streamer
             streamer.put(input_ids.cpu())
         decoding.streamer = streamer
-        chain = self._drafts.begin()
-        decoding.run(chain)
+        with self._drafts.begin(target) as chain:
+            decoding.run(chain)
         difference = None
         if plain_kwargs is not None:
             target = TorchTarget(model, input_ids, plain_kwargs)
@@ -123,10 +136,9 @@ class Drafts:
 
     def _check_arguments(self, model: "PreTrainedModel", config: "GenerationConfig") -> None:
         vocab_size = model.config.get_text_config(decoder=True).vocab_size
-        required = self._package.config.vocab_size
-        if vocab_size != required:
+        if self._vocab_size not in (None, vocab_size):
             raise ModelError(
-                f"{self._package.package.root}: drafts with a vocabulary of {required} tokens; the model's "
+                f"{self._root}: drafts with a vocabulary of {self._vocab_size} tokens; the model's "
                 f"{vocab_size} are required. Convert this model, or one of its family."
             )
         if (config.num_beams or 1) > 1:
@@ -151,6 +163,7 @@ def drafts(
     streamer: "BaseStreamer | None" = None,
     kernel: str | None = None,
     num_threads: int | None = None,
+    device: str | torch.device | None = None,
 ) -> Drafts:
     """Drafts from a package, for `model.generate(**inputs, custom_generate=drafts("package"))`.
 
@@ -166,6 +179,9 @@ def drafts(
         streamer: gets the tokens as they come. Give it here: transformers does not hand on its own argument.
         kernel: "numpy" or a native implementation; None for the best.
         num_threads: for native kernels; None for all processors.
+        device: a GPU, that of the model: its 4-bit self-draft runs there, on the model's KV cache. A model with BSFP
+            layers (`quantize_model`) has it in its own bytes; beside other layers the package's 4-bit weights are
+            loaded. None for drafts on the CPU.
 
     Returns:
         The callable; its `last` is what the last run did.
@@ -186,4 +202,5 @@ def drafts(
         streamer=streamer,
         kernel=kernel,
         num_threads=num_threads,
+        device=device,
     )

@@ -58,9 +58,17 @@ class MXFP4Linear(KernelLinear):
         stored = self._stored()
         return torch.from_numpy(decode_mxfp4(stored["codes"], stored["scales"], self.shape))
 
+    def stored(self) -> StoredMxfp4:
+        """The buffers as a package has them.
+
+        Raises:
+            ModelError: a buffer is not what the format requires.
+        """
+        stored = self._stored()
+        return StoredMxfp4(self.shape, stored["codes"], stored["scales"])
+
     def _arrays(self) -> tuple[StoredArray, ...]:
         return mxfp4_arrays("", self.shape)
 
     def _make_matrix(self, make: Matrices) -> Matrix:
-        stored = self._stored()
-        return make.mxfp4_draft(StoredMxfp4(self.shape, stored["codes"], stored["scales"]))
+        return make.mxfp4_draft(self.stored())

@@ -10,10 +10,13 @@ from torch import nn
 from mxconv.codecs.mxfp4 import ScaleRule
 from mxconv.conversion.plan import HEADS, ROUTERS, matches
 from mxconv.errors import ModelError
+from mxconv.gpu.device import checked_device
+from mxconv.gpu.memory import require_room
 from mxconv.interop.transformers.bsfp_linear import BSFPLinear
-from mxconv.interop.transformers.linear import KernelLinear
 from mxconv.interop.transformers.mxfp4_linear import MXFP4Linear
 from mxconv.interop.transformers.weights import weight_patterns
+
+LEAST_BITS = {"mxfp4": 4.25, "bsfp": 12.125}  # a weight
 
 
 def quantize_model(
@@ -23,11 +26,13 @@ def quantize_model(
     lm_head: Literal["quantize", "keep"] = "quantize",
     skip: Sequence[str] = (),
     scale_rule: ScaleRule = "ocp",
+    device: str | torch.device | None = None,
+    activations: Literal["bf16", "int8"] = "bf16",
 ) -> list[str]:
     """Replace every `torch.nn.Linear` by an `MXFP4Linear` or `BSFPLinear`, in place; the model then only infers.
 
-    Embeddings stay as they are, also where the output head was tied to them. Either every layer can be replaced or
-    nothing is touched.
+    With a `device` they become `GpuLinear`s there, layer by layer, and the rest of the model follows. Embeddings stay
+    as they are, also where the output head was tied to them. Either every layer can be replaced or nothing is touched.
 
     Args:
         model: on the CPU, weights in 16 bits (or float32 that holds BF16 values).
@@ -35,12 +40,14 @@ def quantize_model(
         lm_head: whether to replace the output head too.
         skip: patterns of weight names to leave, as `mxconv quantize --skip` takes them.
         scale_rule: of MXFP4.
+        device: a GPU; None for the kernels of the CPU.
+        activations: on a GPU, what 4-bit weights are multiplied by.
 
     Returns:
         The names of the replaced modules, in the model's order.
 
     Raises:
-        ModelError: there is nothing to replace, or a layer cannot be.
+        ModelError: there is nothing to replace, a layer cannot be, or there is no such device or no room on it.
     """
     if codec not in ("mxfp4", "bsfp") or lm_head not in ("quantize", "keep"):
         raise ModelError(f"quantize_model: codec {codec!r}, lm_head {lm_head!r}; mxfp4 or bsfp, quantize or keep.")
@@ -63,16 +70,38 @@ def quantize_model(
                 f"{name}: weight [{row}, {column}] is {float(weight[row, column])}; finite weights are required. "
                 f"Leave it with skip=['{name}.weight'], or use codec='bsfp'."
             )
+    target = None if device is None else checked_device(device)
+    if target is not None:
+        _require_room(model, list(chosen.values()), codec, target)
     for name, linear in chosen.items():
         parent, _, attribute = name.rpartition(".")
-        layer: KernelLinear
-        if codec == "mxfp4":
+        layer: nn.Module
+        if target is not None:
+            from mxconv.interop.transformers.gpu_linear import GpuLinear
+
+            layer = GpuLinear.from_linear(linear, codec, target, scale_rule, activations, name)
+        elif codec == "mxfp4":
             layer = MXFP4Linear.from_linear(linear, scale_rule, name)
         else:
             layer = BSFPLinear.from_linear(linear, name)
         setattr(model.get_submodule(parent), attribute, layer.train(linear.training))
+    if target is not None:
+        model.to(target)
     model.requires_grad_(False)  # what no gradient reaches should not ask for one
     return list(chosen)
+
+
+def _require_room(model: nn.Module, linears: list[nn.Linear], codec: str, device: torch.device) -> None:
+    """Refuse a model that cannot fit, by the least that its layers take; escapes come on top."""
+    tied = {parameter.data_ptr() for module in model.modules() if not isinstance(module, nn.Linear)
+            for parameter in module.parameters(recurse=False)}  # fmt: skip
+    replaced = {linear.weight.data_ptr() for linear in linears} - tied
+    kept = sum(each.nbytes for each in model.parameters() if each.data_ptr() not in replaced)
+    num_weights = sum(linear.weight.numel() for linear in linears)
+    num_bytes = int(kept + num_weights * LEAST_BITS[codec] / 8)
+    four_bit = int(kept + num_weights * LEAST_BITS["mxfp4"] / 8)
+    smaller = f"With codec='mxfp4' they are {four_bit / 1e9:.2f} GB." if codec == "bsfp" else "Free memory."
+    require_room(device, num_bytes, type(model).__name__, smaller)
 
 
 def _is_wanted(weight: str, lm_head: str, skip: Sequence[str]) -> bool:

@@ -1,5 +1,6 @@
 """The user's torch model with its KV cache: evaluates tokens behind those in the cache, and takes some back."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,6 +108,12 @@ class TorchTarget:
             self.cache.activate_past_recording()
         logits: torch.Tensor = output.logits[0, -num_logits:]
         return logits.to(copy=True, dtype=torch.float32, device=sequence.device)
+
+    def evaluate_behind(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Evaluate tokens behind those in the cache: (vocab_size,) float32 logits of the last one."""
+        sequence = self._prompt.new_zeros((1, self.length + len(tokens)))  # what the cache holds is not looked at
+        sequence[0, self.length :] = torch.tensor(tokens)
+        return self.evaluate(sequence, 1)[0]
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` positions."""

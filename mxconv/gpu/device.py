@@ -1,0 +1,52 @@
+"""Where the Triton kernels can run: an NVIDIA GPU with BF16 matrix instructions, or their interpreter."""
+
+import os
+from importlib.util import find_spec
+
+import torch
+
+from mxconv.errors import ModelError
+
+REQUIRED_CAPABILITY = (8, 0)  # Ampere: the first with BF16 matrix instructions
+
+
+def checked_device(device: str | torch.device) -> torch.device:
+    """The device, if the kernels run on it.
+
+    Args:
+        device: "cuda", "cuda:1"; or "cpu", where TRITON_INTERPRET=1 was set before Triton was imported.
+
+    Raises:
+        ModelError: Triton is missing, there is no such GPU, or it is too old.
+    """
+    found = torch.device(device)
+    if find_spec("triton") is None:
+        raise ModelError(
+            f"device {found}: Triton is not installed; the kernels for GPUs are written in it. "
+            "Install it: pip install 'mxconv[gpu]', on Linux, beside a torch with CUDA."
+        )
+    if found.type == "cpu":
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            raise ModelError(
+                "device cpu: Triton's interpreter is off; it runs the kernels there, for tests. Use device='cuda', or "
+                "set TRITON_INTERPRET=1 before Python starts."
+            )
+        return found
+    if found.type != "cuda" or torch.version.hip is not None:
+        raise ModelError(f"device {found}: not an NVIDIA GPU, which the kernels require. Use device='cuda'.")
+    if not torch.cuda.is_available():
+        raise ModelError(
+            f"device {found}: torch {torch.__version__} finds no GPU; one with its driver and a torch built with CUDA "
+            "are required. python -c 'import torch; torch.zeros(1).cuda()' says what is missing."
+        )
+    index = torch.cuda.current_device() if found.index is None else found.index
+    if index >= torch.cuda.device_count():
+        raise ModelError(f"device {found}: there are {torch.cuda.device_count()} GPUs; count from cuda:0.")
+    capability = torch.cuda.get_device_capability(index)
+    if capability < REQUIRED_CAPABILITY:
+        needed = ".".join(map(str, REQUIRED_CAPABILITY))
+        raise ModelError(
+            f"{torch.cuda.get_device_name(index)}: compute capability {capability[0]}.{capability[1]}; {needed} or "
+            "later is required (Ampere, for BF16). Use a newer GPU, or mxconv's kernels on the CPU."
+        )
+    return torch.device("cuda", index)

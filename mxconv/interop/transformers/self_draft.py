@@ -1,0 +1,137 @@
+"""The 4-bit weights as a draft on the GPU: the user's own model, its linear layers one level down, on its own KV cache.
+
+A round of drafting evaluates one token after the other at the draft's level, behind what the cache holds, and takes
+them back. Everything that is no linear layer (embeddings, norms, attention) is the target's.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from mxconv.arrays import F32
+from mxconv.checkpoint.manifest import LevelRecord
+from mxconv.errors import ModelError
+from mxconv.gpu.package import GpuPackage
+from mxconv.interop.transformers.gpu_linear import GpuLinear
+from mxconv.interop.transformers.layer_weights import put_module, weights_of_layers
+from mxconv.interop.transformers.target import TorchTarget
+from mxconv.kernels.triton.weight import Weight
+from mxconv.speculative.statistics import LevelStatistics
+
+
+class SelfDraft:
+    """A draft that waits for a text.
+
+    Args:
+        package: what the draft's weights are read from, where the model has none of its own.
+        record: of the draft.
+        device: where they go to.
+        num_draft_tokens: asked for in a round.
+        confidence: a token below it ends a proposal, itself included.
+    """
+
+    def __init__(
+        self, package: Path, record: LevelRecord, device: torch.device, num_draft_tokens: int, confidence: float
+    ) -> None:
+        self.package, self.record, self.device = package, record, device
+        self.num_draft_tokens, self.confidence = num_draft_tokens, confidence
+        self._weights: dict[str, Weight] | None = None  # read when a model first needs them
+
+    @contextlib.contextmanager
+    def begin(self, target: TorchTarget) -> Iterator["SelfDraftChain"]:
+        """For one text: a model without BSFP layers gets the package's 4-bit weights beside its own meanwhile."""
+        own = [module for module in target.model.modules() if isinstance(module, GpuLinear) and module.has_target]
+        statistics = [LevelStatistics(self.record.name)]
+        if own:
+            yield SelfDraftChain(self, target, own, statistics)
+            return
+        drafted = self._install(target.model)
+        try:
+            yield SelfDraftChain(self, target, list(drafted.values()), statistics)
+        finally:
+            for name, module in drafted.items():
+                put_module(target.model, name, module.linear)
+
+    def close(self) -> None:
+        """Let go of weights that were read for models without BSFP layers."""
+        self._weights = None
+
+    def _install(self, model: nn.Module) -> "dict[str, DraftedLinear]":
+        where = next(model.parameters()).device
+        if where.type != self.device.type:
+            raise ModelError(f"drafts: device {self.device}, and the model is on {where}; one place is required.")
+        if self._weights is None:
+            self._weights = GpuPackage(self.package, self.device, level="draft").weights
+        found = weights_of_layers(model, self._weights, str(self.package))
+        drafted = {name: DraftedLinear(linear, weight) for name, (linear, weight) in found.items()}
+        for name, module in drafted.items():
+            put_module(model, name, module)
+        return drafted
+
+
+class DraftedLinear(nn.Module):
+    """A torch layer with the same weights in 4 bits beside it."""
+
+    def __init__(self, linear: nn.Linear, draft: Weight) -> None:
+        super().__init__()
+        self.linear, self.draft, self.level = linear, draft, "target"
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The torch layer's."""
+        return self.linear.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As the layer, or with 4-bit weights."""
+        if self.level == "target":
+            return self.linear(x)  # type: ignore[no-any-return]
+        result = self.draft.product(x.reshape(-1, x.shape[-1]))
+        if self.linear.bias is not None:
+            result = result + self.linear.bias
+        return result.to(x.dtype).reshape(*x.shape[:-1], self.draft.rows)
+
+
+class SelfDraftChain:
+    """A draft at work on one text that grows. `statistics` is what it did."""
+
+    def __init__(
+        self,
+        draft: SelfDraft,
+        target: TorchTarget,
+        layers: Sequence[GpuLinear | DraftedLinear],
+        statistics: list[LevelStatistics],
+    ) -> None:
+        self.statistics = statistics
+        self._draft, self._target, self._layers = draft, target, layers
+        self._num_asked = 0
+
+    def propose(self, context: Sequence[int], max_tokens: int) -> list[int]:
+        """At most `max_tokens` tokens that may follow; fewer where one is not likely enough."""
+        self._num_asked = max(min(self._draft.num_draft_tokens, max_tokens), 0)
+        length = self._target.length
+        tail, tokens = [context[-1]], []
+        try:
+            for layer in self._layers:
+                layer.level = "draft"
+            for _ in range(self._num_asked):
+                with self.statistics[0].forward():
+                    probabilities = self._target.evaluate_behind(tail).softmax(dim=-1)
+                    likely = float(probabilities.max()) >= self._draft.confidence
+                    tail = [int(probabilities.argmax())]
+                if not likely:
+                    break
+                tokens += tail
+        finally:
+            for layer in self._layers:
+                layer.level = "target"
+            self._target.rewind(length)
+        return tokens
+
+    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: F32) -> None:
+        """What became of the last proposal; its length does not change by that."""
+        if self._num_asked:
+            self.statistics[0].count(self._num_asked, len(proposed), num_accepted)
+        self._num_asked = 0

@@ -1,0 +1,65 @@
+"""Compiles every kernel for GPUs that need not be there, and prints how many; tests run it, without the interpreter.
+
+python tests/kernels/triton/compile_kernels.py 80 90
+"""
+
+import sys
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from mxconv.kernels.triton import (
+    bsfp_product,
+    dequantize,
+    four_bit_int8_product,
+    four_bit_product,
+    int8_activations,
+    rebuild,
+    split_sums,
+)
+
+BSFP = {"codes": "*i32", "low": "*i32", "high": "*u8", "starts": "*i16", "counts": "*u8", "firsts": "*i16",
+        "split_firsts": "*i64", "positions": "*u8", "high_bytes": "*u8"}  # fmt: skip
+MXFP4 = {"codes": "*i32", "levels": "*bf16", "scales": "*u8"}
+SUMS = {"partial": "*fp32", "out": "*fp32"}
+
+KERNELS: list[tuple[Any, dict[str, str], dict[str, Any]]] = [
+    (rebuild._rebuild, BSFP | {"out": "*i16"}, {"NUM_PLANES": 1, "HAS_ROW_STARTS": True}),
+    (
+        bsfp_product._product,
+        BSFP | SUMS | {"x": "*bf16"},
+        {"NUM_PLANES": 0, "HAS_ROW_STARTS": True, "IS_BF16": True, "OPERAND": tl.bfloat16},
+    ),
+    (
+        bsfp_product._product,
+        BSFP | SUMS | {"x": "*fp16"},
+        {"NUM_PLANES": 4, "HAS_ROW_STARTS": False, "IS_BF16": False, "OPERAND": tl.float16},
+    ),
+    (
+        four_bit_product._product,
+        MXFP4 | SUMS | {"x": "*bf16"},
+        {"WIDTH": 32, "IS_E8M0": True, "OPERAND": tl.bfloat16},
+    ),
+    (
+        four_bit_int8_product._product,
+        MXFP4 | SUMS | {"levels": "*i8", "scales": "*i16", "x": "*i8", "x_scales": "*fp32"},
+        {"SCALE_BLOCK": 128, "IS_E8M0": False},
+    ),
+    (dequantize._dequantize, MXFP4 | SUMS, {"WIDTH": 32, "IS_E8M0": True}),
+    (int8_activations._quantize, {"x": "*bf16", "codes": "*i8", "scales": "*fp32"}, {}),
+    (split_sums._add_splits, SUMS, {}),
+]
+
+for capability in map(int, sys.argv[1:]):
+    for kernel, pointers, constants in KERNELS:
+        names = kernel.arg_names
+        signature = {name: "constexpr" if name in constants else pointers.get(name, "i32") for name in names}
+        places = {(names.index(name),): value for name, value in constants.items()}
+        aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in pointers if name in names}
+        source = ASTSource(kernel, signature, constexprs=places, attrs=aligned)
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
+        assert compiled.asm["cubin"]
+print(len(KERNELS))
