@@ -11,9 +11,9 @@ from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY, choose_kernel
 
 # measured, and rounded up: docs/scale.md, "Memory"
-PROCESS_BYTES = 130_000_000  # libraries, Ray's and the codecs' tables
+PROCESS_BYTES = 150_000_000  # libraries, Ray's and the codecs' tables
 WEIGHT_BYTES = 16  # of one weight of a slice: patterns, codes, what lies between
-NUMPY_PROCESS_BYTES = 190_000_000  # fits of tables take more there
+NUMPY_PROCESS_BYTES = 210_000_000  # fits of tables take more there
 NUMPY_WEIGHT_BYTES = 64
 COPIED_BYTES = 4  # of a tensor that is copied, for each weight that a slice may have
 
