@@ -9,9 +9,10 @@ import psutil  # has a file for each system
 for name in ("fcntl", "resource", "termios", "pwd", "grp", "syslog"):
     sys.modules[name] = None  # importing it now raises ImportError
 import mxconv
-TRITON = "mxconv.kernels.triton", "mxconv.gpu"  # which is for Linux
+# these need transformers, or Triton, which is for Linux
+EXTRA = "mxconv.train", "mxconv.interop.transformers", "mxconv.kernels.triton", "mxconv.gpu"
 names = [found.name for found in pkgutil.walk_packages(mxconv.__path__, "mxconv.", onerror=print)]
-taken = [n for n in names if not n.startswith(("mxconv.train", "mxconv.interop.transformers", *TRITON)) and "__main__" not in n]
+taken = [n for n in names if not n.startswith(EXTRA) and "__main__" not in n]
 for name in taken:
     importlib.import_module(name)
 print(len(taken))
