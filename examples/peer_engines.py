@@ -61,6 +61,20 @@ class MxconvModel:
     check = step
 
 
+def open_llama(path: Path) -> tuple[Any, Any, int]:
+    """A GGUF file on the CPU: the log's callback, which must be kept since C calls it, the model, and its tokens."""
+    import llama_cpp
+
+    log = llama_cpp.llama_log_callback(print_errors)
+    llama_cpp.llama_log_set(log, None)
+    parameters = llama_cpp.llama_model_default_params()
+    parameters.n_gpu_layers, parameters.use_mmap = 0, True
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
+    if model is None:
+        raise RuntimeError(f"{path}: llama.cpp does not load it")
+    return log, model, llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+
+
 class LlamaCppModel:
     """A GGUF file in the same place; its flash attention, cache type and repacking are llama.cpp's own defaults."""
 
@@ -68,14 +82,7 @@ class LlamaCppModel:
         import llama_cpp
 
         self.library, self.ids, self.num_before = llama_cpp, ids, context
-        self.log = llama_cpp.llama_log_callback(print_errors)  # kept: C calls it
-        llama_cpp.llama_log_set(self.log, None)
-        model_parameters = llama_cpp.llama_model_default_params()
-        model_parameters.n_gpu_layers, model_parameters.use_mmap = 0, True
-        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_parameters)
-        if self.model is None:
-            raise RuntimeError(f"{path}: llama.cpp does not load it")
-        self.num_logits = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        self.log, self.model, self.num_logits = open_llama(path)
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_ctx, parameters.n_batch = len(ids), len(ids)
         parameters.n_ubatch = min(len(ids), parameters.n_ubatch)  # 512, its default, takes prompts fastest

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from peer_engines import THREADS, print_errors
+from peer_engines import THREADS, open_llama
 
 from mxconv.arrays import F32
 from mxconv.model.loader import LoadedPackage
@@ -62,14 +62,7 @@ class LlamaCppEngine:
         import llama_cpp
 
         self.library, self.prompts, self.num_new = llama_cpp, prompts, num_new
-        self.log = llama_cpp.llama_log_callback(print_errors)  # kept: C calls it
-        llama_cpp.llama_log_set(self.log, None)
-        model_parameters = llama_cpp.llama_model_default_params()
-        model_parameters.n_gpu_layers, model_parameters.use_mmap = 0, True
-        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_parameters)
-        if self.model is None:
-            raise RuntimeError(f"{path}: llama.cpp does not load it")
-        self.num_logits = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        self.log, self.model, self.num_logits = open_llama(path)
         num_rows = sum(map(len, prompts))
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_ctx = num_rows + len(prompts) * num_new

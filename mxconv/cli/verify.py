@@ -107,7 +107,7 @@ def verify(
                 max_new_tokens,
                 Selection(Sampling(temperature, top_k, top_p) if temperature else None, seed=seed),
                 batch,
-                kernel or os.environ.get("MXCONV_KERNEL"),
+                kernel,
                 threads,
                 kv_dtype,
             )
@@ -119,7 +119,8 @@ def verify(
                         loaded, hierarchy, prompts, max_new_tokens, settings.selection, progress, batch
                     )
                 else:
-                    record = decode_by(executor(), replace(settings, num_threads=1), prompts, progress)
+                    named = kernel or os.environ.get("MXCONV_KERNEL")  # which nodes may not have
+                    record = decode_by(executor(), replace(settings, kernel=named, num_threads=1), prompts, progress)
             verification = replace(verification, decode=record)
     if write and verification.ok:
         write_certificate(folder, verification)

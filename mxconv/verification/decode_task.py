@@ -1,9 +1,10 @@
 """Prompts as pieces of work for any process: each decodes some with drafts and without, and all stand in one record."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from threading import Lock
+from typing import Literal
 
 from mxconv.checkpoint.draft_spec import DraftSpec
 from mxconv.checkpoint.manifest import DecodeRecord, read_manifest
@@ -84,23 +85,24 @@ class Prompts:
         return f"prompts {self.first + 1} to {self.first + len(self.texts)}"
 
 
-@dataclass
 class DecodePrompts:
-    """A task: decode prompts and compare. A process opens the package once."""
+    """A task: decode prompts and compare. A process opens the package once, and decodes one piece at a time."""
 
-    settings: DecodeSettings
-    _opened: tuple[LoadedPackage, Hierarchy] | None = field(default=None, init=False, repr=False)
+    def __init__(self, settings: DecodeSettings) -> None:
+        self._settings = settings
+        self._opened: tuple[LoadedPackage, Hierarchy] | None = None
+        self._lock = Lock()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"settings": self.settings, "_opened": None}
+    def __reduce__(self) -> tuple[object, ...]:
+        return DecodePrompts, (self._settings,)
 
     def __call__(self, piece: Prompts, advance: Advance) -> DecodeRecord:
-        if self._opened is None:
-            self._opened = self.settings.open()
-        settings = self.settings
-        record = verify_decoding(
-            *self._opened, piece.texts, settings.max_new_tokens, settings.selection, silent, settings.batch
-        )
+        settings = self._settings
+        with self._lock:
+            self._opened = self._opened or settings.open()
+            record = verify_decoding(
+                *self._opened, piece.texts, settings.max_new_tokens, settings.selection, silent, settings.batch
+            )
         advance(len(piece.texts))
         return record
 
