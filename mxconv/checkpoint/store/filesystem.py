@@ -1,0 +1,67 @@
+"""The client of an object store, with one policy: what may pass is tried again for half a minute, and then told."""
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+from mxconv.checkpoint.store.address import REQUIRED
+from mxconv.errors import MxconvError
+
+CONNECT_SECONDS, READ_SECONDS = 10, 60  # a connection that says nothing for so long is given up
+WAITS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # before each further try
+LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, TypeError, ValueError)
+_Answer = TypeVar("_Answer")
+
+
+@cache
+def open_filesystem(protocol: str) -> Any:
+    """The fsspec file system of a protocol. Addresses and keys are the client's own affair: its environment variables
+    and configuration files say them.
+
+    Raises:
+        MxconvError: the package that speaks the protocol is not installed.
+    """
+    import fsspec
+
+    try:
+        # a listing that is remembered would hide what others wrote meanwhile
+        return fsspec.filesystem(protocol, use_listings_cache=False, **_options(protocol))
+    except ImportError as error:
+        raise MxconvError(
+            f"{protocol}://: {error}; a package that speaks it is required. Run `{REQUIRED[protocol]}`."
+        ) from error
+
+
+def tried(protocol: str, request: Callable[[], _Answer]) -> _Answer:
+    """Send a request, and again while its failure may pass.
+
+    Raises:
+        Exception: that of the last try, or one that trying does not help: as the client raises it.
+    """
+    for seconds in () if protocol == "s3" else WAITS_SECONDS:  # s3fs tries itself, each part of an upload too
+        try:
+            return request()
+        except LASTING:
+            raise
+        except Exception:  # each client has exceptions of its own
+            time.sleep(seconds)
+    return request()
+
+
+def _options(protocol: str) -> dict[str, Any]:
+    if protocol != "s3":
+        return {}
+    import s3fs.core
+    from botocore.exceptions import BotoCoreError, NoCredentialsError
+
+    def may_pass(error: Any) -> bool:
+        if isinstance(error, BotoCoreError):
+            return not isinstance(error, NoCredentialsError)
+        answer = getattr(error, "response", None) or {}
+        return bool(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500)
+
+    s3fs.core.set_custom_error_handler(may_pass)
+    s3fs.S3FileSystem.retries = 10  # waits of 0.1 s, and 1.7 times longer each time: 28 s
+    patience = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
+    return {"config_kwargs": patience}

@@ -1,0 +1,202 @@
+"""A folder on an object store: listed, read by ranges, written whole or not at all."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+from mxconv.checkpoint.store.address import parse_store_url
+from mxconv.checkpoint.store.filesystem import open_filesystem, tried
+from mxconv.errors import CheckpointError, MxconvError
+
+PART_BYTES = 16 << 20  # of an upload: 10,000 of them are allowed, 160 GB
+_TAGS = ("ETag", "etag", "blob_id", "md5Hash", "last_modified", "created")  # the clients' names
+_Answer = TypeVar("_Answer")
+
+
+class ObjectLook(NamedTuple):
+    """By which an object is known again."""
+
+    num_bytes: int
+    tag: str  # changes with every write
+
+
+class Store:
+    """A folder. Sent to another process as its URL; every request may be made in any thread."""
+
+    def __init__(self, url: str, error: type[MxconvError] = CheckpointError) -> None:
+        """Address it; nothing is asked yet.
+
+        Args:
+            url: `s3://BUCKET/FOLDER`, or of another protocol.
+            error: what is raised where a request fails.
+
+        Raises:
+            MxconvError: no such protocol, or the package that speaks it is not installed.
+        """
+        self._protocol, self.url = parse_store_url(url)
+        self._error = error
+        self._files = open_filesystem(self._protocol)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Store, (self.url, self._error)
+
+    def __str__(self) -> str:
+        return self.url
+
+    def path(self, name: str) -> str:
+        """The URL of an object."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def looks(self, folder: str = "") -> dict[str, ObjectLook]:
+        """All objects below a folder, by names relative to this one; none where there is no such folder.
+
+        Raises:
+            MxconvError: it cannot be listed, or a name leads astray.
+        """
+        path = self.path(folder)
+        try:
+            found = self._ask(folder, lambda: self._files.find(path, detail=True))
+        except FileNotFoundError:
+            return {}
+        root = self._files._strip_protocol(self.url).rstrip("/") + "/"
+        looks = {path.removeprefix(root): _look(info) for path, info in found.items() if not path.endswith("/")}
+        for name in looks:
+            if not name or name.startswith("/") or "\\" in name or ".." in name.split("/"):
+                raise self._error(
+                    f"{self.url}: lists an object named {name!r}; a path inside the folder is required. Rename it."
+                )
+        return looks
+
+    def look(self, name: str) -> ObjectLook | None:
+        """Length and tag of an object; None where there is none.
+
+        Raises:
+            MxconvError: nobody answers, or it may not be read.
+        """
+        try:
+            info = self._ask(name, lambda: self._files.info(self.path(name)))
+        except FileNotFoundError:
+            return None
+        return _look(info) if info.get("type", "file") == "file" else None
+
+    def read(self, name: str, begin: int, end: int) -> bytes:
+        """Bytes [begin, end) of an object.
+
+        Raises:
+            MxconvError: they are not there, or cannot be read.
+        """
+        if begin == end:
+            return b""
+        try:
+            found: bytes = self._ask(name, lambda: self._whole(name, begin, end))
+        except FileNotFoundError as error:
+            raise self._missing(name) from error
+        return found
+
+    def read_all(self, name: str) -> bytes:
+        """A small object.
+
+        Raises:
+            MxconvError: it is not there, or cannot be read.
+        """
+        try:
+            content: bytes = self._ask(name, lambda: self._files.cat_file(self.path(name)))
+        except FileNotFoundError as error:
+            raise self._missing(name) from error
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a small object there, in one request.
+
+        Raises:
+            MxconvError: it cannot be written.
+        """
+        try:
+            self._ask(name, lambda: self._files.pipe_file(self.path(name), content))
+        except FileNotFoundError as error:  # of the bucket
+            raise self._missing(name) from error
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Callable[[Any], object]]:
+        """A function that appends bytes to a new object, in parts; nothing is seen of it before the end of the block,
+        or ever where that ends in an error.
+
+        Raises:
+            MxconvError: it cannot be written.
+        """
+        with self._translated(name):
+            file = self._files.open(self.path(name), "wb", block_size=PART_BYTES, autocommit=False)
+
+        def append(piece: Any) -> None:
+            with self._translated(name):
+                file.write(piece)
+
+        try:
+            yield append
+            with self._translated(name):
+                file.close()
+                file.commit()
+        except BaseException:
+            file.closed = True  # else its destructor would finish it
+            with self._translated(name):
+                file.discard()
+            raise
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects; those that are gone do not matter.
+
+        Raises:
+            MxconvError: they cannot be deleted.
+        """
+        paths = [self.path(name) for name in names]
+        if paths:
+            try:
+                self._ask("", lambda: self._files.rm(paths))
+            except FileNotFoundError:
+                return
+
+    def _whole(self, name: str, begin: int, end: int) -> bytes:
+        found: bytes = self._files.cat_file(self.path(name), start=begin, end=end)
+        if len(found) != end - begin:
+            raise ConnectionError(f"{len(found):,} of {end - begin:,} bytes came")
+        return found
+
+    def _ask(self, name: str, request: Callable[[], _Answer]) -> _Answer:
+        with self._translated(name, but=FileNotFoundError):
+            return tried(self._protocol, request)
+
+    @contextmanager
+    def _translated(self, name: str, but: type[Exception] | None = None) -> Iterator[None]:
+        """Turn what a client raises into our errors."""
+        try:
+            yield
+        except MxconvError:
+            raise
+        except Exception as error:  # each client has exceptions of its own
+            if but is not None and isinstance(error, but):
+                raise
+            raise self._told(name, error) from error
+
+    def _told(self, name: str, error: Exception) -> MxconvError:
+        lines = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+        where = self.path(name)
+        if isinstance(error, FileNotFoundError):
+            return self._missing(name)
+        if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
+            return self._error(
+                f"{where}: access is refused ({reason}); keys that may read (and for a package, write) it are required. "
+                "Set them as the store's own client reads them."
+            )
+        return self._error(
+            f"{where}: the store gives no good answer ({reason}), tried for half a minute; a connection to it is "
+            "required. Run the same command again: it goes on where it stopped."
+        )
+
+    def _missing(self, name: str) -> MxconvError:
+        return self._error(f"{self.path(name)}: no such object or bucket; an existing one is required. Check the address.")
+
+
+def _look(info: dict[str, Any]) -> ObjectLook:
+    tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
+    return ObjectLook(int(info["size"]), tag)
