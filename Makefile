@@ -57,7 +57,7 @@ clean:
 # torch first and alone: the packages that need it then find a version already installed
 .venv/test.stamp: pyproject.toml constraints.txt $(NATIVE) | .venv/bin/pip .venv/llama.stamp
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[hf,train,chat,serve,ray,test,lint]'
+	$(PIP) -e '.[hf,train,chat,serve,ray,s3,test,lint]'
 	touch $@ .venv/core.stamp
 
 # Triton alone: for Linux, and apart from the other oracles, since it is as large as all of them
