@@ -13,6 +13,7 @@ cannot.
 Source: the format section of the safetensors README. The writer's side is `header_format.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -24,7 +25,7 @@ from mxconv.checkpoint.json_file import parse_json_object
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.errors import CheckpointError
 
-__all__ = ["SafetensorsHeader", "TensorEntry", "format_header", "read_header", "shown"]
+__all__ = ["SafetensorsHeader", "TensorEntry", "format_header", "parse_header", "read_header", "shown"]
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 MAX_NUM_DIMENSIONS = 32  # of a NumPy array, version 1
@@ -69,7 +70,22 @@ def read_header(path: Path) -> SafetensorsHeader:
         CheckpointError: the file is truncated or damaged, or its header lies.
     """
     num_file_bytes = check_regular_file(path)
-    raw = _read_raw_header(path, num_file_bytes)
+    with open_file(path) as file:
+        return parse_header(path, num_file_bytes, lambda _, num_bytes: file.read(num_bytes))
+
+
+def parse_header(path: Path | str, num_file_bytes: int, read: Callable[[int, int], bytes]) -> SafetensorsHeader:
+    """Check the header of a safetensors file that lies anywhere.
+
+    Args:
+        path: of the file, for the messages.
+        num_file_bytes: its length.
+        read: bytes of the file, given their place and number; it is called for one range behind another.
+
+    Raises:
+        CheckpointError: the file is truncated or damaged, or its header lies.
+    """
+    raw = _read_raw_header(path, num_file_bytes, read)
     members = parse_json_object(raw, f"{path}: header", unique_keys=True)
     metadata = _check_metadata(members.pop("__metadata__", None), path)
     data_begin = LENGTH_BYTES + len(raw)
@@ -79,25 +95,24 @@ def read_header(path: Path) -> SafetensorsHeader:
     return SafetensorsHeader(tuple(entries), metadata, data_begin)
 
 
-def _read_raw_header(path: Path, num_file_bytes: int) -> bytes:
-    with open_file(path) as file:
-        prefix = file.read(LENGTH_BYTES)
-        num_header_bytes = int.from_bytes(prefix, "little")
-        if len(prefix) < LENGTH_BYTES:
-            raise CheckpointError(
-                f"{path}: {num_file_bytes} bytes long; a safetensors file has at least {LENGTH_BYTES}. {_AGAIN}"
-            )
-        if num_header_bytes > MAX_HEADER_BYTES:
-            raise CheckpointError(
-                f"{path}: the header claims {num_header_bytes:,} bytes; at most {MAX_HEADER_BYTES:,} are allowed. "
-                "Check that it is a safetensors file, or download it again."
-            )
-        if LENGTH_BYTES + num_header_bytes > num_file_bytes:
-            raise CheckpointError(
-                f"{path}: the header claims {num_header_bytes:,} bytes and the file has {num_file_bytes:,}; "
-                f"the header must fit into the file. It is truncated: download or export it again."
-            )
-        raw = file.read(num_header_bytes)
+def _read_raw_header(path: Path | str, num_file_bytes: int, read: Callable[[int, int], bytes]) -> bytes:
+    prefix = read(0, min(LENGTH_BYTES, num_file_bytes))
+    num_header_bytes = int.from_bytes(prefix, "little")
+    if len(prefix) < LENGTH_BYTES:
+        raise CheckpointError(
+            f"{path}: {num_file_bytes} bytes long; a safetensors file has at least {LENGTH_BYTES}. {_AGAIN}"
+        )
+    if num_header_bytes > MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"{path}: the header claims {num_header_bytes:,} bytes; at most {MAX_HEADER_BYTES:,} are allowed. "
+            "Check that it is a safetensors file, or download it again."
+        )
+    if LENGTH_BYTES + num_header_bytes > num_file_bytes:
+        raise CheckpointError(
+            f"{path}: the header claims {num_header_bytes:,} bytes and the file has {num_file_bytes:,}; "
+            f"the header must fit into the file. It is truncated: download or export it again."
+        )
+    raw = read(LENGTH_BYTES, num_header_bytes)
     if not raw.startswith(b"{"):
         raise CheckpointError(
             f"{path}: the header begins with {raw[:8]!r}; a safetensors header begins with an opening brace. "
@@ -106,7 +121,7 @@ def _read_raw_header(path: Path, num_file_bytes: int) -> bytes:
     return raw
 
 
-def _check_metadata(metadata: Any, path: Path) -> dict[str, str]:
+def _check_metadata(metadata: Any, path: Path | str) -> dict[str, str]:
     if metadata is None:
         return {}
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
@@ -114,7 +129,7 @@ def _check_metadata(metadata: Any, path: Path) -> dict[str, str]:
     return metadata
 
 
-def _check_entry(name: str, member: Any, data_begin: int, path: Path) -> TensorEntry:
+def _check_entry(name: str, member: Any, data_begin: int, path: Path | str) -> TensorEntry:
     """One member of the header, checked on its own; `_check_coverage` looks at them together."""
     label = f"{path}: tensor {name!r}"
     try:
@@ -166,7 +181,7 @@ def _check_integers(values: Any, field: str, label: str) -> tuple[int, ...]:
     )
 
 
-def _check_coverage(entries: list[TensorEntry], data_begin: int, num_file_bytes: int, path: Path) -> None:
+def _check_coverage(entries: list[TensorEntry], data_begin: int, num_file_bytes: int, path: Path | str) -> None:
     """Raise unless the tensors, sorted by offset, follow each other from `data_begin` to the file's end."""
     covered, previous = data_begin, "the header"
     for entry in entries:

@@ -19,7 +19,7 @@ from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.checkpoint.header import TensorEntry
 from mxconv.checkpoint.page_range import PageRange, mapped_ranges
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
-from mxconv.checkpoint.sent_files import remember, reopen
+from mxconv.checkpoint.sent_files import check_look, remember, reopen
 from mxconv.errors import CheckpointError
 
 # torch's name to safetensors' name
@@ -88,6 +88,10 @@ class LegacyFile:
         if rows.nbytes and rows.flags.c_contiguous:
             for pages in self._ranges:
                 pages.release(rows.ctypes.data, rows.nbytes)
+
+    def check_unchanged(self) -> None:
+        """Raises CheckpointError where the file was changed since it was opened."""
+        check_look(self.path, self.look)
 
     def close(self) -> None:
         self._arrays.clear()

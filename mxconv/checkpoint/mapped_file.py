@@ -12,7 +12,7 @@ from mxconv.arrays import U8
 from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.checkpoint.header import TensorEntry, read_header
 from mxconv.checkpoint.regular_file import open_file
-from mxconv.checkpoint.sent_files import remember, reopen
+from mxconv.checkpoint.sent_files import check_look, remember, reopen
 from mxconv.errors import CheckpointError
 from mxconv.system.pages import release, will_need
 
@@ -60,16 +60,7 @@ class MappedFile:
         if self._bytes is None:
             raise ValueError(f"{self.path}: the checkpoint was closed")
         entry = self.entries[name]
-        dtype, shape = DTYPES[entry.dtype], entry.shape
-        if dtype.is_packed:
-            row_bits = (shape[-1] if shape else 1) * dtype.num_bits
-            if row_bits % 8:
-                raise CheckpointError(
-                    f"{self.path}: tensor {name!r}: {dtype.name} of shape {list(shape)} has rows of {row_bits} "
-                    "bits; rows must be whole bytes. Leave this tensor out."
-                )
-            shape = (*shape[:-1], row_bits // 8)
-        return self._bytes[entry.begin : entry.end].view(dtype.array_dtype).reshape(shape)
+        return as_tensor(self._bytes[entry.begin : entry.end], entry, self.path)
 
     @property
     def num_bytes(self) -> int:
@@ -96,8 +87,37 @@ class MappedFile:
             begin = rows.ctypes.data - self._bytes.ctypes.data
             release(self._map, begin, begin + rows.nbytes)
 
+    def check_unchanged(self) -> None:
+        """Raises CheckpointError where the file was changed since it was opened."""
+        check_look(self.path, self.look)
+
     def close(self) -> None:
         """Unmap, or leave that to the last view that is still in use."""
         self._bytes = None
         with contextlib.suppress(BufferError):  # a caller still holds a view, which keeps the map alive
             self._map.close()
+
+
+def as_tensor(raw: U8, entry: TensorEntry, path: Path | str) -> NDArray[np.generic]:
+    """Bytes of a file as the tensor that they are, or as some of its rows.
+
+    Args:
+        raw: of the tensor, or of whole rows of its first axis.
+        entry: what the header says of it.
+        path: of the file, for the message.
+
+    Raises:
+        CheckpointError: a packed dtype whose last axis ends inside a byte.
+    """
+    dtype, shape = DTYPES[entry.dtype], entry.shape
+    if dtype.is_packed:
+        row_bits = (shape[-1] if shape else 1) * dtype.num_bits
+        if row_bits % 8:
+            raise CheckpointError(
+                f"{path}: tensor {entry.name!r}: {dtype.name} of shape {list(shape)} has rows of {row_bits} "
+                "bits; rows must be whole bytes. Leave this tensor out."
+            )
+        shape = (*shape[:-1], row_bits // 8)
+    if len(raw) != entry.num_bytes and shape[0]:
+        shape = (len(raw) * shape[0] // entry.num_bytes, *shape[1:])
+    return raw.view(dtype.array_dtype).reshape(shape)

@@ -230,7 +230,7 @@ class Package:
             for entry in file.entries:
                 if entry in arrays:
                     raise PackageError(
-                        f"{self.root / name}: array {entry!r} is also in {arrays[entry].path.name}; once is required. "
+                        f"{self.root / name}: array {entry!r} is also in {Path(arrays[entry].path).name}; once is required. "
                         "Convert again."
                     )
                 arrays[entry] = SourceTensor(entry, file)

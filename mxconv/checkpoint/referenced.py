@@ -4,6 +4,7 @@ from pathlib import Path
 
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
+from mxconv.checkpoint.store.address import is_store_url
 from mxconv.errors import PackageError
 
 
@@ -15,20 +16,22 @@ def open_referenced(package: Package) -> Checkpoint:
         CheckpointError: it cannot be opened.
     """
     source = package.manifest.source
-    if source.commit is None and not Path(source.id).exists():  # open_checkpoint would ask the Hub for it
+    is_path = source.commit is None and not is_store_url(source.id)
+    if is_path and not Path(source.id).exists():  # open_checkpoint would ask the Hub for it
         raise PackageError(
             f"{source.id}: no such file or folder; {package.root} references its weights there. Restore it, "
             "or convert again with --target include."
         )
     checkpoint = open_checkpoint(source.id, revision=source.commit)
     sizes = {record.path: record.num_bytes for record in source.files}
+    found = checkpoint.file_sizes
     for path in checkpoint.weight_files:
         name = path.relative_to(checkpoint.root).as_posix()
-        if sizes.get(name) != path.stat().st_size:
+        if sizes.get(name) != found[path]:
             checkpoint.close()
             recorded = f"a file of {sizes[name]:,}" if name in sizes else "other files"
             raise PackageError(
-                f"{path}: {path.stat().st_size:,} bytes; {package.root} was converted from {recorded}. "
+                f"{path}: {found[path]:,} bytes; {package.root} was converted from {recorded}. "
                 "Restore the source, or convert again."
             )
     return checkpoint

@@ -1,4 +1,4 @@
-"""Opening a 16-bit checkpoint, wherever it is: a folder, a single file (GGUF too), or a model on the Hub.
+"""Opening a 16-bit checkpoint, wherever it is: a folder, a single file (GGUF too), the Hub or an object store.
 
     with open_checkpoint("stories260K-bf16") as checkpoint:
         for tensor in checkpoint.tensors.values():
@@ -6,7 +6,7 @@
                 patterns = tensor.rows(start, min(start + 256, tensor.shape[0]))
                 tensor.release()
 
-Headers and indexes are checked in full when it is opened; weights are only mapped.
+Headers and indexes are checked in full when it is opened; weights are only mapped, or stay where they are.
 """
 
 import os
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mxconv.checkpoint.folder import Weights, choose_weights, companions
 from mxconv.checkpoint.index import check_index, resolve_shard
@@ -23,12 +23,15 @@ from mxconv.checkpoint.json_file import read_json_object
 from mxconv.checkpoint.legacy import LegacyFile
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.sent_files import check_look
 from mxconv.checkpoint.sentencepiece.model_file import MODEL_FILE
 from mxconv.checkpoint.sentencepiece.tokenizer import derive_tokenizer
-from mxconv.checkpoint.tensor import SourceTensor, WeightFile
+from mxconv.checkpoint.store.address import is_store_url
+from mxconv.checkpoint.tensor import SourceTensor, WeightFile, WindowedFile
 from mxconv.checkpoint.tokenizer_file import TOKENIZER_FILE
 from mxconv.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from mxconv.checkpoint.store.snapshot import StoreSnapshot
 
 __all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
 
@@ -37,7 +40,7 @@ __all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
 class Checkpoint:
     """An open checkpoint. A context manager; closing it unmaps the files."""
 
-    id: str  # as given: a path or a Hub id
+    id: str  # as given: a path, a Hub id or a URL
     commit: str | None  # of the Hub repository
     root: Path  # the folder; of a single file, the one that it lies in
     weight_files: tuple[Path, ...]  # absolute, sorted
@@ -49,6 +52,7 @@ class Checkpoint:
     _files: tuple[WeightFile, ...] = field(repr=False)
     # companions that are made: all of GGUF's, or the tokenizer.json of a tokenizer.model
     derive_files: Callable[[], dict[str, bytes]] = field(default=dict, repr=False)
+    snapshot: "StoreSnapshot | None" = field(default=None, repr=False)  # of an object store
 
     @property
     def is_legacy(self) -> bool:
@@ -56,9 +60,20 @@ class Checkpoint:
         return self.container == ".bin"
 
     @property
-    def mapped_files(self) -> dict[Path, MappedFile]:
-        """The weight files by path; none of a legacy checkpoint."""
-        return {file.path: file for file in self._files if isinstance(file, MappedFile)}
+    def is_on_store(self) -> bool:
+        """Whether its weights are on an object store: nothing is at the paths of the weight files."""
+        return self.snapshot is not None
+
+    @property
+    def windowed_files(self) -> dict[Path, WindowedFile]:
+        """The weight files by path; none of a checkpoint that is not safetensors."""
+        return {file.path: cast(WindowedFile, file) for file in self._files if self.container == "safetensors"}
+
+    @property
+    def file_sizes(self) -> dict[Path, int]:
+        """Bytes of each weight file, and of the index."""
+        sizes = {file.path: file.look.num_bytes for file in self._files}
+        return sizes if self.index_file is None else sizes | {self.index_file: self.index_file.stat().st_size}
 
     def check_unchanged(self) -> None:
         """Refuse weight files that were changed since they were opened.
@@ -67,7 +82,7 @@ class Checkpoint:
             CheckpointError: one was.
         """
         for file in self._files:
-            check_look(file.path, file.look)
+            file.check_unchanged()
 
     def close(self) -> None:
         """Unmap the weights. Views that are still in use stay valid."""
@@ -87,13 +102,16 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
     """Open a checkpoint and check its structure.
 
     Args:
-        source: a folder, a .safetensors (or .bin, or .gguf) file, or a Hub id `owner/name`. A path that exists wins.
+        source: a folder, a .safetensors (or .bin, or .gguf) file, a Hub id `owner/name`, or the URL of a folder on
+            an object store. A path that exists wins.
         revision: branch, tag or commit of a Hub repository; its default branch when None.
 
     Raises:
         CheckpointError: it cannot be found, reached or read, or it contradicts itself.
     """
     path = Path(source)
+    if not os.path.lexists(path) and is_store_url(str(source)):
+        return _open_store(str(source), revision)
     if not os.path.lexists(path):
         from mxconv.checkpoint.hub import fetch_snapshot  # late: the Hub client takes long to import
 
@@ -151,10 +169,29 @@ def _open_gguf(source: str, path: Path) -> Checkpoint:
     )
 
 
-def _open(source: str, commit: str | None, root: Path, weights: Weights, *, is_single_file: bool = False) -> Checkpoint:
+def _open_store(source: str, revision: str | None) -> Checkpoint:
+    from mxconv.checkpoint.store.snapshot import fetch_store_snapshot  # late: fsspec takes long to import
+
+    if revision is not None:
+        raise CheckpointError(f"{source}: revision {revision!r} was asked of an object store. Leave --revision out.")
+    snapshot = fetch_store_snapshot(source)
+    with snapshot.told():
+        return _open(source, None, snapshot.root, snapshot.weights, snapshot=snapshot)
+
+
+def _open(
+    source: str,
+    commit: str | None,
+    root: Path,
+    weights: Weights,
+    *,
+    is_single_file: bool = False,
+    snapshot: "StoreSnapshot | None" = None,
+) -> Checkpoint:
     index_file = None if weights.index is None else root / weights.index
     paths = {
-        shard: root / shard if index_file is None else resolve_shard(index_file, shard) for shard in weights.shards
+        shard: root / shard if index_file is None or snapshot is not None else resolve_shard(index_file, shard)
+        for shard in weights.shards
     }
     names = [] if is_single_file else companions(_file_names(root))
     for name in names:
@@ -163,10 +200,14 @@ def _open(source: str, commit: str | None, root: Path, weights: Weights, *, is_s
     files: dict[str, WeightFile] = {}
     try:
         for shard, path in paths.items():
-            files[shard] = LegacyFile(path) if weights.is_legacy else MappedFile(path)
+            if snapshot is not None:
+                files[shard] = snapshot.open_weights(shard)
+            else:
+                files[shard] = LegacyFile(path) if weights.is_legacy else MappedFile(path)
         if index_file is not None and weights.weight_map is not None:
             check_index(index_file, weights.weight_map, files)
-        tensors = {name: SourceTensor(name, file) for file in files.values() for name in file.entries}
+        make = SourceTensor if snapshot is None else snapshot.tensor
+        tensors = {name: make(name, file) for file in files.values() for name in file.entries}
         if not tensors:
             raise CheckpointError(
                 f"{source}: its weight files hold no tensors; at least one is required. Export the model again."
@@ -187,6 +228,7 @@ def _open(source: str, commit: str | None, root: Path, weights: Weights, *, is_s
         container=".bin" if weights.is_legacy else "safetensors",
         _files=tuple(files.values()),
         derive_files=partial(_derive_tokenizer, root) if MODEL_FILE in names and TOKENIZER_FILE not in names else dict,
+        snapshot=snapshot,
     )
 
 

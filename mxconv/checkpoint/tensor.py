@@ -3,25 +3,41 @@
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxconv.arrays import U8
 from mxconv.checkpoint.header import TensorEntry
 from mxconv.checkpoint.sent_files import Look
 
+if TYPE_CHECKING:
+    from mxconv.checkpoint.store.store import ObjectLook
+
 
 class WeightFile(Protocol):
-    """A file that holds tensors: `MappedFile` (safetensors) or `LegacyFile` (.bin)."""
+    """A file that holds tensors: `MappedFile` or `RangedFile` (safetensors), `LegacyFile` (.bin), `GgufFile`."""
 
     path: Path
-    look: Look  # when it was opened
     entries: Mapping[str, TensorEntry]
+
+    @property
+    def look(self) -> "Look | ObjectLook": ...  # when it was opened
 
     def view(self, name: str) -> NDArray[np.generic]: ...
     def release(self, rows: NDArray[np.generic]) -> None: ...
+    def check_unchanged(self) -> None: ...
     def close(self) -> None: ...
+
+
+class WindowedFile(WeightFile, Protocol):
+    """A safetensors file whose bytes can be had in any order: `MappedFile` or `RangedFile`."""
+
+    @property
+    def num_bytes(self) -> int: ...
+    def window(self, begin: int, end: int) -> U8: ...
+    def fetch(self, begin: int, end: int) -> None: ...
 
 
 class SourceTensor:
@@ -41,8 +57,8 @@ class SourceTensor:
         self._file = file
 
     @property
-    def path(self) -> Path:
-        """The file that holds it, for messages."""
+    def path(self) -> Path | str:
+        """The file that holds it, for messages; a URL on an object store."""
         return self._file.path
 
     def array(self) -> NDArray[np.generic]:

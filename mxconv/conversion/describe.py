@@ -64,7 +64,8 @@ def describe(
 def _source_id(preparation: Preparation) -> str:
     """As given; but a local folder that stays the target's home must be found from anywhere."""
     checkpoint = preparation.checkpoint
-    is_referenced_path = preparation.record.target == "reference" and checkpoint.commit is None
+    is_path = checkpoint.commit is None and not checkpoint.is_on_store
+    is_referenced_path = preparation.record.target == "reference" and is_path
     return str(Path(checkpoint.id).absolute()) if is_referenced_path else checkpoint.id
 
 

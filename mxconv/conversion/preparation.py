@@ -95,7 +95,7 @@ def prepare(
     Raises:
         MxconvError: the source or the options do not allow it.
     """
-    record = options.record(is_local=checkpoint.commit is None)
+    record = options.record(is_local=checkpoint.commit is None and not checkpoint.is_on_store)
     plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes)
     derived_files = checkpoint.derive_files()
     drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
@@ -111,7 +111,8 @@ def prepare(
     else:
         surveys = _survey(plans, options, progress, workers or Workers(options.num_threads))
     check_any_quantized(checkpoint, [survey.plan for survey in surveys])
-    stores_target = options.codec == "mxfp4" and must_store
+    cannot_link = must_store or checkpoint.is_on_store
+    stores_target = options.codec == "mxfp4" and cannot_link and record.target == "include"
     layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
     preparation = Preparation(
         checkpoint, options, record, _source_sizes(checkpoint), surveys, layout, drafts, derived_files, stores_target
@@ -127,8 +128,7 @@ def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progres
 
 
 def _source_sizes(checkpoint: Checkpoint) -> dict[str, int]:
-    paths = [*checkpoint.weight_files, *([checkpoint.index_file] if checkpoint.index_file else [])]
-    return {relative_name(path, checkpoint): path.stat().st_size for path in paths}
+    return {relative_name(path, checkpoint): num_bytes for path, num_bytes in checkpoint.file_sizes.items()}
 
 
 def _groups(

@@ -49,10 +49,11 @@ class PatternRows:
             that are encoded: the same, or rescaled, or decoded from FP8.
         """
         num_rows, num_columns = self.shape
+        matrix = self._matrix()
         step = max(self.slice_weights // num_columns // TILE_ROWS, 1) * TILE_ROWS
         for start in range(0, num_rows, step):
             stop = min(start + step, num_rows)
-            rows = self._rows(start, stop)
+            rows = self.tensor.rows(start, stop) if matrix is None else np.ascontiguousarray(matrix[start:stop])
             if self.fp8 is not None:
                 yield start, rows, rescale(self.fp8.patterns(start, stop), self.rescale_factor, self.float_format)
                 self.tensor.release(start, stop)
@@ -64,8 +65,9 @@ class PatternRows:
         if self.experts is not None:
             self.tensor.release(self.expert, self.expert + 1)
 
-    def _rows(self, start: int, stop: int) -> NDArray[np.generic]:
+    def _matrix(self) -> NDArray[np.generic] | None:
+        """Of the expert of a stack, uncopied."""
         if self.experts is None:
-            return self.tensor.rows(start, stop)
+            return None
         (stored,) = self.tensor.rows(self.expert, self.expert + 1)
-        return np.ascontiguousarray(self.experts.matrix(stored)[start:stop])
+        return self.experts.matrix(stored)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from mxconv.checkpoint.hashing import FileHash
 from mxconv.checkpoint.manifest import FileRecord
-from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.tensor import WindowedFile
 from mxconv.conversion.executor import Advance, ByteCounter, Executor, uncounted
 from mxconv.conversion.names import relative_name
 from mxconv.conversion.survey import Survey
@@ -23,14 +23,15 @@ class SourceHashes:
 
     def __init__(self, checkpoint: Checkpoint, workers: Executor, progress: Progress) -> None:
         """Hand the files to the workers, in order."""
+        sizes = checkpoint.file_sizes
         paths = [*checkpoint.weight_files, *([checkpoint.index_file] if checkpoint.index_file else [])]
         self._names = [relative_name(path, checkpoint) for path in paths]
-        advance = ByteCounter("hash source", sum(path.stat().st_size for path in paths), progress)
+        advance = ByteCounter("hash source", sum(sizes.values()), progress)
         self._tensors: dict[str, str] = {}
-        mapped = checkpoint.mapped_files
-        self._covered = {name for file in mapped.values() for name in file.entries}
+        windowed = checkpoint.windowed_files
+        self._covered = {name for file in windowed.values() for name in file.entries}
         self._hashes = [
-            _MappedHash(mapped[path], self._note, advance) if path in mapped else FileHash(path, advance)
+            _WindowedHash(windowed[path], self._note, advance) if path in windowed else FileHash(path, advance)
             for path in paths
         ]
         self._listeners: list[Callable[[str], None]] = []
@@ -81,10 +82,10 @@ class Found(NamedTuple):
     sha256: str | None  # at the end
 
 
-class _MappedHash:
+class _WindowedHash:
     """A safetensors file, hashed in pieces."""
 
-    def __init__(self, file: MappedFile, note: Callable[[str, str], object], progress: Advance) -> None:
+    def __init__(self, file: WindowedFile, note: Callable[[str, str], object], progress: Advance) -> None:
         self._file, self._note, self._progress = file, note, progress
         self._whole = new_stream()
         self._hexdigest: str | None = None  # of another process
@@ -98,7 +99,7 @@ class _MappedHash:
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy is of the same file, and keeps what it finds until it reports."""
-        return _MappedHash, (self._file, _nobody, uncounted)
+        return _WindowedHash, (self._file, _nobody, uncounted)
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from mxconv.checkpoint.gguf.names import ROPE_FACTORS, from_gguf, has_paired_row
 from mxconv.checkpoint.gguf.rope_rows import gguf_rows
 from mxconv.checkpoint.header import TensorEntry
 from mxconv.checkpoint.regular_file import open_file
-from mxconv.checkpoint.sent_files import remember, reopen
+from mxconv.checkpoint.sent_files import check_look, remember, reopen
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import BLOCK_BYTES, unpack_blocks
@@ -103,6 +103,10 @@ class GgufFile:
 
     def release(self, rows: NDArray[np.generic]) -> None:
         """Nothing: `release_rows` does it, since rows need not be views of the file."""
+
+    def check_unchanged(self) -> None:
+        """Raises CheckpointError where the file was changed since it was opened."""
+        check_look(self.path, self.look)
 
     def close(self) -> None:
         """Unmap, or leave that to the last view that is still in use."""
