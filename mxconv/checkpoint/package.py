@@ -229,9 +229,9 @@ class Package:
             self._files.append(file)
             for entry in file.entries:
                 if entry in arrays:
+                    other = Path(arrays[entry].path).name
                     raise PackageError(
-                        f"{self.root / name}: array {entry!r} is also in {Path(arrays[entry].path).name}; once is required. "
-                        "Convert again."
+                        f"{self.root / name}: array {entry!r} is also in {other}; once is required. Convert again."
                     )
                 arrays[entry] = SourceTensor(entry, file)
         return arrays

@@ -1,4 +1,4 @@
-"""Where a package lies: in a local folder, or in the Hub cache under the id of a repository."""
+"""Where a package lies: in a local folder, or in a cache under the id of a Hub repository or a URL."""
 
 import os
 from pathlib import Path
@@ -7,15 +7,16 @@ from mxconv.checkpoint.draft_spec import READERS, DraftSpec
 from mxconv.checkpoint.hub_package import fetch_package
 from mxconv.checkpoint.hub_repository import is_hub_id
 from mxconv.checkpoint.manifest import FILE_NAME
+from mxconv.checkpoint.store.address import is_store_url
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.progress import Progress, silent
 
 
 def find_package(package: str | Path, revision: str | None = None, progress: Progress = silent) -> Path:
-    """The folder of a package, downloaded where a Hub id is given. A path that exists wins.
+    """The folder of a package, downloaded where a Hub id or a URL is given. A path that exists wins.
 
     Args:
-        package: a folder, or a Hub id `owner/name`.
+        package: a folder, a Hub id `owner/name`, or the URL of a folder on an object store.
         revision: branch, tag or commit of a Hub repository; its default branch when None.
         progress: told about the hashing of downloaded files.
 
@@ -26,6 +27,11 @@ def find_package(package: str | Path, revision: str | None = None, progress: Pro
     found = find_package_or_none(package, revision, progress)
     if found is not None:
         return found
+    if is_store_package(package):
+        raise PackageError(
+            f"{package}: holds no {FILE_NAME}; a package is required, which has it when it is complete. "
+            f"Convert a model first: mxconv quantize MODEL -o {package}"
+        )
     if not is_hub_package(package):
         return Path(package)  # opening it says what is wrong with it
     raise PackageError(
@@ -36,6 +42,12 @@ def find_package(package: str | Path, revision: str | None = None, progress: Pro
 
 def find_package_or_none(source: str | Path, revision: str | None = None, progress: Progress = silent) -> Path | None:
     """The folder of a package, as `find_package` gives it; None for a folder, file or repository that is none."""
+    if is_store_package(source):
+        from mxconv.checkpoint.store.package import fetch_store_package  # late: fsspec takes long to import
+
+        if revision is not None:
+            raise CheckpointError(f"{source}: revision {revision!r} was asked of an object store. Leave it out.")
+        return fetch_store_package(str(source), progress)
     path = Path(source)
     if not is_hub_package(source):
         if not (path / FILE_NAME).exists():
@@ -59,3 +71,30 @@ def draft_package(spec: DraftSpec) -> Path | None:
 def is_hub_package(package: str | Path) -> bool:
     """Whether a package is asked for by its Hub id: the text has that form, and no such path exists."""
     return not os.path.lexists(package) and is_hub_id(str(package))
+
+
+def is_store_package(package: str | Path) -> bool:
+    """Whether a package is asked for by a URL."""
+    return is_store_url(str(package)) and not os.path.lexists(package)
+
+
+def check_writable(package: str | Path, what: str) -> None:
+    """Refuse a package that is not a local folder.
+
+    Args:
+        package: as the user named it.
+        what: would be written there.
+
+    Raises:
+        PackageError: a Hub id or a URL.
+    """
+    if is_hub_package(package):
+        raise PackageError(
+            f"{package}: a package on the Hub; {what} is written into a local folder. "
+            f"Download it first: mxconv pull {package} -o FOLDER"
+        )
+    if is_store_package(package):
+        raise PackageError(
+            f"{package}: a package on an object store; {what} is written into a local folder. Download the folder "
+            "first, with the store's own client."
+        )

@@ -38,18 +38,14 @@ def layer_skip(
     """
     from mxconv.bench.decoding import prompt_ids
     from mxconv.checkpoint.manifest import read_manifest, replace_manifest
-    from mxconv.checkpoint.package_folder import find_package, is_hub_package
-    from mxconv.errors import PackageError
+    from mxconv.checkpoint.package_folder import check_writable, find_package
     from mxconv.model.loader import LoadedPackage
     from mxconv.model.skipped import Skipped
     from mxconv.speculative.prompts import read_prompts
     from mxconv.tuning.layers import tune_layers, with_layer_skip
 
-    if write and is_hub_package(package):
-        raise PackageError(
-            f"{package}: a package on the Hub with --write; the level is written into a local folder. "
-            f"Download it first: mxconv pull {package} -o FOLDER"
-        )
+    if write:
+        check_writable(package, "the level")
     texts = read_prompts(prompts)
     folder = find_package(package)
     manifest = read_manifest(folder)

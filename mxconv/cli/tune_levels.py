@@ -48,18 +48,15 @@ def levels(
     from mxconv.bench.machine import this_machine
     from mxconv.checkpoint.draft_spec import parse_draft
     from mxconv.checkpoint.manifest import read_manifest, replace_manifest
-    from mxconv.checkpoint.package_folder import find_package, is_hub_package
-    from mxconv.errors import ModelError, PackageError
+    from mxconv.checkpoint.package_folder import check_writable, find_package
+    from mxconv.errors import ModelError
     from mxconv.kernels.engine import usable_processors
     from mxconv.model.loader import LoadedPackage
     from mxconv.speculative.prompts import read_prompts
     from mxconv.tuning.levels import Decodes, record_of, tune_levels
 
-    if not dry_run and is_hub_package(package):
-        raise PackageError(
-            f"{package}: a package on the Hub; what is found is written into a local folder. "
-            f"Give --dry-run, or download it first: mxconv pull {package} -o FOLDER"
-        )
+    if not dry_run:
+        check_writable(package, "what is found")
     texts = read_prompts(prompts)
     machine = this_machine(threads or usable_processors())
     folder = find_package(package)

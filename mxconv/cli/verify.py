@@ -70,9 +70,8 @@ def verify(
     from dataclasses import replace
 
     from mxconv.checkpoint.draft_spec import parse_draft
-    from mxconv.checkpoint.package_folder import find_package, is_hub_package
+    from mxconv.checkpoint.package_folder import check_writable, find_package
     from mxconv.checkpoint.source import open_checkpoint
-    from mxconv.errors import PackageError
     from mxconv.kernels.engine import usable_processors
     from mxconv.model.distribution import Sampling
     from mxconv.speculative.prompts import read_prompts
@@ -83,11 +82,8 @@ def verify(
     from mxconv.verify import write_certificate
 
     prompts = read_prompts(decode) if decode else []
-    if write and is_hub_package(package):
-        raise PackageError(
-            f"{package}: a package on the Hub with --write; the certificate is stored in a local folder. "
-            f"Run `mxconv pull {package}`, verify that, and push it again."
-        )
+    if write:
+        check_writable(package, "the certificate")
     with progress_bars() as progress:
         folder = find_package(package, None if source else revision, progress)
     with ExitStack() as stack:

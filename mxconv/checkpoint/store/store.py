@@ -185,7 +185,7 @@ class Store:
             return self._missing(name)
         if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
             return self._error(
-                f"{where}: access is refused ({reason}); keys that may read it, and for a package write it, are required. "
+                f"{where}: access is refused ({reason}); keys that may read (and for a package, write) it are required. "
                 "Set them as the store's own client reads them."
             )
         return self._error(

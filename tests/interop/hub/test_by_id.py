@@ -25,8 +25,8 @@ def test_a_package_is_verified_and_inspected_by_its_id(hub: HubServer, client: C
     hub.status = 503
     assert client("verify", "me/tiny", "--source", hub.repositories["org/base"]["main"])["ok"]  # from the cache
     assert client.error("verify", "me/tiny", "--write") == (
-        "me/tiny: a package on the Hub with --write; the certificate is stored in a local folder. "
-        "Run `mxconv pull me/tiny`, verify that, and push it again."
+        "me/tiny: a package on the Hub; the certificate is written into a local folder. "
+        "Download it first: mxconv pull me/tiny -o FOLDER"
     )
 
 
