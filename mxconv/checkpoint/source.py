@@ -88,6 +88,8 @@ class Checkpoint:
         """Unmap the weights. Views that are still in use stay valid."""
         for file in self._files:
             file.close()
+        if self.snapshot is not None:
+            self.snapshot.close()
 
     def __enter__(self) -> "Checkpoint":
         return self

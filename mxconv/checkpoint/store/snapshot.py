@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -20,8 +20,12 @@ class StoreSnapshot:
     """What was found."""
 
     store: Store
-    folder: "tempfile.TemporaryDirectory[str]"  # of the small files; deleted with the last who holds this
+    folder: "tempfile.TemporaryDirectory[str]"  # of the small files
     weights: Weights
+
+    def close(self) -> None:
+        """Delete the folder."""
+        self.folder.cleanup()
 
     @property
     def root(self) -> Path:
@@ -41,11 +45,15 @@ class StoreSnapshot:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Errors in the block name the files where they came from."""
+        """Errors in the block name the files where they came from; nothing is left behind one."""
         try:
             yield
         except CheckpointError as error:
+            self.close()
             raise CheckpointError(str(error).replace(str(self.root), self.store.url)) from error
+        except BaseException:
+            self.close()
+            raise
 
 
 def fetch_store_snapshot(url: str) -> StoreSnapshot:
@@ -66,25 +74,26 @@ def fetch_store_snapshot(url: str) -> StoreSnapshot:
             f"{url}: no such folder, or an empty one; one with a model is required. Check the address."
         )
     top = [name for name in looks if "/" not in name]
-    folder = tempfile.TemporaryDirectory(prefix="mxconv-")
-    for name in {*companions(top), *index_names(top)}:
-        if looks[name].num_bytes > MAX_JSON_BYTES:
-            raise CheckpointError(
-                f"{store.path(name)}: {looks[name].num_bytes:,} bytes long; at most {MAX_JSON_BYTES:,} of a file "
-                "beside the weights are read. Check that it is the file its name says."
-            )
-        (Path(folder.name) / name).write_bytes(store.read_all(name))
-    found = StoreSnapshot(store, folder, Weights((), None, None, is_legacy=False))
+    found = StoreSnapshot(
+        store, tempfile.TemporaryDirectory(prefix="mxconv-"), Weights((), None, None, is_legacy=False)
+    )
     with found.told():
+        for name in {*companions(top), *index_names(top)}:
+            if looks[name].num_bytes > MAX_JSON_BYTES:
+                raise CheckpointError(
+                    f"{store.path(name)}: {looks[name].num_bytes:,} bytes long; at most {MAX_JSON_BYTES:,} of a file "
+                    "beside the weights are read. Check that it is the file its name says."
+                )
+            (found.root / name).write_bytes(store.read_all(name))
         weights = choose_weights(found.root, top, url)
-    if weights.is_legacy:
-        raise CheckpointError(
-            f"{url}: holds .bin files alone; safetensors are required on an object store. Download it, and convert "
-            "the folder."
-        )
-    if missing := sorted({*weights.shards} - {*looks}):
-        raise CheckpointError(
-            f"{store.path(weights.index or '')}: names shard {missing[0]!r}, which is not there; every shard is "
-            "required. Upload the missing file."
-        )
-    return StoreSnapshot(store, folder, weights)
+        if weights.is_legacy:
+            raise CheckpointError(
+                f"{url}: holds .bin files alone; safetensors are required on an object store. Download it, and "
+                "convert the folder."
+            )
+        if missing := sorted({*weights.shards} - {*looks}):
+            raise CheckpointError(
+                f"{store.path(weights.index or '')}: names shard {missing[0]!r}, which is not there; every shard is "
+                "required. Upload the missing file."
+            )
+    return replace(found, weights=weights)

@@ -1,0 +1,221 @@
+"""Checkpoints on a store: read by ranges, and what they are converted to is what the folder gives."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import pytest
+import safetensors
+from checkpoints import write_index, write_raw_safetensors, write_tiny_llama
+from packages import files_of, quantize
+from s3_proxy import FAULTS, bad, between
+from s3_server import BUCKET, S3Server, connected
+from stacked_models import write_random_model
+
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.checkpoint.store.store import Store
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.convert import convert
+from mxconv.errors import CheckpointError
+from mxconv.verify import verify
+
+BLOCK = 3000
+
+
+def upload(s3: S3Server, local: Path, folder: str) -> str:
+    for name, content in files_of(local).items():
+        s3.put(f"{folder}/{name}", content)
+    return f"s3://{BUCKET}/{folder}"
+
+
+def convert_from(url: str, package: Path, **options: Any) -> None:
+    with open_checkpoint(url) as checkpoint:
+        convert(checkpoint, package, QuantizeOptions(**options))
+
+
+def weights_of(package: Path) -> dict[str, bytes]:
+    """Everything but the manifest, which names the source."""
+    return {name: content for name, content in files_of(package).items() if name != "mxconv.json"}
+
+
+@pytest.fixture
+def ranges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """What is read of weights; blocks are short."""
+    found: list[tuple[str, int, int]] = []
+    read = Store.read
+
+    def noted(store: Store, name: str, begin: int, end: int) -> bytes:
+        found.append((name, begin, end))
+        return read(store, name, begin, end)
+
+    monkeypatch.setattr("mxconv.checkpoint.store.ranged_file.BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr("mxconv.conversion.source_hash.WINDOW_BYTES", BLOCK)
+    monkeypatch.setattr(Store, "read", noted)
+    return found
+
+
+def test_tensors_are_those_of_the_safetensors_library(
+    s3: S3Server, folder: str, tmp_path: Path, ranges: list[tuple[str, int, int]]
+) -> None:
+    local = write_tiny_llama(tmp_path / "m", num_shards=2)
+    oracle = {
+        name: (tensor["dtype"], tensor["shape"], bytes(tensor["data"]))
+        for path in local.glob("*.safetensors")
+        for name, tensor in safetensors.deserialize(path.read_bytes())
+    }
+    with open_checkpoint(upload(s3, local, folder)) as checkpoint:
+        assert checkpoint.is_on_store and checkpoint.config == open_checkpoint(local).config
+        tensors = checkpoint.tensors
+        found = {name: (t.dtype, list(t.shape), t.array().tobytes()) for name, t in tensors.items()}
+        assert found == oracle
+        for name, (_, shape, content) in oracle.items():
+            row_bytes = len(content) // shape[0]
+            for start in range(0, shape[0], 7):
+                stop = min(start + 7, shape[0])
+                assert tensors[name].rows(start, stop).tobytes() == content[start * row_bytes : stop * row_bytes]
+            assert pickle.loads(pickle.dumps(tensors[name])).array().tobytes() == content
+            with pytest.raises(ValueError, match="has no rows"):
+                tensors[name].rows(0, shape[0] + 1)
+        assert checkpoint.root.is_dir()
+    assert not checkpoint.root.exists()
+    longest = max(len(content) for _, _, content in oracle.values())
+    assert (
+        max(end - begin for _, begin, end in ranges)
+        == longest
+        < (local / "model-00001-of-00002.safetensors").stat().st_size
+    )
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_a_source_gives_the_package_that_its_folder_gives(
+    s3: S3Server, folder: str, tmp_path: Path, ranges: list[tuple[str, int, int]], codec: str
+) -> None:
+    local = write_tiny_llama(tmp_path / "m", num_shards=2)
+    url = upload(s3, local, folder)
+    options = {"codec": codec, "target": None if codec == "bsfp" else "reference", "num_threads": 2}
+    quantize(local, tmp_path / "a", **options)
+    convert_from(url, tmp_path / "b", **options)
+    with open_checkpoint(local) as checkpoint:
+        longest = max(tensor.num_bytes for tensor in checkpoint.tensors.values())
+    assert max(end - begin for _, begin, end in ranges) <= max(BLOCK, longest)
+    assert weights_of(tmp_path / "a") == weights_of(tmp_path / "b")
+    with open_checkpoint(url) as checkpoint:
+        found = verify(tmp_path / "b", checkpoint)
+    assert found.ok and found.manifest.source.id == url
+
+
+def test_mxfp4_brings_its_16_bit_weights_along(s3: S3Server, folder: str, tmp_path: Path) -> None:
+    """There is nothing to link; the tensors are stored anew."""
+    local = write_tiny_llama(tmp_path / "m")
+    convert_from(upload(s3, local, folder), tmp_path / "p", codec="mxfp4", target="include")
+    stored = dict(safetensors.deserialize((tmp_path / "p" / "model.safetensors").read_bytes()))
+    oracle = dict(safetensors.deserialize((local / "model.safetensors").read_bytes()))
+    assert stored == oracle
+    assert verify(tmp_path / "p").ok
+
+
+def test_an_expert_of_a_stack_is_read_once_a_pass(
+    s3: S3Server, folder: str, tmp_path: Path, ranges: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mxconv.conversion.rows.MAX_SLICE_WEIGHTS", 16)
+    local = write_random_model(tmp_path / "m", "llama4_text")
+    quantize(local, tmp_path / "a", codec="bsfp")
+    url = upload(s3, local, folder)
+    with open_checkpoint(url) as checkpoint:
+        stack = next(t for t in checkpoint.tensors.values() if len(t.shape) == 3)
+        expert_bytes = stack.num_bytes // stack.shape[0]
+        monkeypatch.setattr("mxconv.checkpoint.store.ranged_file.BLOCK_BYTES", expert_bytes)  # nothing is kept of one
+        ranges.clear()
+        convert(checkpoint, tmp_path / "b", QuantizeOptions(codec="bsfp", num_threads=1))
+        begin = stack._file.entries[stack.name].begin
+    of_the_first = [r for r in ranges if r[1:] == (begin, begin + expert_bytes)]
+    assert len(of_the_first) == 3  # its histogram, its codes, its own hash
+    assert weights_of(tmp_path / "a") == weights_of(tmp_path / "b")
+
+
+def test_a_bad_line_costs_time_only(
+    s3: S3Server, folder: str, tmp_path: Path, ranges: list[tuple[str, int, int]]
+) -> None:
+    local = write_tiny_llama(tmp_path / "m")
+    quantize(local, tmp_path / "a", codec="bsfp")
+    url = upload(s3, local, folder)
+    with between(s3.endpoint, bad(5, 0.08)) as line, connected(line.url):
+        convert_from(url, tmp_path / "b", codec="bsfp", num_threads=2)
+    assert all(line.happened[fault] >= 3 for fault in FAULTS)
+    assert weights_of(tmp_path / "a") == weights_of(tmp_path / "b")
+
+
+def test_a_source_that_changes_meanwhile_is_noticed(
+    s3: S3Server, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = write_tiny_llama(tmp_path / "m")
+    url = upload(s3, local, folder)
+    with open_checkpoint(url) as checkpoint:
+        sent = pickle.dumps(checkpoint.tensors["lm_head.weight"])
+        content = (local / "model.safetensors").read_bytes()
+        s3.put(f"{folder}/model.safetensors", content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(CheckpointError, match=rf"{url}/model\.safetensors: .* a checkpoint must stay as it is"):
+            convert(checkpoint, tmp_path / "p", QuantizeOptions(codec="bsfp"))
+        assert not (tmp_path / "p").exists()
+        s3.delete(f"{folder}/model.safetensors")
+    monkeypatch.setattr("mxconv.checkpoint.store.ranged_file._open", WeakValueDictionary())  # as in another process
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: gone now"):
+        pickle.loads(sent)
+
+
+def _no_shard(local: Path) -> None:
+    next(iter(local.glob("model-*"))).unlink()
+
+
+def _lying_index(local: Path) -> None:
+    write_index(local, {"lm_head.weight": "../model.safetensors"})
+
+
+def _cut(local: Path) -> None:
+    path = local / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def _lying_header(local: Path) -> None:
+    header = {"a": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 2**40]}}
+    write_raw_safetensors(local / "model.safetensors", header, bytes(4))
+
+
+def _only_bin(local: Path) -> None:
+    (local / "model.safetensors").rename(local / "pytorch_model.bin")
+
+
+def _no_json(local: Path) -> None:
+    (local / "config.json").write_text("{")
+
+
+def _nothing(local: Path) -> None:
+    for path in local.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "num_shards", "said"),
+    [
+        (_no_shard, 2, r"/model.safetensors.index.json: names shard 'model-0000\d-of-00002.safetensors', which is not"),
+        (_lying_index, 2, r"/model.safetensors.index.json: tensor 'lm_head.weight' is in '../model.safetensors'"),
+        (_cut, 1, r"/model.safetensors: tensor .*: ends at byte .* of a file of"),
+        (_lying_header, 1, r"/model.safetensors: tensor 'a': data_offsets"),
+        (_only_bin, 1, r": holds .bin files alone; safetensors are required on an object store."),
+        (_no_json, 1, r"/config.json: no valid JSON in UTF-8"),
+        (_nothing, 1, r": no such folder, or an empty one; one with a model is required."),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_url(
+    s3: S3Server, folder: str, tmp_path: Path, spoil: Any, num_shards: int, said: str
+) -> None:
+    local = write_tiny_llama(tmp_path / "m", num_shards=num_shards)
+    spoil(local)
+    with pytest.raises(CheckpointError, match=rf"^s3://{BUCKET}/{folder}{said}"):
+        open_checkpoint(upload(s3, local, folder))
+
+
+def test_a_branch_is_of_the_hub_alone(s3: S3Server, folder: str) -> None:
+    with pytest.raises(CheckpointError, match="revision 'main' was asked of an object store"):
+        open_checkpoint(f"s3://{BUCKET}/{folder}", revision="main")
