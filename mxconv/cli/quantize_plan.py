@@ -1,7 +1,6 @@
 """`mxconv quantize --dry-run`: what would become of each tensor, and what that takes."""
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxconv.cli.output import console, format_bytes
@@ -10,12 +9,12 @@ if TYPE_CHECKING:
     from mxconv.conversion.preparation import Preparation
 
 
-def plan_of(preparation: "Preparation", output: Path, num_workers: int, seconds: float) -> dict[str, Any]:
+def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds: float) -> dict[str, Any]:
     """The plan as a JSON object.
 
     Args:
         preparation: of the conversion.
-        output: where the package would be.
+        package: where it would be.
         num_workers: that would write it.
         seconds: that it took to plan.
     """
@@ -45,7 +44,7 @@ def plan_of(preparation: "Preparation", output: Path, num_workers: int, seconds:
     written = sum(shard.num_bytes for shard in preparation.layout.shards)
     linked = sum(preparation.source_sizes.values()) if preparation.links_target else 0
     return {
-        "package": str(output),
+        "package": package,
         "codec": codec,
         "num_tensors": len(tensors),
         "num_quantized": len(preparation.quantized),

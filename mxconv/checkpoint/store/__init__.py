@@ -3,4 +3,5 @@
 address.py     URLs, and which package speaks each protocol
 filesystem.py  the client: one policy of timeouts and retries for all
 store.py       a folder there: listed, read by ranges, written whole or not at all
+upload.py      an object that grows in parts
 """

@@ -33,7 +33,9 @@ def parse_store_url(text: str) -> tuple[str, str]:
     if protocol == "file":
         raise MxconvError(f"{text}: a local folder; its path is required. Leave file:// out.")
     if protocol not in REQUIRED:
-        raise MxconvError(f"{text}: protocol {protocol!r}; one of {', '.join(REQUIRED)} is required. Check the address.")
+        raise MxconvError(
+            f"{text}: protocol {protocol!r}; one of {', '.join(REQUIRED)} is required. Check the address."
+        )
     assert found is not None
     path = found["path"].strip("/")
     if not path or ".." in path.split("/") or any(character in path for character in "\\\n\r\0"):

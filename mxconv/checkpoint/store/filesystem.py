@@ -64,4 +64,4 @@ def _options(protocol: str) -> dict[str, Any]:
     s3fs.core.set_custom_error_handler(may_pass)
     s3fs.S3FileSystem.retries = 10  # waits of 0.1 s, and 1.7 times longer each time: 28 s
     patience = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
-    return {"config_kwargs": patience}
+    return {"config_kwargs": patience, "fixed_upload_size": True}  # parts of one length: some stores require it
