@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from mxconv.checkpoint.store.filesystem import open_filesystem
+from mxconv.checkpoint.store.store import Store
+from mxconv.errors import PackageError
 
 BUCKET = "bucket"
 
@@ -40,9 +42,14 @@ class S3Server:
         return [upload["Key"] for upload in self.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])]
 
 
+def store(folder: str) -> Store:
+    """As `--output` names it."""
+    return Store(f"s3://{BUCKET}/{folder}", PackageError)
+
+
 @contextlib.contextmanager
 def running() -> Iterator[S3Server]:
-    """A server in threads of this process, with an empty bucket; no keys but these, and no file of settings."""
+    """A server in threads of this process, with an empty bucket. Parts of any length; no keys but these."""
     boto3 = pytest.importorskip("boto3", reason="moto is not installed")
     server_module = pytest.importorskip("moto.server", reason="moto is not installed")
     pytest.importorskip("s3fs", reason="the extra `s3` is not installed")
@@ -50,15 +57,18 @@ def running() -> Iterator[S3Server]:
     server.start()
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in variables(endpoint).items():
-            environment.setenv(name, value)
-        client = boto3.client("s3")
-        client.create_bucket(Bucket=BUCKET)
-        with connected(endpoint):
-            yield S3Server(endpoint, client)
-        client.close()
-    server.stop()
+    try:
+        with pytest.MonkeyPatch.context() as environment:
+            for name, value in variables(endpoint).items():
+                environment.setenv(name, value)
+            environment.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+            client = boto3.client("s3")
+            client.create_bucket(Bucket=BUCKET)
+            with connected(endpoint):
+                yield S3Server(endpoint, client)
+            client.close()
+    finally:
+        server.stop()
 
 
 @contextlib.contextmanager
@@ -67,8 +77,10 @@ def connected(endpoint: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("AWS_ENDPOINT_URL", endpoint)
         _forget_clients()
-        yield
-    _forget_clients()
+        try:
+            yield
+        finally:
+            _forget_clients()
 
 
 def variables(endpoint: str) -> dict[str, str]:

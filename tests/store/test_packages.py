@@ -6,24 +6,12 @@ from typing import Any
 import pytest
 from checkpoints import write_tiny_llama
 from packages import files_of, quantize
-from s3_server import BUCKET, S3Server
-
-from mxconv.checkpoint.source import open_checkpoint
-from mxconv.checkpoint.store.store import Store
-from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.target import parse_target
-from mxconv.convert import convert
-from mxconv.errors import PackageError
+from s3_server import S3Server, store
 
 OPTIONS = [
     {"codec": "mxfp4", "max_shard_bytes": 9000},
     {"codec": "bsfp", "max_shard_bytes": 60_000},
 ]
-
-
-def to_store(source: Path, folder: str, **options: Any) -> None:
-    with open_checkpoint(source) as checkpoint:
-        convert(checkpoint, Store(f"s3://{BUCKET}/{folder}", PackageError), QuantizeOptions(**options))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +24,7 @@ def test_a_package_has_the_bytes_that_a_folder_gets(
     s3: S3Server, folder: str, source: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     quantize(source, tmp_path / "p", **options)
-    to_store(source, folder, num_threads=2, **options)
+    quantize(source, store(folder), num_threads=2, **options)
     found = s3.files(folder)
     assert len([name for name in found if name.startswith(options["codec"])]) > 2
     assert found == files_of(tmp_path / "p")

@@ -52,15 +52,22 @@ def tried(protocol: str, request: Callable[[], _Answer]) -> _Answer:
 def _options(protocol: str) -> dict[str, Any]:
     if protocol != "s3":
         return {}
+    import aiohttp
     import s3fs.core
     from botocore.exceptions import BotoCoreError, NoCredentialsError
 
+    lines: tuple[Any, ...] = (BotoCoreError, aiohttp.ClientError, TimeoutError)
+
     def may_pass(error: Any) -> bool:
-        if isinstance(error, BotoCoreError):
-            return not isinstance(error, NoCredentialsError)
+        if isinstance(error, lines):
+            # a read asks once more for what its request was refused: with both, ten tries would be a hundred
+            was_tried = getattr(error, "was_tried", False)
+            error.was_tried = True
+            return not was_tried and not isinstance(error, NoCredentialsError)
         answer = getattr(error, "response", None) or {}
         return bool(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500)
 
+    s3fs.core.S3_RETRYABLE_ERRORS = ()  # none beside these
     s3fs.core.set_custom_error_handler(may_pass)
     s3fs.S3FileSystem.retries = 10  # waits of 0.1 s, and 1.7 times longer each time: 28 s
     patience = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
