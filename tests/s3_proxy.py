@@ -23,10 +23,12 @@ class Line:
         self._choose = choose
         self._lock = threading.Lock()
         self.happened: Counter[str] = Counter()
+        self.asked: list[str] = []  # "PUT /bucket/name"
         self.url = ""
 
-    def fault(self) -> str:
+    def fault(self, asked: str) -> str:
         with self._lock:
+            self.asked.append(asked)
             fault = self._choose(self.happened.total())
             self.happened[fault] += 1
             return fault
@@ -74,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def do_GET(self) -> None:
-        fault = self.line.fault()
+        fault = self.line.fault(f"{self.command} {self.path}")
         length = int(self.headers.get("Content-Length", 0))
         if fault in ("gone", "cut before"):
             self.rfile.read(length // 2)

@@ -9,6 +9,7 @@ from mxconv.checkpoint.store.address import REQUIRED
 from mxconv.errors import MxconvError
 
 CONNECT_SECONDS, READ_SECONDS = 10, 60  # a connection that says nothing for so long is given up
+TRIES = 10  # of s3fs, with waits of 0.1 s, and 1.7 times longer each time: 28 s
 WAITS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # before each further try
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, TypeError, ValueError)
 _Answer = TypeVar("_Answer")
@@ -69,6 +70,6 @@ def _options(protocol: str) -> dict[str, Any]:
 
     s3fs.core.S3_RETRYABLE_ERRORS = ()  # none beside these
     s3fs.core.set_custom_error_handler(may_pass)
-    s3fs.S3FileSystem.retries = 10  # waits of 0.1 s, and 1.7 times longer each time: 28 s
+    s3fs.S3FileSystem.retries = TRIES
     patience = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
     return {"config_kwargs": patience, "fixed_upload_size": True}  # parts of one length: some stores require it
