@@ -14,6 +14,7 @@ from collections.abc import Callable
 from mxconv import __version__
 from mxconv.checkpoint.manifest import FileRecord, Manifest
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.store.store import Store
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe
 from mxconv.conversion.encode import EncodedTensor
@@ -73,7 +74,8 @@ def _convert(
     assume_finite: bool,
 ) -> Manifest:
     hashes = SourceHashes(checkpoint, workers, progress)
-    preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite)
+    to_store = isinstance(target, Store)
+    preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=to_store)
     staging = open_staging(target, _fingerprint(preparation))
     try:
         finished = FinishedTensors(staging, hashes, _finished_before(preparation, hashes, workers, staging))

@@ -105,6 +105,7 @@ def quantize(
     if source is None or output is None:
         raise typer.BadParameter("SOURCE and --output, or --from-file, are required.")
     from mxconv.checkpoint.source import open_checkpoint
+    from mxconv.checkpoint.store.store import Store
     from mxconv.cli.quantize_plan import plan_of, print_plan
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare
@@ -145,7 +146,7 @@ def quantize(
     ):
         if dry_run:
             work = executor()
-            preparation = prepare(checkpoint, options, progress, work)
+            preparation = prepare(checkpoint, options, progress, work, to_store=isinstance(package, Store))
             result = plan_of(preparation, str(package), work.num_workers, time.perf_counter() - begin)
         else:
             manifest = convert(checkpoint, package, options, progress, executor)

@@ -42,6 +42,8 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
     # of processors alone: how fast the folders are is not known here
     predicted = conversion_time(num_bytes, codec, Cluster(1, max(num_workers, 1), math.inf, math.inf))
     written = sum(shard.num_bytes for shard in preparation.layout.shards)
+    # once more where it is hashed; on a store what was written is read and written again, into the shards
+    moves = 3 if preparation.to_store else 2
     linked = sum(preparation.source_sizes.values()) if preparation.links_target else 0
     return {
         "package": package,
@@ -55,7 +57,7 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
         "seconds": seconds,
         "num_workers": num_workers,
         "worker_bytes": preparation.worker_bytes,
-        "num_bytes_moved": round(num_bytes * PASSES[codec].read + 2 * written),
+        "num_bytes_moved": round(num_bytes * PASSES[codec].read + moves * written),
         "predicted_seconds": predicted.seconds,
         "levels": [level.model_dump() for level in levels_of(preparation)],
         "tensors": tensors,

@@ -14,7 +14,7 @@ from mxconv.conversion.object_note import ObjectNote, note_object
 from mxconv.conversion.spool import Chunk, Spool, SpoolSink
 from mxconv.errors import PackageError
 
-READ_BYTES = 16 << 20  # at most in one request
+READ_BYTES = 8 << 20  # at most in one request
 MARKER = "begun"  # an object: there as long as the conversion lasts
 
 
@@ -92,7 +92,7 @@ class ShardUpload:
         return self.ready == self.shard.num_bytes if self._note else self._position < self.ready
 
     def advance(self) -> bool:
-        """Send up to 16 MB that are ready; False once the object is there."""
+        """Send up to 8 MB that are ready; False once the object is there."""
         if self._is_there:
             assert self._note is not None
             self._position, self._hexdigest = self.shard.num_bytes, self._note.sha256

@@ -23,7 +23,7 @@ from mxconv.checkpoint.store.store import Store
 from mxconv.conversion.encode import EncodedTensor, Write
 from mxconv.conversion.executor import Advance
 
-CHUNK_BYTES = 8 << 20  # of an array that wait in memory
+CHUNK_BYTES = 4 << 20  # of an array that wait in memory
 TAIL_BYTES = 1 << 16  # read at first: a footer is shorter, mostly
 MAGIC = b"mxspool1"
 END_BYTES = 8 + len(MAGIC)

@@ -12,6 +12,7 @@ from packages import files_of, quantize
 from s3_server import BUCKET, S3Server, store
 
 from mxconv.checkpoint.store.store import Store
+from mxconv.conversion.memory import STORE_BYTES
 from mxconv.conversion.target import parse_target
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 
@@ -158,3 +159,18 @@ def test_a_store_in_memory_gets_the_same(source: Path, tmp_path: Path) -> None:
     quantize(source, tmp_path / "p", codec="bsfp")
     assert {name: target.read_all(name) for name in target.looks()} == files_of(tmp_path / "p")
     assert Store("memory://test_packages/p.partial", PackageError).looks() == {}
+
+
+def test_a_dry_run_counts_what_a_store_takes_and_writes_nothing(
+    s3: S3Server, folder: str, source: Path, tmp_path: Path
+) -> None:
+    def plan(output: str) -> Any:
+        done = run_mxconv("quantize", str(source), "-o", output, "--codec", "bsfp", "--dry-run", "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    here, there = plan(str(tmp_path / "p")), plan(f"s3://{BUCKET}/{folder}")
+    assert there["package"] == f"s3://{BUCKET}/{folder}"
+    assert there["worker_bytes"] == here["worker_bytes"] + STORE_BYTES
+    assert there["num_bytes_moved"] == here["num_bytes_moved"] + here["num_bytes_package"]
+    assert s3.files(folder) == s3.files(f"{folder}.partial") == {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mxconv.checkpoint.store.store import Store
 
-PART_BYTES = 16 << 20  # 10,000 of them are allowed, 160 GB
+PART_BYTES = 8 << 20  # 10,000 of them are allowed, 84 GB
 
 
 class Upload:
