@@ -4,16 +4,17 @@
         conversion = convert(checkpoint, Path("package"), QuantizeOptions(codec="bsfp"))
 
 Weights stream through in slices of rows, so memory stays flat; files are hashed while tensors are encoded. Everything
-is written beside the target and renamed at the end, and a conversion that was killed goes on where it stopped.
+is written beside the target and renamed at the end (on an object store the manifest comes last), and a conversion that
+was killed goes on where it stopped.
 formats/package.md says what comes out.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 from mxconv import __version__
-from mxconv.checkpoint.manifest import Manifest
+from mxconv.checkpoint.manifest import FileRecord, Manifest
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.store.store import Store
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe
 from mxconv.conversion.encode import EncodedTensor
@@ -24,16 +25,16 @@ from mxconv.conversion.names import draft_folder, relative_name
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, prepare
 from mxconv.conversion.source_hash import SourceHashes
-from mxconv.conversion.staging import Staging, check_target, fingerprint, recover_target
+from mxconv.conversion.staging import PlacedFile, Staging, fingerprint
 from mxconv.conversion.survey import Survey
+from mxconv.conversion.target import Target, check_apart, check_target, open_staging, recover_target
 from mxconv.conversion.work import Workers
-from mxconv.errors import PackageError
 from mxconv.progress import Progress, silent
 
 
 def convert(
     checkpoint: Checkpoint,
-    target: Path,
+    target: Target,
     options: QuantizeOptions,
     progress: Progress = silent,
     executor: Callable[[], Executor] | None = None,
@@ -42,7 +43,8 @@ def convert(
 
     Args:
         checkpoint: open.
-        target: the package's folder; must not exist, unless it is a package and `options.force` is set.
+        target: the package's folder, here or on a store; must not exist, unless it is a package in a folder here and
+            `options.force` is set.
         options: what to do.
         progress: told about every slice.
         executor: makes who does the work; threads if None, as many as the options say.
@@ -52,7 +54,7 @@ def convert(
     """
     recover_target(target)
     check_target(target, options.force)
-    _check_apart(checkpoint, target)
+    check_apart(checkpoint, target)
     workers = executor or (lambda: Workers(options.num_threads))
     if options.on_nonfinite == "error":
         try:
@@ -64,7 +66,7 @@ def convert(
 
 def _convert(
     checkpoint: Checkpoint,
-    target: Path,
+    target: Target,
     options: QuantizeOptions,
     progress: Progress,
     workers: Executor,
@@ -72,15 +74,17 @@ def _convert(
     assume_finite: bool,
 ) -> Manifest:
     hashes = SourceHashes(checkpoint, workers, progress)
-    preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite)
-    staging = Staging(target, _fingerprint(preparation))
+    to_store = isinstance(target, Store)
+    preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=to_store)
+    staging = open_staging(target, _fingerprint(preparation))
     try:
         finished = FinishedTensors(staging, hashes, _finished_before(preparation, hashes, workers, staging))
         _encode(preparation, hashes, workers, staging, finished, progress)
         workers.finish_streams()
-        _place_companions(preparation, staging)
-        assert hashes.records is not None
-        manifest = describe(preparation, hashes.records, finished.all(), staging, progress)
+        sources = hashes.records
+        assert sources is not None
+        _place_files(preparation, staging, sources, workers, progress)
+        manifest = describe(preparation, sources, finished.all(), staging, progress)
         checkpoint.check_unchanged()
         check_target(target, options.force)
         staging.commit(manifest.to_bytes(), options.force)
@@ -90,17 +94,6 @@ def _convert(
     finally:
         staging.close()
     return manifest
-
-
-def _check_apart(checkpoint: Checkpoint, target: Path) -> None:
-    """Refuse to replace the folder that is being read."""
-    folder = target.resolve()
-    inside = [path for path in checkpoint.weight_files if path.resolve().is_relative_to(folder)]
-    if inside:
-        raise PackageError(
-            f"{target}: holds {inside[0].name}, which is being converted; source and package must be apart. "
-            "Choose another output."
-        )
 
 
 def _fingerprint(preparation: Preparation) -> str:
@@ -145,24 +138,22 @@ def _encode(
 
     def piece(survey: Survey) -> EncodePiece:
         copy = preparation.stores_target or (options.codec == "bsfp" and survey.plan.codec == "keep")
-        places = staging.places.get(survey.plan.name, {})
-        return EncodePiece(survey, places, copy=copy, hash_source=not hashes.covers(survey))
+        return EncodePiece(survey, staging.sink(survey.plan.name), copy=copy, hash_source=not hashes.covers(survey))
 
-    task = EncodeTensor(options.scale_rule, staging.shards)
-    workers.map(task, [piece(survey) for survey in todo], advance, finished.add)
+    workers.map(EncodeTensor(options.scale_rule), [piece(survey) for survey in todo], advance, finished.add)
 
 
-def _place_companions(preparation: Preparation, staging: Staging) -> None:
+def _place_files(
+    preparation: Preparation, staging: Staging, sources: list[FileRecord], workers: Executor, progress: Progress
+) -> None:
     """Configuration, tokenizer and licence unchanged; the target's own files where they are included; drafts."""
     checkpoint = preparation.checkpoint
-    for path in checkpoint.companion_files:
-        staging.place_file(relative_name(path, checkpoint), path, link=False)
-    for name, content in preparation.derived_files.items():
-        staging.write_file(name, content)
+    files = [PlacedFile(relative_name(path, checkpoint), path, link=False) for path in checkpoint.companion_files]
     if preparation.links_target:
-        for name in preparation.source_sizes:
-            staging.place_file(name, checkpoint.root / name, link=True)
-    for name, content in preparation.layout.indexes.items():
-        staging.write_file(name, content)
+        files += [PlacedFile(name, checkpoint.root / name, link=True) for name in preparation.source_sizes]
     for number, draft in enumerate(preparation.drafts, 1):
-        draft.place(staging, draft_folder(number, draft))
+        files += draft.placed(draft_folder(number, draft))
+    known = {record.path: record for record in sources} if preparation.links_target else {}
+    staging.place_files(files, known, workers, progress)
+    for name, content in {**preparation.derived_files, **preparation.layout.indexes}.items():
+        staging.write_file(name, content)

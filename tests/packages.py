@@ -11,13 +11,14 @@ from typing import Any
 from mxconv.checkpoint.manifest import Manifest
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
+from mxconv.conversion.target import Target
 from mxconv.convert import convert
 from mxconv.progress import Progress, silent
 
 MANIFEST = "mxconv.json"
 
 
-def quantize(source: Path, package: Path, progress: Progress = silent, **options: Any) -> Manifest:
+def quantize(source: Path, package: Target, progress: Progress = silent, **options: Any) -> Manifest:
     """Convert as `mxconv quantize` does."""
     with open_checkpoint(source) as checkpoint:
         return convert(checkpoint, package, QuantizeOptions(**options), progress)

@@ -20,7 +20,13 @@ def quantize(
         str | None, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, or Hub model id.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The package: a folder that does not exist yet.")
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="The package: a folder that does not exist yet; or s3://BUCKET/FOLDER.",
+        ),
     ] = None,
     from_file: Annotated[
         Path | None,
@@ -99,10 +105,11 @@ def quantize(
     if source is None or output is None:
         raise typer.BadParameter("SOURCE and --output, or --from-file, are required.")
     from mxconv.checkpoint.source import open_checkpoint
+    from mxconv.checkpoint.store.store import Store
     from mxconv.cli.quantize_plan import plan_of, print_plan
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare
-    from mxconv.conversion.staging import check_target
+    from mxconv.conversion.target import check_target, parse_target
     from mxconv.convert import convert
     from mxconv.errors import MxconvError
     from mxconv.system.processor import usable_processors
@@ -129,7 +136,8 @@ def quantize(
         )
     except MxconvError as error:
         raise typer.BadParameter(str(error)) from error
-    check_target(output, force)
+    package = parse_target(output)
+    check_target(package, force)
     begin = time.perf_counter()
     with (
         open_checkpoint(source, revision=revision) as checkpoint,
@@ -138,12 +146,12 @@ def quantize(
     ):
         if dry_run:
             work = executor()
-            preparation = prepare(checkpoint, options, progress, work)
-            result = plan_of(preparation, output, work.num_workers, time.perf_counter() - begin)
+            preparation = prepare(checkpoint, options, progress, work, to_store=isinstance(package, Store))
+            result = plan_of(preparation, str(package), work.num_workers, time.perf_counter() - begin)
         else:
-            manifest = convert(checkpoint, output, options, progress, executor)
+            manifest = convert(checkpoint, package, options, progress, executor)
             num_bytes_source = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
-            result = _result(manifest, output, num_bytes_source, time.perf_counter() - begin)
+            result = _result(manifest, str(package), num_bytes_source, time.perf_counter() - begin)
     if dry_run:
         print_plan(result, json_output)
     else:
@@ -152,11 +160,11 @@ def quantize(
         print_json(result)
 
 
-def _result(manifest: "Manifest", output: Path, num_bytes_source: int, seconds: float) -> dict[str, Any]:
+def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: float) -> dict[str, Any]:
     from mxconv.system.memory import peak_rss_bytes
 
     return {
-        "package": str(output),
+        "package": package,
         "codec": manifest.options.codec,
         "num_tensors": len(manifest.tensors),
         "num_quantized": sum(record.codec != "keep" for record in manifest.tensors),

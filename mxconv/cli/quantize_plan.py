@@ -1,7 +1,6 @@
 """`mxconv quantize --dry-run`: what would become of each tensor, and what that takes."""
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxconv.cli.output import console, format_bytes
@@ -10,12 +9,12 @@ if TYPE_CHECKING:
     from mxconv.conversion.preparation import Preparation
 
 
-def plan_of(preparation: "Preparation", output: Path, num_workers: int, seconds: float) -> dict[str, Any]:
+def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds: float) -> dict[str, Any]:
     """The plan as a JSON object.
 
     Args:
         preparation: of the conversion.
-        output: where the package would be.
+        package: where it would be.
         num_workers: that would write it.
         seconds: that it took to plan.
     """
@@ -43,9 +42,11 @@ def plan_of(preparation: "Preparation", output: Path, num_workers: int, seconds:
     # of processors alone: how fast the folders are is not known here
     predicted = conversion_time(num_bytes, codec, Cluster(1, max(num_workers, 1), math.inf, math.inf))
     written = sum(shard.num_bytes for shard in preparation.layout.shards)
+    # once more where it is hashed; on a store what was written is read and written again, into the shards
+    moves = 3 if preparation.to_store else 2
     linked = sum(preparation.source_sizes.values()) if preparation.links_target else 0
     return {
-        "package": str(output),
+        "package": package,
         "codec": codec,
         "num_tensors": len(tensors),
         "num_quantized": len(preparation.quantized),
@@ -56,7 +57,7 @@ def plan_of(preparation: "Preparation", output: Path, num_workers: int, seconds:
         "seconds": seconds,
         "num_workers": num_workers,
         "worker_bytes": preparation.worker_bytes,
-        "num_bytes_moved": round(num_bytes * PASSES[codec].read + 2 * written),
+        "num_bytes_moved": round(num_bytes * PASSES[codec].read + moves * written),
         "predicted_seconds": predicted.seconds,
         "levels": [level.model_dump() for level in levels_of(preparation)],
         "tensors": tensors,

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Literal
 
 from mxconv.checkpoint.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
-from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.manifest import (
     FileRecord,
     LevelRecord,
@@ -14,7 +13,6 @@ from mxconv.checkpoint.manifest import (
 )
 from mxconv.checkpoint.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
 from mxconv.conversion.encode import EncodedTensor
-from mxconv.conversion.executor import ByteCounter
 from mxconv.conversion.names import draft_folder, relative_name
 from mxconv.conversion.preparation import Preparation
 from mxconv.conversion.staging import Staging
@@ -29,12 +27,10 @@ def describe(
     staging: Staging,
     progress: Progress,
 ) -> Manifest:
-    """The manifest, with the hash of every file that lies in the staging folder."""
+    """The manifest, with the hash of every file of the package."""
     checkpoint = preparation.checkpoint
-    known = {record.path: record for record in staging.shard_records()}
-    if preparation.links_target:
-        known |= {record.path: record for record in source_files}
-    files = _hash_package(staging, known, progress)
+    known = {record.path: record for record in source_files} if preparation.links_target else {}
+    files = staging.records(known, progress)
     by_path = {record.path: record for record in files}
     tokenizer = by_path.get("tokenizer.json")
     vocab_size = (checkpoint.config or {}).get("vocab_size")
@@ -67,22 +63,6 @@ def _source_id(preparation: Preparation) -> str:
     is_path = checkpoint.commit is None and not checkpoint.is_on_store
     is_referenced_path = preparation.record.target == "reference" and is_path
     return str(Path(checkpoint.id).absolute()) if is_referenced_path else checkpoint.id
-
-
-def _hash_package(staging: Staging, known: dict[str, FileRecord], progress: Progress) -> list[FileRecord]:
-    paths = sorted(path for path in staging.path.rglob("*") if path.is_file() and not path.name.startswith("."))
-    names = {path.relative_to(staging.path).as_posix(): path for path in paths}
-    names.pop("mxconv.json", None)  # of a run that was killed just before the rename
-    advance = ByteCounter("hash package", sum(path.stat().st_size for path in names.values()), progress)
-    records = []
-    for name, path in names.items():
-        if name in known:
-            advance(known[name].num_bytes)
-            records.append(known[name])
-        else:
-            digest = sha256_file(path, advance)
-            records.append(FileRecord(path=name, num_bytes=path.stat().st_size, sha256=digest))
-    return records
 
 
 def levels_of(preparation: Preparation) -> list[LevelRecord]:

@@ -16,7 +16,7 @@ from mxconv.checkpoint.package_folder import draft_package
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.options import Codec
-from mxconv.conversion.staging import Staging
+from mxconv.conversion.staging import PlacedFile
 from mxconv.errors import MxconvError, PackageError
 from mxconv.model.families.table import describe_values
 from mxconv.model.fewer_experts import check_fewer
@@ -49,10 +49,9 @@ class DraftLevel:
         codec = own_codec if self.spec.kind == "mtp" else self.codec
         return self.spec.record(self.name, codec, path, self.same_tokenizer)
 
-    def place(self, staging: Staging, folder: str) -> None:
-        """Hard-link (or copy) the model's files into the package."""
-        for file in self.files:
-            staging.place_file(f"{folder}/{file.as_posix()}", self.root / file, link=True)
+    def placed(self, folder: str) -> list[PlacedFile]:
+        """The model's files, in a folder of the package."""
+        return [PlacedFile(f"{folder}/{file.as_posix()}", self.root / file, link=True) for file in self.files]
 
 
 def open_drafts(specs: Sequence[DraftSpec], target: Checkpoint) -> list[DraftLevel]:

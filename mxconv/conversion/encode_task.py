@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from mxconv.codecs.mxfp4 import ScaleRule
-from mxconv.conversion.encode import EncodedTensor, encode_tensor, tensor_sha256
+from mxconv.conversion.encode import EncodedTensor, Write, encode_tensor, tensor_sha256
 from mxconv.conversion.executor import Advance
-from mxconv.conversion.staged_shards import Places, StagedShards
+from mxconv.conversion.staging import TensorSink
 from mxconv.conversion.survey import Survey
 
 
@@ -14,7 +14,7 @@ class EncodePiece:
     """One tensor."""
 
     survey: Survey
-    places: Places  # of its arrays
+    sink: TensorSink  # of its arrays
     copy: bool  # also write the 16-bit tensor under its own name
     hash_source: bool
 
@@ -25,21 +25,22 @@ class EncodePiece:
 
 @dataclass(frozen=True)
 class EncodeTensor:
-    """A task: write a tensor's arrays into the shards."""
+    """A task: write a tensor's arrays."""
 
     scale_rule: ScaleRule
-    shards: StagedShards
 
     def __call__(self, piece: EncodePiece, advance: Advance) -> EncodedTensor:
-        with self.shards.writing(piece.places) as write:
+        def encode(write: Write) -> EncodedTensor:
             return encode_tensor(
                 piece.survey,
                 self.scale_rule,
                 write,
                 copy=piece.copy,
-                hash_source=piece.hash_source,
+                hash_source=piece.hash_source or piece.sink.needs_sha256,
                 progress=advance,
             )
+
+        return piece.sink.fill(encode)
 
 
 def hash_tensor(piece: tuple[Survey, str | None], _: Advance) -> str:

@@ -33,6 +33,7 @@ class Preparation:
     drafts: list[DraftLevel]
     derived_files: dict[str, bytes]  # companions that are made from the source's own file
     stores_target: bool  # in shards of its own, because the source's files cannot be linked
+    to_store: bool  # goes the package
 
     @property
     def num_bytes_source(self) -> int:
@@ -41,7 +42,7 @@ class Preparation:
     @property
     def worker_bytes(self) -> int:
         """Memory that a worker needs at most."""
-        return worker_bytes([survey.plan for survey in self.surveys])
+        return worker_bytes([survey.plan for survey in self.surveys], self.to_store)
 
     @property
     def quantized(self) -> list[Survey]:
@@ -82,6 +83,7 @@ def prepare(
     workers: Executor | None = None,
     *,
     assume_finite: bool = False,
+    to_store: bool = False,
 ) -> Preparation:
     """Everything up to the first written byte: plan, survey, lay out.
 
@@ -91,12 +93,13 @@ def prepare(
         progress: told about every surveyed tensor.
         workers: what surveys; of the options' number of threads if None.
         assume_finite: for MXFP4, which is surveyed for non-finite weights alone, leave finding them to the encoder.
+        to_store: whether the package goes to an object store: a worker needs more memory.
 
     Raises:
         MxconvError: the source or the options do not allow it.
     """
     record = options.record(is_local=checkpoint.commit is None and not checkpoint.is_on_store)
-    plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes)
+    plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes, to_store)
     derived_files = checkpoint.derive_files()
     drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
     is_safetensors = checkpoint.container == "safetensors"
@@ -115,7 +118,16 @@ def prepare(
     stores_target = options.codec == "mxfp4" and cannot_link and record.target == "include"
     layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
     preparation = Preparation(
-        checkpoint, options, record, _source_sizes(checkpoint), surveys, layout, drafts, derived_files, stores_target
+        checkpoint,
+        options,
+        record,
+        _source_sizes(checkpoint),
+        surveys,
+        layout,
+        drafts,
+        derived_files,
+        stores_target,
+        to_store,
     )
     check_names(checkpoint, layout, drafts, preparation.links_target)
     return preparation

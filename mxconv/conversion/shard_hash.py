@@ -2,12 +2,12 @@
 
 import hashlib
 import os
-import threading
 from collections.abc import Collection
 from io import FileIO
 from pathlib import Path
 
 from mxconv.checkpoint.hashing import CHUNK_BYTES, PIECE_BYTES
+from mxconv.conversion.arrivals import Arrivals
 from mxconv.conversion.layout import Shard
 from mxconv.conversion.staged_shards import reported
 from mxconv.system.positional import read_at
@@ -27,12 +27,7 @@ class ShardHash:
         self._digest = hashlib.sha256()
         self._hexdigest: str | None = None  # of another process
         self._position = 0
-        ends = [*sorted(shard.offsets.values()), shard.num_bytes][1:] or [shard.num_bytes]
-        names = sorted(shard.offsets, key=lambda name: shard.offsets[name])
-        self._missing = set(names)
-        self._ends = [(end, name) for end, name in zip(ends, names, strict=False)][::-1]  # the next one last
-        self.ready = min(shard.offsets.values(), default=shard.num_bytes)  # the header is there
-        self._lock = threading.Lock()
+        self._arrivals = Arrivals(shard)
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy reads the file, and is told what is ready."""
@@ -42,12 +37,18 @@ class ShardHash:
     def name(self) -> str:
         return self.shard.file_name
 
+    @property
+    def ready(self) -> int:
+        """Bytes, from the beginning, that are written."""
+        return self._arrivals.num_bytes
+
+    @ready.setter
+    def ready(self, num_bytes: int) -> None:
+        self._arrivals.num_bytes = num_bytes
+
     def complete(self, names: Collection[str]) -> None:
         """Note that these arrays are written; others than the shard's do not matter."""
-        with self._lock:
-            self._missing.difference_update(names)
-            while self._ends and self._ends[-1][1] not in self._missing:
-                self.ready = self._ends.pop()[0]
+        self._arrivals.complete(names)
 
     def is_ready(self) -> bool:
         """Whether there are bytes to hash."""

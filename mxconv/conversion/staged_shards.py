@@ -4,7 +4,7 @@ import errno
 import json
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -98,6 +98,21 @@ class StagedShards:
                 f"{self.folder / JOURNAL}: of another conversion; a worker writes for the one that sent it. "
                 "Run the same command again."
             )
+
+
+@dataclass(frozen=True)
+class ShardSink:
+    """Where the arrays of one tensor go: see `staging.TensorSink`."""
+
+    shards: StagedShards
+    places: Places
+
+    needs_sha256 = False  # the journal's line waits for whoever hashes
+
+    def fill(self, encode: Callable[[Write], EncodedTensor]) -> EncodedTensor:
+        """Have the arrays written."""
+        with self.shards.writing(self.places) as write:
+            return encode(write)
 
 
 @dataclass(frozen=True)

@@ -6,4 +6,5 @@ store.py       a folder there: listed, read by ranges, written whole or not at a
 ranged_file.py a safetensors file there, and its tensors
 package.py     a package there, fetched into a cache
 snapshot.py    a checkpoint there: its small files are fetched, its weights stay
+upload.py      an object that grows in parts
 """

@@ -9,6 +9,7 @@ from mxconv.checkpoint.store.address import REQUIRED
 from mxconv.errors import MxconvError
 
 CONNECT_SECONDS, READ_SECONDS = 10, 60  # a connection that says nothing for so long is given up
+TRIES = 10  # of s3fs, with waits of 0.1 s, and 1.7 times longer each time: 28 s
 WAITS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # before each further try
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, TypeError, ValueError)
 _Answer = TypeVar("_Answer")
@@ -52,16 +53,23 @@ def tried(protocol: str, request: Callable[[], _Answer]) -> _Answer:
 def _options(protocol: str) -> dict[str, Any]:
     if protocol != "s3":
         return {}
+    import aiohttp
     import s3fs.core
     from botocore.exceptions import BotoCoreError, NoCredentialsError
 
+    lines: tuple[Any, ...] = (BotoCoreError, aiohttp.ClientError, TimeoutError)
+
     def may_pass(error: Any) -> bool:
-        if isinstance(error, BotoCoreError):
-            return not isinstance(error, NoCredentialsError)
+        if isinstance(error, lines):
+            # a read asks once more for what its request was refused: with both, ten tries would be a hundred
+            was_tried = getattr(error, "was_tried", False)
+            error.was_tried = True
+            return not was_tried and not isinstance(error, NoCredentialsError)
         answer = getattr(error, "response", None) or {}
         return bool(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500)
 
+    s3fs.core.S3_RETRYABLE_ERRORS = ()  # none beside these
     s3fs.core.set_custom_error_handler(may_pass)
-    s3fs.S3FileSystem.retries = 10  # waits of 0.1 s, and 1.7 times longer each time: 28 s
+    s3fs.S3FileSystem.retries = TRIES
     patience = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
-    return {"config_kwargs": patience}
+    return {"config_kwargs": patience, "fixed_upload_size": True}  # parts of one length: some stores require it

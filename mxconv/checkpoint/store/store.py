@@ -1,14 +1,14 @@
 """A folder on an object store: listed, read by ranges, written whole or not at all."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from mxconv.checkpoint.store.address import parse_store_url
 from mxconv.checkpoint.store.filesystem import open_filesystem, tried
+from mxconv.checkpoint.store.upload import Upload
 from mxconv.errors import CheckpointError, MxconvError
 
-PART_BYTES = 16 << 20  # of an upload: 10,000 of them are allowed, 160 GB
 _TAGS = ("ETag", "etag", "blob_id", "md5Hash", "last_modified", "created")  # the clients' names
 _Answer = TypeVar("_Answer")
 
@@ -124,23 +124,18 @@ class Store:
         Raises:
             MxconvError: it cannot be written.
         """
-        with self._translated(name):
-            file = self._files.open(self.path(name), "wb", block_size=PART_BYTES, autocommit=False)
-
-        def append(piece: Any) -> None:
-            with self._translated(name):
-                file.write(piece)
-
+        upload = Upload(self, name)
         try:
-            yield append
-            with self._translated(name):
-                file.close()
-                file.commit()
+            yield upload.append
+            upload.finish()
         except BaseException:
-            file.closed = True  # else its destructor would finish it
-            with self._translated(name):
-                file.discard()
+            with suppress(MxconvError):  # what happened first is told
+                upload.abort()
             raise
+
+    def open_upload(self, name: str, part_bytes: int) -> Any:
+        """The client's file for `Upload`."""
+        return self._files.open(self.path(name), "wb", block_size=part_bytes, autocommit=False)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; those that are gone do not matter.
@@ -162,11 +157,11 @@ class Store:
         return found
 
     def _ask(self, name: str, request: Callable[[], _Answer]) -> _Answer:
-        with self._translated(name, but=FileNotFoundError):
+        with self.translated(name, but=FileNotFoundError):
             return tried(self._protocol, request)
 
     @contextmanager
-    def _translated(self, name: str, but: type[Exception] | None = None) -> Iterator[None]:
+    def translated(self, name: str, but: type[Exception] | None = None) -> Iterator[None]:
         """Turn what a client raises into our errors."""
         try:
             yield
@@ -185,8 +180,8 @@ class Store:
             return self._missing(name)
         if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
             return self._error(
-                f"{where}: access is refused ({reason}); keys that may read (and for a package, write) it are required. "
-                "Set them as the store's own client reads them."
+                f"{where}: access is refused ({reason}); keys that may read (and for a package, write) it are "
+                "required. Set them as the store's own client reads them."
             )
         return self._error(
             f"{where}: the store gives no good answer ({reason}), tried for half a minute; a connection to it is "

@@ -14,8 +14,8 @@ from mxconv.checkpoint.hub_errors import translated_errors
 from mxconv.checkpoint.hub_package import differing, listed_files
 from mxconv.checkpoint.hub_repository import Repository, list_repository, retried
 from mxconv.checkpoint.manifest import FILE_NAME, Manifest, read_manifest
+from mxconv.conversion.folder_target import check_folder, recover_folder
 from mxconv.conversion.replaced import delete_old, remove, step_aside
-from mxconv.conversion.staging import check_target, recover_target
 from mxconv.errors import PackageError
 from mxconv.progress import Progress, silent
 
@@ -48,8 +48,8 @@ def pull(
         CheckpointError: no such repository or revision, no access, or no connection.
     """
     target = target.absolute()
-    recover_target(target)
-    check_target(target, force)
+    recover_folder(target)
+    check_folder(target, force)
     listing = list_repository(repo_id, revision)
     if FILE_NAME not in listing.names:
         raise PackageError(
@@ -65,7 +65,7 @@ def pull(
             (staging / name).unlink()
         raise differing(repo_id, damaged)
     _keep_only(staging, {FILE_NAME, *(record.path for record in manifest.files)})
-    check_target(target, force)
+    check_folder(target, force)
     try:
         if target.exists():
             step_aside(target)

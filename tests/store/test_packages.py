@@ -1,0 +1,176 @@
+"""Packages that are written to a store: the bytes of those that a folder gets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import write_safetensors, write_tiny_llama
+from commands import run_mxconv
+from packages import files_of, quantize
+from s3_server import BUCKET, S3Server, store
+
+from mxconv.checkpoint.store.store import Store
+from mxconv.conversion.memory import STORE_BYTES
+from mxconv.conversion.target import parse_target
+from mxconv.errors import CheckpointError, MxconvError, PackageError
+
+OPTIONS = [
+    {"codec": "mxfp4", "max_shard_bytes": 9000},
+    {"codec": "bsfp", "max_shard_bytes": 60_000},
+]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("source") / "m", num_shards=3)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options["codec"])
+def test_a_package_has_the_bytes_that_a_folder_gets(
+    s3: S3Server, folder: str, source: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    quantize(source, tmp_path / "p", **options)
+    quantize(source, store(folder), num_threads=2, **options)
+    found = s3.files(folder)
+    assert len([name for name in found if name.startswith(options["codec"])]) > 2
+    assert found == files_of(tmp_path / "p")
+    assert s3.files(f"{folder}.partial") == {}
+    assert s3.unfinished_uploads() == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"codec": "mxfp4", "dtype": "bf16", "max_shard_bytes": 30_000},  # the target in shards of its own
+        {"codec": "bsfp", "drafts": ("prompt-lookup",)},
+    ],
+    ids=lambda options: options["codec"],
+)
+def test_rounded_weights_in_small_pieces(
+    s3: S3Server, folder: str, tmp_path: Path, small_parts: None, options: dict[str, Any]
+) -> None:
+    source = write_tiny_llama(tmp_path / "m", dtype="F32" if "dtype" in options else "F16")
+    quantize(source, tmp_path / "p", **options)
+    quantize(source, store(folder), num_threads=3, **options)
+    assert s3.files(folder) == files_of(tmp_path / "p")
+    assert s3.unfinished_uploads() == []
+
+
+def test_a_draft_model_goes_along(s3: S3Server, folder: str, tmp_path: Path) -> None:
+    draft = write_tiny_llama(tmp_path / "draft", seed=3, num_hidden_layers=1)
+    source = write_tiny_llama(tmp_path / "m")
+    options: dict[str, Any] = {"codec": "bsfp", "drafts": (f"checkpoint:{draft}",)}
+    quantize(source, tmp_path / "p", **options)
+    quantize(source, store(folder), **options)
+    found = s3.files(folder)
+    assert "drafts/1-draft/model.safetensors" in found
+    assert found == files_of(tmp_path / "p")
+
+
+def test_tensors_without_weights_have_a_place(s3: S3Server, folder: str, tmp_path: Path) -> None:
+    tensors = {"a": np.zeros((0, 32), np.float16), "b": np.ones((64, 64), np.float16), "c": np.float16(3)}
+    source = write_safetensors(tmp_path / "m.safetensors", tensors)
+    quantize(source, tmp_path / "p", codec="bsfp")
+    quantize(source, store(folder), codec="bsfp")
+    assert s3.files(folder) == files_of(tmp_path / "p")
+
+
+def test_workers_of_a_cluster_need_no_folder(s3: S3Server, folder: str, source: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    quantize(source, tmp_path / "p", **OPTIONS[1])
+    words = ["-o", f"s3://{BUCKET}/{folder}", "--codec", "bsfp", "--max-shard-bytes", "60000"]
+    done = run_mxconv("quantize", str(source), *words, "--workers", "ray", "--threads", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["package"] == f"s3://{BUCKET}/{folder}"
+    assert s3.files(folder) == files_of(tmp_path / "p")
+    assert s3.files(f"{folder}.partial") == {}
+
+
+def test_lines_of_a_list_name_stores_too(s3: S3Server, folder: str, source: Path, tmp_path: Path) -> None:
+    line = {"source": str(source), "output": f"s3://{BUCKET}/{folder}/deep/", "codec": "bsfp", "threads": 1}
+    (tmp_path / "list.jsonl").write_text(json.dumps(line))
+    done = run_mxconv("quantize", "--from-file", str(tmp_path / "list.jsonl"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    quantize(source, tmp_path / "p", codec="bsfp")
+    assert s3.files(f"{folder}/deep") == files_of(tmp_path / "p")
+
+
+def test_what_is_no_place_for_a_package_is_refused(s3: S3Server, folder: str, source: Path) -> None:
+    quantize(source, store(f"{folder}/there"))
+    for force in (False, True):
+        with pytest.raises(PackageError, match=r"there: a package is there; on a store one cannot be replaced"):
+            quantize(source, store(f"{folder}/there"), force=force)
+    with pytest.raises(PackageError, match=r"holds there/.*, and no interrupted conversion is beside it"):
+        quantize(source, store(folder))
+    with pytest.raises(PackageError, match=r"s3://bucket: names a bucket; .* Write s3://bucket/FOLDER"):
+        quantize(source, Store("s3://bucket", PackageError))
+    s3.put(f"{folder}/free.partial/notes.txt", b"mine")
+    with pytest.raises(PackageError, match=r"free.partial: holds notes.txt, and is no interrupted conversion"):
+        quantize(source, store(f"{folder}/free"))
+    assert s3.files(f"{folder}/free.partial") == {"notes.txt": b"mine"}
+    with pytest.raises(PackageError, match=r"s3://nowhere/p.*: no such object or bucket; an existing one is required"):
+        quantize(source, Store("s3://nowhere/p", PackageError))
+
+
+def test_what_a_kill_behind_the_manifest_leaves_is_deleted(s3: S3Server, folder: str, source: Path) -> None:
+    quantize(source, store(folder))
+    s3.put(f"{folder}.partial/{'0' * 64}/begun", b"")
+    s3.put(f"{folder}.partial/{'0' * 64}/tensors/000003", b"")
+    with pytest.raises(PackageError, match="a package is there"):
+        quantize(source, store(folder))
+    assert s3.files(f"{folder}.partial") == {}
+
+
+def test_a_weight_that_is_not_finite_leaves_nothing(s3: S3Server, folder: str, tmp_path: Path) -> None:
+    tensors = {f"w{n}": np.zeros((64, 64), np.float16) for n in range(4)}
+    tensors["w2"][3, 5] = np.inf
+    source = write_safetensors(tmp_path / "m.safetensors", tensors)
+    with pytest.raises(CheckpointError, match=r"tensor w2 holds inf at index \[3, 5\]"):
+        quantize(source, store(folder))
+    assert s3.files(folder) == s3.files(f"{folder}.partial") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hf://me/model", "packages are not written to the Hub .* send it with `mxconv push`"),
+        ("memory://here/p", "ends with this command; a folder or a store is required"),
+        ("ftp://host/p", "protocol 'ftp'; one of s3, .* is required"),
+        ("s3://", "names no folder"),
+        ("s3://bucket/../other", "names no folder"),
+        ("file:///tmp/p", "Leave file:// out"),
+    ],
+)
+def test_what_no_package_can_be_written_to_is_refused(text: str, message: str) -> None:
+    with pytest.raises(MxconvError, match=message):
+        parse_target(text)
+
+
+def test_a_path_is_a_path() -> None:
+    assert parse_target("s3:/bucket/x") == Path("s3:/bucket/x")
+    assert str(parse_target("memory")) == "memory"
+
+
+def test_a_store_in_memory_gets_the_same(source: Path, tmp_path: Path) -> None:
+    target = Store("memory://test_packages/p", PackageError)
+    quantize(source, target, codec="bsfp")
+    quantize(source, tmp_path / "p", codec="bsfp")
+    assert {name: target.read_all(name) for name in target.looks()} == files_of(tmp_path / "p")
+    assert Store("memory://test_packages/p.partial", PackageError).looks() == {}
+
+
+def test_a_dry_run_counts_what_a_store_takes_and_writes_nothing(
+    s3: S3Server, folder: str, source: Path, tmp_path: Path
+) -> None:
+    def plan(output: str) -> Any:
+        done = run_mxconv("quantize", str(source), "-o", output, "--codec", "bsfp", "--dry-run", "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    here, there = plan(str(tmp_path / "p")), plan(f"s3://{BUCKET}/{folder}")
+    assert there["package"] == f"s3://{BUCKET}/{folder}"
+    assert there["worker_bytes"] == here["worker_bytes"] + STORE_BYTES
+    assert there["num_bytes_moved"] == here["num_bytes_moved"] + here["num_bytes_package"]
+    assert s3.files(folder) == s3.files(f"{folder}.partial") == {}
