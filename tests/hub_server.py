@@ -17,7 +17,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from hub_uploads import CHUNK_BYTES, Uploads, answer, body_pieces
 from huggingface_hub.repocard import metadata_load
@@ -232,6 +232,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(f"{self.command} {unquote(raw)}")
         self.hub.on_request(f"{self.command} {unquote(raw)}")
         pieces = body_pieces(self.headers, self.rfile)
+        if "/paths-info/" in raw:
+            self._send_paths_info(raw, b"".join(pieces))
+            return
         status = self.hub.status or self.hub.fails(f"{self.command} {unquote(raw)}")
         is_known = self.headers.get("Authorization") == f"Bearer {TOKEN}" or raw.startswith("/lfs/")
         repo_id = "/".join(unquote(part) for part in raw.removeprefix("/api/models").strip("/").split("/")[:2])
@@ -252,6 +255,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         status, members, headers = answer(self.hub, self.command, raw, pieces)
         self._send(status, json.dumps(members).encode(), {"Content-Type": "application/json", **headers})
+
+    def _send_paths_info(self, raw: str, form: bytes) -> None:
+        """A request that asks for files by name, in a form."""
+        owner, name, _, revision = raw.removeprefix("/api/models/").split("/")
+        revisions = self.hub.repositories[f"{owner}/{name}"]
+        folder = next(folder for key, folder in revisions.items() if unquote(revision) in (key, commit_of(folder)))
+        wanted = parse_qs(form.decode())["paths"]
+        self._send_json([{"type": "file", **_described(folder, n)} for n in _files(folder) if n in wanted])
 
     def _refuse(self, status: int, code: str | None, message: str | None = None) -> None:
         self.send_response(status)

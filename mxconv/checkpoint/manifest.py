@@ -66,7 +66,7 @@ class FileRecord(Record):
 class SourceRecord(Record):
     """Where the weights came from."""
 
-    id: str = Field(description="path or Hub id as given; absolute where the target stays in a local folder")
+    id: str = Field(description="path, Hub id or URL as given; absolute where the target stays in a local folder")
     commit: str | None = Field(description="resolved commit of a Hub id")
     files: list[FileRecord] = Field(description="weight files and index of the source")
     dtype: Literal["BF16", "F16"] = Field(description="16-bit format of the quantized tensors")

@@ -22,7 +22,7 @@ SWEEP_PICTURE = "sweep.png"
 
 
 def decode(
-    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id of one.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id or URL of one.")],
     prompts: Annotated[
         Path | None, typer.Option(help="A .jsonl file with a `prompt` a line; a few by default.")
     ] = None,

@@ -21,7 +21,7 @@ MOST_CONCURRENCY = 1024
 
 def serve(
     package: Annotated[
-        str | None, typer.Argument(help="The package to serve: a folder, or the Hub id of one; or --url.")
+        str | None, typer.Argument(help="The package to serve: a folder, or the Hub id or URL of one; or --url.")
     ] = None,
     url: Annotated[str | None, typer.Option(help="Ask a running `mxconv serve` instead.")] = None,
     plain_url: Annotated[str | None, typer.Option(help="With --url: one that serves the target alone.")] = None,

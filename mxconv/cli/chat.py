@@ -37,7 +37,7 @@ COLOURS = ("#3d9bd6", "#e0752d", "#1fa37e", "#c774ad", "#b8922a", "#7b8cf0")  # 
 
 
 def chat(
-    package: Annotated[str, typer.Argument(help="The package: a folder or a Hub id; it needs a chat template.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, a Hub id or a URL; it needs a chat template.")],
     system: Annotated[str, typer.Option(help="A system message before all turns.")] = "",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a reply.")] = 512,
     levels: LEVELS = None,

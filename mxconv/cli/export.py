@@ -30,7 +30,7 @@ EXPORTERS = {
 
 
 def export(
-    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id of one.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id or URL of one.")],
     to: Annotated[Format, typer.Option(help="llama.cpp; vLLM and transformers; a plain 16-bit checkpoint.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="A folder. GGUF: a folder for all levels, or a .gguf file for one.")

@@ -42,7 +42,7 @@ INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
 
 def generate(
-    package: Annotated[str, typer.Argument(help="The package: a folder or a Hub id.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, a Hub id or a URL.")],
     prompt: Annotated[str | None, typer.Option(help="A prompt.")] = None,
     prompts: Annotated[Path | None, typer.Option(help="A .jsonl file with a `prompt` a line.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")] = 64,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def quantize(
     context: typer.Context,
     source: Annotated[
-        str | None, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, or Hub model id.")
+        str | None, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, Hub model id, or URL.")
     ] = None,
     output: Annotated[
         str | None,

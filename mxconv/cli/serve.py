@@ -29,7 +29,7 @@ MOST_KEY_BYTES = 4096
 
 
 def serve(
-    package: Annotated[str, typer.Argument(help="The package: a folder or a Hub id.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, a Hub id or a URL.")],
     host: Annotated[str, typer.Option(help="The address to listen on; by default this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
     model_name: Annotated[str | None, typer.Option(help="What clients call the model; the package's name.")] = None,

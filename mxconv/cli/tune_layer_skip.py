@@ -16,7 +16,7 @@ MAX_ROWS = 12
 
 
 def layer_skip(
-    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id of one.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id or URL of one.")],
     prompts: Annotated[Path, typer.Option(help="A .jsonl file with a `prompt` a line, like those to come.")],
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens that the target writes a prompt.")] = 64,
     evaluations: Annotated[int, typer.Option(min=1, help="Sets of layers to try.")] = 100,

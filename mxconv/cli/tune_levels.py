@@ -21,7 +21,7 @@ MAX_ROWS = 12
 
 
 def levels(
-    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id of one.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id or URL of one.")],
     prompts: Annotated[Path, typer.Option(help="A .jsonl file with a `prompt` a line, like those to come.")],
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")] = 64,
     budget: Annotated[float, typer.Option(min=0, help="Seconds to measure; the last decode may end later.")] = 120,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id of one.")],
+    package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id or URL of one.")],
     source: Annotated[str | None, typer.Option(help="What it was converted from; compare bit for bit.")] = None,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of a Hub source, or without --source of a Hub package.")

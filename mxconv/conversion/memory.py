@@ -15,17 +15,17 @@ PROCESS_BYTES = 150_000_000  # libraries, Ray's and the codecs' tables
 WEIGHT_BYTES = 16  # of one weight of a slice: patterns, codes, what lies between
 NUMPY_PROCESS_BYTES = 210_000_000  # fits of tables take more there
 NUMPY_WEIGHT_BYTES = 64
-STORE_BYTES = 120_000_000  # where packages go to a store: its client, and what waits to be sent
+STORE_BYTES = 120_000_000  # of a store: its client, the block that was read last, and what waits to be sent
 COPIED_BYTES = 4  # of a tensor that is copied, for each weight that a slice may have
 
 
-def fit_slices(plans: Sequence[TensorPlan], memory_bytes: int | None, to_store: bool = False) -> list[TensorPlan]:
+def fit_slices(plans: Sequence[TensorPlan], memory_bytes: int | None, uses_store: bool = False) -> list[TensorPlan]:
     """Plans whose slices fit.
 
     Args:
         plans: of all tensors.
         memory_bytes: that a worker may have; None for slices of the usual length.
-        to_store: whether it writes to a store.
+        uses_store: whether it reads from a store, or writes to one.
 
     Raises:
         MxconvError: less than the smallest slice of some tensor takes.
@@ -33,24 +33,24 @@ def fit_slices(plans: Sequence[TensorPlan], memory_bytes: int | None, to_store: 
     if memory_bytes is None:
         return list(plans)
     process, weight = _rates()
-    writing = STORE_BYTES if to_store else 0
+    store = STORE_BYTES if uses_store else 0
     hungriest = max(plans, key=lambda plan: _needed(plan, 1), default=None)
-    if hungriest is not None and memory_bytes < (least := writing + _needed(hungriest, 1)):
+    if hungriest is not None and memory_bytes < (least := store + _needed(hungriest, 1)):
         raise MxconvError(
             f"--memory {memory_bytes}: at least {least:,} bytes are required, for tensor "
             f"{hungriest.name} of shape {list(hungriest.tensor.shape)}. Give workers more, or start fewer of them."
         )
-    for_slices = memory_bytes - process - writing
+    for_slices = memory_bytes - process - store
     return [
         replace(plan, slice_weights=min(MAX_SLICE_WEIGHTS, max(1, (for_slices - _held(plan)) // weight)))
         for plan in plans
     ]
 
 
-def worker_bytes(plans: Sequence[TensorPlan], to_store: bool = False) -> int:
+def worker_bytes(plans: Sequence[TensorPlan], uses_store: bool = False) -> int:
     """What a worker needs at most, whatever tensors it gets."""
     most = max((_needed(plan, plan.slice_weights) for plan in plans), default=_rates()[0])
-    return most + (STORE_BYTES if to_store else 0)
+    return most + (STORE_BYTES if uses_store else 0)
 
 
 def _needed(plan: TensorPlan, slice_weights: int) -> int:

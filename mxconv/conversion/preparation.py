@@ -42,7 +42,7 @@ class Preparation:
     @property
     def worker_bytes(self) -> int:
         """Memory that a worker needs at most."""
-        return worker_bytes([survey.plan for survey in self.surveys], self.to_store)
+        return worker_bytes([survey.plan for survey in self.surveys], self.to_store or self.checkpoint.is_on_store)
 
     @property
     def quantized(self) -> list[Survey]:
@@ -99,7 +99,7 @@ def prepare(
         MxconvError: the source or the options do not allow it.
     """
     record = options.record(is_local=checkpoint.commit is None and not checkpoint.is_on_store)
-    plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes, to_store)
+    plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes, to_store or checkpoint.is_on_store)
     derived_files = checkpoint.derive_files()
     drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
     is_safetensors = checkpoint.container == "safetensors"

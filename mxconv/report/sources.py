@@ -21,7 +21,7 @@ def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | Non
     """Open a checkpoint or a package.
 
     Args:
-        source: the folder or Hub id of a checkpoint or a package, or a .safetensors file.
+        source: the folder, Hub id or URL of a checkpoint or a package, or a .safetensors file.
         revision: of a Hub id.
         dtype: what F32 weights are rounded to; None leaves them uncounted.
 

@@ -189,7 +189,7 @@ def load(
     """Open a package for generation.
 
     Args:
-        package: a folder that `mxconv quantize` wrote, or the Hub id of one.
+        package: a folder that `mxconv quantize` wrote, or the Hub id or URL of one.
         drafts: further levels that are not in the package, as `--draft` takes them: "prompt-lookup", "ngram:TABLE".
         kernel: "numpy" or a native implementation; None takes the best.
         num_threads: of native kernels; None takes every processor that this process may use.

@@ -8,9 +8,11 @@ from weakref import WeakValueDictionary
 import pytest
 import safetensors
 from checkpoints import write_index, write_raw_safetensors, write_tiny_llama
+from commands import run_mxconv
+from hub_server import HubServer
 from packages import files_of, quantize
 from s3_proxy import FAULTS, bad, between
-from s3_server import BUCKET, S3Server, connected
+from s3_server import BUCKET, S3Server, connected, store
 from stacked_models import write_random_model
 
 from mxconv.checkpoint.source import open_checkpoint
@@ -219,3 +221,40 @@ def test_what_is_wrong_is_told_by_its_url(
 def test_a_branch_is_of_the_hub_alone(s3: S3Server, folder: str) -> None:
     with pytest.raises(CheckpointError, match="revision 'main' was asked of an object store"):
         open_checkpoint(f"s3://{BUCKET}/{folder}", revision="main")
+
+
+def test_source_and_package_on_the_store(s3: S3Server, folder: str, tmp_path: Path) -> None:
+    local = write_tiny_llama(tmp_path / "m", num_shards=2)
+    url = upload(s3, local, f"{folder}/m")
+    convert_from(url, tmp_path / "p", codec="bsfp")
+    with open_checkpoint(url) as checkpoint:
+        convert(checkpoint, store(f"{folder}/p"), QuantizeOptions(codec="bsfp"))
+    assert s3.files(f"{folder}/p") == files_of(tmp_path / "p")
+
+
+def test_a_repository_on_the_hub_is_read_by_ranges(tmp_path: Path) -> None:
+    """Not whole into the cache, as by its id."""
+    local = write_tiny_llama(tmp_path / "m", num_shards=2)
+    quantize(local, tmp_path / "a", codec="bsfp")
+    with HubServer({"me/base": {"main": local}}) as hub, pytest.MonkeyPatch.context() as environment:
+        for name, value in hub.environment(tmp_path / "cache").items():
+            environment.setenv(name, value)
+        package = str(tmp_path / "b")
+        found = run_mxconv("quantize", "hf://me/base", "-o", package, "--codec", "bsfp", "--threads", "1")
+        assert found.returncode == 0, found.stderr
+        refused = run_mxconv("quantize", str(local), "-o", "hf://me/package", "--codec", "bsfp")
+    assert weights_of(tmp_path / "a") == weights_of(tmp_path / "b")
+    assert {name for name, _ in hub.ranges} == {path.name for path in local.glob("*.safetensors")}
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+    assert refused.returncode == 1 and "mxconv push" in refused.stderr
+
+
+def test_what_one_may_not_read_is_told_at_once(tmp_path: Path) -> None:
+    local = write_tiny_llama(tmp_path / "m")
+    with HubServer({"me/base": {"main": local}}) as hub, pytest.MonkeyPatch.context() as environment:
+        for name, value in hub.environment(tmp_path / "cache").items():
+            environment.setenv(name, value)
+        hub.forbidden.add("me/base")
+        found = run_mxconv("inspect", "hf://me/base")
+    assert found.returncode == 1
+    assert "hf://me/base/mxconv.json: access is refused (" in " ".join(found.stderr.split())

@@ -17,7 +17,7 @@ def serving(package: str, flags: Sequence[str]) -> Iterator[str]:
     """Serve a package on a free loopback port; the URL. It ends with the context.
 
     Args:
-        package: a folder or a Hub id.
+        package: a folder, a Hub id or a URL.
         flags: of `mxconv serve`.
 
     Raises:

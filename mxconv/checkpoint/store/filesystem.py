@@ -45,9 +45,17 @@ def tried(protocol: str, request: Callable[[], _Answer]) -> _Answer:
             return request()
         except LASTING:
             raise
-        except Exception:  # each client has exceptions of its own
+        except Exception as error:  # each client has exceptions of its own
+            if is_refused(error):
+                raise
             time.sleep(seconds)
     return request()
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether an answer says that this user may not do this."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return isinstance(error, PermissionError) or "Credentials" in type(error).__name__ or status in (401, 403)
 
 
 def _options(protocol: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from mxconv.checkpoint.store.address import parse_store_url
-from mxconv.checkpoint.store.filesystem import open_filesystem, tried
+from mxconv.checkpoint.store.filesystem import is_refused, open_filesystem, tried
 from mxconv.checkpoint.store.upload import Upload
 from mxconv.errors import CheckpointError, MxconvError
 
@@ -36,6 +36,7 @@ class Store:
         self._protocol, self.url = parse_store_url(url)
         self._error = error
         self._files = open_filesystem(self._protocol)
+        self._asking = {"refresh": True} if self._protocol == "hf" else {}  # its client remembers listings else
 
     def __reduce__(self) -> tuple[object, ...]:
         return Store, (self.url, self._error)
@@ -55,7 +56,7 @@ class Store:
         """
         path = self.path(folder)
         try:
-            found = self._ask(folder, lambda: self._files.find(path, detail=True))
+            found = self._ask(folder, lambda: self._files.find(path, detail=True, **self._asking))
         except FileNotFoundError:
             return {}
         root = self._files._strip_protocol(self.url).rstrip("/") + "/"
@@ -74,7 +75,7 @@ class Store:
             MxconvError: nobody answers, or it may not be read.
         """
         try:
-            info = self._ask(name, lambda: self._files.info(self.path(name)))
+            info = self._ask(name, lambda: self._files.info(self.path(name), **self._asking))
         except FileNotFoundError:
             return None
         return _look(info) if info.get("type", "file") == "file" else None
@@ -178,7 +179,7 @@ class Store:
         where = self.path(name)
         if isinstance(error, FileNotFoundError):
             return self._missing(name)
-        if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
+        if is_refused(error):
             return self._error(
                 f"{where}: access is refused ({reason}); keys that may read (and for a package, write) it are "
                 "required. Set them as the store's own client reads them."
