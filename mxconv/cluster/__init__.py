@@ -8,5 +8,6 @@ sent_stream.py  and a stream, which stays with one worker
 crew.py      the workers, as nodes come and go
 pace.py      who of them is late
 job.py       what the crew tells of a call
+node.py      what a node is called
 remote.py    what runs in a worker
 """
