@@ -71,9 +71,7 @@ class TwoKernels(Workers):
 
 def test_two_kernels_are_not_one_benchmark(package: Path) -> None:
     settings = DecodeSettings(package, ["target"], max_new_tokens=1, num_threads=1)
-    with pytest.raises(
-        MxconvError, match=r"decoded by abacus on .*; .* on .*; bits are promised for a kernel"
-    ):
+    with pytest.raises(MxconvError, match=r"decoded by abacus on .*; .* on .*; bits are promised for a kernel"):
         bench_nodes(TwoKernels(1), settings, TEXTS)
 
 
