@@ -1,10 +1,11 @@
-"""Convert and verify models on clusters of several nodes of this machine; compare the packages with those of threads.
+"""Convert, verify and inspect models on clusters of several nodes of this machine; compare with what threads do.
 
     python examples/cluster_nodes.py FOLDER... --nodes 1,2,3,started
 
 A FOLDER is a checkpoint, or holds some. A number of nodes is simulated by Ray: each is processes and an object store of
 its own. `started` is a head and a second node that `ray start` begins, on two addresses of loopback, with ports and
-folders of their own. They end with this program, and nothing else does.
+folders of their own. They end with this program, and nothing else does. A line's last figures are the most memory of a worker behind `quantize`,
+`verify` and `inspect`.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -27,11 +29,16 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cluster.address import ClusterAddress
 from mxconv.cluster.session import cluster
-from mxconv.conversion.options import QuantizeOptions
+from mxconv.conversion.executor import Executor
+from mxconv.conversion.options import Codec, QuantizeOptions
 from mxconv.convert import convert
+from mxconv.report.inspection import inspect_weights
+from mxconv.report.sources import open_weights
 from mxconv.verify import verify
 
 HOSTS = ("127.0.0.2", "127.0.0.3")  # for 127.0.0.1 Ray would take the address of the machine's network
+CODECS: tuple[Codec, ...] = ("bsfp", "mxfp4")
+EXPECTED = ("identical", "verified", "inspected")
 START_SECONDS = 120  # on a busy machine Ray takes long
 ONE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 HEAD = ONE | {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}
@@ -123,35 +130,48 @@ def peak_bytes() -> list[int]:
 
 def compare(name: str, address: str, num_nodes: int, sources: list[Path], folder: Path) -> tuple[int, int, int]:
     """Packages of every source and codec: how many, how many other than those of threads, most bytes of a worker."""
-    count = wrong = 0
-    peaks: list[int] = []
+    wrong, peaks = 0, [0]
     with cluster(ClusterAddress(address), 1) as make:
         wait_until(lambda: make().num_workers == num_nodes)
     with cluster(ClusterAddress(address), 1) as make:
         wait_until(lambda: len(peak_bytes()) == num_nodes)  # so that all of them work
-        for source in sources:
-            for codec in ("bsfp", "mxfp4"):
-                threads, package = folder / f"{source.name}-{codec}", folder / "ray"
-                with open_checkpoint(source) as checkpoint:
-                    if not threads.exists():
-                        convert(checkpoint, threads, QuantizeOptions(codec=codec))
-                    begin = time.monotonic()
-                    convert(checkpoint, package, QuantizeOptions(codec=codec), executor=make)
-                    seconds = time.monotonic() - begin
-                    verified = verify(package, checkpoint, executor=make())
-                    proven = verified.ok and verified == verify(threads, checkpoint)
-                same = hashes_of(package) == hashes_of(threads)
-                count, wrong = count + 1, wrong + (not (same and proven))
-                peaks = peak_bytes()
-                found = f"{'identical' if same else 'OTHER BYTES'}, {'verified' if proven else 'NOT VERIFIED'}"
-                print(f"{name}: {source.name} {codec}: {found}, {seconds:.1f} s, {max(peaks) / 1e6:.0f} MB", flush=True)
-                shutil.rmtree(package)
+        for source, codec in product(sources, CODECS):
+            threads = folder / f"{source.name}-{codec}"
+            found, seconds, most = compared(source, codec, threads, folder / "ray", make)
+            wrong, peaks = wrong + (found != list(EXPECTED)), peak_bytes()
+            memory = ", ".join(f"{each / 1e6:.0f}" for each in most)
+            print(f"{name}: {source.name} {codec}: {', '.join(found)}; {seconds:.1f} s, {memory} MB", flush=True)
     print(f"{name}: {len(peaks)} workers, {', '.join(f'{peak / 1e6:.0f}' for peak in peaks)} MB at most", flush=True)
-    return count, wrong, max(peaks)
+    return len(sources) * len(CODECS), wrong, max(peaks)
+
+
+def compared(
+    source: Path, codec: Codec, threads: Path, package: Path, make: Callable[[], Executor]
+) -> tuple[list[str], float, list[int]]:
+    """What a package is beside that of threads, seconds of its conversion, and the most bytes behind each command."""
+    options, most = QuantizeOptions(codec=codec, num_threads=2), []
+    with open_checkpoint(source) as checkpoint:
+        if not threads.exists():
+            convert(checkpoint, threads, options)
+        begin = time.monotonic()
+        convert(checkpoint, package, options, executor=make)
+        seconds = time.monotonic() - begin
+        most.append(max(peak_bytes()))
+        verified = verify(package, checkpoint, executor=make())
+        most.append(max(peak_bytes()))
+        is_proven = verified.ok and verified == verify(threads, checkpoint, num_threads=2)
+    with open_weights(str(package)) as weights:
+        figures = inspect_weights(weights, executor=make()).to_json()
+        most.append(max(peak_bytes()))
+        is_counted = figures == inspect_weights(weights, num_threads=2).to_json()
+    is_same = hashes_of(package) == hashes_of(threads)
+    shutil.rmtree(package)
+    found = zip(EXPECTED, (is_same, is_proven, is_counted), strict=True)
+    return [text if holds else f"NOT {text}" for text, holds in found], seconds, most
 
 
 def is_checkpoint(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+    return any(folder.glob("*.safetensors"))
 
 
 def main() -> None:
