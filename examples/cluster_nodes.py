@@ -4,8 +4,8 @@
 
 A FOLDER is a checkpoint, or holds some. A number of nodes is simulated by Ray: each is processes and an object store of
 its own. `started` is a head and a second node that `ray start` begins, on two addresses of loopback, with ports and
-folders of their own. They end with this program, and nothing else does. A line's last figures are the most memory of a worker behind `quantize`,
-`verify` and `inspect`.
+folders of their own. They end with this program, and nothing else does. A line's last figures are the most memory of a
+worker behind `quantize`, `verify` and `inspect`.
 """
 
 import argparse
