@@ -69,7 +69,7 @@ class RayExecutor:
                 batches.send(member)
             elif stream := self._stream_for(member):
                 stream.send(member)
-            else:
+            elif not member.calls:
                 is_idle = True
         if is_idle and self._crew.hand_over():
             self._feed(batches)
