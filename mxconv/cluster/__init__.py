@@ -6,6 +6,7 @@ executor.py  who does what next: an `Executor` of `mxconv.conversion`
 batches.py   what workers are sent: the pieces of a task
 sent_stream.py  and a stream, which stays with one worker
 crew.py      the workers, as nodes come and go
+member.py    one of them, and its calls
 pace.py      who of them is late
 job.py       what the crew tells of a call
 node.py      what a node is called

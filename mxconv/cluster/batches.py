@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from mxconv.cluster import job
-from mxconv.cluster.crew import Crew, Member
+from mxconv.cluster.crew import Crew
+from mxconv.cluster.member import Member
 from mxconv.cluster.pace import Pace
 from mxconv.cluster.remote import Outcome
 from mxconv.conversion.executor import Advance, Piece, Result, Task

@@ -7,41 +7,18 @@ writes the same bytes to the same places whoever does it, however often.
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mxconv import __version__
 from mxconv.cluster.job import Job
+from mxconv.cluster.member import Call, Forgotten, Member
 from mxconv.cluster.remote import Outcome, Worker
 from mxconv.errors import MxconvError
 
 POLL_SECONDS = 2.0
 PATIENCE_SECONDS = 120.0  # with a cluster on which no worker starts
 MAX_LOST = 8  # workers in a row that never began
-
-
-@dataclass(eq=False)
-class Member:
-    """A worker."""
-
-    actor: Any
-    is_ready: bool = False
-    is_gone: bool = False
-    calls: list["Call"] = field(default_factory=list)  # on their way: the first is what it does now
-    since: float = 0.0  # when it began that
-
-    @property
-    def is_late(self) -> bool:
-        """Whether it takes longer than others would."""
-        return bool(self.calls) and time.monotonic() - self.since > self.calls[0].job.patience
-
-
-@dataclass(eq=False)
-class Call:
-    """What a worker was sent."""
-
-    member: Member
-    job: Job
 
 
 class Crew:
@@ -89,7 +66,7 @@ class Crew:
         """Tell nobody of what is done at the moment."""
         for call in self._calls.values():
             if not isinstance(call.job, _Start):
-                call.job = _Forgotten()
+                call.job = Forgotten()
 
     def hand_over(self) -> bool:
         """Let others have what late workers do; whether there is such a thing."""
@@ -170,17 +147,6 @@ class Crew:
             call.job.give_back(" ".join(f"{type(error).__name__}: {error}".split())[:200])
             return
         call.job.take(outcome)
-
-
-class _Forgotten:
-    """Of somebody who has gone."""
-
-    patience = -math.inf  # it gets nothing else before it answers
-
-    def take(self, outcome: Any) -> None: ...
-    def give_back(self, cause: str) -> None: ...
-    def hand_over(self) -> bool:
-        return False
 
 
 @dataclass

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from mxconv.cluster.batches import Batches
-from mxconv.cluster.crew import Crew, Member
+from mxconv.cluster.crew import Crew
+from mxconv.cluster.member import Member
 from mxconv.cluster.sent_stream import SentStream
 from mxconv.conversion.executor import Advance, Piece, Result, Stream, Task, uncounted
 

@@ -6,7 +6,8 @@ import uuid
 from dataclasses import dataclass
 
 from mxconv.cluster import job
-from mxconv.cluster.crew import Crew, Member
+from mxconv.cluster.crew import Crew
+from mxconv.cluster.member import Member
 from mxconv.cluster.pace import Pace
 from mxconv.cluster.remote import Outcome
 from mxconv.conversion.executor import Stream
