@@ -97,6 +97,10 @@ def test_figures_are_the_same(make: Make, source: Path, tmp_path: Path) -> None:
 def test_workers_need_what_a_dry_run_says(make: Make, large: Path, tmp_path: Path) -> None:
     with open_checkpoint(large) as checkpoint:
         stated = prepare(checkpoint, QuantizeOptions(codec="bsfp")).worker_bytes
+    executor = make()
+    executor.map(die_once, [tmp_path / "a", tmp_path / "b"])  # workers that did nothing else before
+    while executor._crew.num_ready < 2:
+        executor._crew.wait()
     by_ray(make, large, tmp_path / "ray", codec="bsfp")
     status = [Path(f"/proc/{pid}/status").read_text() for pid, _ in workers()]
     peaks = [int(text.split("VmHWM:")[1].split()[0]) * 1024 for text in status]
