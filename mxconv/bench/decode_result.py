@@ -8,7 +8,7 @@ from typing import Literal
 
 from mxconv.bench.prediction import ml_specqd_speedup, predicted_speedup, timings_of
 from mxconv.bench.samples import spread
-from mxconv.bench.strategies import Strategy
+from mxconv.bench.strategies import StrategyRecord
 from mxconv.speculative.generation import Generation
 
 
@@ -51,7 +51,7 @@ class DecodeResult:
 
 
 def summarize(
-    strategy: Strategy,
+    strategy: StrategyRecord,
     runs: Sequence[Run],
     greedy: Sequence[Run],
     num_bytes: Mapping[str, int],
@@ -78,7 +78,7 @@ def summarize(
     by_prompt = [[generation.trace.statistics[index].acceptance_rate for generation in generations] for index in drafts]
     timings = timings_of([generation.trace for generation in generations])
     target = plain_seconds.get(timings[0].name, 0.0)
-    is_fixed = not strategy.hierarchy.adaptive  # one that chooses its drafts is no chain for the equation
+    is_fixed = not strategy.is_adaptive  # one that chooses its drafts is no chain for the equation
     predicted = predicted_speedup(timings, target) if is_fixed else None
     printed = ml_specqd_speedup(timings, {timings[0].name: target, **plain_seconds}) if is_fixed else None
     mine, theirs = decode_rate(generations), decode_rate([run.generation for run in greedy])

@@ -5,6 +5,7 @@ strategy, its tokens must be those of greedy decoding.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mxconv.bench.decode_result import DecodeResult, Run, summarize
@@ -12,7 +13,7 @@ from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.prediction import timings_of
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
-from mxconv.bench.strategies import GREEDY, Strategy, strategies_of
+from mxconv.bench.strategies import GREEDY, Strategy, StrategyRecord, strategies_of
 from mxconv.bench.traffic import bytes_per_forward
 from mxconv.errors import MxconvError
 from mxconv.model.loaded_level import LoadedLevel
@@ -57,24 +58,59 @@ def bench_decoding(
     Raises:
         MxconvError: a prompt has no tokens.
     """
-    strategies = strategies_of(loaded.levels, fp32_draft, tree)
-    ids = prompt_ids(loaded.tokenizer, prompts)
     bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
-    runs: dict[str, list[Run]] = {strategy.name: [] for strategy in strategies}
-    stop = loaded.tokenizer.eos_token_ids
-    total = len(ids) * len(strategies)
-    for number, prompt in enumerate(ids):
-        for place, strategy in enumerate(strategies):
-            progress("decode", number * len(strategies) + place, total)
-            if number == 0:  # warms caches and threads
-                strategy.hierarchy.generate(prompt, min(max_new_tokens, WARM_TOKENS), stop)
-            rates = sample_bandwidth(bandwidth)
-            generation = strategy.hierarchy.generate(prompt, max_new_tokens, stop)
-            runs[strategy.name].append(Run(generation, spread([*rates, *sample_bandwidth(bandwidth)]).median))
-    progress("decode", total, total)
-    num_bytes = {level.name: bytes_per_forward(loaded, level) for level in loaded.levels}
+    timer = DecodeTimer(loaded, strategies_of(loaded.levels, fp32_draft, tree), bandwidth)
+    return results_of([timer.decode(prompts, max_new_tokens, progress)])
+
+
+@dataclass(frozen=True)
+class Decodes:
+    """Prompts, decoded with every strategy."""
+
+    strategies: list[StrategyRecord]
+    runs: dict[str, list[Run]]  # by strategy, a prompt each
+    num_bytes: dict[str, int]  # that a pass reads, by level
+
+
+class DecodeTimer:
+    """Decodes prompts by all strategies in turns."""
+
+    def __init__(self, loaded: LoadedPackage, strategies: Sequence[Strategy], bandwidth: ReadBandwidth) -> None:
+        """Of an open package."""
+        self._loaded, self._strategies, self._bandwidth = loaded, strategies, bandwidth
+        self._is_warm = False
+
+    def decode(self, prompts: Sequence[str], max_new_tokens: int, progress: Progress = silent) -> Decodes:
+        """Every prompt.
+
+        Raises:
+            MxconvError: a prompt has no tokens.
+        """
+        strategies, stop = self._strategies, self._loaded.tokenizer.eos_token_ids
+        ids = prompt_ids(self._loaded.tokenizer, prompts)
+        runs: dict[str, list[Run]] = {strategy.name: [] for strategy in strategies}
+        total = len(ids) * len(strategies)
+        for number, prompt in enumerate(ids):
+            for place, strategy in enumerate(strategies):
+                progress("decode", number * len(strategies) + place, total)
+                if not self._is_warm:  # caches and threads
+                    strategy.hierarchy.generate(prompt, min(max_new_tokens, WARM_TOKENS), stop)
+                rates = sample_bandwidth(self._bandwidth)
+                generation = strategy.hierarchy.generate(prompt, max_new_tokens, stop)
+                rate = spread([*rates, *sample_bandwidth(self._bandwidth)]).median
+                runs[strategy.name].append(Run(generation, rate))
+            self._is_warm = True
+        progress("decode", total, total)
+        num_bytes = {level.name: bytes_per_forward(self._loaded, level) for level in self._loaded.levels}
+        return Decodes([strategy.record for strategy in strategies], runs, num_bytes)
+
+
+def results_of(parts: Sequence[Decodes]) -> list[DecodeResult]:
+    """The figures of each strategy, over the prompts of all parts in order."""
+    strategies = parts[0].strategies
+    runs = {each.name: [run for part in parts for run in part.runs[each.name]] for each in strategies}
     plain = _plain_seconds(strategies, runs)
-    return [summarize(s, runs[s.name], runs[GREEDY], num_bytes, plain) for s in strategies]
+    return [summarize(each, runs[each.name], runs[GREEDY], parts[0].num_bytes, plain) for each in strategies]
 
 
 def prompt_ids(tokenizer: Tokenizer, prompts: Sequence[str]) -> list[list[int]]:
@@ -95,11 +131,11 @@ def sample_bandwidth(bandwidth: ReadBandwidth) -> list[float]:
     return [bandwidth.sample(BANDWIDTH_BYTES) for _ in range(BANDWIDTH_SAMPLES)]
 
 
-def _plain_seconds(strategies: Sequence[Strategy], runs: dict[str, list[Run]]) -> dict[str, float]:
+def _plain_seconds(strategies: Sequence[StrategyRecord], runs: dict[str, list[Run]]) -> dict[str, float]:
     """Seconds of a level's pass over one token: of the target in greedy decoding, of a draft alone below the target."""
     found: dict[str, float] = {}
     for strategy in strategies:
-        if len(strategy.levels) <= 2 and not strategy.hierarchy.adaptive:
+        if len(strategy.levels) <= 2 and not strategy.is_adaptive:
             timing = timings_of([run.generation.trace for run in runs[strategy.name]])[-1]
             if timing.num_passes:
                 found.setdefault(timing.name, timing.pass_seconds)

@@ -21,6 +21,15 @@ GREEDY = "greedy"
 
 
 @dataclass(frozen=True)
+class StrategyRecord:
+    """What is told of a strategy. One that is adaptive chooses its drafts round by round."""
+
+    name: str
+    levels: list[str]
+    is_adaptive: bool
+
+
+@dataclass(frozen=True)
 class Strategy:
     name: str
     hierarchy: Hierarchy
@@ -28,6 +37,10 @@ class Strategy:
     @property
     def levels(self) -> list[str]:
         return [level.name for level in self.hierarchy.levels]
+
+    @property
+    def record(self) -> StrategyRecord:
+        return StrategyRecord(self.name, self.levels, self.hierarchy.adaptive)
 
 
 def strategies_of(

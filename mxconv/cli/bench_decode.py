@@ -1,5 +1,6 @@
 """`mxconv bench decode`: forward passes and whole decodes of a package."""
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +9,7 @@ import typer
 
 from mxconv.cli.bench_decode_batch import BATCH, batch_sizes, tell_batches
 from mxconv.cli.bench_options import JSON, THREADS, widths_of
+from mxconv.cli.cluster_options import WORKERS
 from mxconv.cli.completion import kernels
 from mxconv.cli.generate_options import DRAFT, KV_DTYPE, LEVELS, TREE, level_names, tree_size
 from mxconv.cli.output import print_json, progress_bars
@@ -48,6 +50,7 @@ def decode(
     ] = None,
     threads: THREADS = None,
     kv_dtype: KV_DTYPE = "fp32",
+    workers: WORKERS = "threads",
     force: Annotated[bool, typer.Option("--force", help="Overwrite pictures that exist.")] = False,
     json_output: JSON = False,
 ) -> None:
@@ -56,11 +59,13 @@ def decode(
     Also with lengths and levels that are chosen while it decodes.
 
     Beside each speed-up stands its share of what two equations make of the acceptance and the passes measured.
-    With --batch: tokens a second of several sequences side by side.
+    With --batch: tokens a second of several sequences side by side. With --workers ray: prompts are split over nodes.
     """
     from mxconv.bench.engine import implementations
 
-    (name,) = implementations([kernel] if kernel is not None else None)  # first: what follows needs native kernels
+    is_split = workers != "threads"
+    # first: what follows needs native kernels; of which name nodes have some is for them to say
+    name, *_ = implementations(["all"] if is_split else [kernel] if kernel is not None else None)
 
     from contextlib import ExitStack
 
@@ -73,11 +78,12 @@ def decode(
     from mxconv.checkpoint.draft_spec import parse_draft
     from mxconv.checkpoint.manifest import read_manifest
     from mxconv.checkpoint.package_folder import find_package
+    from mxconv.cli.bench_decode_nodes import decode_on_nodes
     from mxconv.cli.bench_decode_tables import print_tables
-    from mxconv.errors import ModelError
-    from mxconv.kernels.engine import choose_engine
+    from mxconv.kernels.engine import choose_engine, usable_processors
     from mxconv.model.loader import LoadedPackage
     from mxconv.speculative.prompts import read_prompts
+    from mxconv.verification.decode_task import DecodeSettings
 
     widths = widths_of(num_tokens)
     texts = read_prompts(prompts) if prompts is not None else list(DEFAULT_PROMPTS)
@@ -85,21 +91,30 @@ def decode(
     sizes = None if batch is None else batch_sizes(batch)
     if sizes is not None and (ablation or sweep or plot is not None):
         raise typer.BadParameter("--batch measures sequences side by side alone: no --ablation, --sweep or --plot")
+    if is_split and (ablation or sweep or plot is not None or sizes is not None):
+        raise typer.BadParameter("--workers splits prompts alone: no --ablation, --sweep, --plot or --batch")
     if plot is not None:
         _check_folder(plot, sweep, force)
-    engine = choose_engine(name, threads)
-    assert engine is not None
-    machine = this_machine(engine.num_threads)
     folder = find_package(package)
     # all levels are measured, whichever of them tuning chose
     names = level_names(levels) or [level.name for level in read_manifest(folder).levels]
+    if is_split:
+        settings = DecodeSettings(
+            folder, names, drafts, tree=tree_size(tree), max_new_tokens=max_new_tokens, num_threads=1,
+            kernel=kernel or os.environ.get("MXCONV_KERNEL"), kv_dtype=kv_dtype,
+        )  # fmt: skip
+        _check_tokens(package, decode_on_nodes(workers, threads or usable_processors(), settings, texts, json_output))
+        return
+    engine = choose_engine(name, threads)
+    assert engine is not None
+    machine = this_machine(engine.num_threads)
     with ExitStack() as stack:
         loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts, kv_dtype=kv_dtype))
         target = loaded.levels[0].name
         fp32 = None
         if ablation:
-            wanted = [loaded.levels[0].name, four_bit_level(loaded.levels).name]
-            other = LoadedPackage(folder, wanted, name, engine.num_threads, activations="fp32", kv_dtype=kv_dtype)
+            pair = [loaded.levels[0].name, four_bit_level(loaded.levels).name]
+            other = LoadedPackage(folder, pair, name, engine.num_threads, activations="fp32", kv_dtype=kv_dtype)
             fp32 = stack.enter_context(other).levels[1]
         progress = stack.enter_context(progress_bars("runs"))
         if sizes is not None:
@@ -118,11 +133,18 @@ def decode(
         members["results"] = [asdict(result) for result in results]
         members["forwards"] = [asdict(result) for result in forwards]
         members["sweep"] = None if swept is None else _sweep_members(swept)
+        members["nodes"] = None
         print_json(members)
+    _check_tokens(package, results)
+
+
+def _check_tokens(package: str, results: "list[DecodeResult]") -> None:
+    from mxconv.errors import ModelError
+
     if different := [result.strategy for result in results if not result.identical_to_greedy]:
         raise ModelError(
-            f"{package}: tokens of {', '.join(different)} differ from those of greedy decoding by {target}; none may. "
-            "Please report this as a defect."
+            f"{package}: tokens of {', '.join(different)} differ from those of greedy decoding by "
+            f"{results[0].levels[0]}; none may. Please report this as a defect."
         )
 
 

@@ -26,7 +26,7 @@ def print_tables(
     out = console(json_output)
     print_machine(out, machine)
     _print_forwards(out, forwards)
-    _print_strategies(out, results)
+    print_strategies(out, results)
     out.print(f"greedy: plain decoding of {results[0].levels[0]}", markup=False, highlight=False)
     out.print(
         f"{implementation}; forward passes behind a context, medians of {forwards[0].num_samples}", highlight=False
@@ -53,7 +53,8 @@ def _print_forwards(out: "Console", forwards: "list[ForwardResult]") -> None:
     out.print(table)
 
 
-def _print_strategies(out: "Console", results: "list[DecodeResult]") -> None:
+def print_strategies(out: "Console", results: "list[DecodeResult]") -> None:
+    """A row for each strategy."""
     from rich.table import Table
 
     has_trees = any(r.has_trees for r in results)

@@ -4,40 +4,21 @@ A worker that is lost is replaced, and what it did is given back to whoever aske
 writes the same bytes to the same places whoever does it, however often.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from mxconv import __version__
+from mxconv.cluster.job import Job
+from mxconv.cluster.member import Call, Forgotten, Member
 from mxconv.cluster.remote import Outcome, Worker
 from mxconv.errors import MxconvError
 
 POLL_SECONDS = 2.0
 PATIENCE_SECONDS = 120.0  # with a cluster on which no worker starts
 MAX_LOST = 8  # workers in a row that never began
-
-
-class Job(Protocol):
-    """What a worker was asked for."""
-
-    def take(self, outcome: Any) -> None:
-        """It is done."""
-        ...
-
-    def give_back(self, cause: str) -> None:
-        """The worker is gone; somebody else has to do it."""
-        ...
-
-
-@dataclass(eq=False)
-class Member:
-    """A worker."""
-
-    actor: Any
-    is_ready: bool = False
-    is_gone: bool = False
-    num_calls: int = 0  # on their way, that which it does now included
 
 
 class Crew:
@@ -56,7 +37,7 @@ class Crew:
             options["memory"] = memory_bytes
         self._actor = ray.remote(**options)(Worker)
         self._members: list[Member] = []
-        self._calls: dict[Any, tuple[Member, Job]] = {}
+        self._calls: dict[Any, Call] = {}
         self._num_processors, self._looked_seconds = 0, -POLL_SECONDS
         self._ready_seconds = time.monotonic()  # when somebody was last seen ready
         self._num_lost = 0
@@ -74,19 +55,29 @@ class Crew:
     @property
     def has_calls(self) -> bool:
         """Whether somebody works for us; to begin is no work."""
-        return any(not isinstance(job, _Start) for _, job in self._calls.values())
+        return any(not isinstance(call.job, _Start) for call in self._calls.values())
+
+    @property
+    def has_calls_in_time(self) -> bool:
+        """Whether somebody works for us who is not late."""
+        return any(not isinstance(call.job, _Start) and not call.member.is_late for call in self._calls.values())
 
     def forget(self) -> None:
         """Tell nobody of what is done at the moment."""
-        for reference, (member, job) in self._calls.items():
-            if not isinstance(job, _Start):
-                self._calls[reference] = member, _Forgotten()
+        for call in self._calls.values():
+            if not isinstance(call.job, _Start):
+                call.job = Forgotten()
+
+    def hand_over(self) -> bool:
+        """Let others have what late workers do; whether there is such a thing."""
+        late = [member for member in self._members if member.is_late]
+        return sum(call.job.hand_over() for member in late for call in member.calls) > 0
 
     def ready(self, max_calls: int) -> Iterator[Member]:
-        """Workers that have fewer calls than this; those with the fewest first."""
+        """Workers that have fewer calls than this and are not late; those with the fewest first."""
         for num_calls in range(max_calls):
             for member in list(self._members):
-                if member.is_ready and member.num_calls == num_calls:
+                if member.is_ready and len(member.calls) == num_calls and not member.is_late:
                     yield member
 
     @property
@@ -104,8 +95,10 @@ class Crew:
             arguments: of the method.
         """
         reference = getattr(member.actor, method).options(name=name).remote(*arguments)
-        self._calls[reference] = member, job
-        member.num_calls += 1
+        self._calls[reference] = call = Call(member, job)
+        if not member.calls:
+            member.since = time.monotonic()
+        member.calls.append(call)
 
     def wait(self) -> None:
         """Until something ended or some seconds passed; jobs that ended are told.
@@ -140,8 +133,10 @@ class Crew:
             self.send(member, _Start(self, member), "start", "start", __version__)
 
     def _end(self, reference: Any) -> None:
-        member, job = self._calls.pop(reference)
-        member.num_calls -= 1
+        call = self._calls.pop(reference)
+        member = call.member
+        member.calls.remove(call)
+        member.since = time.monotonic()
         try:
             outcome = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
@@ -149,16 +144,9 @@ class Crew:
                 self._members.remove(member)
                 self._ray.kill(member.actor)  # it may be out of reach, no more
             member.is_ready, member.is_gone = False, True
-            job.give_back(" ".join(f"{type(error).__name__}: {error}".split())[:200])
+            call.job.give_back(" ".join(f"{type(error).__name__}: {error}".split())[:200])
             return
-        job.take(outcome)
-
-
-class _Forgotten:
-    """Of somebody who has gone."""
-
-    def take(self, outcome: Any) -> None: ...
-    def give_back(self, cause: str) -> None: ...
+        call.job.take(outcome)
 
 
 @dataclass
@@ -167,6 +155,7 @@ class _Start:
 
     crew: Crew
     member: Member
+    patience = math.inf
 
     def take(self, outcome: Outcome) -> None:
         if outcome.error is not None:
@@ -180,3 +169,6 @@ class _Start:
                 f"--workers ray: {self.crew._num_lost} workers, one after another, did not begin ({cause}); mxconv "
                 "is required on every node. Install it there, the same version, and look at the memory of the nodes."
             )
+
+    def hand_over(self) -> bool:
+        return False

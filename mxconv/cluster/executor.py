@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from mxconv.cluster.crew import Crew, Member
-from mxconv.cluster.jobs import Batches, SentStream
+from mxconv.cluster.batches import Batches
+from mxconv.cluster.crew import Crew
+from mxconv.cluster.member import Member
+from mxconv.cluster.sent_stream import SentStream
 from mxconv.conversion.executor import Advance, Piece, Result, Stream, Task, uncounted
 
 AHEAD = 2  # calls a worker that are sent: one is done, one is there when it ends
@@ -40,7 +42,7 @@ class RayExecutor:
             self._feed(batches)
             self._crew.wait()
             self._check_streams()
-        while batches.errors and self._crew.has_calls:  # one of an earlier piece is the one that counts
+        while batches.errors and self._crew.has_calls_in_time:  # one of an earlier piece is the one that counts
             self._crew.wait()
         return batches.results()
 
@@ -59,6 +61,7 @@ class RayExecutor:
         """Send to every worker what it does next, and behind that, while there is much, what comes then."""
         num_workers = max(self._crew.num_ready, 1)
         depth = AHEAD if batches.num_left > AHEAD * num_workers else 1
+        is_idle = False
         for member in self._crew.ready(depth):
             # half of the workers at least read tensors, while the file is in the page cache
             if self._num_carried < max(1, num_workers // 2) and (stream := self._stream_for(member)):
@@ -67,6 +70,10 @@ class RayExecutor:
                 batches.send(member)
             elif stream := self._stream_for(member):
                 stream.send(member)
+            elif not member.calls:
+                is_idle = True
+        if is_idle and self._crew.hand_over():
+            self._feed(batches)
 
     @property
     def _num_carried(self) -> int:

@@ -3,7 +3,7 @@
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mxconv import __version__
@@ -20,6 +20,7 @@ class Outcome:
     result: Any = None
     num_bytes: int = 0  # that were reported on the way
     error: BaseException | None = None
+    seconds: float = 0.0  # that it took
 
 
 class Worker:
@@ -76,7 +77,7 @@ class Worker:
             return self._tasks[key](pickle.loads(piece), advance)
 
         outcome = _guarded(work)
-        return Outcome(outcome.result, num_bytes, outcome.error)
+        return replace(outcome, num_bytes=num_bytes)
 
     def carry_on(self, key: bytes, stream: bytes | None, ready: int) -> Outcome:
         """Do what is ready of a stream, for half a second.
@@ -105,11 +106,17 @@ class Worker:
 
 
 def _guarded(work: Callable[[], Any]) -> Outcome:
+    begin, result, found = time.monotonic(), None, None
     try:
-        return Outcome(work())
+        result = work()
     except Exception as error:
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # some exceptions cannot be sent
-            return Outcome(error=MxconvError(f"{type(error).__name__} in a worker: {error}"))
-        return Outcome(error=error)
+        found = _sendable(error)
+    return Outcome(result, error=found, seconds=time.monotonic() - begin)
+
+
+def _sendable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # some exceptions cannot be sent
+        return MxconvError(f"{type(error).__name__} in a worker: {error}")
+    return error

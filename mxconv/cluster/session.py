@@ -74,7 +74,14 @@ def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
                 options["address"] = _answering(ray, address)
             _init(ray, options)
             return
-        except (OSError, OverflowError, ValueError, RuntimeError) as error:
+        except Exception as error:
+            if _is_refused(error):
+                raise MxconvError(
+                    f"--workers ray: the cluster at {address} answers only whoever knows its token; the same token is "
+                    "required here. Copy ~/.ray/auth_token from its first node, and set RAY_AUTH_MODE=token."
+                ) from error
+            if not isinstance(error, (OSError, OverflowError, ValueError, RuntimeError)):
+                raise
             if time.monotonic() + pause > end:
                 raise MxconvError(
                     f"--workers ray: no cluster at {address or 'this machine'} ({str(error).splitlines()[0]}); a "
@@ -84,6 +91,13 @@ def _connect(ray: Any, address: str | None, options: dict[str, Any]) -> None:
             print(f"mxconv: no cluster at {address or 'this machine'} yet; trying again", file=sys.stderr)
         time.sleep(pause)
         pause *= 2
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Whether Ray was not given the cluster's token; it says so in one of the causes, as a class or in the text."""
+    while error is not None and "AuthenticationError" not in f"{type(error).__name__}: {error}":
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _init(ray: Any, options: dict[str, Any]) -> None:

@@ -22,6 +22,10 @@ class EncodePiece:
     def name(self) -> str:
         return self.survey.plan.name
 
+    @property
+    def num_bytes(self) -> int:
+        return self.survey.plan.num_bytes
+
 
 @dataclass(frozen=True)
 class EncodeTensor:

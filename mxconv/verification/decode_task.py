@@ -1,6 +1,6 @@
 """Prompts as pieces of work for any process: each decodes some with drafts and without, and all stand in one record."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -65,6 +65,11 @@ class DecodeSettings:
             loaded.close()
             raise
 
+    def from_anywhere(self) -> "DecodeSettings":
+        """The same with absolute paths."""
+        here = [_from_anywhere(spec) for spec in self.drafts]
+        return replace(self, folder=self.folder.resolve(), drafts=here)
+
 
 @dataclass(frozen=True)
 class Prompts:
@@ -115,16 +120,19 @@ def decode_by(
     Raises:
         MxconvError: a prompt cannot be decoded, or nodes have different kernels.
     """
+    task = DecodePrompts(settings.from_anywhere())
+    return joined(executor.map(task, pieces_of(settings, prompts), ByteCounter("decode", len(prompts), progress)))
+
+
+def pieces_of(settings: DecodeSettings, prompts: Sequence[str]) -> list[Prompts]:
+    """All prompts, a few in each piece."""
     count = settings.batch or PROMPTS_AT_A_TIME
     weights = sum(record.num_bytes for record in read_manifest(settings.folder).files)
-    pieces = [
+    return [
         Prompts(first, texts, len(texts) * settings.max_new_tokens * weights)
         for first in range(0, len(prompts), count)
         if (texts := tuple(prompts[first : first + count]))
     ]
-    here = [_from_anywhere(spec) for spec in settings.drafts]
-    task = DecodePrompts(replace(settings, folder=settings.folder.resolve(), drafts=here))
-    return joined(executor.map(task, pieces, ByteCounter("decode", len(prompts), progress)))
 
 
 def _from_anywhere(spec: DraftSpec) -> DraftSpec:
@@ -140,12 +148,7 @@ def joined(records: Sequence[DecodeRecord]) -> DecodeRecord:
     Raises:
         MxconvError: kernels differ.
     """
-    found = sorted({(record.kernel or "unknown", ", ".join(record.processors)) for record in records})
-    if len({kernel for kernel, _ in found}) > 1:
-        raise MxconvError(
-            f"prompts were decoded by {'; '.join(f'{kernel} on {processor}' for kernel, processor in found)}; bits are "
-            "promised for a kernel, and one for all is required. Name one that all nodes have, with --kernel."
-        )
+    check_one_kernel((record.kernel or "unknown", ", ".join(record.processors)) for record in records)
     return records[0].model_copy(
         update={
             "num_prompts": sum(record.num_prompts for record in records),
@@ -155,3 +158,20 @@ def joined(records: Sequence[DecodeRecord]) -> DecodeRecord:
             "processors": sorted({processor for record in records for processor in record.processors}),
         }
     )
+
+
+def check_one_kernel(kernels: Iterable[tuple[str, str]]) -> None:
+    """Refuse to make one claim of what different kernels decoded.
+
+    Args:
+        kernels: that decoded some of the prompts, each with its processor.
+
+    Raises:
+        MxconvError: they differ.
+    """
+    found = sorted(set(kernels))
+    if len({kernel for kernel, _ in found}) > 1:
+        raise MxconvError(
+            f"prompts were decoded by {'; '.join(f'{kernel} on {processor}' for kernel, processor in found)}; bits are "
+            "promised for a kernel, and one for all is required. Name one that all nodes have, with --kernel."
+        )

@@ -22,6 +22,10 @@ class VerifyPiece:
     def name(self) -> str:
         return self.record.name
 
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes_of(self.record)
+
     @classmethod
     def of(cls, record: TensorRecord, tensors: Mapping[str, SourceTensor] | None) -> "VerifyPiece":
         """With what is needed of the source's tensors."""

@@ -4,7 +4,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from checkpoints import write_sharded
 
 from mxconv.cluster.address import ClusterAddress
 from mxconv.cluster.executor import RayExecutor
@@ -41,3 +43,11 @@ def make(address: ClusterAddress) -> Iterator[Callable[[], RayExecutor]]:
     """Makes executors that are connected to it."""
     with cluster(address, 1) as make:
         yield make
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """64 MB: tensors of two slices."""
+    rng = np.random.default_rng(0)
+    tensors = {f"w{n:02}": (rng.standard_normal((2048, 1024)) * 0.02).astype(np.float16) for n in range(16)}
+    return write_sharded(tmp_path_factory.mktemp("large") / "m", tensors, 4)

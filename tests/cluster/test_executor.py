@@ -1,26 +1,23 @@
 """What Ray makes is what threads make: packages, errors, proofs and figures."""
 
-import contextlib
 import hashlib
 import os
 import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
-from checkpoints import write_safetensors, write_sharded, write_tiny_llama
+from checkpoints import write_safetensors, write_tiny_llama
+from cluster_workers import Make, by_ray, workers
 from dying_workers import die, die_once
 from packages import files_of, flip, quantize
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stored import StoredArray
-from mxconv.cluster.executor import RayExecutor
 from mxconv.conversion.layout import plan_layout
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
@@ -30,13 +27,6 @@ from mxconv.errors import CheckpointError, MxconvError
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verify import verify
-
-Make = Callable[[], RayExecutor]
-
-
-def by_ray(make: Make, source: Path, package: Path, **options: Any) -> None:
-    with open_checkpoint(source) as checkpoint:
-        convert(checkpoint, package, QuantizeOptions(**options), executor=make)
 
 
 @pytest.fixture(scope="module")
@@ -103,27 +93,14 @@ def test_figures_are_the_same(make: Make, source: Path, tmp_path: Path) -> None:
             assert found.to_json() == inspect_weights(weights).to_json()
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """64 MB: tensors of two slices."""
-    rng = np.random.default_rng(0)
-    tensors = {f"w{n:02}": (rng.standard_normal((2048, 1024)) * 0.02).astype(np.float16) for n in range(16)}
-    return write_sharded(tmp_path_factory.mktemp("large") / "m", tensors, 4)
-
-
-def workers() -> list[tuple[int, str]]:
-    """Processes of the cluster that do pieces, and what they do."""
-    found = []
-    for each in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found.append((each.pid, (each.cmdline() or [""])[0]))
-    return [(pid, title) for pid, title in found if title.startswith(("ray::Worker", "ray::Encode", "ray::Survey"))]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the most memory that another process had is known on Linux")
 def test_workers_need_what_a_dry_run_says(make: Make, large: Path, tmp_path: Path) -> None:
     with open_checkpoint(large) as checkpoint:
         stated = prepare(checkpoint, QuantizeOptions(codec="bsfp")).worker_bytes
+    executor = make()
+    executor.map(die_once, [tmp_path / "a", tmp_path / "b"])  # workers that did nothing else before
+    while executor._crew.num_ready < 2:
+        executor._crew.wait()
     by_ray(make, large, tmp_path / "ray", codec="bsfp")
     status = [Path(f"/proc/{pid}/status").read_text() for pid, _ in workers()]
     peaks = [int(text.split("VmHWM:")[1].split()[0]) * 1024 for text in status]
@@ -149,7 +126,7 @@ def test_what_a_worker_had_hashed_is_hashed_again_when_it_is_gone(make: Make, tm
 def test_a_piece_that_ends_every_worker_is_given_up(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mxconv.cluster.jobs.MAX_RETRIES", 1)
+    monkeypatch.setattr("mxconv.cluster.job.MAX_RETRIES", 1)
     with pytest.raises(MxconvError, match=r"a piece of work was lost 2 times \(ActorDiedError: .*; workers that stay"):
         make().map(die, [tmp_path])
 

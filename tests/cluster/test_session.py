@@ -96,6 +96,26 @@ def test_a_head_that_comes_late_is_waited_for(closed: str) -> None:
     assert ray.options == {"namespace": "mxconv", "address": closed}
 
 
+class Refused(Connected):
+    """In place of Ray that is asked for a token, as 2.60 says it."""
+
+    def init(self, **options: object) -> None:
+        try:
+            raise RuntimeError("Failed to connect to GCS. ... ray.exceptions.AuthenticationError: RPC error")
+        except RuntimeError as error:
+            raise ConnectionError("Failed to connect to Ray cluster") from error
+
+    def shutdown(self) -> None: ...
+
+
+def test_a_cluster_that_asks_for_a_token_is_not_asked_again() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(MxconvError, match=r"answers only whoever knows its token; .* Copy ~/.ray/auth_token"),
+    ):
+        _connect(Refused(), f"127.0.0.1:{listener.getsockname()[1]}", {})
+
+
 def test_nobody_imports_ray_who_did_not_ask() -> None:
     code = "import sys, mxconv.cli.main, mxconv.cluster.session, mxconv.convert; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
