@@ -26,7 +26,7 @@ class Dtype(StrEnum):
 def inspect(
     source: Annotated[
         str,
-        typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, Hub model id, URL, package, or .jsonl trace."),
+        typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, Hub id, URL, package, or .jsonl trace."),
     ],
     plot: Annotated[Path | None, typer.Option(help="Draw histogram and drafts into a .png or .svg file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one HTML page with everything.")] = None,
