@@ -182,13 +182,13 @@ def main() -> None:
     paths = [path for folder in given.folders for path in (folder, *sorted(folder.iterdir()))]
     sources = [path for path in paths if is_checkpoint(path)]
     os.environ["RAY_AUTH_MODE"] = "disabled"  # a token that some other cluster left here would be asked for
-    folder, counts = Path(tempfile.mkdtemp()), []
-    for nodes in given.nodes.split(","):
-        is_started = nodes == "started"
-        with started() if is_started else simulated(int(nodes)) as address:
-            name = "ray start" if is_started else f"{nodes} node{'' if nodes == '1' else 's'}"
-            counts.append(compare(name, address, 2 if is_started else int(nodes), sources, folder))
-    shutil.rmtree(folder)
+    counts = []
+    with tempfile.TemporaryDirectory() as folder:
+        for nodes in given.nodes.split(","):
+            is_started = nodes == "started"
+            with started() if is_started else simulated(int(nodes)) as address:
+                name = "ray start" if is_started else f"{nodes} node{'' if nodes == '1' else 's'}"
+                counts.append(compare(name, address, 2 if is_started else int(nodes), sources, Path(folder)))
     packages, wrong, peaks = zip(*counts, strict=True)
     print(json.dumps({"packages": sum(packages), "wrong": sum(wrong), "largest_worker_bytes": max(peaks)}))
     sys.exit(sum(wrong) > 0)
