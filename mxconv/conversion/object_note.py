@@ -21,7 +21,7 @@ class ObjectNote(BaseModel):
     num_bytes: int
     tag: str  # of the object
     sha256: str
-    arrays: dict[str, int] = {}  # of a shard: the CRC-32 of each array
+    tensors: dict[str, str] = {}  # of a shard: those that it has bytes of, and the SHA-256 of each
 
     def is_of(self, look: ObjectLook | None) -> bool:
         """Whether the object is still the one of which this was noted."""
@@ -42,7 +42,7 @@ class ReadNote:
 
 
 def note_object(
-    target: Store, work: Store, name: str, num_bytes: int, sha256: str, arrays: Mapping[str, int] | None = None
+    target: Store, work: Store, name: str, num_bytes: int, sha256: str, tensors: Mapping[str, str] | None = None
 ) -> None:
     """Look at an object that was just written, and note what it is.
 
@@ -56,5 +56,5 @@ def note_object(
             f"{target.path(name)}: {found} of {num_bytes:,} bytes that were written; somebody else writes there. "
             "Let one conversion at a time write into a folder, and run the same command again."
         )
-    note = ObjectNote(num_bytes=num_bytes, tag=look.tag, sha256=sha256, arrays=dict(arrays or {}))
+    note = ObjectNote(num_bytes=num_bytes, tag=look.tag, sha256=sha256, tensors=dict(tensors or {}))
     work.write(f"{FOLDER}/{name}", note.model_dump_json().encode())

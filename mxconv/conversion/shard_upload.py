@@ -51,7 +51,7 @@ class ShardUpload:
         self.shard, self._sinks, self._stores, self._note, self._is_sent = shard, sinks, stores, note, is_sent
         self._target, self._work = stores
         self._arrivals = Arrivals(shard)
-        self._checksums: dict[str, int] = {}  # of complete arrays
+        self._tensors: dict[str, str] = {}  # complete ones, and their SHA-256
         self._digest = hashlib.sha256()
         self._hexdigest: str | None = None
         self._position = 0
@@ -64,7 +64,7 @@ class ShardUpload:
     def __reduce__(self) -> tuple[object, ...]:
         """A copy begins at the beginning, and is told what is ready."""
         note = self._note if self._is_there else None
-        return _sent, (self.shard, dict(self._sinks), self._stores, note, self._checksums if note else {})
+        return _sent, (self.shard, dict(self._sinks), self._stores, note, self._tensors if note else {})
 
     @property
     def name(self) -> str:
@@ -81,8 +81,9 @@ class ShardUpload:
 
     def complete(self, encoded: EncodedTensor, names: list[str]) -> None:
         """Note that the arrays of a tensor are written; others than the shard's do not matter."""
-        offsets = self.shard.offsets
-        self._checksums |= {name: checksum for name, checksum in encoded.arrays.items() if name in offsets}
+        assert encoded.sha256 is not None
+        if any(name in self._sinks and self._sinks[name].arrays[name] for name in names):
+            self._tensors[encoded.name] = encoded.sha256
         self._arrivals.complete(names)
 
     def is_ready(self) -> bool:
@@ -129,7 +130,7 @@ class ShardUpload:
     @property
     def _is_there(self) -> bool:
         """Whether the object of an earlier run has the bytes that it would get now."""
-        return self._note is not None and self._note.arrays == self._checksums
+        return self._note is not None and self._note.tensors == self._tensors
 
     def _finish(self, upload: Upload) -> None:
         if self._is_sent and self._work.look(MARKER) is None:
@@ -139,14 +140,9 @@ class ShardUpload:
             )
         upload.finish()
         self._upload = None
-        checksums = {
-            name: checksum
-            for spool in self._spools.values()
-            for name, checksum in spool.encoded.arrays.items()
-            if name in self.shard.offsets
-        }
+        tensors = {name: spool.encoded.sha256 or "" for name, spool in self._spools.items()}
         sha256 = self._digest.hexdigest()
-        note_object(self._target, self._work, self.name, self.shard.num_bytes, sha256, checksums)
+        note_object(self._target, self._work, self.name, self.shard.num_bytes, sha256, tensors)
         self._hexdigest = sha256
 
     def _in_order(self) -> Iterator[_Part]:
@@ -210,9 +206,9 @@ def _sent(
     sinks: Mapping[str, SpoolSink],
     stores: tuple[Store, Store],
     note: ObjectNote | None,
-    checksums: dict[str, int],
+    tensors: dict[str, str],
 ) -> ShardUpload:
     """Of another process."""
     upload = ShardUpload(shard, sinks, stores, note, is_sent=True)
-    upload._checksums = checksums
+    upload._tensors = tensors
     return upload

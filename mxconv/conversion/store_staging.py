@@ -9,6 +9,7 @@ There is no lock: two commands of one conversion write the same bytes to the sam
 
 import contextlib
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from mxconv.checkpoint.manifest import FILE_NAME, FileRecord
@@ -54,6 +55,7 @@ class StoreStaging:
             self._work.write(MARKER, b"mxconv\n")
         self._sinks: dict[str, SpoolSink] = {}  # by tensor
         self._shards: list[ShardUpload] = []
+        self._shards_of: defaultdict[str, list[ShardUpload]] = defaultdict(list)  # by tensor
         self._notes: dict[str, ObjectNote] = {}  # of objects that are there
         self._records: dict[str, FileRecord] = {}
 
@@ -66,6 +68,8 @@ class StoreStaging:
             sinks = {array: sink_of[array] for array in shard.offsets}
             note = self._notes.get(shard.file_name)
             self._shards.append(ShardUpload(shard, sinks, (self.target, self._work), note))
+            for tensor in {sink.tensor for sink in sinks.values()}:
+                self._shards_of[tensor].append(self._shards[-1])
             workers.add_stream(self._shards[-1])
         written = [sink for sink in self._sinks.values() if sink.name in self._left]
         pieces = [(sink, self._left[sink.name].num_bytes) for sink in written]
@@ -79,7 +83,7 @@ class StoreStaging:
     def accept(self, encoded: EncodedTensor) -> None:
         """Take the arrays of a tensor as written, now or by an earlier run."""
         names = list(self.sink(encoded.name).arrays)
-        for shard in self._shards:
+        for shard in self._shards_of.get(encoded.name, ()):
             shard.complete(encoded, names)
 
     def note(self, encoded: EncodedTensor) -> None:
