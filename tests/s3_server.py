@@ -37,9 +37,10 @@ class S3Server:
     def delete(self, key: str) -> None:
         self.client.delete_object(Bucket=BUCKET, Key=key)
 
-    def unfinished_uploads(self) -> list[str]:
-        """Keys of uploads that were begun and neither finished nor aborted."""
-        return [upload["Key"] for upload in self.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])]
+    def unfinished_uploads(self, folder: str) -> list[str]:
+        """Names, below a folder or beside it, of uploads that were begun and neither finished nor aborted."""
+        found = self.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+        return [upload["Key"].removeprefix(folder) for upload in found if upload["Key"].startswith(folder)]
 
 
 def store(folder: str) -> Store:

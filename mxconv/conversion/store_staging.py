@@ -98,11 +98,16 @@ class StoreStaging:
     def place_files(
         self, files: Sequence[PlacedFile], known: Mapping[str, FileRecord], workers: Executor, progress: Progress
     ) -> None:
-        """Send files; of those whose hash is known the ones that are there already are not sent again."""
+        """Send files. Companions are small, and may lie where no other machine sees them: they go from here. Of the
+        others, where the hash is known, those that are there already are not sent again.
+        """
         pieces = [FilePiece.of(file, known.get(file.name), self._notes.get(file.name)) for file in files]
         advance = ByteCounter("copy", sum(piece.num_bytes for piece in pieces), progress)
-        records = workers.map(UploadFile(self.target, self._work), pieces, advance)
-        self._records |= {record.path: record for record in records}
+        upload = UploadFile(self.target, self._work)
+        small = [upload(piece, advance) for piece, file in zip(pieces, files, strict=True) if not file.link]
+        large = [piece for piece, file in zip(pieces, files, strict=True) if file.link]
+        for record in [*small, *workers.map(upload, large, advance)]:
+            self._records[record.path] = record
 
     def records(self, known: Mapping[str, FileRecord], progress: Progress) -> list[FileRecord]:
         """Every file of the package, by name; all were hashed on their way."""

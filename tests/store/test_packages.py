@@ -37,7 +37,7 @@ def test_a_package_has_the_bytes_that_a_folder_gets(
     assert len([name for name in found if name.startswith(options["codec"])]) > 2
     assert found == files_of(tmp_path / "p")
     assert s3.files(f"{folder}.partial") == {}
-    assert s3.unfinished_uploads() == []
+    assert s3.unfinished_uploads(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_rounded_weights_in_small_pieces(
     quantize(source, tmp_path / "p", **options)
     quantize(source, store(folder), num_threads=3, **options)
     assert s3.files(folder) == files_of(tmp_path / "p")
-    assert s3.unfinished_uploads() == []
+    assert s3.unfinished_uploads(folder) == []
 
 
 def test_a_draft_model_goes_along(s3: S3Server, folder: str, tmp_path: Path) -> None:
