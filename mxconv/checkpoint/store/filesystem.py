@@ -1,5 +1,6 @@
 """The client of an object store, with one policy: what may pass is tried again for half a minute, and then told."""
 
+import importlib
 import time
 from collections.abc import Callable
 from functools import cache
@@ -23,9 +24,8 @@ def open_filesystem(protocol: str) -> Any:
     Raises:
         MxconvError: the package that speaks the protocol is not installed.
     """
-    import fsspec
-
     try:
+        fsspec = importlib.import_module("fsspec")
         # a listing that is remembered would hide what others wrote meanwhile
         return fsspec.filesystem(protocol, use_listings_cache=False, **_options(protocol))
     except ImportError as error:
@@ -61,23 +61,22 @@ def is_refused(error: Exception) -> bool:
 def _options(protocol: str) -> dict[str, Any]:
     if protocol != "s3":
         return {}
-    import aiohttp
-    import s3fs.core
-    from botocore.exceptions import BotoCoreError, NoCredentialsError
-
-    lines: tuple[Any, ...] = (BotoCoreError, aiohttp.ClientError, TimeoutError)
+    core, aiohttp, botocore = (
+        importlib.import_module(name) for name in ("s3fs.core", "aiohttp", "botocore.exceptions")
+    )
+    lines: tuple[Any, ...] = (botocore.BotoCoreError, aiohttp.ClientError, TimeoutError)
 
     def may_pass(error: Any) -> bool:
         if isinstance(error, lines):
             # a read asks once more for what its request was refused: with both, ten tries would be a hundred
             was_tried = getattr(error, "was_tried", False)
             error.was_tried = True
-            return not was_tried and not isinstance(error, NoCredentialsError)
+            return not was_tried and not isinstance(error, botocore.NoCredentialsError)
         answer = getattr(error, "response", None) or {}
         return bool(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500)
 
-    s3fs.core.S3_RETRYABLE_ERRORS = ()  # none beside these
-    s3fs.core.set_custom_error_handler(may_pass)
-    s3fs.S3FileSystem.retries = TRIES
+    core.S3_RETRYABLE_ERRORS = ()  # none beside these
+    core.set_custom_error_handler(may_pass)
+    core.S3FileSystem.retries = TRIES
     patience = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
     return {"config_kwargs": patience, "fixed_upload_size": True}  # parts of one length: some stores require it
