@@ -61,9 +61,8 @@ def is_refused(error: Exception) -> bool:
 def _options(protocol: str) -> dict[str, Any]:
     if protocol != "s3":
         return {}
-    core, aiohttp, botocore = (
-        importlib.import_module(name) for name in ("s3fs.core", "aiohttp", "botocore.exceptions")
-    )
+    core: Any = importlib.import_module("s3fs.core")
+    aiohttp, botocore = importlib.import_module("aiohttp"), importlib.import_module("botocore.exceptions")
     lines: tuple[Any, ...] = (botocore.BotoCoreError, aiohttp.ClientError, TimeoutError)
 
     def may_pass(error: Any) -> bool:
