@@ -10,7 +10,7 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import files_of, quantize
 
-from mxconv.conversion import staging
+from mxconv.conversion import folder_staging
 from mxconv.system.disk import flush_folder, reserve, settle
 from mxconv.verify import verify
 
@@ -48,7 +48,7 @@ def test_a_conversion_where_nothing_is_reserved_gives_the_same_bytes(
 def test_where_open_files_hold_a_folder_fast_a_package_is_renamed_with_none_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames_open_files: bool
 ) -> None:
-    monkeypatch.setattr(staging, "RENAMES_OPEN_FILES", renames_open_files)
+    monkeypatch.setattr(folder_staging, "RENAMES_OPEN_FILES", renames_open_files)
     source = write_tiny_llama(tmp_path / "m")
     rename, num_open = Path.rename, []
 
