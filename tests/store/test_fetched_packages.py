@@ -64,6 +64,14 @@ def test_a_damaged_file_is_told_and_not_kept(
     assert files_of(find_package(url)) == files_of(package)
 
 
+def test_a_manifest_that_is_too_long_is_not_read(
+    s3: S3Server, folder: str, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mxconv.checkpoint.store.package.MAX_JSON_BYTES", 100)
+    with pytest.raises(PackageError, match=r"/mxconv\.json: [\d,]+ bytes; at most 100 are read"):
+        find_package(upload(s3, package, folder))
+
+
 def test_no_package_is_told(s3: S3Server, folder: str, package: Path) -> None:
     url = f"s3://{BUCKET}/{folder}"
     assert find_package_or_none(url) is None

@@ -89,6 +89,23 @@ def test_tensors_are_those_of_the_safetensors_library(
     )
 
 
+def test_nothing_is_read_of_a_tensor_without_elements(
+    s3: S3Server, folder: str, tmp_path: Path, ranges: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies where a block begins, too."""
+    header = {
+        "a": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]},
+        "b": {"dtype": "BF16", "shape": [0, 3], "data_offsets": [8, 8]},
+    }
+    path = write_raw_safetensors(tmp_path / "model.safetensors", header, bytes(8))
+    monkeypatch.setattr("mxconv.checkpoint.store.ranged_file.BLOCK_BYTES", path.stat().st_size)
+    with open_checkpoint(upload(s3, tmp_path, folder)) as checkpoint:
+        ranges.clear()
+        empty = checkpoint.tensors["b"]
+        assert empty.array().shape == empty.rows(0, 0).shape == (0, 3)
+        assert all(begin == end for _, begin, end in ranges)
+
+
 @pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 def test_a_source_gives_the_package_that_its_folder_gives(
     s3: S3Server, folder: str, tmp_path: Path, ranges: list[tuple[str, int, int]], codec: str

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from mxconv.checkpoint.json_file import MAX_JSON_BYTES
 from mxconv.checkpoint.manifest import FILE_NAME, FileRecord, read_manifest
 from mxconv.checkpoint.store.store import Store
 from mxconv.errors import PackageError
@@ -33,8 +34,13 @@ def fetch_store_package(url: str, progress: Progress = silent) -> Path | None:
     from huggingface_hub import cached_assets_path
 
     store = Store(url, PackageError)
-    if store.look(FILE_NAME) is None:
+    look = store.look(FILE_NAME)
+    if look is None:
         return None
+    if look.num_bytes > MAX_JSON_BYTES:
+        raise PackageError(
+            f"{store.path(FILE_NAME)}: {look.num_bytes:,} bytes; at most {MAX_JSON_BYTES:,} are read. Convert again."
+        )
     manifest = store.read_all(FILE_NAME)
     digest = hashlib.sha256(manifest).hexdigest()[:16]
     root = cached_assets_path("mxconv", "packages", f"{store.url.rpartition('/')[2]}-{digest}")

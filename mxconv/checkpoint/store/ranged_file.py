@@ -82,7 +82,7 @@ class RangedFile:
         Raises:
             CheckpointError: they cannot be read.
         """
-        if end - begin >= BLOCK_BYTES:
+        if begin == end or end - begin >= BLOCK_BYTES:
             return np.frombuffer(self.store.read(self.name, begin, end), np.uint8)
         first, last = begin // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
         blocks = [self._block(number) for number in range(first, last + 1)]
