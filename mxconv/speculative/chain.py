@@ -21,7 +21,9 @@ from mxconv.speculative.look_ups.retrieving import Retrieving
 from mxconv.speculative.look_ups.stand import Stand
 from mxconv.speculative.look_ups.token_recycling import TokenRecycling
 from mxconv.speculative.pacing.adaptive_pace import AdaptivePace
+from mxconv.speculative.pacing.estimates import USUAL_SHARE
 from mxconv.speculative.pacing.pace import FixedPace, Pace
+from mxconv.speculative.pacing.row_growth import weights_of_a_row
 from mxconv.speculative.passes import AT_ONCE, Passes
 from mxconv.speculative.readers.reading import reading
 from mxconv.speculative.readers.reading_draft import Listener
@@ -51,6 +53,25 @@ def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
         for number, draft in enumerate(drafts)
         if _speak_alike(levels[consumer], draft)
     }
+
+
+def reads(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, float]:
+    """Of models among the drafts of a level, the next one being 0, what a pass is expected to take, in its own.
+
+    Of another model by its weights, of a 4-bit copy the usual share. It is 0 for those that share a cache: what the
+    level has read they need not read.
+    """
+    level, drafts = levels[consumer].decoder, levels[consumer + 1 : num_models(levels)]
+    shares = {}
+    for number, draft in enumerate(drafts):
+        if level is not None and draft.decoder is not None:
+            if draft.shares_cache:
+                shares[number] = 0.0
+            elif draft.record.kind == "model":
+                shares[number] = weights_of_a_row(draft.decoder) / weights_of_a_row(level)
+            else:
+                shares[number] = USUAL_SHARE
+    return shares
 
 
 def _speak_alike(level: LoadedLevel, draft: LoadedLevel) -> bool:

@@ -18,10 +18,10 @@ from mxconv.model.cache import KVCache
 from mxconv.model.decoder import Decoder
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.acceptance import Acceptance
-from mxconv.speculative.chain import Chain, growers, num_models
+from mxconv.speculative.chain import Chain, growers, num_models, reads
 from mxconv.speculative.decoding import Decoding
 from mxconv.speculative.generation import Generation
-from mxconv.speculative.pacing.adaptive_pace import paces
+from mxconv.speculative.pacing.paces import paces
 from mxconv.speculative.pacing.row_growth import growth_of
 from mxconv.speculative.passes import AT_ONCE, Passes
 from mxconv.speculative.selection import GREEDY, Selection
@@ -71,9 +71,10 @@ class Hierarchy:
         num_nodes = {"auto": None, "chain": 0}[tree] if isinstance(tree, str) else tree
         num_choices = min(num_models(self.levels), len(drafts))  # look-ups at the end are one: the first one's length
         of_each = [growers(self.levels, index) for index in range(num_choices)]
+        shares = [reads(self.levels, index) for index in range(num_choices)]
         lengths = self.num_draft_tokens[:num_choices]
         growths = [growth_of(level.decoder) for level in self.levels[:num_choices]]
-        self.paces = paces(self.adaptive, lengths, confidence is None, of_each, num_nodes, growths)
+        self.paces = paces(self.adaptive, lengths, confidence is None, of_each, shares, num_nodes, growths)
         self._chain = Chain(self.levels, self.paces, self.confidence)
 
     def generate(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from simulated_machine import SimulatedDraft, SimulatedMachine
 
-from mxconv.speculative.pacing.adaptive_pace import MAX_ADAPTIVE_TOKENS, AdaptivePace, paces
+from mxconv.speculative.pacing.adaptive_pace import MAX_ADAPTIVE_TOKENS, AdaptivePace
 from mxconv.speculative.pacing.pace import Choice, FixedPace, Outcome, Pace
+from mxconv.speculative.pacing.paces import paces
 from mxconv.speculative.pacing.pass_estimate import PassEstimate
 
 SELF = SimulatedDraft(acceptance=0.8, seconds=0.3)  # a 4-bit copy

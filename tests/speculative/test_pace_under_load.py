@@ -32,6 +32,32 @@ def test_short_texts_are_not_slower_than_plain_decoding(num_texts: int) -> None:
     assert first > 0.9 and sorted(rates)[4] > 0.97 and sum(rates) / 8 > 0.97
 
 
+KNEE = MACHINES["knee at 4"]
+READS = {0: 0.35}  # it has a cache of its own
+
+
+@pytest.mark.parametrize(("prompt_tokens", "num_new", "num_texts"), [(64, 128, 1), (64, 128, 2), (512, 256, 1)])
+def test_a_draft_that_is_nearly_always_right_is_used_behind_a_long_prompt(
+    prompt_tokens: int, num_new: int, num_texts: int
+) -> None:
+    """What it takes to read the prompt comes back, and no text is decoded plainly for fear of it."""
+    batch, pace = SimulatedBatch(KNEE, 0.15, 0.95, 0.05, prompt_tokens=prompt_tokens), AdaptivePace(1, reads=READS)
+    of_prompt = batch.price(64) / 64 * prompt_tokens
+    rates = [batch.decode(texts(pace, num_texts, prompt_tokens, of_prompt), num_new) for _ in range(6)]
+    reading = batch.draft_share * batch.price(num_texts * prompt_tokens) / batch.price(num_texts)
+    best = num_new / (num_new / batch.best(num_texts)[0] + reading)
+    assert min(rates) > 0.7 * best and sum(rates) / 6 > 0.8 * best
+
+
+@pytest.mark.parametrize(("prompt_tokens", "num_new"), [(64, 32), (64, 128), (512, 32), (512, 256)])
+def test_long_prompts_and_useless_drafts(prompt_tokens: int, num_new: int) -> None:
+    """Never are so many tokens read for so few; and what was lost once is not lost with every text."""
+    batch, pace = SimulatedBatch(KNEE, 0.15, 0.1, 0.05, prompt_tokens=prompt_tokens), AdaptivePace(1, reads=READS)
+    of_prompt = batch.price(64) / 64 * prompt_tokens
+    rates = [batch.decode(texts(pace, num_texts, prompt_tokens, of_prompt), num_new) for num_texts in (1, 2, 4, 8) * 6]
+    assert min(rates) > 0.88 and sum(rates) / len(rates) > 0.98
+
+
 def test_one_text_tries_what_has_to_catch_up_and_the_others_wait_for_what_it_learns() -> None:
     batch, pace = SimulatedBatch(MACHINES["memory"], 0.1, 0.9, prompt_tokens=64), AdaptivePace(1)
     batch.run(texts(pace, 8), 6)
@@ -127,6 +153,13 @@ def test_texts_have_missed_different_numbers_of_tokens() -> None:
     newest = pace.of_text()
     newest.learn(PLAIN, Outcome(0, 0, 5000, 0.0, 500.0))
     assert newest.choose(100).num_tokens == 0 and old.choose(100).num_tokens > 0
+
+
+def test_numbers_of_texts_that_differ_by_rounding_are_one() -> None:
+    seconds = SharedSeconds()
+    for sharers in (3.0, 3.0000000000000004, 2.9999999999999996):
+        seconds.add(1.0, sharers)
+    assert seconds.each(3) == pytest.approx(1.0)
 
 
 def test_what_texts_share_is_estimated_for_numbers_of_them_that_were_not_seen() -> None:

@@ -15,7 +15,8 @@ not worth their rows, the tree is a chain.
 
 Whatever it takes it must afford. It keeps an account in rounds of plain decoding: what drafts gain or lose is booked
 there, and a round may lose no more than there is. A little is there from the start, and a small share of all rounds
-is added. So drafts that never help cost no more than these two, whatever the text.
+is added. So drafts that never help cost no more than these two, whatever the text, and what one of them takes to read
+the prompt behind which it is first tried: that is done where a usual draft would earn it back before the text ends.
 
 Texts that are decoded side by side share one pass, and a text is charged its part of what all rows cost together. Under
 load rows are dear where memory is no longer the limit, and then fewer pay, or none: this is goodput as SmartSpec
@@ -24,30 +25,32 @@ load rows are dear where memory is no longer the limit, and then fewer pay, or n
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Self
 
-from mxconv.speculative.pacing.account import SHARE_TO_RISK, Account
-from mxconv.speculative.pacing.estimates import FEW_BEHIND, DraftEstimate
+from mxconv.speculative.pacing.account import Account
+from mxconv.speculative.pacing.estimates import FEW_BEHIND, USUAL_SHARE, DraftEstimate
 from mxconv.speculative.pacing.level_prices import LevelPrices
 from mxconv.speculative.pacing.load import ALONE, Load
 from mxconv.speculative.pacing.options import Option, Options, best, rate
-from mxconv.speculative.pacing.pace import PLAIN, Choice, FixedPace, Outcome, Pace
+from mxconv.speculative.pacing.pace import PLAIN, Choice, Outcome
 from mxconv.speculative.pacing.rest import Rest
 from mxconv.speculative.pacing.row_growth import Growth
-from mxconv.speculative.pacing.running_mean import MOST_UNUSUAL
+from mxconv.speculative.pacing.running_mean import MOST_UNUSUAL, RunningMean
 from mxconv.speculative.pacing.tree_estimate import TreeEstimate
+from mxconv.speculative.pacing.trial import Trial
 
 NO_GROWERS: Mapping[int, bool] = {}
+NO_READS: Mapping[int, float] = {}
 MAX_ADAPTIVE_TOKENS = 16
 MAX_ADAPTIVE_NODES = 48
 ENOUGH = 0.98  # of the highest rate, for a longer proposal that the draft may cut short
 CLOSE = 0.8  # drafts clearly behind the best are tried more and more seldom,
-MOST_PATIENCE, MOST_PATIENCE_WITHOUT = 8.0, 4.0  # to these factors: behind another draft, and behind none
+MOST_PATIENCE, MOST_PATIENCE_WITHOUT = 6.0, 4.0  # to these factors: behind another draft, and behind none
 DOUBTFUL = 1.2  # behind a token that a draft doubts the next one is less likely to stand than others are
-MOST_FIRST_LOSS = 1.0  # and booked
+MOST_FIRST_LOSS = 0.8  # and booked
 
 
 class AdaptivePace:
@@ -58,6 +61,8 @@ class AdaptivePace:
         max_tokens: the most to ask for.
         sets_floors: whether to tell drafts how improbable a proposal may become, instead of their own thresholds.
         growers: the drafts that grow trees, and whether each is a model.
+        reads: of models among the drafts, what one of their passes is expected to take, in those of the level; 0 where
+            they share its cache and need not read what they have missed of a text.
         most_nodes: of a tree.
         growth: what more rows of a pass read; None is nothing more.
     """
@@ -68,18 +73,22 @@ class AdaptivePace:
         max_tokens: int = MAX_ADAPTIVE_TOKENS,
         sets_floors: bool = True,
         growers: Mapping[int, bool] = NO_GROWERS,
+        reads: Mapping[int, float] = NO_READS,
         most_nodes: int = MAX_ADAPTIVE_NODES,
         growth: Growth | None = None,
     ) -> None:
         self.max_tokens = max_tokens
         self.most_nodes = most_nodes
         self.growers = growers
+        self._own_caches = [draft for draft in reads if reads[draft]]
         self._sets_floors = sets_floors
         self._known = [
-            TreeEstimate(by_depth=growers[draft]) if draft in growers else DraftEstimate()
+            TreeEstimate(*expected, by_depth=growers[draft]) if draft in growers else DraftEstimate(*expected)
             for draft in range(num_drafts)
+            for expected in ((reads.get(draft) or USUAL_SHARE, reads.get(draft) == 0),)
         ]
         self._prices = LevelPrices(growth)
+        self._prompt_token = RunningMean()  # seconds of the level's own
         self._account = Account()
         self._behind = [0] * num_drafts  # tokens of this text that each draft has missed
         self._rest = Rest()
@@ -93,8 +102,8 @@ class AdaptivePace:
         if not self._prices.knows(load) or self._rest.goes_on(load, self._account.num_tries):
             return PLAIN
         options = self._options(limit, load)
-        chosen = Option(DraftEstimate(), PLAIN, 1.0, options.prices.plain, 0.0)
-        of_each, rests = [], load.num_texts > 1  # the best option of each draft; whether to rest if all are too dear
+        chosen = Option(DraftEstimate(), PLAIN, 1.0, 1.0, options.prices.plain, 0.0)
+        trials, rests = [], load.num_texts > 1  # whether to rest if all are too dear
         for draft, known in enumerate(self._known):
             affordable = options.affordable(draft, known, self._behind[draft])
             if not affordable:
@@ -102,29 +111,32 @@ class AdaptivePace:
             if not known.seconds.weight:
                 if known.is_left_to_others(self._behind[draft]):
                     rests = False
-                    continue
-                known.reserve(load.num_texts)
-                return self._with_floor(affordable[0], chosen, options)
+                elif options.is_promising(draft, known, self._behind[draft], chosen):
+                    known.reserve(load.num_texts)
+                    return self._with_floor(affordable[0], chosen, options)
+                continue
             own = best(affordable, ENOUGH if known.heeds_floors else 1.0)
-            of_each.append(own)
+            trials.append(Trial(own, max(option.highest_rate for option in affordable)))
             chosen = max(chosen, own, key=rate)
-        for trial in of_each:
-            known = trial.known
-            if trial is chosen:
+        for trial in trials:
+            own, known = trial.option, trial.option.known
+            if own is chosen:
                 known.patience = 1.0
-            elif not known.is_left_to_others(self._behind[trial.choice.draft]) and _wait(trial, chosen, load) <= 0:
+            elif not known.is_left_to_others(self._behind[own.choice.draft]) and trial.wait(chosen, load) <= 0:
                 known.reserve(load.num_texts)
                 most = MOST_PATIENCE if chosen.choice.num_tokens else MOST_PATIENCE_WITHOUT
-                known.patience = min(2 * known.patience, most) if trial.rate < CLOSE * chosen.rate else 1.0
-                return self._with_floor(trial, chosen, options)
+                known.patience = min(2 * known.patience, most) if own.rate < CLOSE * chosen.rate else 1.0
+                return self._with_floor(own, chosen, options)
         if rests and not chosen.choice.num_tokens:
-            wait = min((_wait(trial, chosen, load) for trial in of_each), default=math.inf)
+            wait = min((trial.wait(chosen, load) for trial in trials), default=math.inf)
             self._rest.begin(load, self._account.num_tries, wait, load.num_texts * options.prices.plain)
         return self._with_floor(chosen, chosen, options)
 
     def _options(self, limit: int, load: Load) -> Options:
         prices = self._prices.at(load)
-        return Options(prices, self._account.rounds * prices.plain, limit, self.max_tokens, self.most_nodes)
+        most_loss = self._account.rounds * prices.plain
+        most_catch_up = self._account.saved * prices.plain * load.num_texts
+        return Options(prices, most_loss, most_catch_up, limit, self.max_tokens, self.most_nodes)
 
     def _with_floor(self, option: Option, chosen: Option, options: Options) -> Choice:
         """The choice, to end where a further token is not worth its price at the rate of the best option."""
@@ -153,7 +165,9 @@ class AdaptivePace:
     def learn(self, choice: Choice, outcome: Outcome) -> None:
         num_missed = outcome.num_evaluated - 1 - outcome.num_proposed
         is_prompt = num_missed > FEW_BEHIND
-        if not is_prompt:
+        if is_prompt:
+            self._learn_prompt(outcome)
+        else:
             self._prices.add(outcome)
         if self._prices.knows(outcome.load):
             self._book(choice, outcome, is_prompt)
@@ -166,8 +180,15 @@ class AdaptivePace:
                 known.miss(outcome)
                 self._behind[draft] = outcome.num_evaluated + (0 if is_prompt else self._behind[draft])
 
+    def _learn_prompt(self, outcome: Outcome) -> None:
+        self._prompt_token.fade()
+        self._prompt_token.add(outcome.level_seconds, outcome.num_evaluated)
+        for draft in self._own_caches:
+            self._known[draft].expect_catch_up(self._prompt_token.value)
+
     def _book(self, choice: Choice, outcome: Outcome, is_prompt: bool) -> None:
-        prices, num_tokens, loss = self._prices.at(outcome.load), 1 + outcome.num_accepted, 0.0
+        prices, num_tokens = self._prices.at(outcome.load), 1 + outcome.num_accepted
+        loss = catch_up = 0.0
         if choice.num_tokens:
             known, num_behind = self._known[choice.draft], self._behind[choice.draft]
             num_further = outcome.num_proposed
@@ -181,53 +202,13 @@ class AdaptivePace:
             elif not is_prompt:
                 speed = level_seconds / outcome.level_seconds
             draft_seconds = outcome.draft_seconds * speed
-            if known.seconds.weight:
-                usual = known.units(outcome) * known.seconds.each(outcome.draft_sharers)
-                draft_seconds = min(draft_seconds, MOST_UNUSUAL * (usual + known.catch_up_seconds(num_behind)))
+            each = known.seconds.each(outcome.draft_sharers) if known.seconds.weight else known.share * prices.plain
+            usual = known.units(outcome) * each
+            if known.seconds.weight or num_behind > FEW_BEHIND:
+                expected = known.catch_up_seconds(num_behind)
+                catch_up = min(max(draft_seconds - usual, 0.0), MOST_UNUSUAL * expected)
+                draft_seconds = min(draft_seconds - catch_up, MOST_UNUSUAL * usual)
             loss = (draft_seconds + level_seconds) / prices.plain - num_tokens
             loss = loss if known.was_asked else min(loss, MOST_FIRST_LOSS)
             self._account.num_tries += 1
-        self._account.book(num_tokens, loss, outcome.load.num_texts)
-
-
-def _wait(trial: Option, chosen: Option, load: Load) -> float:
-    """Seconds until a draft that is not the best has waited long enough for what it costs that all texts try it."""
-    known = trial.known
-    loss = trial.seconds - trial.num_tokens / chosen.rate
-    loss = load.num_texts * loss + trial.catch_up_seconds
-    return loss * known.patience / SHARE_TO_RISK - known.idle_seconds
-
-
-def paces(
-    adaptive: bool,
-    num_draft_tokens: Sequence[int],
-    sets_floors: bool = True,
-    growers: Sequence[Mapping[int, bool]] = (),
-    num_nodes: int | None = None,
-    growths: Sequence[Growth | None] = (),
-) -> list[Pace]:
-    """The pace of every level that has a draft, the target's first.
-
-    Args:
-        adaptive: whether levels choose for themselves, and between all cheaper levels.
-        num_draft_tokens: what each asks for otherwise.
-        sets_floors: whether adaptive levels choose confidence thresholds too.
-        growers: of each of these levels, the drafts that grow trees for it, the next one being 0, and whether each is
-            a model.
-        growths: of each of these levels, what more rows of its passes read; empty where none reads more.
-        num_nodes: the most of a tree; 0 is none. None leaves it to prices, and fixed lengths to chains.
-    """
-    if not adaptive:
-        return [FixedPace(number, num_nodes or 0) for number in num_draft_tokens]
-    count = len(num_draft_tokens)
-    most = MAX_ADAPTIVE_NODES if num_nodes is None else num_nodes
-    return [
-        AdaptivePace(
-            count - index,
-            sets_floors=sets_floors,
-            growers=growers[index] if growers and most else NO_GROWERS,
-            most_nodes=most,
-            growth=growths[index] if growths else None,
-        )
-        for index in range(count)
-    ]
+        self._account.book(num_tokens, loss, catch_up / prices.plain, outcome.load.num_texts)

@@ -9,13 +9,21 @@ from mxconv.speculative.pacing.running_mean import Chance, RunningMean
 from mxconv.speculative.pacing.shared_seconds import SharedSeconds
 
 LEAST_PROBABILITY, LEAST_DOUBT = 1e-4, 0.1
+USUAL_SHARE = 0.35  # of a pass of the level that asks: what one of a 4-bit copy takes
 FEW_BEHIND = 8  # tokens that a model can have missed and still go on as fast as ever
 
 
 @dataclass
 class DraftEstimate:
-    """What is known of one draft."""
+    """What is known of one draft.
 
+    Args:
+        share: of a pass of the level that asks, what one of its own is expected to take, until it was seen.
+        keeps_up: it shares the level's cache, and has nothing to read that it has missed.
+    """
+
+    share: float = USUAL_SHARE
+    keeps_up: bool = False
     stands: RunningMean = field(default_factory=lambda: _chance(0.7))  # a proposed token whose predecessors stood
     starts: RunningMean = field(default_factory=lambda: _chance(1.0))  # proposals that are not empty
     goes_on: RunningMean = field(default_factory=lambda: _chance(0.8))  # asked for more than it has said
@@ -25,9 +33,8 @@ class DraftEstimate:
     idle_seconds: float = 0.0  # since it was asked
     patience: float = 1.0  # how many times as long it waits to be tried again
     was_asked: bool = False
+    first_seconds: float | None = None  # a token of the first round, of all texts, where it was not known to read
     heeds_floors: bool = False  # it tells its probabilities, so it ends proposals in time by itself
-    first_seconds: float | None = None  # a proposed token of the first round
-
     rounds_to_fade: int = 0  # since it was asked; what is known fades when something is added
     rounds_reserved: int = 0  # in which one text tries it, and others that have to catch up with it do not
 
@@ -68,10 +75,13 @@ class DraftEstimate:
     def _learn_seconds(self, outcome: Outcome, num_behind: int) -> None:
         num_units = self.units(outcome)
         each, sharers = outcome.draft_seconds / num_units, outcome.draft_sharers
-        if num_behind <= FEW_BEHIND or (self.was_asked and not self.seconds.weight):
+        if not self.was_asked and num_behind > FEW_BEHIND:
+            # it may have read its file, too, for the first time
+            if not self.keeps_up and not self.catch_up.value:
+                self.first_seconds = each * sharers
+                self.catch_up.value = outcome.draft_seconds / num_behind
+        elif self.keeps_up or num_behind <= FEW_BEHIND or not self.seconds.weight:
             self.seconds.add(each, sharers)
-        elif not self.was_asked:  # it read the prompt, and perhaps its file for the first time
-            self.first_seconds = each
         else:
             usual = self.seconds.each(sharers)
             extra = max(each - usual, 0.0) * num_units
@@ -94,6 +104,11 @@ class DraftEstimate:
     def floor(self, price: float) -> float:
         """The product of probabilities below which the chance that a further token stands is less than `price`."""
         return float(min(price / max(self.stands.value, price), 1.0) ** (1 / max(self.doubt.value, LEAST_DOUBT)))
+
+    def expect_catch_up(self, seconds: float) -> None:
+        """The level that asks takes so long for a token of a prompt, and nothing else is known."""
+        if not self.catch_up.weight:
+            self.catch_up.value = self.share * seconds
 
     def catch_up_seconds(self, num_behind: int) -> float:
         """What it takes before it can go on with a text of which it has missed so many tokens."""

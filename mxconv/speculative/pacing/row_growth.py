@@ -10,6 +10,12 @@ from mxconv.model.mlp import WeightedMlp
 Growth = Callable[[float], float]  # rows to the weights that they read, in those of one row
 
 
+def weights_of_a_row(decoder: Decoder) -> int:
+    """What a pass over one row multiplies."""
+    mixtures = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, WeightedMixture)]
+    return _same_weights(decoder) + sum(mixture.num_weights for mixture in mixtures)
+
+
 def growth_of(decoder: Decoder | None) -> Growth | None:
     """Of a decoder's passes; None where every row reads the same weights.
 
@@ -21,10 +27,8 @@ def growth_of(decoder: Decoder | None) -> Growth | None:
     mixtures = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, WeightedMixture)]
     if not mixtures:
         return None
-    matrices = [decoder.head, *(matrix for layer in decoder.layers for matrix in layer.mixer.matrices)]
-    same = sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices)
-    same += sum(layer.mlp.num_weights for layer in decoder.layers if isinstance(layer.mlp, WeightedMlp))
-    of_one = same + sum(mixture.num_weights for mixture in mixtures)
+    same = _same_weights(decoder)
+    of_one = weights_of_a_row(decoder)
 
     @cache
     def of(num_rows: int) -> float:
@@ -36,3 +40,10 @@ def growth_of(decoder: Decoder | None) -> Growth | None:
         return of(whole) + part * (of(whole + 1) - of(whole)) if part else of(whole)
 
     return growth
+
+
+def _same_weights(decoder: Decoder) -> int:
+    """Those that every pass reads."""
+    matrices = [decoder.head, *(matrix for layer in decoder.layers for matrix in layer.mixer.matrices)]
+    same = sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices)
+    return same + sum(layer.mlp.num_weights for layer in decoder.layers if isinstance(layer.mlp, WeightedMlp))

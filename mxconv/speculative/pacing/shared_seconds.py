@@ -32,6 +32,7 @@ class SharedSeconds:
 
     def add(self, each: float, sharers: float) -> None:
         """A unit of one text, and how many texts shared the passes that it took."""
+        sharers = round(sharers, 3)  # a mean of the same numbers is no other number
         place = SHARERS[min(bisect_left(SHARERS, sharers), len(SHARERS) - 1)]
         self.of_all.setdefault(place, RunningMean()).add_seconds(each * sharers)
         self.sharers.setdefault(place, RunningMean()).add(sharers)
