@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mxconv.bench.kernels import KernelResult
+from mxconv.bench.kernel_result import KernelResult
 from mxconv.bench.machine import Machine
 from mxconv.bench.samples import spread
 from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION, check_suffix, label_log_axis

@@ -70,9 +70,10 @@ def decode(
     from contextlib import ExitStack
 
     from mxconv.bench.batches import bench_batches
-    from mxconv.bench.decoding import DEFAULT_PROMPTS, bench_decoding
+    from mxconv.bench.decoding import bench_decoding
     from mxconv.bench.forwards import bench_forwards
     from mxconv.bench.machine import this_machine
+    from mxconv.bench.prompts import DEFAULT_PROMPTS
     from mxconv.bench.strategies import four_bit_level
     from mxconv.bench.sweep import sweep_draft
     from mxconv.checkpoint.draft_spec import parse_draft

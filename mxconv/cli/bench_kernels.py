@@ -11,7 +11,7 @@ from mxconv.cli.completion import native_kernels, one_of
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.bench.kernels import KernelResult
+    from mxconv.bench.kernel_result import KernelResult
     from mxconv.bench.machine import Machine
 
 
