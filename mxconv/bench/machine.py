@@ -20,6 +20,11 @@ class Machine:
     compiler: str
     commit: str | None  # of the checkout that mxconv runs from, "+" behind it where files differ; None elsewhere
 
+    @property
+    def described(self) -> str:
+        """In a few words, as pictures have it."""
+        return f"{self.threads} thread{'' if self.threads == 1 else 's'}, {self.cpu}"
+
 
 def this_machine(num_threads: int) -> Machine:
     version = _native.compiler()
