@@ -37,7 +37,7 @@ def _print(results: "list[GpuDecodeResult]", machine: "GpuMachine", json_output:
 
     table = Table(
         *("strategy", "tokens", "tokens/s", "speed-up", "tokens a round", "acceptance", "GB/s", "of bandwidth"),
-        *("peak loading", "peak decoding", "tokens of 16 bits", "tokens of target"),
+        *("loading", "decoding", "as 16 bits", "as target"),
     )
     for r in results:
         table.add_row(
@@ -57,7 +57,11 @@ def _print(results: "list[GpuDecodeResult]", machine: "GpuMachine", json_output:
     out = console(json_output)
     print_gpu(out, machine)
     out.print(table)
-    out.print("16-bit: plain greedy decoding of the checkpoint; speed-up is over it", highlight=False)
+    out.print(
+        "16-bit: plain greedy decoding of the checkpoint; speed-up is over it. loading, decoding: peaks of memory. as: "
+        "whether all tokens are those of the checkpoint, of the package without drafts",
+        highlight=False,
+    )
     for r in results:
         for each in r.differences:
             out.print(

@@ -48,8 +48,8 @@ def kernels_on_gpu(
     if "dfloat11" in chosen and (reason := why_not(found)) is not None:
         if only:
             raise MxconvError(
-                f"dfloat11: {reason}; the package is required. Install it: pip install 'dfloat11[cuda12]', or leave "
-                "it out of --only."
+                f"dfloat11: {reason}; the package and a GPU are required. pip install 'dfloat11[cuda12]' may bring "
+                "it; or leave it out of --only."
             )
         chosen.remove("dfloat11")
         left_out["dfloat11"] = reason

@@ -70,7 +70,7 @@ def summarize(mine: Decoded, plain: Decoded, target: Decoded) -> GpuDecodeResult
     Args:
         mine: what it did.
         plain: the model in 16 bits.
-        target: the same weights as `mine` without drafts.
+        target: the same weights as `mine` without drafts; `mine` itself where it has none.
     """
     texts = mine.texts
     num_tokens = sum(len(text.token_ids) for text in texts)
