@@ -65,7 +65,8 @@ def kernels_on_gpu(
             results.append(result)
             progress("measure", len(results), total)
     if plot is not None:
-        one_panel = [replace(result, implementation=machine.gpu) for result in results]
+        versions = f"torch {machine.torch}, Triton {machine.triton}"
+        one_panel = [replace(result, implementation=versions) for result in results]
         write_output(plot, lambda path: write_bandwidth_plot(one_panel, machine, path))
     _print(results, machine, left_out, json_output)
     if json_output:

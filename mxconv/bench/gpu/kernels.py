@@ -63,7 +63,7 @@ def bench_gpu_kernels(
     """
     rotated = CACHE_MULTIPLE * cache_bytes(device)
     dense_bytes = 2 * shape[0] * shape[1]
-    room = 3 * (max(rotated, dense_bytes) + dense_bytes)  # copies of two matrices, the array that is read, and checks
+    room = 4 * (max(rotated, dense_bytes) + dense_bytes)  # copies of two matrices, the array that is read, and checks
     require_room(device, room, "bench kernels", "Take fewer --out-features or --in-features.")
     operands, small = GpuOperands(shape, device), GpuOperands(SMALL_SHAPE, device)
     library = operands.make(LIBRARY)

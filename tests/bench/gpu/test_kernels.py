@@ -1,5 +1,7 @@
 """Rows for every kernel and width, each against reads and the library's product of the same rounds."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -99,3 +101,20 @@ def test_the_machine_names_its_gpu_and_versions(monkeypatch: pytest.MonkeyPatch)
     assert (found.torch, found.cuda) == (torch.__version__, torch.version.cuda)
     interpreted = gpu_machine(torch.device("cpu"))
     assert (interpreted.gpu, interpreted.l2_cache_bytes) == (INTERPRETER, None)
+
+
+def test_no_native_kernels_are_needed() -> None:
+    """In a process where importing them fails, as where no compiler was."""
+    lines = [
+        "import sys",
+        "sys.modules['mxconv.kernels._native'] = None",
+        "import mxconv.bench.gpu.decoding, mxconv.bench.plot, mxconv.cli.bench_decode_gpu",
+        "from mxconv.cli.bench_kernels_gpu import kernels_on_gpu",
+        "from mxconv.bench.gpu import kernels",
+        "kernels.SMALL_SHAPE = (20, 40)",
+        "kernels_on_gpu('cuda', ['mxfp4-bf16'], [1], (20, 40), 1, None, False, False)",
+    ]
+    command = [sys.executable, "-c", "\n".join(lines)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert "20 x 40, medians of 1" in result.stdout
