@@ -13,6 +13,7 @@ from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.kernels.triton.byte_tables import pattern_table, row_tables
 from mxconv.kernels.triton.patches import Escaped, Patches, patches_of
+from mxconv.kernels.triton.residual_fields import fields_of
 from mxconv.kernels.triton.upload import as_words, upload
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
@@ -22,8 +23,8 @@ DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
 class BsfpArrays:
     """What the kernels of the exact weights read; T row tiles, C column tiles.
 
-    Two things are made when a matrix is loaded: `starts`, 16 bytes for each row that has a shift, in place of the
-    shifts; and `patches`, in place of the escape lists.
+    Three things are made when a matrix is loaded: `starts`, 16 bytes for each row that has a shift, in place of the
+    shifts; `residual_fields`, in place of bit planes; and `patches`, in place of the escape lists.
     """
 
     shape: tuple[int, int]
@@ -31,7 +32,7 @@ class BsfpArrays:
     num_planes: int  # residual bits beyond eight
     codes: torch.Tensor  # (T, C, 16) int32: a lane's nibbles
     residual_low: torch.Tensor  # (T, C, 16, 2) int32: a lane's low bytes
-    residual_high: torch.Tensor  # (T, C, num_planes, 16) uint8
+    residual_fields: torch.Tensor  # (T, C, num_planes, 16) uint8 as `fields_of` lays them
     starts: torch.Tensor  # (16 T, 4) int32, `pattern_table` by row; without row shifts (64, 4), `row_tables`
     has_row_starts: bool  # whether each row has starts of its own
     patches: Patches
@@ -80,7 +81,7 @@ class BsfpArrays:
             num_planes=table.residual_bits - 8,
             codes=as_words(escaped.codes),
             residual_low=as_words(escaped.residual_low),
-            residual_high=escaped.residual_high,
+            residual_fields=fields_of(escaped.residual_high),
             starts=upload(pattern_table(starts) if table.has_row_shifts else row_tables(starts[0]), device),
             has_row_starts=table.has_row_shifts,
             patches=patches_of(escaped),
@@ -89,11 +90,11 @@ class BsfpArrays:
     @property
     def num_bytes(self) -> int:
         """On the device."""
-        tensors = (self.codes, self.residual_low, self.residual_high, self.starts)
+        tensors = (self.codes, self.residual_low, self.residual_fields, self.starts)
         return sum(tensor.nbytes for tensor in tensors) + self.patches.num_bytes
 
     def for_kernels(self) -> tuple[torch.Tensor, ...]:
         """In the order in which kernels take them."""
         patches = self.patches
-        arrays = (self.codes, self.residual_low, self.residual_high, self.starts)
+        arrays = (self.codes, self.residual_low, self.residual_fields, self.starts)
         return (*arrays, patches.hits, patches.firsts, patches.split_firsts, patches.words)

@@ -9,6 +9,7 @@ import triton.language as tl
 from mxconv.kernels.triton.instructions import count_ones, permute_bytes
 from mxconv.kernels.triton.lanes import in_order, lanes_above, lanes_of, patterns_of_nibbles
 from mxconv.kernels.triton.launch import ROW_TILES, ROWS, STEP, STEP_TILES
+from mxconv.kernels.triton.residual_fields import high_residuals, lane_fields
 
 
 @triton.jit
@@ -21,7 +22,7 @@ def rebuilt_step(
     Args:
         codes: (T, C, 16) int32, the nibbles of each lane.
         low: (T, C, 16, 2) int32, the low bytes of its residuals.
-        high: (T, C, NUM_PLANES, 16) uint8, their bit planes.
+        high: (T, C, NUM_PLANES, 16) uint8, their further bits as `fields_of` lays them.
         starts: (16 T, 4) int32, tables of rows as `pattern_table` has them, with HAS_ROW_STARTS, else (64, 4).
         hits: (T, C) int32, which half lanes have patches.
         firsts: (T, C) int16, where in the split's words those of each tile begin.
@@ -52,26 +53,35 @@ def rebuilt_step(
     pair1 += permute_bytes(front, 0, 0x4342)
     pair2 += permute_bytes(behind, 0, 0x4140)
     pair3 += permute_bytes(behind, 0, 0x4342)
-    for plane in tl.static_range(NUM_PLANES):
-        place = above * NUM_PLANES + (lane - row % 16) * NUM_PLANES + 16 * plane + row % 16
-        bits = tl.load(high + place, mask=is_there, other=0).to(tl.int32)
-        pair0 += _spread(bits) << plane
-        pair1 += _spread(bits >> 2) << plane
-        pair2 += _spread(bits >> 4) << plane
-        pair3 += _spread(bits >> 6) << plane
-    four = tl.minimum(tl.arange(0, ROW_TILES)[None, :], row_tiles - 1 - program * ROW_TILES)
-    place = four * column_tiles + first_tile + tl.arange(0, STEP_TILES)[:, None]
-    hit = _each_row(tl.load(hits + above // 16 + place, mask=is_there, other=0))
-    first = _each_row(tl.load(firsts + above // 16 + place, mask=is_there, other=0))
-    word = words + (first + count_ones(hit & ((1 << (row % 16 * 2)) - 1)))
-    hit >>= row % 16 * 2
-    front = tl.load(word, mask=(hit & 1) != 0, other=0)
-    behind = tl.load(word + (hit & 1), mask=(hit & 2) != 0, other=0)
+    if NUM_PLANES > 0:
+        place = tl.max_contiguous((lane - row % 16) * NUM_PLANES + row % 16, (1, 4))
+        fields = lane_fields(high + above * NUM_PLANES, place, is_there, NUM_PLANES)
+        pair0 += high_residuals(fields, 0, NUM_PLANES)
+        pair1 += high_residuals(fields, 1, NUM_PLANES)
+        pair2 += high_residuals(fields, 2, NUM_PLANES)
+        pair3 += high_residuals(fields, 3, NUM_PLANES)
+    front, behind = _patches(hits, firsts, words, program, first_tile, row_tiles, column_tiles)
     pair0 ^= permute_bytes(front, 0, 0x1404)
     pair1 ^= permute_bytes(front, 0, 0x3424)
     pair2 ^= permute_bytes(behind, 0, 0x1404)
     pair3 ^= permute_bytes(behind, 0, 0x3424)
     return in_order(pair0, pair1, pair2, pair3, STEP)
+
+
+@triton.jit
+def _patches(hits, firsts, words, program, first_tile, row_tiles, column_tiles):
+    """The words of the half lanes, (STEP_TILES, ROWS) each; zeros where nothing escapes."""
+    row_tile = tl.minimum(tl.arange(0, ROW_TILES)[None, :], row_tiles - 1 - program * ROW_TILES)
+    tile = first_tile + tl.arange(0, STEP_TILES)[:, None]
+    place = (program * ROW_TILES).to(tl.int64) * column_tiles + (row_tile * column_tiles + tile)
+    hit = _each_row(tl.load(hits + place, mask=tile < column_tiles, other=0))
+    first = _each_row(tl.load(firsts + place, mask=tile < column_tiles, other=0))
+    bit = tl.arange(0, ROWS)[None, :] % 16 * 2
+    word = words + (first + count_ones(hit & ((1 << bit) - 1)))
+    hit >>= bit
+    front = tl.load(word, mask=(hit & 1) != 0, other=0)
+    behind = tl.load(word + (hit & 1), mask=(hit & 2) != 0, other=0)
+    return front, behind
 
 
 @triton.jit
@@ -85,9 +95,3 @@ def _halves(program, first_tile, row_tiles, column_tiles):
     tile = first_tile + tl.arange(0, STEP_TILES)[:, None]
     row_tile = tl.minimum(half // 32, row_tiles - 1 - program * ROW_TILES)
     return tl.max_contiguous((row_tile * column_tiles + tile) * 32 + half % 32, (1, 4))
-
-
-@triton.jit
-def _spread(bits):
-    """Bit 0 as bit 8, bit 1 as bit 24."""
-    return ((bits & 3) * 0x800100) & 0x1000100
