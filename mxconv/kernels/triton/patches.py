@@ -1,8 +1,10 @@
 """Escapes of BSFP as a GPU holds them: words that patch half lanes, found without a search.
 
-A *half lane* is four adjacent columns of a row of a tile, and has a word if one of them escapes: byte j is the bits in
-which the high byte of its column j differs from what start and residual make of it. The words of a row tile and split
-lie side by side, in the order of tiles, rows and halves; 32 bits a tile say which half lanes have one.
+A *half lane* is four adjacent columns of a row of a tile, and has a word if one of them escapes: its bytes are the bits
+in which the high bytes of columns 2, 0, 3, 1 differ from what start and residual make of them. So columns 0 and 1 are
+patched by bytes 1 and 3, where a pair of patterns has its high bytes, and columns 2 and 3 once the word was shifted.
+The words of a row tile and split lie side by side, in the order of tiles, rows and halves; 32 bits a tile say which
+half lanes have one.
 """
 
 from collections.abc import Iterator
@@ -79,7 +81,7 @@ def _of_row_tiles(escaped: Escaped, tiles: slice, escapes: slice) -> tuple[torch
     is_first = torch.ones_like(half, dtype=torch.bool)
     is_first[1:] = half[1:] != half[:-1]
     words = torch.zeros(int(is_first.sum()), dtype=torch.int64, device=half.device)
-    words.index_add_(0, is_first.long().cumsum(0) - 1, differs << (position % 4 * 8))
+    words.index_add_(0, is_first.long().cumsum(0) - 1, differs << 8 * ((2 * (position % 4) + 1) % 5))
     half = half[is_first]
     hits = torch.zeros_like(counts).index_add_(0, half // 32, 1 << half % 32)
     in_tile = torch.zeros_like(counts).index_add_(0, half // 32, torch.ones_like(half))

@@ -11,6 +11,8 @@ from mxconv.kernels.triton.lanes import in_order, lanes_above, lanes_of, pattern
 from mxconv.kernels.triton.launch import ROW_TILES, ROWS, STEP, STEP_TILES
 from mxconv.kernels.triton.residual_fields import high_residuals, lane_fields
 
+_HIGH_BYTES = tl.constexpr(-0xFF0100)  # 0xFF00FF00
+
 
 @triton.jit
 def rebuilt_step(
@@ -61,10 +63,10 @@ def rebuilt_step(
         pair2 += high_residuals(fields, 2, NUM_PLANES)
         pair3 += high_residuals(fields, 3, NUM_PLANES)
     front, behind = _patches(hits, firsts, words, program, first_tile, row_tiles, column_tiles)
-    pair0 ^= permute_bytes(front, 0, 0x1404)
-    pair1 ^= permute_bytes(front, 0, 0x3424)
-    pair2 ^= permute_bytes(behind, 0, 0x1404)
-    pair3 ^= permute_bytes(behind, 0, 0x3424)
+    pair0 ^= front & _HIGH_BYTES
+    pair1 ^= (front << 8) & _HIGH_BYTES
+    pair2 ^= behind & _HIGH_BYTES
+    pair3 ^= (behind << 8) & _HIGH_BYTES
     return in_order(pair0, pair1, pair2, pair3, STEP)
 
 
