@@ -35,7 +35,7 @@ def four_bit_step(
         words, tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
     )
     if IS_E8M0:
-        places = scale_places(program, first_tile, row_tiles, num_blocks)
+        places = _scale_places(program, first_tile, row_tiles, num_blocks)
         stored = tl.load(scales + lanes_above(program, num_blocks) + places, mask=tile < column_tiles, other=0)
         scale = _pattern_of_e8m0(stored) * 0x10001
         pair0, pair1 = multiply_bf16_pairs(pair0, scale), multiply_bf16_pairs(pair1, scale)
@@ -44,7 +44,7 @@ def four_bit_step(
 
 
 @triton.jit
-def scale_places(program, first_tile, row_tiles, num_blocks):
+def _scale_places(program, first_tile, row_tiles, num_blocks):
     """(STEP_TILES, ROWS) int32: where the scales of lanes lie, from those of the program's rows on."""
     row = tl.arange(0, ROWS)[None, :]
     block = (first_tile + tl.arange(0, STEP_TILES)[:, None]) // 4

@@ -1,4 +1,4 @@
-"""A block of a 4-bit matrix as int8 levels, and the scales of its rows."""
+"""A block of a 4-bit matrix as int8 levels."""
 
 import triton
 import triton.language as tl
@@ -9,6 +9,7 @@ from mxconv.kernels.triton.lanes import lanes_above, lanes_of
 from mxconv.kernels.triton.launch import ROWS
 
 _TILES = tl.constexpr(BLOCK.value // 8)
+_NEGATIVE = tl.constexpr(-0x7F7F7F80)  # 0x80 in each byte
 
 
 @triton.jit
@@ -42,6 +43,6 @@ def _levels(words, table):
     codes = words & 0x7777
     positive = permute_bytes(tl.load(table), tl.load(table + 1), codes)
     negative = permute_bytes(tl.load(table + 2), tl.load(table + 3), codes)
-    signs = permute_bytes(-0x7F7F7F80, -0x7F7F7F80, words)  # bytes 0xFF, or 0x80 where there is none
+    signs = permute_bytes(_NEGATIVE, _NEGATIVE, words)  # bytes of 0xFF, or 0x80 where there is no sign
     is_negative = (signs & 0x01010101) * 255
     return (positive & ~is_negative) | (negative & is_negative)

@@ -1,7 +1,8 @@
 """Lanes: one row of one tile, eight columns, a 32-bit word of nibbles. Formats: formats/vnni8.md.
 
 Kernels hold the lanes of a step as (tiles, rows), rows last, since those of 16 rows lie side by side. Byte j of a word
-holds columns j and j + 4.
+holds columns j and j + 4. Places are said to be contiguous by fours and no more: with more rows a thread the compiler
+packs all weights anew on their way to the matrix instructions.
 """
 
 import triton
@@ -64,7 +65,7 @@ def _signs(words):
 
 @triton.jit
 def in_order(columns01, columns23, columns45, columns67, WIDTH: tl.constexpr):
-    """(ROWS, WIDTH) int16 of (WIDTH // 8, ROWS) pairs of columns."""
+    """(ROWS, WIDTH) int16 patterns of (WIDTH // 8, ROWS) pairs, as `patterns_of_nibbles` gives them."""
     pairs = tl.join(tl.join(columns01, columns45), tl.join(columns23, columns67))
     patterns = tl.join(pairs.to(tl.int16), (pairs >> 16).to(tl.int16))
     return tl.reshape(tl.permute(patterns, (1, 0, 2, 3, 4)), (ROWS, WIDTH))
