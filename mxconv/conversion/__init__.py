@@ -30,6 +30,7 @@ Into an object store, where nothing can be written to twice:
 
 store_target.py   what may stand there, and what an interrupted conversion left
 store_staging.py  the package that grows there
+marker.py         by which a worker knows that it lasts
 spool.py          a finished tensor, as an object of its own
 shard_upload.py   the shards, read from these and sent in parts
 file_upload.py    files that go along as they are

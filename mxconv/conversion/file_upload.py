@@ -8,6 +8,7 @@ from mxconv.checkpoint.manifest import FileRecord
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.checkpoint.store.store import Store
 from mxconv.conversion.executor import Advance
+from mxconv.conversion.marker import check_lasts
 from mxconv.conversion.object_note import ObjectNote, note_object
 from mxconv.conversion.staging import PlacedFile
 from mxconv.errors import CheckpointError
@@ -57,6 +58,7 @@ class UploadFile:
                     f"{piece.path}: was changed while it was converted; files that stay as they are are required. "
                     "Run the same command again."
                 )
+            check_lasts(self.work, self.target.path(piece.name))
         if known is not None:
             note_object(self.target, self.work, piece.name, num_bytes, record.sha256)
         return record

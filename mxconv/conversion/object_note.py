@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mxconv.checkpoint.store.store import ObjectLook, Store
 from mxconv.conversion.executor import Advance
+from mxconv.conversion.marker import writing_own
 from mxconv.errors import PackageError
 
 FOLDER = "notes"
@@ -47,7 +48,7 @@ def note_object(
     """Look at an object that was just written, and note what it is.
 
     Raises:
-        PackageError: another one stands there.
+        PackageError: another one stands there, or the conversion has ended.
     """
     look = target.look(name)
     if look is None or look.num_bytes != num_bytes:
@@ -57,4 +58,5 @@ def note_object(
             "Let one conversion at a time write into a folder, and run the same command again."
         )
     note = ObjectNote(num_bytes=num_bytes, tag=look.tag, sha256=sha256, tensors=dict(tensors or {}))
-    work.write(f"{FOLDER}/{name}", note.model_dump_json().encode())
+    with writing_own(work, f"{FOLDER}/{name}") as append:
+        append(note.model_dump_json().encode())

@@ -10,12 +10,12 @@ from mxconv.checkpoint.store.upload import Upload
 from mxconv.conversion.arrivals import Arrivals
 from mxconv.conversion.encode import EncodedTensor
 from mxconv.conversion.layout import Shard
+from mxconv.conversion.marker import check_lasts
 from mxconv.conversion.object_note import ObjectNote, note_object
 from mxconv.conversion.spool import Chunk, Spool, SpoolSink
 from mxconv.errors import PackageError
 
 READ_BYTES = 8 << 20  # at most in one request
-MARKER = "begun"  # an object: there as long as the conversion lasts
 
 
 class _Part(NamedTuple):
@@ -133,11 +133,8 @@ class ShardUpload:
         return self._note is not None and self._note.tensors == self._tensors
 
     def _finish(self, upload: Upload) -> None:
-        if self._is_sent and self._work.look(MARKER) is None:
-            raise PackageError(
-                f"{self._target.path(self.name)}: its conversion has ended; a worker writes for the one that sent it. "
-                "Run the same command again."
-            )
+        if self._is_sent:
+            check_lasts(self._work, self._target.path(self.name))
         upload.finish()
         self._upload = None
         tensors = {name: spool.encoded.sha256 or "" for name, spool in self._spools.items()}

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from mxconv.checkpoint.store.store import Store
 from mxconv.conversion.encode import EncodedTensor, Write
 from mxconv.conversion.executor import Advance
+from mxconv.conversion.marker import writing_own
 
 CHUNK_BYTES = 4 << 20  # of an array that wait in memory
 TAIL_BYTES = 1 << 16  # read at first: a footer is shorter, mostly
@@ -62,7 +63,7 @@ class SpoolSink:
         """Have the arrays written."""
         if not self.arrays:
             return encode(_nowhere)
-        with self.store.writing(self.name) as append:
+        with writing_own(self.store, self.name) as append:
             writer = _Writer(append)
             encoded = encode(writer.write)
             writer.finish(encoded, self.arrays)

@@ -18,9 +18,10 @@ from mxconv.conversion.encode import EncodedTensor
 from mxconv.conversion.executor import ByteCounter, Executor
 from mxconv.conversion.file_upload import FilePiece, UploadFile
 from mxconv.conversion.layout import Layout
+from mxconv.conversion.marker import MARKER
 from mxconv.conversion.object_note import FOLDER as NOTES
 from mxconv.conversion.object_note import ObjectNote, ReadNote
-from mxconv.conversion.shard_upload import MARKER, ShardUpload
+from mxconv.conversion.shard_upload import ShardUpload
 from mxconv.conversion.spool import SpoolSink, find_finished
 from mxconv.conversion.staging import PlacedFile
 from mxconv.conversion.store_target import delete_partial, partial_looks, partial_of

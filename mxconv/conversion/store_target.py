@@ -10,10 +10,11 @@ The partial folder is no format: another version of mxconv begins anew.
 """
 
 import re
+from collections.abc import Iterable
 
 from mxconv.checkpoint.manifest import FILE_NAME
 from mxconv.checkpoint.store.store import ObjectLook, Store
-from mxconv.conversion.shard_upload import MARKER
+from mxconv.conversion.marker import MARKER
 from mxconv.errors import PackageError
 
 OURS = re.compile(rf"[0-9a-f]{{64}}/({MARKER}|tensors/\d{{6,}}|notes/.+)", re.ASCII | re.DOTALL)
@@ -53,7 +54,7 @@ def check_store(target: Store) -> None:
             f"{target}: a package is there; on a store one cannot be replaced in one step, so --force does not help. "
             "Choose another output, or delete it."
         )
-    if (looks := target.looks()) and not partial_looks(partial_of(target)):
+    if (looks := target.looks()) and not _begun(partial_looks(partial_of(target))):
         raise PackageError(
             f"{target}: holds {min(looks)}, and no interrupted conversion is beside it; an empty place is required. "
             "Choose another output."
@@ -71,7 +72,19 @@ def recover_store(target: Store) -> None:
 
 
 def delete_partial(partial: Store) -> None:
-    """Delete what conversions wrote for themselves; the markers go last."""
+    """Delete what conversions wrote for themselves; the markers go last.
+
+    Late workers wrote until then, so what has come meanwhile is deleted, too: not what another command has begun.
+    """
     names = partial_looks(partial)
-    partial.delete([name for name in names if not name.endswith(f"/{MARKER}")])
-    partial.delete([name for name in names if name.endswith(f"/{MARKER}")])
+    begun = _begun(names)
+    partial.delete([name for name in names if name not in begun])
+    partial.delete(begun)
+    late = partial_looks(partial)
+    begun_anew = tuple(marker.removesuffix(MARKER) for marker in _begun(late))
+    partial.delete([name for name in late if not name.startswith(begun_anew)])
+
+
+def _begun(names: Iterable[str]) -> set[str]:
+    """The markers among names in a partial folder."""
+    return {name for name in names if re.fullmatch(rf"[0-9a-f]{{64}}/{MARKER}", name, re.ASCII)}

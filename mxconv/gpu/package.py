@@ -63,7 +63,7 @@ class GpuPackage:
             draft = sum(opened.arrays[name].num_bytes for each in records for name in _copied(each, "draft"))
             require_room(
                 self.device,
-                sum(arrays.values()),
+                sum(arrays.values()) + sum(_made(opened, each) for each in records if level == "target"),
                 str(opened.root),
                 f"The 4-bit draft alone is {draft / 1e9:.2f} GB: level='draft'." if level == "target" else
                 "Free memory, or take a smaller model.",
@@ -71,7 +71,7 @@ class GpuPackage:
             streamed = _stream(opened, arrays, self.device, progress)
             self.weights: dict[str, Weight] = {}
             for each in records:
-                parts = {name.rpartition(".")[2]: streamed[name] for name in _copied(each, level)}
+                parts = {name.rpartition(".")[2]: streamed.pop(name) for name in _copied(each, level)}
                 self.weights[each.name] = stored_weight(opened, each, parts, self.device, activations)
 
     @property
@@ -103,6 +103,14 @@ def _copied(record: TensorRecord, level: str) -> list[str]:
     names = [array.name for array in tensor_arrays(record)]
     parts = {name: name.rpartition(".")[2] for name in names}
     return [name for name in names if (parts[name] in OF_DRAFT if level == "draft" else parts[name] not in ON_HOST)]
+
+
+def _made(package: Package, record: TensorRecord) -> int:
+    """At most so many bytes are made of a tensor's escape lists."""
+    from mxconv.kernels.triton.patches import most_bytes
+
+    counts, escapes = (package.arrays[f"{record.name}.escape_{part}"] for part in ("counts", "positions"))
+    return most_bytes(counts.num_bytes, escapes.num_bytes)
 
 
 def _stream(

@@ -9,6 +9,7 @@ from mxconv.checkpoint.package import Package
 from mxconv.errors import CodecError, PackageError
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
 from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
+from mxconv.kernels.triton.upload import as_words
 from mxconv.kernels.triton.weight import Activations, FourBitWeight, Weight
 
 
@@ -32,13 +33,13 @@ def stored_weight(
     Raises:
         PackageError: its escape lists contradict themselves.
     """
-    parts = dict(parts) | {name: parts[name].view(torch.int32) for name in ("codes", "residual_low") if name in parts}
     if record.codec == "mxfp4":
         rows, columns = record.shape
-        return FourBitWeight(FourBitArrays.of_mxfp4(parts["codes"], parts["scales"], (rows, columns)), activations)
+        arrays = FourBitArrays.of_mxfp4(as_words(parts["codes"]), parts["scales"], (rows, columns))
+        return FourBitWeight(arrays, activations)
     held = package.bsfp(record)
     if "residual_low" not in parts:
-        arrays = FourBitArrays.of_bsfp(parts["codes"], parts["scales"], held.table, held.shape)
+        arrays = FourBitArrays.of_bsfp(as_words(parts["codes"]), parts["scales"], held.table, held.shape)
         return FourBitWeight(arrays, activations if arrays.int8_levels is not None else "bf16")
     try:
         return BsfpWeight.from_packed(held.packed, held.table, held.shape, device, activations, parts)

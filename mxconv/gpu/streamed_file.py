@@ -1,10 +1,11 @@
 """A package's file on its way to a device: read once, hashed and copied in the same pieces.
 
 What is copied is what was hashed: a piece goes from the memory map into a buffer, and from there to the device and into
-the hash. The host holds two buffers and nothing else of the file.
+the hash, while the next one is read. The host holds two buffers and nothing else of the file.
 """
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -18,11 +19,12 @@ PIECE_BYTES = 16 << 20
 
 
 class Buffer:
-    """A piece on the host, in memory that a GPU reads by itself."""
+    """A piece on the host, in memory that a GPU reads by itself while a thread hashes it."""
 
     def __init__(self, device: torch.device) -> None:
         self._bytes = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._sent = torch.Event(device) if device.type == "cuda" else None
+        self._hashed: Future[None] | None = None
 
     def fill(self, window: U8) -> torch.Tensor:
         """A copy of (n,) bytes, once what was here before has been read."""
@@ -31,8 +33,9 @@ class Buffer:
         piece.numpy()[:] = window
         return piece
 
-    def sending(self) -> None:
-        """All copies of this piece have been asked for."""
+    def leaving(self, hashed: "Future[None]") -> None:
+        """All copies of this piece have been asked for, and its hash."""
+        self._hashed = hashed
         if self._sent is not None:
             self._sent.record()
 
@@ -40,6 +43,8 @@ class Buffer:
         """Until they are done."""
         if self._sent is not None:
             self._sent.synchronize()
+        if self._hashed is not None:
+            self._hashed.result()
 
 
 def stream_file(
@@ -62,7 +67,7 @@ def stream_file(
         PackageError: the file has other bytes; what was copied must not be used.
         CheckpointError: it cannot be read.
     """
-    file = MappedFile(path)
+    file, hasher = MappedFile(path), ThreadPoolExecutor(1)
     places = [(file.entries[name].begin, file.entries[name].end, tensor) for name, tensor in wanted.items()]
     buffers, digest = (Buffer(device), Buffer(device)), new_stream()
     try:
@@ -76,12 +81,12 @@ def stream_file(
                 start, stop = max(first, begin), min(last, end)
                 if start < stop:
                     tensor[start - first : stop - first].copy_(piece[start - begin : stop - begin], non_blocking=True)
-            buffer.sending()
-            update([digest], [piece.numpy()])
+            buffer.leaving(hasher.submit(update, [digest], [piece.numpy()]))
             progress(end - begin)
     finally:
         for buffer in buffers:
             buffer.wait()
+        hasher.shutdown()
         file.close()
     if digest.hexdigest() != sha256:
         raise PackageError(

@@ -1,4 +1,4 @@
-"""The manifest as a file. Forged ones are in test_verify_damage.py."""
+"""The manifest as a file. Forged ones are in tests/verify."""
 
 import hashlib
 import json

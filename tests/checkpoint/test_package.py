@@ -1,4 +1,4 @@
-"""Opening a package. Damaged and forged ones are in test_verify_damage.py."""
+"""Opening a package. Damaged and forged ones are in tests/verify."""
 
 import shutil
 from pathlib import Path

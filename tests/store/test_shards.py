@@ -104,12 +104,27 @@ def test_a_shard_that_somebody_wrote_over_is_sent_again(
     assert s3.files(folder)[name] == content
 
 
+class EndsBeforeShards(Sending):
+    """One thread: when the last tensor is there the shard is not, and then somebody does something."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        super().__init__(1)
+        self._do = do
+
+    def finish_streams(self) -> None:
+        self._do()
+        super().finish_streams()
+
+
 def test_a_worker_that_outlives_its_conversion_finishes_no_shard(s3: S3Server, folder: str, source: Path) -> None:
     def end() -> None:
         for name in s3.files(f"{folder}.partial"):
             if name.endswith("/begun"):
                 s3.delete(f"{folder}.partial/{name}")
 
-    with pytest.raises(PackageError, match=rf"s3://{BUCKET}/{folder}/bsfp-.*: its conversion has ended; a worker"):
-        send(source, folder, during("encode", end))
+    options = QuantizeOptions(codec="bsfp")
+    with open_checkpoint(source) as checkpoint:
+        message = rf"s3://{BUCKET}/{folder}/bsfp.safetensors: its conversion has ended; a worker"
+        with pytest.raises(PackageError, match=message):
+            convert(checkpoint, store(folder), options, executor=lambda: EndsBeforeShards(end))
     assert s3.files(folder) == {}

@@ -1,4 +1,4 @@
-"""The arrays of a BSFP matrix on a device: as they lie in the file, but for row starts and the escapes of splits."""
+"""The arrays of a BSFP matrix on a device: as they lie in the file, but for row starts and escapes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mxconv.arrays import I16, I64
-from mxconv.codecs.bsfp.packing import PackedBsfp, check_escapes, escape_offsets
+from mxconv.codecs.bsfp.packing import PackedBsfp, check_escapes
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.float16 import SIGN_MASK
 from mxconv.codecs.vnni8 import TILE_ROWS
-from mxconv.kernels.triton.launch import SPLIT_TILES
-from mxconv.kernels.triton.upload import upload
+from mxconv.kernels.triton.byte_tables import pattern_table, row_tables
+from mxconv.kernels.triton.patches import Escaped, Patches, patches_of
+from mxconv.kernels.triton.residual_fields import fields_of
+from mxconv.kernels.triton.upload import as_words, upload
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -23,8 +23,8 @@ DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
 class BsfpArrays:
     """What the kernels of the exact weights read; T row tiles, C column tiles.
 
-    Three arrays are made when a matrix is loaded: `starts`, 32 bytes for each row that has a shift, in place of the
-    shifts; and in place of the offsets `firsts`, an eighth of a bit a weight, and `split_firsts`, next to nothing.
+    Three things are made when a matrix is loaded: `starts`, 16 bytes for each row that has a shift, in place of the
+    shifts; `residual_fields`, in place of bit planes; and `patches`, in place of the escape lists.
     """
 
     shape: tuple[int, int]
@@ -32,13 +32,10 @@ class BsfpArrays:
     num_planes: int  # residual bits beyond eight
     codes: torch.Tensor  # (T, C, 16) int32: a lane's nibbles
     residual_low: torch.Tensor  # (T, C, 16, 2) int32: a lane's low bytes
-    residual_high: torch.Tensor  # (T, C, num_planes, 16) uint8
-    starts: torch.Tensor  # (16 T, 16) int16 by row and nibble, signs included, or (1, 16)
-    counts: torch.Tensor  # (T, C) uint8
-    firsts: torch.Tensor  # (T, C) int16: where each tile's escapes begin, from the first of its split on
-    split_firsts: torch.Tensor  # (T, splits) int64: where those of each split begin in the lists
-    positions: torch.Tensor  # (n,) uint8
-    high_bytes: torch.Tensor  # (n,) uint8
+    residual_fields: torch.Tensor  # (T, C, num_planes, 16) uint8 as `fields_of` lays them
+    starts: torch.Tensor  # (16 T, 4) int32, `pattern_table` by row; without row shifts (64, 4), `row_tables`
+    has_row_starts: bool  # whether each row has starts of its own
+    patches: Patches
 
     @classmethod
     def from_packed(
@@ -67,58 +64,37 @@ class BsfpArrays:
         def on_device(part: str, array: NDArray[Any]) -> torch.Tensor:
             return stored[part] if part in stored else upload(array, device)
 
-        firsts, split_firsts = places_of_escapes(packed)
         num_row_starts = TILE_ROWS * len(packed.codes) if table.has_row_shifts else 1
         starts = table.row_starts(num_row_starts, packed.row_shifts).astype(np.uint16)
+        escaped = Escaped(
+            on_device("codes", packed.codes),
+            on_device("residual_low", packed.residual_low),
+            on_device("residual_high", packed.residual_high),
+            upload(starts, device),
+            on_device("escape_counts", packed.escape_counts),
+            on_device("escape_positions", packed.escape_positions),
+            on_device("escape_high", packed.escape_high),
+        )
         return cls(
             shape=shape,
             dtype=DTYPES[table.float_format.name],
             num_planes=table.residual_bits - 8,
-            codes=on_device("codes", packed.codes).view(torch.int32),
-            residual_low=on_device("residual_low", packed.residual_low).view(torch.int32),
-            residual_high=on_device("residual_high", packed.residual_high),
-            starts=upload(np.concatenate([starts, starts | SIGN_MASK], axis=1), device),
-            counts=on_device("escape_counts", packed.escape_counts),
-            firsts=upload(firsts, device),
-            split_firsts=upload(split_firsts, device),
-            positions=on_device("escape_positions", packed.escape_positions),
-            high_bytes=on_device("escape_high", packed.escape_high),
+            codes=as_words(escaped.codes),
+            residual_low=as_words(escaped.residual_low),
+            residual_fields=fields_of(escaped.residual_high),
+            starts=upload(pattern_table(starts) if table.has_row_shifts else row_tables(starts[0]), device),
+            has_row_starts=table.has_row_shifts,
+            patches=patches_of(escaped),
         )
-
-    @property
-    def has_row_starts(self) -> bool:
-        """Whether each row has starts of its own."""
-        return len(self.starts) > 1
 
     @property
     def num_bytes(self) -> int:
         """On the device."""
-        return sum(value.nbytes for value in vars(self).values() if isinstance(value, torch.Tensor))
+        tensors = (self.codes, self.residual_low, self.residual_fields, self.starts)
+        return sum(tensor.nbytes for tensor in tensors) + self.patches.num_bytes
 
-    def for_kernels(self) -> tuple[Any, ...]:
+    def for_kernels(self) -> tuple[torch.Tensor, ...]:
         """In the order in which kernels take them."""
-        return (
-            self.codes,
-            self.residual_low,
-            self.residual_high,
-            self.starts,
-            self.counts,
-            self.firsts,
-            self.split_firsts,
-            self.positions,
-            self.high_bytes,
-        )
-
-
-def places_of_escapes(packed: PackedBsfp) -> tuple[I16, I64]:
-    """Where in the lists each tile's escapes begin.
-
-    Returns:
-        (T, C) int16, counted from the first escape of the same row tile and split of the columns; at most 16,384.
-        (T, splits) int64, where that is in the lists.
-    """
-    counts = packed.escape_counts.astype(np.int64)
-    before = np.cumsum(counts, axis=1) - counts + escape_offsets(packed)[:-1, None]
-    split_firsts: I64 = np.ascontiguousarray(before[:, :: SPLIT_TILES.value])
-    firsts = before - np.repeat(split_firsts, SPLIT_TILES.value, axis=1)[:, : before.shape[1]]
-    return firsts.astype(np.int16), split_firsts
+        patches = self.patches
+        arrays = (self.codes, self.residual_low, self.residual_fields, self.starts)
+        return (*arrays, patches.hits, patches.firsts, patches.split_firsts, patches.words)

@@ -24,20 +24,20 @@ from mxconv.kernels.triton.split_sums import add_splits
 
 @triton.jit(do_not_specialize=["num_tokens"])  # one machine code for any number of them
 def _product(
-    codes, low, high, starts, counts, firsts, split_firsts, positions, high_bytes, x, partial, num_tokens, num_rows,
+    codes, low, high, starts, hits, firsts, split_firsts, words, x, partial, num_tokens, num_rows,
     num_columns, row_tiles, column_tiles, NUM_PLANES: tl.constexpr, HAS_ROW_STARTS: tl.constexpr,
     IS_BF16: tl.constexpr, OPERAND: tl.constexpr
 ):  # fmt: skip
     program, split = tl.program_id(0), tl.program_id(1)
     row = tl.arange(0, ROWS)[:, None]
-    row_tile = program * ROW_TILES + tl.arange(0, ROWS)[None, :] // 16
-    first = tl.load(split_firsts + row_tile * tl.num_programs(1) + split, mask=row_tile < row_tiles, other=0)
+    row_tile = tl.minimum(program * ROW_TILES + tl.arange(0, ROWS)[None, :] // 16, row_tiles - 1)
+    first = tl.load(split_firsts + row_tile * tl.num_programs(1) + split)
     sums = tl.zeros((ROWS, MAX_TOKENS), tl.float32)
     last_tile = tl.minimum((split + 1) * SPLIT_TILES, column_tiles)
     for first_tile in range(split * SPLIT_TILES, last_tile, STEP_TILES):
         patterns = rebuilt_step(
-            codes, low, high, starts, counts, firsts, positions, high_bytes, first, program, first_tile, row_tiles,
-            column_tiles, NUM_PLANES, HAS_ROW_STARTS
+            codes, low, high, starts, hits, firsts, words + first, program, first_tile, row_tiles, column_tiles,
+            NUM_PLANES, HAS_ROW_STARTS
         )  # fmt: skip
         weights = weights_of(patterns, IS_BF16, OPERAND)
         tokens = activations(x, first_tile * 8, STEP, num_tokens, num_columns, OPERAND)

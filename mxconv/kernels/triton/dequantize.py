@@ -5,22 +5,37 @@ import triton
 import triton.language as tl
 
 from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
-from mxconv.kernels.triton.launch import NUM_WARPS, ROWS, SPLIT, num_row_programs, num_splits
-from mxconv.kernels.triton.level_step import level_step, row_scales
+from mxconv.kernels.triton.four_bit_step import four_bit_step
+from mxconv.kernels.triton.launch import (
+    NUM_WARPS,
+    ROWS,
+    SPLIT_TILES,
+    STEP,
+    STEP_TILES,
+    num_row_programs,
+    num_splits,
+)
+from mxconv.kernels.triton.operands import weights_of
+from mxconv.kernels.triton.row_scales import row_scales
 
 
 @triton.jit
 def _dequantize(
     codes, levels, scales, out, first_program, num_rows, num_columns, row_tiles, column_tiles, num_blocks,
-    WIDTH: tl.constexpr, IS_E8M0: tl.constexpr
+    IS_E8M0: tl.constexpr
 ):  # fmt: skip
     split = tl.program_id(1)
     program = first_program + tl.program_id(0)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    for first in range(split * SPLIT, tl.minimum((split + 1) * SPLIT, num_columns), WIDTH):
-        weights = level_step(codes, levels, program, first // 8, row_tiles, column_tiles, WIDTH).to(tl.float32)
-        weights *= row_scales(scales, program, first // WIDTH, row_tiles, num_blocks, IS_E8M0)
-        column = first + tl.arange(0, WIDTH)[None, :]
+    last_tile = tl.minimum((split + 1) * SPLIT_TILES, column_tiles)
+    for first_tile in range(split * SPLIT_TILES, last_tile, STEP_TILES):
+        patterns = four_bit_step(
+            codes, levels, scales, program, first_tile, row_tiles, column_tiles, num_blocks, IS_E8M0
+        )  # fmt: skip
+        weights = weights_of(patterns, True, tl.float32)
+        if not IS_E8M0:
+            weights *= row_scales(scales, program, first_tile // STEP_TILES, row_tiles, num_blocks, False)
+        column = first_tile * 8 + tl.arange(0, STEP)[None, :]
         is_there = (row < num_rows) & (column < num_columns)
         tl.store(out + row.to(tl.int64) * num_columns + column, weights, mask=is_there)
 
@@ -42,7 +57,6 @@ def dequantize(arrays: FourBitArrays, first_row: int = 0, num_rows: int | None =
     out = torch.empty((num_rows, columns), dtype=torch.float32, device=arrays.codes.device)
     _dequantize[num_row_programs(num_rows), num_splits(columns)](
         arrays.codes, arrays.levels, arrays.scales, out, first_row // ROWS.value, num_rows, columns,
-        *arrays.codes.shape[:2], arrays.scales.shape[1], WIDTH=arrays.scale_block, IS_E8M0=arrays.is_e8m0,
-        num_warps=NUM_WARPS
+        *arrays.codes.shape[:2], arrays.scales.shape[1], IS_E8M0=arrays.is_e8m0, num_warps=NUM_WARPS
     )  # fmt: skip
     return out

@@ -1,13 +1,16 @@
-"""The arrays of a 4-bit matrix on a device: nibbles, sixteen levels, and scales of blocks."""
+"""The arrays of a 4-bit matrix on a device: nibbles, the levels of its eight codes, and scales of blocks."""
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from mxconv.arrays import F32
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.e2m1 import DOUBLED
+from mxconv.codecs.e2m1 import DOUBLED, VALUES
 from mxconv.codecs.mxfp4 import BLOCK
+from mxconv.kernels.triton.byte_tables import int8_table, row_tables
 from mxconv.kernels.triton.upload import upload
 
 
@@ -17,22 +20,21 @@ class FourBitArrays:
 
     shape: tuple[int, int]
     codes: torch.Tensor  # (T, C, 16) int32: a lane's nibbles
-    levels: torch.Tensor  # (16,) bfloat16 by nibble
-    int8_levels: torch.Tensor | None  # (16,) int8, None where the levels are no integers
+    levels: torch.Tensor  # (64, 4) int32: `row_tables` of the BF16 patterns of eight magnitudes
+    int8_levels: torch.Tensor | None  # (4,) int32 as `int8_table` has them, None where the levels are no integers
     scales: torch.Tensor  # (T, blocks, 16): uint8 E8M0, or int16 BF16 patterns
     scale_block: int  # columns that share a scale
 
     @classmethod
     def of_mxfp4(cls, codes: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int]) -> "FourBitArrays":
-        """MXFP4; levels are doubled, and halved again with the scales.
+        """MXFP4; int8 levels are doubled, and halved again with the scales.
 
         Args:
             codes: (T, C, 16) int32 on the device.
             scales: (T, blocks, 16) uint8 E8M0, on the device.
             shape: (rows, columns) without padding.
         """
-        doubled = upload(DOUBLED, codes.device)
-        return cls(shape, codes, doubled.to(torch.bfloat16), doubled, scales, BLOCK)
+        return cls(shape, codes, _levels(VALUES[:8], codes), upload(int8_table(DOUBLED), codes.device), scales, BLOCK)
 
     @classmethod
     def of_bsfp(
@@ -46,9 +48,9 @@ class FourBitArrays:
             table: levels that BF16 does not hold are rounded to it, as no table of mxconv's has.
             shape: (rows, columns) without padding.
         """
-        levels = upload(table.signed_levels, codes.device)
-        int8_levels = levels.to(torch.int8) if table.has_int8_levels else None
-        return cls(shape, codes, levels.to(torch.bfloat16), int8_levels, scales, GROUP)
+        signed = table.signed_levels
+        int8_levels = upload(int8_table(signed.astype(np.int8)), codes.device) if table.has_int8_levels else None
+        return cls(shape, codes, _levels(signed[:8], codes), int8_levels, scales, GROUP)
 
     @property
     def is_e8m0(self) -> bool:
@@ -58,3 +60,8 @@ class FourBitArrays:
     def num_bytes(self) -> int:
         """On the device, `codes` included."""
         return self.codes.nbytes + self.levels.nbytes + self.scales.nbytes
+
+
+def _levels(magnitudes: F32, codes: torch.Tensor) -> torch.Tensor:
+    patterns = torch.tensor(magnitudes, dtype=torch.float32).to(torch.bfloat16).view(torch.int16).numpy()
+    return upload(row_tables(patterns.view(np.uint16)), codes.device)

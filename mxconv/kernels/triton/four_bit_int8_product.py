@@ -10,8 +10,9 @@ import triton.language as tl
 
 from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
 from mxconv.kernels.triton.int8_activations import BLOCK, quantize_int8
+from mxconv.kernels.triton.int8_step import int8_step
 from mxconv.kernels.triton.launch import MAX_TOKENS, NUM_WARPS, ROWS, SPLIT, num_row_programs, num_splits
-from mxconv.kernels.triton.level_step import level_step, row_scales
+from mxconv.kernels.triton.row_scales import row_scales
 from mxconv.kernels.triton.split_sums import add_splits
 
 
@@ -24,7 +25,7 @@ def _product(
     token = tl.arange(0, MAX_TOKENS)[None, :]
     sums = tl.zeros((ROWS, MAX_TOKENS), tl.float32)
     for first in range(split * SPLIT, tl.minimum((split + 1) * SPLIT, num_columns), BLOCK):
-        weights = level_step(codes, levels, program, first // 8, row_tiles, column_tiles, BLOCK)
+        weights = int8_step(codes, levels, program, first // 8, row_tiles, column_tiles)
         column = first + tl.arange(0, BLOCK)[:, None]
         place = token * (num_x_blocks * BLOCK) + column
         tokens = tl.load(x + place, mask=(token < num_tokens) & (column >= 0), other=0)

@@ -20,19 +20,19 @@ from mxconv.kernels.triton.rebuilt_step import rebuilt_step
 
 @triton.jit
 def _rebuild(
-    codes, low, high, starts, counts, firsts, split_firsts, positions, high_bytes, out, first_program, num_rows,
+    codes, low, high, starts, hits, firsts, split_firsts, words, out, first_program, num_rows,
     num_columns, row_tiles, column_tiles, NUM_PLANES: tl.constexpr, HAS_ROW_STARTS: tl.constexpr
 ):  # fmt: skip
     split = tl.program_id(1)
     program = first_program + tl.program_id(0)
     row = tl.arange(0, ROWS)[:, None]
-    row_tile = program * ROW_TILES + tl.arange(0, ROWS)[None, :] // 16
-    first = tl.load(split_firsts + row_tile * tl.num_programs(1) + split, mask=row_tile < row_tiles, other=0)
+    row_tile = tl.minimum(program * ROW_TILES + tl.arange(0, ROWS)[None, :] // 16, row_tiles - 1)
+    first = tl.load(split_firsts + row_tile * tl.num_programs(1) + split)
     last_tile = tl.minimum((split + 1) * SPLIT_TILES, column_tiles)
     for first_tile in range(split * SPLIT_TILES, last_tile, STEP_TILES):
         patterns = rebuilt_step(
-            codes, low, high, starts, counts, firsts, positions, high_bytes, first, program, first_tile, row_tiles,
-            column_tiles, NUM_PLANES, HAS_ROW_STARTS
+            codes, low, high, starts, hits, firsts, words + first, program, first_tile, row_tiles, column_tiles,
+            NUM_PLANES, HAS_ROW_STARTS
         )  # fmt: skip
         column = first_tile * 8 + tl.arange(0, STEP)[None, :]
         row_of_out = tl.program_id(0) * ROWS + row

@@ -15,3 +15,9 @@ def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     if array.size:
         tensor.copy_(torch.from_numpy(np.require(array, requirements=["C", "A", "W"])))
     return tensor
+
+
+def as_words(planes: torch.Tensor) -> torch.Tensor:
+    """The lanes of (T, C, 64 or 128) uint8 as int32: (T, C, 16) or (T, C, 16, 2)."""
+    words = planes.view(torch.int32)
+    return words if planes.shape[2] == 64 else words.unflatten(2, (16, 2))

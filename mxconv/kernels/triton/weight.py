@@ -12,7 +12,7 @@ from mxconv.kernels.triton.four_bit_int8_product import four_bit_int8_product
 from mxconv.kernels.triton.four_bit_product import four_bit_product
 from mxconv.kernels.triton.launch import MAX_TOKENS, on
 from mxconv.kernels.triton.panels import multiply_by_panels
-from mxconv.kernels.triton.upload import upload
+from mxconv.kernels.triton.upload import as_words, upload
 
 Activations = Literal["bf16", "int8"]
 
@@ -81,7 +81,7 @@ class FourBitWeight:
             device: where to.
             activations: as for the class.
         """
-        on_device = upload(codes, device).view(torch.int32)
+        on_device = as_words(upload(codes, device))
         return cls(FourBitArrays.of_mxfp4(on_device, upload(scales, device), shape), activations)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:

@@ -21,9 +21,9 @@ from mxconv.kernels.triton import (
     split_sums,
 )
 
-BSFP = {"codes": "*i32", "low": "*i32", "high": "*u8", "starts": "*i16", "counts": "*u8", "firsts": "*i16",
-        "split_firsts": "*i64", "positions": "*u8", "high_bytes": "*u8"}  # fmt: skip
-MXFP4 = {"codes": "*i32", "levels": "*bf16", "scales": "*u8"}
+BSFP = {"codes": "*i32", "low": "*i32", "high": "*u8", "starts": "*i32", "hits": "*i32", "firsts": "*i16",
+        "split_firsts": "*i64", "words": "*i32"}  # fmt: skip
+MXFP4 = {"codes": "*i32", "levels": "*i32", "scales": "*u8"}
 SUMS = {"partial": "*fp32", "out": "*fp32"}
 
 KERNELS: list[tuple[Any, dict[str, str], dict[str, Any]]] = [
@@ -41,14 +41,19 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any]]] = [
     (
         four_bit_product._product,
         MXFP4 | SUMS | {"x": "*bf16"},
-        {"WIDTH": 32, "IS_E8M0": True, "OPERAND": tl.bfloat16},
+        {"IS_E8M0": True, "OPERAND": tl.bfloat16},
+    ),
+    (
+        four_bit_product._product,
+        MXFP4 | SUMS | {"scales": "*i16", "x": "*bf16"},
+        {"IS_E8M0": False, "OPERAND": tl.bfloat16},
     ),
     (
         four_bit_int8_product._product,
-        MXFP4 | SUMS | {"levels": "*i8", "scales": "*i16", "x": "*i8", "x_scales": "*fp32"},
+        MXFP4 | SUMS | {"scales": "*i16", "x": "*i8", "x_scales": "*fp32"},
         {"SCALE_BLOCK": 128, "IS_E8M0": False},
     ),
-    (dequantize._dequantize, MXFP4 | SUMS, {"WIDTH": 32, "IS_E8M0": True}),
+    (dequantize._dequantize, MXFP4 | SUMS, {"IS_E8M0": True}),
     (int8_activations._quantize, {"x": "*bf16", "codes": "*i8", "scales": "*fp32"}, {}),
     (split_sums._add_splits, SUMS, {}),
 ]

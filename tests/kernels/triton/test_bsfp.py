@@ -83,6 +83,16 @@ def test_any_patterns_at_all_come_back(rows: int, columns: int, seed: int, is_wi
     assert np.array_equal(bits(found), patterns)
 
 
+def test_patches_do_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, patterns = weight(gaussian((100, 300)), BF16, row_shifts=True)
+    monkeypatch.setattr("mxconv.kernels.triton.patches.ESCAPES_AT_A_TIME", 1)
+    again, _ = weight(gaussian((100, 300)), BF16, row_shifts=True)
+    assert matrix.arrays.patches.words.numel() > 100
+    for name, found in vars(again.arrays.patches).items():
+        assert torch.equal(found, getattr(matrix.arrays.patches, name)), name
+    assert np.array_equal(bits(again.rebuild()), patterns)
+
+
 def test_rows_can_be_rebuilt_alone() -> None:
     matrix, patterns = weight(gaussian((150, 40)), BF16, row_shifts=True)
     assert np.array_equal(bits(rebuild(matrix.arrays, 64, 70)), patterns[64:134])
@@ -92,7 +102,7 @@ def test_rows_can_be_rebuilt_alone() -> None:
 def test_a_token_of_one_one_gets_a_column_of_the_exact_weights(float_format: FloatFormat) -> None:
     """So the product's weights are those that are rebuilt, to the bit: zeros but one leave nothing to round."""
     matrix, patterns = weight(gaussian((70, 172)) * np.float32(2.0**-4), float_format)
-    assert matrix.arrays.positions.numel() > 20
+    assert matrix.arrays.patches.words.numel() > 20
     for first in (0, 156):
         x = torch.zeros(16, 172, device=DEVICE)
         x[torch.arange(16), first + torch.arange(16)] = 1
@@ -142,7 +152,7 @@ def test_a_matrix_takes_little_more_than_its_files(float_format: FloatFormat) ->
     packed, table = packed_bsfp(patterns, float_format)
     stored = sum(array.nbytes for array in vars(packed).values() if array is not None)
     on_device = BsfpWeight.from_packed(packed, table, patterns.shape, DEVICE).num_bytes
-    assert 0 < on_device - stored < 0.02 * stored
+    assert 0 < on_device - stored < 0.05 * stored
 
 
 def test_lists_that_contradict_themselves_are_refused_before_a_kernel_reads_them() -> None:

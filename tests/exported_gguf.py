@@ -1,0 +1,16 @@
+"""Exported files, read by the gguf library."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+
+def read(path: Path) -> dict[str, gguf.ReaderTensor]:
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    assert all(tensor.data_offset % 32 == 0 for tensor in tensors.values())
+    return tensors
+
+
+def values_of(tensor: gguf.ReaderTensor) -> np.ndarray:
+    return np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type))

@@ -1,0 +1,19 @@
+"""Levels whose draft skips parts of the target, as the text asks for."""
+
+from tiny_levels import decoder_of
+
+from mxconv.checkpoint.draft_spec import parse_draft
+from mxconv.model.distribution import Sampling
+from mxconv.model.loaded_level import LoadedLevel
+from mxconv.model.skipped import Skipped
+from mxconv.speculative.selection import Selection
+
+COUPLED = Selection(Sampling(0.9), "coupled", 3)
+PROMPT = [3, 1, 4, 1, 5, 9, 2]
+SIZES = {"num_layers": 6, "max_position_embeddings": 400}
+
+
+def level_of(spec: str, target: LoadedLevel, name: str = "draft") -> LoadedLevel:
+    found = parse_draft(spec).record(name)
+    decoder = decoder_of(target)
+    return LoadedLevel(found, decoder.variant(Skipped.at_first(found, decoder.config.num_hidden_layers)))
