@@ -9,17 +9,22 @@ prediction.py  the speed-up that Leviathan's and ML-SpecQD's equations foretell 
 sweep.py       draft length against confidence threshold, and what the early-exit model predicts
 sweep_plot.py  both as heat maps
 decode_plot.py acceptance by prompt and by position, as pictures
+gpu/           kernels and decoding on an NVIDIA GPU
 serving/       a server under load, through HTTP
 forwards.py    one forward pass of each level
 conversion.py  a conversion against a copy of the same bytes
 encoders.py    the encoders alone
+kernel_result.py  what the samples of a kernel come to
 operands.py    matrices to multiply, the bytes that they are, and the weights that they mean
+slabs.py       some encoded rows, and large matrices of them
 exactness.py   whether a kernel computes what its bytes mean
 traffic.py     bytes of weights that a forward pass reads
 rates.py       read bandwidth and multiply-adds, as the same threads reach them
 samples.py     medians and spreads
+prompts.py     texts to decode
 engine.py      which native implementations are measured
 machine.py     which machine measured
+checkout.py    from which sources
 plot.py        bandwidth against tokens, and the roofline
 random_checkpoint.py  weights to convert where none are given
 """

@@ -11,8 +11,9 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Literal
 
 from mxconv.bench.decode_result import acceptance_rate, tokens_per_round
-from mxconv.bench.decoding import BANDWIDTH_CACHES, WARM_TOKENS, prompt_ids, sample_bandwidth
+from mxconv.bench.decoding import BANDWIDTH_CACHES, WARM_TOKENS, sample_bandwidth
 from mxconv.bench.machine import last_level_cache_bytes
+from mxconv.bench.prompts import prompt_ids
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import GREEDY, Strategy, strategies_of

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.bench.kernels import KernelResult
+from mxconv.bench.kernel_result import KernelResult
 from mxconv.bench.machine import CACHES, Machine, last_level_cache_bytes
 from mxconv.bench.rates import PeakArithmetic, ReadBandwidth
 from mxconv.bench.samples import Spread, spread

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Literal
 from mxconv.bench.decode_result import DecodeResult, Run, summarize
 from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.prediction import timings_of
+from mxconv.bench.prompts import prompt_ids
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import GREEDY, Strategy, StrategyRecord, strategies_of
 from mxconv.bench.traffic import bytes_per_forward
-from mxconv.errors import MxconvError
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.loader import LoadedPackage
-from mxconv.model.tokenizer import Tokenizer
 from mxconv.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
 BANDWIDTH_CACHES = 8  # the array that bandwidth is measured on, in last-level caches
 BANDWIDTH_BYTES, BANDWIDTH_SAMPLES = 1 << 26, 4  # before each decode, and as many behind it
 WARM_TOKENS = 8
-DEFAULT_PROMPTS = (
-    "The memory of a computer is",
-    "Once upon a time there was a small village by the sea, and in it",
-    "def read_lines(path):",
-    "Question: why is the sky blue? Answer:",
-)
 
 
 def bench_decoding(
@@ -111,19 +104,6 @@ def results_of(parts: Sequence[Decodes]) -> list[DecodeResult]:
     runs = {each.name: [run for part in parts for run in part.runs[each.name]] for each in strategies}
     plain = _plain_seconds(strategies, runs)
     return [summarize(each, runs[each.name], runs[GREEDY], parts[0].num_bytes, plain) for each in strategies]
-
-
-def prompt_ids(tokenizer: Tokenizer, prompts: Sequence[str]) -> list[list[int]]:
-    """The prompts as tokens.
-
-    Raises:
-        MxconvError: one of them has none.
-    """
-    ids = [tokenizer.encode(text) for text in prompts]
-    for text, tokens in zip(prompts, ids, strict=True):
-        if not tokens:
-            raise MxconvError(f"prompt {text!r}: no tokens; at least one is required. Leave it out.")
-    return ids
 
 
 def sample_bandwidth(bandwidth: ReadBandwidth) -> list[float]:

@@ -6,52 +6,20 @@ compare one state with another. The matrices rotate among copies that together e
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from mxconv.bench.exactness import check_exactness
+from mxconv.bench.kernel_result import KernelResult, Sample, summarize
 from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.operands import Operand, make_operand
 from mxconv.bench.rates import PeakArithmetic, ReadBandwidth, seconds_of
-from mxconv.bench.samples import spread
 from mxconv.kernels import _native
 
 SMALL_SHAPE = (72, 416)  # partial tiles of rows, partial groups of columns
 NUM_WARMUPS = 3
 CACHE_MULTIPLE = 4  # the copies of a matrix together are at least this many last-level caches
 MAX_COPIES = 64
-
-
-@dataclass(frozen=True)
-class KernelResult:
-    """A row of the table. Rates are in 10^9 a second; `seconds` is the median, `_p10` and `_p90` its spread."""
-
-    kernel: str
-    implementation: str
-    out_features: int
-    in_features: int
-    num_tokens: int
-    num_bytes: int  # that one product reads of the matrix
-    seconds: float
-    seconds_p10: float
-    seconds_p90: float
-    num_samples: int
-    gigabytes_per_second: float
-    read_bandwidth: float  # beside it, GB/s
-    fraction_of_bandwidth: float
-    giga_multiply_adds_per_second: float
-    compute_peak: float  # beside it, giga multiply-adds a second
-    fraction_of_roofline: float  # max(bytes / bandwidth, work / peak) over time
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What was measured within a few milliseconds."""
-
-    seconds: float
-    bandwidth: float  # bytes a second
-    peak: float  # multiply-adds a second
 
 
 def bench_kernels(
@@ -86,32 +54,6 @@ def bench_kernels(
                 check_exactness(operand, copies[0], engine, x)
                 samples = _measure(operand, copies, engine, x, bandwidth, peak, num_samples)
                 yield summarize(operand, engine.name, width, samples)
-
-
-def summarize(operand: Operand, implementation: str, num_tokens: int, samples: Sequence[Sample]) -> KernelResult:
-    """Medians of the samples, and of their ratios."""
-    num_bytes = operand.num_bytes
-    work = num_tokens * operand.shape[0] * operand.shape[1]
-    seconds = spread([sample.seconds for sample in samples])
-    bound = [max(num_bytes / sample.bandwidth, work / sample.peak) / sample.seconds for sample in samples]
-    return KernelResult(
-        kernel=operand.kernel,
-        implementation=implementation,
-        out_features=operand.shape[0],
-        in_features=operand.shape[1],
-        num_tokens=num_tokens,
-        num_bytes=num_bytes,
-        seconds=seconds.median,
-        seconds_p10=seconds.p10,
-        seconds_p90=seconds.p90,
-        num_samples=len(samples),
-        gigabytes_per_second=num_bytes / seconds.median / 1e9,
-        read_bandwidth=spread([sample.bandwidth for sample in samples]).median / 1e9,
-        fraction_of_bandwidth=spread([num_bytes / s.seconds / s.bandwidth for s in samples]).median,
-        giga_multiply_adds_per_second=work / seconds.median / 1e9,
-        compute_peak=spread([sample.peak for sample in samples]).median / 1e9,
-        fraction_of_roofline=spread(bound).median,
-    )
 
 
 def _measure(

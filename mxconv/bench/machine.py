@@ -1,10 +1,9 @@
 """Which machine measured: what every table of figures begins with."""
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import mxconv
+from mxconv.bench.checkout import checkout_commit
 from mxconv.kernels import _native
 from mxconv.system.processor import cpu_name
 
@@ -21,10 +20,15 @@ class Machine:
     compiler: str
     commit: str | None  # of the checkout that mxconv runs from, "+" behind it where files differ; None elsewhere
 
+    @property
+    def described(self) -> str:
+        """In a few words, as pictures have it."""
+        return f"{self.threads} thread{'' if self.threads == 1 else 's'}, {self.cpu}"
+
 
 def this_machine(num_threads: int) -> Machine:
     version = _native.compiler()
-    return Machine(cpu_name(), num_threads, f"GCC {version}" if version[:1].isdigit() else version, _commit())
+    return Machine(cpu_name(), num_threads, f"GCC {version}" if version[:1].isdigit() else version, checkout_commit())
 
 
 def last_level_cache_bytes(caches: Path = CACHES) -> int:
@@ -37,19 +41,3 @@ def last_level_cache_bytes(caches: Path = CACHES) -> int:
         if digits.isdecimal():
             found.append(int(digits) * unit)
     return max(found, default=DEFAULT_CACHE_BYTES)
-
-
-def _commit() -> str | None:
-    root = Path(mxconv.__file__).resolve().parents[1]
-    if not (root / ".git").exists():  # an installed package may lie inside a checkout of something else
-        return None
-    commit = _git(root, "rev-parse", "HEAD")
-    return f"{commit}+" if commit and _git(root, "status", "--porcelain", "--untracked-files=no") else commit
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        found = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True, timeout=30)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None

@@ -1,7 +1,6 @@
 """Matrices to multiply with: what each kernel reads, byte for byte, and the weights that those bytes mean.
 
-Encoding 8192 x 8192 weights with NumPy takes minutes, and a kernel's time does not depend on their values. So 1024 rows
-are encoded, and their bytes are repeated until the matrix is full; escape offsets go on counting.
+Some rows are encoded, and their bytes repeated: slabs.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,20 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, F64, U16
+from mxconv.bench.slabs import BsfpSlab, bsfp_slab, gaussian_slab, mxfp4_slab, repeat, repeat_bsfp
 from mxconv.codecs.bsfp.draft import GROUP
-from mxconv.codecs.bsfp.fit import fit_table
-from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
-from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp, decode_bsfp_draft, encode_bsfp
-from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.bsfp.packing import decode_bsfp, decode_bsfp_draft, escape_offsets
 from mxconv.codecs.e2m1 import DOUBLED
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
-from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, padded, unpack_nibbles, unpack_scales
+from mxconv.codecs.vnni8 import TILE_ROWS, padded
 from mxconv.kernels import _native
 
 KERNELS = ("bf16", "fp16", "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-fp32")
-SLAB_ROWS = 1024
-SIGMA = 0.02  # of the weights: what linear layers of language models have
 PAGE_BYTES = 4096
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -76,20 +70,13 @@ class Operand:
 
 def make_operand(kernel: str, shape: tuple[int, int], seed: int = 0) -> Operand:
     """Gaussian weights for one of `KERNELS`, the same for the same shape and seed."""
-    rows, columns = min(shape[0], SLAB_ROWS), shape[1]
-    values = np.random.default_rng(seed).standard_normal((rows, columns), np.float32) * np.float32(SIGMA)
+    values = gaussian_slab(shape, seed)
     if kernel in ("bf16", "fp16"):
         return _dense(kernel, shape, values, BF16 if kernel == "bf16" else FP16)
     if kernel.startswith("mxfp4"):
         return _mxfp4(kernel, shape, values)
-    patterns = BF16.encode(values)
-    histogram = PatternHistogram(BF16)
-    histogram.add(patterns)
-    table = fit_table(histogram).table
-    packed = encode_bsfp(patterns, table, row_shifts_of(patterns, BF16) if table.has_row_shifts else None)
-    if kernel == "bsfp-full":
-        return _bsfp_full(shape, patterns, packed, table)
-    return _bsfp_draft(shape, patterns.shape, packed, table)
+    slab = bsfp_slab(values)
+    return _bsfp_full(shape, slab) if kernel == "bsfp-full" else _bsfp_draft(shape, slab)
 
 
 def _dense(kernel: str, shape: tuple[int, int], values: F32, float_format: FloatFormat) -> Operand:
@@ -107,9 +94,7 @@ def _dense(kernel: str, shape: tuple[int, int], values: F32, float_format: Float
 
 
 def _mxfp4(kernel: str, shape: tuple[int, int], values: F32) -> Operand:
-    codes, scales = quantize_mxfp4(values)
-    packed, packed_scales = pack_nibbles(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1))
-    slab = dequantize_mxfp4(unpack_nibbles(packed), unpack_scales(packed_scales))[: len(values), : shape[1]]
+    slab = mxfp4_slab(values)
     integers = kernel == "mxfp4-int8"
 
     def bind(arrays: Arrays) -> _native.Matrix:
@@ -117,52 +102,43 @@ def _mxfp4(kernel: str, shape: tuple[int, int], values: F32) -> Operand:
             return _native.four_bit_int8(*shape, arrays["codes"], DOUBLED, arrays["scales"], 0.5)
         return _native.four_bit_float(*shape, arrays["codes"], DOUBLED.astype(np.float32), arrays["scales"], 0.5)
 
-    arrays = {"codes": _repeat(packed, shape[0]), "scales": _repeat(packed_scales, shape[0])}
-    return Operand(kernel, "int8" if integers else "float", shape, arrays, bind, slab)
+    arrays = {"codes": repeat(slab.codes, shape[0]), "scales": repeat(slab.scales, shape[0])}
+    return Operand(kernel, "int8" if integers else "float", shape, arrays, bind, slab.weights)
 
 
-def _bsfp_draft(
-    shape: tuple[int, int], slab_shape: tuple[int, ...], packed: PackedBsfp, table: SegmentTable
-) -> Operand:
+def _bsfp_draft(shape: tuple[int, int], slab: BsfpSlab) -> Operand:
+    packed, table = slab.packed, slab.table
     levels = table.signed_levels.astype(np.int8)
-    slab = decode_bsfp_draft(packed, table, (slab_shape[0], slab_shape[1]))
+    weights = decode_bsfp_draft(packed, table, (len(slab.patterns), shape[1]))
     assert table.has_int8_levels and packed.scales.shape[1] == padded(shape[1], GROUP) // GROUP
 
     def bind(arrays: Arrays) -> _native.Matrix:
         return _native.four_bit_int8(*shape, arrays["codes"], levels, arrays["scales"], 1.0)
 
-    arrays = {"codes": _repeat(packed.codes, shape[0]), "scales": _repeat(packed.scales, shape[0])}
-    return Operand("bsfp-draft", "int8", shape, arrays, bind, slab)
+    arrays = {"codes": repeat(packed.codes, shape[0]), "scales": repeat(packed.scales, shape[0])}
+    return Operand("bsfp-draft", "int8", shape, arrays, bind, weights)
 
 
-def _bsfp_full(shape: tuple[int, int], patterns: U16, packed: PackedBsfp, table: SegmentTable) -> Operand:
+def _bsfp_full(shape: tuple[int, int], slab: BsfpSlab) -> Operand:
+    packed = repeat_bsfp(slab.packed, shape[0])
     num_rows = padded(shape[0], TILE_ROWS)
-    per_row_tile = packed.escape_counts.sum(axis=1, dtype=np.int64)
-    starts = table.row_starts(len(per_row_tile) * TILE_ROWS, packed.row_shifts).astype(np.uint16)
-    repeated = _repeat(per_row_tile, shape[0])
-    num_escapes = int(repeated.sum())
-    arrays = {
-        "codes": _repeat(packed.codes, shape[0]),
-        "residual_low": _repeat(packed.residual_low, shape[0]),
-        "residual_high": _repeat(packed.residual_high, shape[0]),
+    starts = slab.table.row_starts(len(slab.packed.codes) * TILE_ROWS, slab.packed.row_shifts).astype(np.uint16)
+    arrays: Arrays = {
+        "codes": packed.codes,
+        "residual_low": packed.residual_low,
+        "residual_high": packed.residual_high,
         "starts": starts[np.arange(num_rows) % len(starts)],
-        "escape_counts": _repeat(packed.escape_counts, shape[0]),
-        "escape_offsets": np.concatenate([[0], np.cumsum(repeated)]).astype(np.int64),
-        "escape_positions": np.resize(packed.escape_positions, num_escapes),  # whole slabs follow one another,
-        "escape_high": np.resize(packed.escape_high, num_escapes),  # so their lists do
+        "escape_counts": packed.escape_counts,
+        "escape_offsets": escape_offsets(packed),
+        "escape_positions": packed.escape_positions,
+        "escape_high": packed.escape_high,
     }
 
     def bind(arrays: Arrays) -> _native.Matrix:
         return _native.bsfp(*shape, "BF16", *arrays.values())
 
-    slab = decode_bsfp(packed, table, (patterns.shape[0], patterns.shape[1]))
-    return Operand("bsfp-full", "bf16", shape, arrays, bind, BF16.decode(slab), patterns, BF16)
-
-
-def _repeat(tiles: NDArray[Any], num_rows: int) -> NDArray[Any]:
-    """The row tiles of a slab (first axis), again and again, for `num_rows` rows."""
-    repeated: NDArray[Any] = tiles[np.arange(padded(num_rows, TILE_ROWS) // TILE_ROWS) % len(tiles)]
-    return repeated
+    weights = decode_bsfp(slab.packed, slab.table, (len(slab.patterns), shape[1]))
+    return Operand("bsfp-full", "bf16", shape, arrays, bind, BF16.decode(weights), slab.patterns, BF16)
 
 
 def _on_pages(array: NDArray[Any]) -> NDArray[Any]:

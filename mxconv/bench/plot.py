@@ -5,10 +5,9 @@ Source: the two views are those of ML-SpecQD (arXiv 2503.13565), Fig. 7 and Fig.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from mxconv.bench.kernels import KernelResult
-from mxconv.bench.machine import Machine
+from mxconv.bench.kernel_result import KernelResult, ProductResult
 from mxconv.bench.samples import spread
 from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION, check_suffix, label_log_axis
 
@@ -16,6 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
+    from mxconv.bench.gpu.machine import GpuMachine
+    from mxconv.bench.machine import Machine
+
+AnyResult = TypeVar("AnyResult", bound=ProductResult)
 PURPLE, SKY = "#CC79A7", "#56B4E9"
 STYLES = {
     "bf16": (BLUE, "o"),
@@ -24,6 +27,8 @@ STYLES = {
     "bsfp-draft": (VERMILION, "^"),
     "mxfp4-int8": (ORANGE, "s"),
     "mxfp4-fp32": (PURPLE, "P"),
+    "mxfp4-bf16": (PURPLE, "P"),
+    "dfloat11": (SKY, "v"),
 }
 PEAKS = {  # the kernels that share a peak
     "int8": ("bsfp-draft", "mxfp4-int8"),
@@ -35,13 +40,13 @@ MIN_INCHES = 8.8  # the legend's width
 CLOSE = 1.4  # peaks whose labels would touch
 
 
-def write_bandwidth_plot(results: Sequence[KernelResult], machine: Machine, path: Path) -> None:
+def write_bandwidth_plot(results: Sequence[ProductResult], machine: "Machine | GpuMachine", path: Path) -> None:
     """Bytes of weights a second against the number of tokens, beside the read bandwidth; a panel an implementation."""
     top = 1.1 * max(max(r.num_bytes / r.seconds_p10 / 1e9, r.read_bandwidth) for r in results)
     _write(results, machine, path, "Weights read a second", lambda axes, own: _draw_bandwidth(axes, own, top))
 
 
-def write_roofline(results: Sequence[KernelResult], machine: Machine, path: Path) -> None:
+def write_roofline(results: Sequence[KernelResult], machine: "Machine", path: Path) -> None:
     """Multiply-adds a second against multiply-adds a byte, under the roofs of bandwidth and of arithmetic."""
     intensities = [_intensity(r) for r in results]
     rates = [r.giga_multiply_adds_per_second for r in results]
@@ -50,7 +55,7 @@ def write_roofline(results: Sequence[KernelResult], machine: Machine, path: Path
     _write(results, machine, path, "Roofline", lambda axes, own: _draw_roofline(axes, own, x_limits, y_limits))
 
 
-def _draw_bandwidth(axes: "Axes", own: Sequence[KernelResult], top: float) -> None:
+def _draw_bandwidth(axes: "Axes", own: Sequence[ProductResult], top: float) -> None:
     widths = sorted({r.num_tokens for r in own})
     limit = [spread([r.read_bandwidth for r in own if r.num_tokens == width]).median for width in widths]
     axes.plot(widths, limit, color=GREY, ls="--", lw=1.2, label="read bandwidth")
@@ -109,11 +114,11 @@ def _draw_roofline(
 
 
 def _write(
-    results: Sequence[KernelResult],
-    machine: Machine,
+    results: Sequence[AnyResult],
+    machine: "Machine | GpuMachine",
     path: Path,
     title: str,
-    draw: Callable[["Axes", Sequence[KernelResult]], None],
+    draw: Callable[["Axes", Sequence[AnyResult]], None],
 ) -> None:
     """A picture with a panel an implementation; an existing file is overwritten."""
     check_suffix(path)
@@ -140,14 +145,13 @@ def _write(
         figure.legend(
             list(handles.values()), list(handles), loc="outside lower center", ncols=len(handles), frameon=False
         )
-        threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
         shape = f"{results[0].out_features} x {results[0].in_features}"
-        figure.suptitle(f"{title}: {shape}, {threads}, {machine.cpu}", fontsize=11, fontweight="bold")
+        figure.suptitle(f"{title}: {shape}, {machine.described}", fontsize=11, fontweight="bold")
         is_svg = path.suffix.lower() == ".svg"
         figure.savefig(path, dpi=150, format=path.suffix.lower()[1:], metadata={"Date": None} if is_svg else None)
 
 
-def _by_kernel(results: Sequence[KernelResult]) -> dict[str, list[KernelResult]]:
+def _by_kernel(results: Sequence[AnyResult]) -> dict[str, list[AnyResult]]:
     kernels = dict.fromkeys(r.kernel for r in results)
     return {k: sorted((r for r in results if r.kernel == k), key=lambda r: r.num_tokens) for k in kernels}
 

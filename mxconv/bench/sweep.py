@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from statistics import fmean, linear_regression, median
 
 from mxconv.bench.decode_result import acceptance_rate, decode_rate, geomean, tokens_per_round
-from mxconv.bench.decoding import WARM_TOKENS, prompt_ids
+from mxconv.bench.decoding import WARM_TOKENS
 from mxconv.bench.prediction import MOST_MEDIANS, timings_of
+from mxconv.bench.prompts import prompt_ids
 from mxconv.cost.early_exit import expected_round
 from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedPackage

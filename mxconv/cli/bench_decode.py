@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.bench_decode_batch import BATCH, batch_sizes, tell_batches
-from mxconv.cli.bench_options import JSON, THREADS, widths_of
+from mxconv.cli.bench_decode_gpu import decode_on_gpu
+from mxconv.cli.bench_options import DEVICE, JSON, THREADS, is_gpu, widths_of
 from mxconv.cli.cluster_options import WORKERS
 from mxconv.cli.completion import kernels
 from mxconv.cli.generate_options import DRAFT, KV_DTYPE, LEVELS, TREE, level_names, tree_size
@@ -21,9 +22,14 @@ if TYPE_CHECKING:
 
 PICTURES = ("acceptance_by_prompt.png", "acceptance_by_position.png")
 SWEEP_PICTURE = "sweep.png"
+OF_CPU = (
+    "levels", "draft", "tree", "batch", "ablation", "sweep", "plot", "num_tokens", "samples", "kernel", "threads",
+    "kv_dtype", "workers", "force",
+)  # fmt: skip
 
 
 def decode(
+    context: typer.Context,
     package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id or URL of one.")],
     prompts: Annotated[
         Path | None, typer.Option(help="A .jsonl file with a `prompt` a line; a few by default.")
@@ -50,6 +56,11 @@ def decode(
     ] = None,
     threads: THREADS = None,
     kv_dtype: KV_DTYPE = "fp32",
+    device: DEVICE = "cpu",
+    source: Annotated[
+        str | None,
+        typer.Option(help="With --device cuda: the 16-bit checkpoint; by default the one that the package names."),
+    ] = None,
     workers: WORKERS = "threads",
     force: Annotated[bool, typer.Option("--force", help="Overwrite pictures that exist.")] = False,
     json_output: JSON = False,
@@ -60,7 +71,15 @@ def decode(
 
     Beside each speed-up stands its share of what two equations make of the acceptance and the passes measured.
     With --batch: tokens a second of several sequences side by side. With --workers ray: prompts are split over nodes.
+    With --device cuda: transformers on a GPU, the checkpoint in 16 bits, the package, and with its self-draft.
     """
+    if is_gpu(context, device, OF_CPU, ["source"]):
+        from mxconv.speculative.prompts import read_prompts
+
+        decode_on_gpu(
+            device, package, source, None if prompts is None else read_prompts(prompts), max_new_tokens, json_output
+        )
+        return
     from mxconv.bench.engine import implementations
 
     is_split = workers != "threads"
@@ -70,9 +89,10 @@ def decode(
     from contextlib import ExitStack
 
     from mxconv.bench.batches import bench_batches
-    from mxconv.bench.decoding import DEFAULT_PROMPTS, bench_decoding
+    from mxconv.bench.decoding import bench_decoding
     from mxconv.bench.forwards import bench_forwards
     from mxconv.bench.machine import this_machine
+    from mxconv.bench.prompts import DEFAULT_PROMPTS
     from mxconv.bench.strategies import four_bit_level
     from mxconv.bench.sweep import sweep_draft
     from mxconv.checkpoint.draft_spec import parse_draft

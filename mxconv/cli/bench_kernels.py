@@ -6,21 +6,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mxconv.cli.bench_options import JSON, THREADS, print_machine, widths_of
+from mxconv.cli.bench_kernels_gpu import kernels_on_gpu
+from mxconv.cli.bench_options import DEVICE, JSON, THREADS, is_gpu, print_machine, widths_of
 from mxconv.cli.completion import native_kernels, one_of
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.bench.kernels import KernelResult
+    from mxconv.bench.kernel_result import KernelResult
     from mxconv.bench.machine import Machine
 
 
 def kernels(
+    context: typer.Context,
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="bf16, fp16, bsfp-full, bsfp-draft, mxfp4-int8 or mxfp4-fp32; repeatable; all by default.",
-            autocompletion=one_of("bf16", "fp16", "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-fp32"),
+            help="bf16, fp16, bsfp-full, bsfp-draft, mxfp4-int8 or mxfp4-fp32; on a GPU mxfp4-bf16 and dfloat11, and "
+            "no fp16 or mxfp4-fp32; repeatable; all by default.",
+            autocompletion=one_of(
+                "bf16", "fp16", "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-fp32", "mxfp4-bf16", "dfloat11"
+            ),
         ),
     ] = None,
     kernel: Annotated[
@@ -34,12 +39,21 @@ def kernels(
     in_features: Annotated[int, typer.Option(min=1, max=1 << 20, help="Columns of the matrix.")] = 8192,
     samples: Annotated[int, typer.Option(min=20, help="Samples of each figure.")] = 40,
     threads: THREADS = None,
+    device: DEVICE = "cpu",
     plot: Annotated[Path | None, typer.Option(help="Draw bandwidth against tokens; .png or .svg.")] = None,
     roofline: Annotated[Path | None, typer.Option(help="Draw the roofline; .png or .svg.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite pictures that exist.")] = False,
     json_output: JSON = False,
 ) -> None:
-    """A matrix times a few tokens, by format and instruction set."""
+    """A matrix times a few tokens, by format and instruction set.
+
+    With --device cuda: on a GPU, by format, beside torch's BF16 product. Replays of CUDA graphs are timed, by events on
+    the GPU, so that Python's launches are not: a figure is the mean of at least 32 products, one behind the other.
+    """
+    if is_gpu(context, device, ("kernel", "threads", "roofline")):
+        shape = (out_features, in_features)
+        kernels_on_gpu(device, only, widths_of(num_tokens), shape, samples, plot, force, json_output)
+        return
     from mxconv.bench.engine import implementations
 
     names = implementations(kernel)

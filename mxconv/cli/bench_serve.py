@@ -60,8 +60,9 @@ def serve(
 
     (name,) = implementations([kernel] if kernel is not None else None)  # first: what follows needs native kernels
 
-    from mxconv.bench.decoding import BANDWIDTH_CACHES, DEFAULT_PROMPTS
+    from mxconv.bench.decoding import BANDWIDTH_CACHES
     from mxconv.bench.machine import last_level_cache_bytes, this_machine
+    from mxconv.bench.prompts import DEFAULT_PROMPTS
     from mxconv.bench.rates import ReadBandwidth
     from mxconv.bench.serving.asked import Asked
     from mxconv.bench.serving.client import Client

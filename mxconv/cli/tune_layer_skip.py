@@ -36,7 +36,7 @@ def layer_skip(
 
     Scored is the speed-up where time is bytes of weights read, on texts that the target itself writes.
     """
-    from mxconv.bench.decoding import prompt_ids
+    from mxconv.bench.prompts import prompt_ids
     from mxconv.checkpoint.manifest import read_manifest, replace_manifest
     from mxconv.checkpoint.package_folder import check_writable, find_package
     from mxconv.model.loader import LoadedPackage

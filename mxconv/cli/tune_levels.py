@@ -44,8 +44,8 @@ def levels(
         raise typer.BadParameter("--draft: no part of the package, which cannot name it; --dry-run is required.")
     (name,) = implementations([kernel] if kernel is not None else None)  # first: what follows needs native kernels
 
-    from mxconv.bench.decoding import prompt_ids
     from mxconv.bench.machine import this_machine
+    from mxconv.bench.prompts import prompt_ids
     from mxconv.checkpoint.draft_spec import parse_draft
     from mxconv.checkpoint.manifest import read_manifest, replace_manifest
     from mxconv.checkpoint.package_folder import check_writable, find_package

@@ -9,7 +9,8 @@ _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is
 
 from mxconv.bench import kernels  # noqa: E402
 from mxconv.bench.exactness import check_exactness  # noqa: E402
-from mxconv.bench.kernels import Sample, bench_kernels, summarize  # noqa: E402
+from mxconv.bench.kernel_result import Sample, summarize  # noqa: E402
+from mxconv.bench.kernels import bench_kernels  # noqa: E402
 from mxconv.bench.operands import Operand, make_operand  # noqa: E402
 from mxconv.errors import MxconvError  # noqa: E402
 

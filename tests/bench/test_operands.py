@@ -5,7 +5,8 @@ import pytest
 
 pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
-from mxconv.bench.operands import KERNELS, SIGMA, SLAB_ROWS, make_operand
+from mxconv.bench.operands import KERNELS, make_operand
+from mxconv.bench.slabs import SIGMA, SLAB_ROWS
 
 
 @pytest.mark.parametrize(

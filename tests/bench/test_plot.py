@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
-from mxconv.bench.kernels import KernelResult, Sample, summarize
+from mxconv.bench.kernel_result import KernelResult, Sample, summarize
 from mxconv.bench.machine import Machine
 from mxconv.bench.operands import KERNELS, make_operand
 from mxconv.bench.plot import write_bandwidth_plot, write_roofline
