@@ -107,7 +107,7 @@ def _copied(record: TensorRecord, level: str) -> list[str]:
 
 def _made(package: Package, record: TensorRecord) -> int:
     """At most so many bytes are made of a tensor's escape lists."""
-    from mxconv.kernels.triton.patches import most_bytes
+    from mxconv.kernels.triton.arrays.patches import most_bytes
 
     counts, escapes = (package.arrays[f"{record.name}.escape_{part}"] for part in ("counts", "positions"))
     return most_bytes(counts.num_bytes, escapes.num_bytes)

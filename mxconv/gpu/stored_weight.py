@@ -7,9 +7,9 @@ import torch
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.errors import CodecError, PackageError
+from mxconv.kernels.triton.arrays.four_bit_arrays import FourBitArrays
+from mxconv.kernels.triton.arrays.upload import as_words
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
-from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
-from mxconv.kernels.triton.upload import as_words
 from mxconv.kernels.triton.weight import Activations, FourBitWeight, Weight
 
 

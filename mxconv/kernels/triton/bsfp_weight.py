@@ -6,13 +6,13 @@ import torch
 
 from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.kernels.triton.bsfp_arrays import BsfpArrays
-from mxconv.kernels.triton.bsfp_product import bsfp_product
-from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
+from mxconv.kernels.triton.arrays.bsfp_arrays import BsfpArrays
+from mxconv.kernels.triton.arrays.four_bit_arrays import FourBitArrays
+from mxconv.kernels.triton.arrays.upload import upload
 from mxconv.kernels.triton.launch import MAX_TOKENS, on
 from mxconv.kernels.triton.panels import multiply_by_panels
+from mxconv.kernels.triton.products.bsfp_product import bsfp_product
 from mxconv.kernels.triton.rebuild import rebuild
-from mxconv.kernels.triton.upload import upload
 from mxconv.kernels.triton.weight import Activations, FourBitWeight, check_tokens
 
 

@@ -4,8 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
-from mxconv.kernels.triton.four_bit_step import four_bit_step
+from mxconv.kernels.triton.arrays.four_bit_arrays import FourBitArrays
 from mxconv.kernels.triton.launch import (
     NUM_WARPS,
     ROWS,
@@ -15,8 +14,9 @@ from mxconv.kernels.triton.launch import (
     num_row_programs,
     num_splits,
 )
-from mxconv.kernels.triton.operands import weights_of
-from mxconv.kernels.triton.row_scales import row_scales
+from mxconv.kernels.triton.steps.four_bit_step import four_bit_step
+from mxconv.kernels.triton.steps.operands import weights_of
+from mxconv.kernels.triton.steps.row_scales import row_scales
 
 
 @triton.jit

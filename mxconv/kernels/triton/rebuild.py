@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxconv.kernels.triton.bsfp_arrays import BsfpArrays
+from mxconv.kernels.triton.arrays.bsfp_arrays import BsfpArrays
 from mxconv.kernels.triton.launch import (
     NUM_WARPS,
     ROW_TILES,
@@ -15,7 +15,7 @@ from mxconv.kernels.triton.launch import (
     num_row_programs,
     num_splits,
 )
-from mxconv.kernels.triton.rebuilt_step import rebuilt_step
+from mxconv.kernels.triton.steps.rebuilt_step import rebuilt_step
 
 
 @triton.jit

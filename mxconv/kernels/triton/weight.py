@@ -6,13 +6,13 @@ import torch
 
 from mxconv.arrays import U8
 from mxconv.errors import ModelError
+from mxconv.kernels.triton.arrays.four_bit_arrays import FourBitArrays
+from mxconv.kernels.triton.arrays.upload import as_words, upload
 from mxconv.kernels.triton.dequantize import dequantize
-from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
-from mxconv.kernels.triton.four_bit_int8_product import four_bit_int8_product
-from mxconv.kernels.triton.four_bit_product import four_bit_product
 from mxconv.kernels.triton.launch import MAX_TOKENS, on
 from mxconv.kernels.triton.panels import multiply_by_panels
-from mxconv.kernels.triton.upload import as_words, upload
+from mxconv.kernels.triton.products.four_bit_int8_product import four_bit_int8_product
+from mxconv.kernels.triton.products.four_bit_product import four_bit_product
 
 Activations = Literal["bf16", "int8"]
 

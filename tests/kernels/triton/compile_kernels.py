@@ -11,13 +11,12 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from mxconv.kernels.triton import (
+from mxconv.kernels.triton import dequantize, rebuild
+from mxconv.kernels.triton.products import (
     bsfp_product,
-    dequantize,
     four_bit_int8_product,
     four_bit_product,
     int8_activations,
-    rebuild,
     split_sums,
 )
 

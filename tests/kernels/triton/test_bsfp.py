@@ -85,7 +85,7 @@ def test_any_patterns_at_all_come_back(rows: int, columns: int, seed: int, is_wi
 
 def test_patches_do_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, patterns = weight(gaussian((100, 300)), BF16, row_shifts=True)
-    monkeypatch.setattr("mxconv.kernels.triton.patches.ESCAPES_AT_A_TIME", 1)
+    monkeypatch.setattr("mxconv.kernels.triton.arrays.patches.ESCAPES_AT_A_TIME", 1)
     again, _ = weight(gaussian((100, 300)), BF16, row_shifts=True)
     assert matrix.arrays.patches.words.numel() > 100
     for name, found in vars(again.arrays.patches).items():

@@ -17,8 +17,8 @@ from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
 from mxconv.errors import ModelError
 from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
-from mxconv.kernels.triton import int8_activations
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
+from mxconv.kernels.triton.products import int8_activations
 from mxconv.kernels.triton.weight import Activations, FourBitWeight
 
 SHAPES = [(1, 1), (5, 31), (70, 172), (17, 1100)]  # ragged rows, columns, programs of rows and splits of columns

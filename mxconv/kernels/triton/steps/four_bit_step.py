@@ -3,9 +3,9 @@
 import triton
 import triton.language as tl
 
-from mxconv.kernels.triton.instructions import multiply_bf16_pairs
-from mxconv.kernels.triton.lanes import in_order, lanes_above, lanes_of, patterns_of_nibbles
 from mxconv.kernels.triton.launch import ROW_TILES, ROWS, STEP, STEP_TILES
+from mxconv.kernels.triton.steps.instructions import multiply_bf16_pairs
+from mxconv.kernels.triton.steps.lanes import in_order, lanes_above, lanes_of, patterns_of_nibbles
 
 
 @triton.jit

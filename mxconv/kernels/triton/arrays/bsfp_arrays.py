@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from mxconv.codecs.bsfp.packing import PackedBsfp, check_escapes
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.vnni8 import TILE_ROWS
-from mxconv.kernels.triton.byte_tables import pattern_table, row_tables
-from mxconv.kernels.triton.patches import Escaped, Patches, patches_of
-from mxconv.kernels.triton.residual_fields import fields_of
-from mxconv.kernels.triton.upload import as_words, upload
+from mxconv.kernels.triton.arrays.byte_tables import pattern_table, row_tables
+from mxconv.kernels.triton.arrays.patches import Escaped, Patches, patches_of
+from mxconv.kernels.triton.arrays.residual_fields import fields_of
+from mxconv.kernels.triton.arrays.upload import as_words, upload
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
 

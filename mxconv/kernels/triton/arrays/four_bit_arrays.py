@@ -10,8 +10,8 @@ from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import DOUBLED, VALUES
 from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.kernels.triton.byte_tables import int8_table, row_tables
-from mxconv.kernels.triton.upload import upload
+from mxconv.kernels.triton.arrays.byte_tables import int8_table, row_tables
+from mxconv.kernels.triton.arrays.upload import upload
 
 
 @dataclass(frozen=True, eq=False)

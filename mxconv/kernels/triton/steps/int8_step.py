@@ -3,10 +3,10 @@
 import triton
 import triton.language as tl
 
-from mxconv.kernels.triton.instructions import permute_bytes
-from mxconv.kernels.triton.int8_activations import BLOCK
-from mxconv.kernels.triton.lanes import lanes_above, lanes_of
 from mxconv.kernels.triton.launch import ROWS
+from mxconv.kernels.triton.products.int8_activations import BLOCK
+from mxconv.kernels.triton.steps.instructions import permute_bytes
+from mxconv.kernels.triton.steps.lanes import lanes_above, lanes_of
 
 _TILES = tl.constexpr(BLOCK.value // 8)
 _NEGATIVE = tl.constexpr(-0x7F7F7F80)  # 0x80 in each byte

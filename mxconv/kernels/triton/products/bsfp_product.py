@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxconv.kernels.triton.bsfp_arrays import BsfpArrays
+from mxconv.kernels.triton.arrays.bsfp_arrays import BsfpArrays
 from mxconv.kernels.triton.launch import (
     MAX_TOKENS,
     NUM_WARPS,
@@ -17,9 +17,9 @@ from mxconv.kernels.triton.launch import (
     num_row_programs,
     num_splits,
 )
-from mxconv.kernels.triton.operands import activations, weights_of
-from mxconv.kernels.triton.rebuilt_step import rebuilt_step
-from mxconv.kernels.triton.split_sums import add_splits
+from mxconv.kernels.triton.products.split_sums import add_splits
+from mxconv.kernels.triton.steps.operands import activations, weights_of
+from mxconv.kernels.triton.steps.rebuilt_step import rebuilt_step
 
 
 @triton.jit(do_not_specialize=["num_tokens"])  # one machine code for any number of them

@@ -6,10 +6,10 @@ Normative text: formats/bsfp.md. What patches are: `patches.py`.
 import triton
 import triton.language as tl
 
-from mxconv.kernels.triton.instructions import count_ones, permute_bytes
-from mxconv.kernels.triton.lanes import in_order, lanes_above, lanes_of, patterns_of_nibbles
+from mxconv.kernels.triton.arrays.residual_fields import high_residuals, lane_fields
 from mxconv.kernels.triton.launch import ROW_TILES, ROWS, STEP, STEP_TILES
-from mxconv.kernels.triton.residual_fields import high_residuals, lane_fields
+from mxconv.kernels.triton.steps.instructions import count_ones, permute_bytes
+from mxconv.kernels.triton.steps.lanes import in_order, lanes_above, lanes_of, patterns_of_nibbles
 
 _HIGH_BYTES = tl.constexpr(-0xFF0100)  # 0xFF00FF00
 

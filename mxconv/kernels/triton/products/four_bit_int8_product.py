@@ -8,12 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
-from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
-from mxconv.kernels.triton.int8_activations import BLOCK, quantize_int8
-from mxconv.kernels.triton.int8_step import int8_step
+from mxconv.kernels.triton.arrays.four_bit_arrays import FourBitArrays
 from mxconv.kernels.triton.launch import MAX_TOKENS, NUM_WARPS, ROWS, SPLIT, num_row_programs, num_splits
-from mxconv.kernels.triton.row_scales import row_scales
-from mxconv.kernels.triton.split_sums import add_splits
+from mxconv.kernels.triton.products.int8_activations import BLOCK, quantize_int8
+from mxconv.kernels.triton.products.split_sums import add_splits
+from mxconv.kernels.triton.steps.int8_step import int8_step
+from mxconv.kernels.triton.steps.row_scales import row_scales
 
 
 @triton.jit(do_not_specialize=["num_tokens"])  # one machine code for any number of them

@@ -8,8 +8,8 @@ packs all weights anew on their way to the matrix instructions.
 import triton
 import triton.language as tl
 
-from mxconv.kernels.triton.instructions import permute_bytes
 from mxconv.kernels.triton.launch import ROW_TILES, ROWS
+from mxconv.kernels.triton.steps.instructions import permute_bytes
 
 _SIGNS = tl.constexpr(-0x7F7F7F80)  # 0x80 in each byte
 

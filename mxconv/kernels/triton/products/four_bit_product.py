@@ -4,8 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mxconv.kernels.triton.four_bit_arrays import FourBitArrays
-from mxconv.kernels.triton.four_bit_step import four_bit_step
+from mxconv.kernels.triton.arrays.four_bit_arrays import FourBitArrays
 from mxconv.kernels.triton.launch import (
     MAX_TOKENS,
     NUM_WARPS,
@@ -17,9 +16,10 @@ from mxconv.kernels.triton.launch import (
     num_row_programs,
     num_splits,
 )
-from mxconv.kernels.triton.operands import activations, weights_of
-from mxconv.kernels.triton.row_scales import row_scales
-from mxconv.kernels.triton.split_sums import add_splits
+from mxconv.kernels.triton.products.split_sums import add_splits
+from mxconv.kernels.triton.steps.four_bit_step import four_bit_step
+from mxconv.kernels.triton.steps.operands import activations, weights_of
+from mxconv.kernels.triton.steps.row_scales import row_scales
 
 
 @triton.jit(do_not_specialize=["num_tokens"])  # one machine code for any number of them
