@@ -49,14 +49,16 @@ def is_gpu(context: typer.Context, device: str, of_cpu: Sequence[str], of_gpu: S
 
 
 def print_machine(out: "Console", machine: "Machine") -> None:
-    commit = f", mxconv at {machine.commit[:12]}{machine.commit[40:]}" if machine.commit else ""
     threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
-    out.print(f"{machine.cpu}, {threads}, {machine.compiler}{commit}", highlight=False)
+    out.print(f"{machine.cpu}, {threads}, {machine.compiler}{_at(machine.commit)}", highlight=False)
 
 
 def print_gpu(out: "Console", machine: "GpuMachine") -> None:
-    commit = f", mxconv at {machine.commit[:12]}{machine.commit[40:]}" if machine.commit else ""
     versions = f"torch {machine.torch}, Triton {machine.triton}"
-    out.print(f"{machine.gpu}, {versions}, {machine.cpu}{commit}", markup=False, highlight=False)
+    out.print(f"{machine.gpu}, {versions}, {machine.cpu}{_at(machine.commit)}", markup=False, highlight=False)
     if machine.compute_capability is None:
         out.print("times and rates are those of an interpreter: they say nothing of a GPU", highlight=False)
+
+
+def _at(commit: str | None) -> str:
+    return f", mxconv at {commit[:12]}{commit[40:]}" if commit else ""

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from mxconv.bench.gpu.exactness import check_gpu_exactness
+from mxconv.bench.gpu.exactness import check_gpu_exactness, check_gpu_weights
 from mxconv.bench.gpu.launches import Launches
 from mxconv.bench.gpu.machine import cache_bytes
 from mxconv.bench.gpu.operands import LIBRARY, GpuOperand, GpuOperands, Product
@@ -72,9 +72,11 @@ def bench_gpu_kernels(
     for kernel in kernels:
         operand, tried = operands.make(kernel), small.make(kernel)
         tried_matrix = tried.copy()
+        check_gpu_weights(tried, tried_matrix)
         for width in num_tokens:
             check_gpu_exactness(tried, tried_matrix, _activations(width, SMALL_SHAPE[1], device))
         copies = library_copies if kernel == LIBRARY else _copies(operand, rotated)
+        check_gpu_weights(operand, copies[0])
         for width in num_tokens:
             x = _activations(width, shape[1], device)
             check_gpu_exactness(operand, copies[0], x)

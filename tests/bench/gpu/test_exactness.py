@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install 
 import torch
 from gpu_weights import DEVICE
 
-from mxconv.bench.gpu.exactness import check_gpu_exactness
+from mxconv.bench.gpu.exactness import check_gpu_exactness, check_gpu_weights
 from mxconv.bench.gpu.kernels import _activations
 from mxconv.bench.gpu.operands import KERNELS, GpuOperand, GpuOperands, Product
 from mxconv.bench.slabs import SLAB_ROWS
@@ -52,6 +52,7 @@ def operands() -> GpuOperands:
 @pytest.mark.parametrize("kernel", [*OURS, "bf16"])
 def test_every_kernel_passes_and_one_that_is_wrong_in_one_row_is_refused(operands: GpuOperands, kernel: str) -> None:
     operand, x = operands.make(kernel), _activations(3, SHAPE[1], DEVICE)
+    check_gpu_weights(operand, operand.copy())
     check_gpu_exactness(operand, operand.copy(), x)
 
     def spoil(out: torch.Tensor) -> None:
@@ -86,8 +87,8 @@ def test_other_weights_are_refused(operands: GpuOperands, kernel: str) -> None:
         weights[31, 5] += 1
 
     operand = operands.make(kernel)
-    with pytest.raises(MxconvError, match="weights of row 31 differ from those that NumPy decodes"):
-        check_gpu_exactness(operand, Wrong(operand, weights=spoil), _activations(1, SHAPE[1], DEVICE))
+    with pytest.raises(MxconvError, match=rf"kernel {kernel} .*: weight .* at row 31, column 5; .* is required"):
+        check_gpu_weights(operand, Wrong(operand, weights=spoil))
 
 
 @pytest.mark.parametrize("kernel", ["bf16", "bsfp-full", "mxfp4-bf16"])

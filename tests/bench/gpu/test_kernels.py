@@ -58,6 +58,7 @@ def test_fractions_compare_within_a_round_so_that_a_gpu_may_change_its_clocks() 
 
 def test_every_kernel_and_width_is_checked_on_both_shapes_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[tuple[tuple[int, int], int]] = []
+    decoded: list[tuple[int, int]] = []
 
     def refuse(operand: GpuOperand, matrix: Any, x: torch.Tensor) -> None:
         checked.append((operand.shape, len(x)))
@@ -65,10 +66,12 @@ def test_every_kernel_and_width_is_checked_on_both_shapes_before_it_is_timed(mon
             raise MxconvError("wrong")
 
     monkeypatch.setattr(kernels, "check_gpu_exactness", refuse)
+    monkeypatch.setattr(kernels, "check_gpu_weights", lambda operand, _: decoded.append(operand.shape))
     monkeypatch.setattr(kernels, "_measure", lambda *_: pytest.fail("timed a wrong kernel"))
     with pytest.raises(MxconvError, match="wrong"):
         list(bench_gpu_kernels(["mxfp4-bf16"], [1, 2], SHAPE, DEVICE, num_samples=1))
     assert checked == [((20, 40), 1), ((20, 40), 2), (SHAPE, 1)]
+    assert decoded == [(20, 40), SHAPE]
 
 
 def test_copies_exceed_the_cache_and_launches_take_them_in_whole_turns() -> None:
