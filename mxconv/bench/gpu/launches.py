@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-NUM_WARMUPS = 2  # before a graph is recorded: kernels are compiled, libraries make their plans
+from mxconv.gpu.recorded_call import RecordedCall
 
 
 class Launches:
@@ -23,40 +23,31 @@ class Launches:
             device: where they launch.
             calls: they wait for nothing and read the same memory each time.
         """
-        self._calls = calls
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._device, self._calls = device, calls
+        self._recorded: RecordedCall | None = None
         if device.type != "cuda":
             return
+        self._recorded = RecordedCall(device, self._call_all)
         with torch.cuda.device(device):
-            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            beside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(beside):
-                for _ in range(NUM_WARMUPS):
-                    for call in calls:
-                        call()
-            torch.cuda.current_stream().wait_stream(beside)
-            torch.cuda.synchronize()
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                for call in calls:
-                    call()
             self._begin, self._end = _event(), _event()
-        self._device = device
 
     def seconds(self) -> float:
         """Of one of them, the mean over a run through all."""
-        if self._graph is None:
+        if self._recorded is None:
             begin = time.perf_counter()
-            for call in self._calls:
-                call()
+            self._call_all()
             return max(time.perf_counter() - begin, 1e-9) / len(self._calls)
         with torch.cuda.device(self._device):
-            self._graph.replay()
+            self._recorded.replay()
             self._begin.record()
-            self._graph.replay()
+            self._recorded.replay()
             self._end.record()
             self._end.synchronize()
             return float(max(self._begin.elapsed_time(self._end), 1e-6)) / 1e3 / len(self._calls)
+
+    def _call_all(self) -> None:
+        for call in self._calls:
+            call()
 
 
 def _event() -> torch.cuda.Event:
