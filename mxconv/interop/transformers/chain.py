@@ -11,7 +11,8 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Literal
 
-from mxconv.arrays import F32
+import torch
+
 from mxconv.interop.transformers.target import TorchTarget
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.speculative.chain import Chain
@@ -81,7 +82,7 @@ class DraftChain:
         self._end = time.perf_counter()
         return tokens
 
-    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: F32) -> None:
+    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: torch.Tensor) -> None:
         """What became of the last proposal.
 
         Args:
@@ -96,8 +97,9 @@ class DraftChain:
             seconds = self._end - self._begin, time.perf_counter() - self._end
             outcome = Outcome(num_proposed, num_accepted, num_proposed + 1, *seconds, self._probabilities)
             target.pace.learn(choice, outcome)
+        seen = logits.cpu().numpy()[:, : target.vocab_size]
         for draft in target.drafts:
-            draft.observe(context, Proposal(list(proposed)), logits[:, : target.vocab_size])
+            draft.observe(context, Proposal(list(proposed)), seen)
 
 
 def _with_a_cache_of_its_own(level: LoadedLevel) -> LoadedLevel:

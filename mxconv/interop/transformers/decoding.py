@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mxconv.interop.transformers.cache_name import cache_name
 from mxconv.interop.transformers.proposer import Proposer
 from mxconv.interop.transformers.run import Choice
 from mxconv.interop.transformers.target import TorchTarget
@@ -30,28 +31,26 @@ class Decoding:
         self.context = target.visible()
         self.choices: list[Choice] = []
         self.num_rounds = 0
-        self.streamer: BaseStreamer | None = None
+        self._streamer: BaseStreamer | None = None
         self._processor, self._criteria, self._config = logits_processor, stopping_criteria, config
         self._scores: tuple[torch.Tensor, ...] = ()
         self._logits: tuple[torch.Tensor, ...] = ()
 
+    def stream_to(self, told: "BaseStreamer | None", own: "BaseStreamer | None") -> None:
+        """Put tokens where transformers says, which has told the prompt already, or else where our caller does."""
+        self._streamer = told or own
+        if told is None and own is not None:  # transformers hands none to a callable
+            own.put(self.sequence.cpu())
+
     def run(self, chain: Proposer | None) -> None:
         """Rounds until a stopping criterion says so; without a chain, one token a round."""
-        stopped = False
-        while not stopped:
-            proposed: list[int] = []
-            # the prompt goes through alone, as in plain decoding: its first token is then the same, bit for bit
-            if chain is not None and self.num_rounds:
-                proposed = chain.propose(self.context, self._config.max_length - self.sequence.shape[1] - 1)
-            length, context = self.sequence.shape[1], list(self.context)
-            logits, stopped = self._round(proposed)
-            new = self.context[length - self.sequence.shape[1] :]
-            if chain is not None:
-                num_accepted = sum(token == guess for token, guess in zip(new, proposed, strict=False))
-                chain.learn(context, proposed, num_accepted, logits.cpu().numpy())
-            self.target.rewind(self.sequence.shape[1] - 1)
-        if self.streamer is not None:
-            self.streamer.end()
+        try:
+            while not self._grow(chain):
+                pass
+        finally:
+            self.target.finish()
+        if self._streamer is not None:
+            self._streamer.end()
 
     def output(self) -> Any:
         """As `generate` returns it."""
@@ -63,8 +62,23 @@ class Decoding:
             sequences=self.sequence,
             scores=self._scores if self._config.output_scores else None,
             logits=self._logits if self._config.output_logits else None,
-            past_key_values=self.target.cache,
+            **{cache_name(): self.target.cache},
         )
+
+    def _grow(self, chain: Proposer | None) -> bool:
+        """A round: what is proposed, evaluated, kept. Says whether to stop."""
+        proposed: list[int] = []
+        # the prompt goes through alone, as in plain decoding: its first token is then the same, bit for bit
+        if chain is not None and self.num_rounds:
+            proposed = chain.propose(self.context, self._config.max_length - self.sequence.shape[1] - 1)
+        length, context = self.sequence.shape[1], list(self.context)
+        logits, stopped = self._round(proposed)
+        new = self.context[length - self.sequence.shape[1] :]
+        if chain is not None:
+            num_accepted = sum(token == guess for token, guess in zip(new, proposed, strict=False))
+            chain.learn(context, proposed, num_accepted, logits)
+        self.target.rewind(self.sequence.shape[1] - 1)
+        return stopped
 
     def _round(self, proposed: list[int]) -> tuple[torch.Tensor, bool]:
         """Evaluate what was proposed; append the tokens that agree and one more.
@@ -96,8 +110,8 @@ class Decoding:
         token = int(chosen)
         self.sequence = torch.cat((self.sequence, chosen.to(self.sequence.dtype)), dim=-1)
         self.context.append(token)
-        if self.streamer is not None:
-            self.streamer.put(chosen[0].cpu())
+        if self._streamer is not None:
+            self._streamer.put(chosen[0].cpu())
         return token, bool(self._criteria(self.sequence, self._scores or None).all())
 
     def _note(self, token: int, scores: torch.Tensor) -> None:

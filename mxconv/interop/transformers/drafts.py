@@ -21,9 +21,12 @@ import torch
 
 from mxconv.checkpoint.package_folder import find_package
 from mxconv.errors import ModelError
+from mxconv.interop.transformers.arguments import check_arguments
 from mxconv.interop.transformers.chain import DraftLevels
 from mxconv.interop.transformers.decoding import Decoding
 from mxconv.interop.transformers.gpu_draft import gpu_draft
+from mxconv.interop.transformers.graphs.passes import RecordedPasses
+from mxconv.interop.transformers.graphs.replayed_target import ReplayedTarget
 from mxconv.interop.transformers.proposer import Proposers
 from mxconv.interop.transformers.run import Run, first_difference
 from mxconv.interop.transformers.target import TorchTarget
@@ -54,6 +57,7 @@ class Drafts:
         kernel: str | None = None,
         num_threads: int | None = None,
         device: str | torch.device | None = None,
+        graphs: bool = True,
     ) -> None:
         """Load the draft levels; arguments as for `drafts`."""
         self.check = check
@@ -61,6 +65,7 @@ class Drafts:
         self.last: Run | None = None
         self._root = find_package(package)
         self._package: LoadedPackage | None = None
+        self._passes = RecordedPasses() if device is not None and graphs else None
         self._drafts: Proposers
         self._vocab_size: int | None
         if device is not None:
@@ -85,6 +90,8 @@ class Drafts:
 
     def close(self) -> None:
         self._drafts.close()
+        if self._passes is not None:
+            self._passes.close()
         if self._package is not None:
             self._package.close()
 
@@ -113,26 +120,36 @@ class Drafts:
             ModelError: a batch, beams, inputs that are no text, or a vocabulary that is not the drafts'.
         """
         self._check_arguments(model, generation_config)
-        target = TorchTarget(model, input_ids, model_kwargs)
         plain_kwargs = copy.deepcopy(model_kwargs) if self.check else None
+        target = self._target(model, input_ids, model_kwargs, generation_config)
         decoding = Decoding(target, logits_processor, stopping_criteria, generation_config, input_ids)
-        if streamer is None and self.streamer is not None:  # transformers hands none to a callable
-            streamer = self.streamer
-            streamer.put(input_ids.cpu())
-        decoding.streamer = streamer
+        decoding.stream_to(streamer, self.streamer)
         with self._drafts.begin(target) as chain:
             decoding.run(chain)
         difference = None
         if plain_kwargs is not None:
-            target = TorchTarget(model, input_ids, plain_kwargs)
-            plain = Decoding(target, logits_processor, stopping_criteria, generation_config, input_ids)
+            alone = self._target(model, input_ids, plain_kwargs, generation_config)
+            plain = Decoding(alone, logits_processor, stopping_criteria, generation_config, input_ids)
             plain.run(None)
             difference = first_difference(decoding.choices, plain.choices)
         num_tokens = decoding.sequence.shape[1] - input_ids.shape[1]
-        self.last = Run(decoding.choices, num_tokens, decoding.num_rounds, chain.statistics, difference)
+        self.last = Run(
+            decoding.choices, num_tokens, decoding.num_rounds, chain.statistics, difference, target.num_replays
+        )
         if difference is not None:
             warnings.warn(str(difference), RuntimeWarning, stacklevel=2)
         return decoding.output()
+
+    def _target(
+        self,
+        model: "PreTrainedModel",
+        input_ids: torch.Tensor,
+        model_kwargs: dict[str, Any],
+        config: "GenerationConfig",
+    ) -> TorchTarget:
+        if self._passes is None:
+            return TorchTarget(model, input_ids, model_kwargs)
+        return ReplayedTarget(model, input_ids, model_kwargs, self._passes, config.max_length)
 
     def _check_arguments(self, model: "PreTrainedModel", config: "GenerationConfig") -> None:
         vocab_size = model.config.get_text_config(decoder=True).vocab_size
@@ -141,13 +158,7 @@ class Drafts:
                 f"{self._root}: drafts with a vocabulary of {self._vocab_size} tokens; the model's "
                 f"{vocab_size} are required. Convert this model, or one of its family."
             )
-        if (config.num_beams or 1) > 1:
-            raise ModelError(
-                f"generate: num_beams={config.num_beams}; drafts serve greedy decoding and sampling. Use one beam."
-            )
-        for name in ("output_attentions", "output_hidden_states"):
-            if getattr(config, name, False):
-                raise ModelError(f"generate: {name}=True; drafts do not collect these. Leave it out.")
+        check_arguments(config)
         if self.check and config.do_sample:
             raise ModelError("drafts: check=True with do_sample=True; only greedy decoding is checked. Leave one out.")
 
@@ -164,6 +175,7 @@ def drafts(
     kernel: str | None = None,
     num_threads: int | None = None,
     device: str | torch.device | None = None,
+    graphs: bool = True,
 ) -> Drafts:
     """Drafts from a package, for `model.generate(**inputs, custom_generate=drafts("package"))`.
 
@@ -182,6 +194,8 @@ def drafts(
         device: a GPU, that of the model: its 4-bit self-draft runs there, on the model's KV cache. A model with BSFP
             layers (`quantize_model`) has it in its own bytes; beside other layers the package's 4-bit weights are
             loaded. None for drafts on the CPU.
+        graphs: with a `device`, whether short passes of model and draft are recorded as CUDA graphs, with a KV cache of
+            fixed size; models whose passes cannot be recorded are launched as ever.
 
     Returns:
         The callable; its `last` is what the last run did.
@@ -203,4 +217,5 @@ def drafts(
         kernel=kernel,
         num_threads=num_threads,
         device=device,
+        graphs=graphs,
     )

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from mxconv.arrays import F32
+import torch
+
 from mxconv.interop.transformers.target import TorchTarget
 from mxconv.speculative.statistics import LevelStatistics
 
@@ -18,7 +19,7 @@ class Proposer(Protocol):
         """At most `max_tokens` tokens that may follow."""
         ...
 
-    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: F32) -> None:
+    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: torch.Tensor) -> None:
         """What became of the last proposal; see `DraftChain.learn`."""
         ...
 

@@ -41,6 +41,7 @@ class Run:
         num_rounds: forward passes of the target.
         levels: what each draft did.
         difference: with `check`, the first token that plain decoding chooses otherwise.
+        num_replays: passes, of target and draft, that were replays of CUDA graphs.
     """
 
     choices: list[Choice]
@@ -48,6 +49,7 @@ class Run:
     num_rounds: int
     levels: list[LevelStatistics]
     difference: Difference | None = None
+    num_replays: int = 0
 
     @property
     def closest(self) -> Choice | None:

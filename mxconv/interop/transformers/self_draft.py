@@ -7,11 +7,11 @@ them back. Everything that is no linear layer (embeddings, norms, attention) is 
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
 
-from mxconv.arrays import F32
 from mxconv.checkpoint.manifest import LevelRecord
 from mxconv.errors import ModelError
 from mxconv.gpu.package import GpuPackage
@@ -111,27 +111,30 @@ class SelfDraftChain:
     def propose(self, context: Sequence[int], max_tokens: int) -> list[int]:
         """At most `max_tokens` tokens that may follow; fewer where one is not likely enough."""
         self._num_asked = max(min(self._draft.num_draft_tokens, max_tokens), 0)
-        length = self._target.length
-        tail, tokens = [context[-1]], []
+        target, length, tokens = self._target, self._target.length, []
+        last = torch.tensor([context[-1:]], device=target.model.device)
         try:
-            for layer in self._layers:
-                layer.level = "draft"
+            self._set_level("draft")
             for _ in range(self._num_asked):
                 with self.statistics[0].forward():
-                    probabilities = self._target.evaluate_behind(tail).softmax(dim=-1)
-                    likely = float(probabilities.max()) >= self._draft.confidence
-                    tail = [int(probabilities.argmax())]
-                if not likely:
+                    probability, token = target.extend(last, 1)[0].softmax(dim=-1).max(dim=-1)
+                    is_likely = float(probability) >= self._draft.confidence
+                if not is_likely:
                     break
-                tokens += tail
+                last = token.view(1, 1)  # stays on the device
+                tokens.append(int(token))
         finally:
-            for layer in self._layers:
-                layer.level = "target"
-            self._target.rewind(length)
+            self._set_level("target")
+            target.rewind(length)
         return tokens
 
-    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: F32) -> None:
+    def learn(self, context: Sequence[int], proposed: Sequence[int], num_accepted: int, logits: torch.Tensor) -> None:
         """What became of the last proposal; its length does not change by that."""
         if self._num_asked:
             self.statistics[0].count(self._num_asked, len(proposed), num_accepted)
         self._num_asked = 0
+
+    def _set_level(self, level: Literal["target", "draft"]) -> None:
+        self._target.level = level
+        for layer in self._layers:
+            layer.level = level

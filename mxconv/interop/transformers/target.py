@@ -1,16 +1,16 @@
 """The user's torch model with its KV cache: evaluates tokens behind those in the cache, and takes some back."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mxconv.errors import ModelError
+from mxconv.interop.transformers.cache_name import cache_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-HANDLED = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
+HANDLED = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", "cache_position"}  # and the KV cache
 
 
 class TorchTarget:
@@ -35,13 +35,15 @@ class TorchTarget:
                 f"generate: a batch of {len(input_ids)} sequences (beams and num_return_sequences count); drafts serve "
                 "one at a time. Call generate once a prompt."
             )
-        foreign = sorted(name for name, value in model_kwargs.items() if value is not None and name not in HANDLED)
+        foreign = sorted(
+            name for name, value in model_kwargs.items() if value is not None and name not in {*HANDLED, cache_name()}
+        )
         if foreign:
             raise ModelError(
                 f"generate: arguments {', '.join(foreign)} for the model; drafts read text alone, as input_ids. "
                 "Leave them out, or decode without drafts."
             )
-        cache = model_kwargs.get("past_key_values")
+        cache = model_kwargs.get(cache_name())
         if cache is None and model_kwargs.get("use_cache"):  # early versions of transformers 5 leave it to the model
             cache = DynamicCache(config=model.config.get_text_config(decoder=True))
         if not isinstance(cache, DynamicCache) or getattr(model, "_is_stateful", False):
@@ -52,7 +54,7 @@ class TorchTarget:
             )
         if cache.get_seq_length() >= input_ids.shape[1]:
             raise ModelError(
-                f"generate: past_key_values with {cache.get_seq_length()} positions and {input_ids.shape[1]} "
+                f"generate: {cache_name()} with {cache.get_seq_length()} positions and {input_ids.shape[1]} "
                 "input_ids; the ids of the whole text are required, since drafts read it too. Pass all of them."
             )
         self._records_past = hasattr(cache, "activate_past_recording")
@@ -68,6 +70,8 @@ class TorchTarget:
         self._positions: torch.Tensor | None = model_kwargs.get("position_ids")
         self._keeps_logits = "logits_to_keep" in model_kwargs
         self._prompt = input_ids
+        self.level = "target"  # of its linear layers, set by who drafts with them
+        self.num_replays = 0  # of recorded passes
 
     @property
     def length(self) -> int:
@@ -93,33 +97,35 @@ class TorchTarget:
         Returns:
             (num_logits, vocab_size) float32, on the device of the sequence.
         """
+        return self.extend(sequence[:, self.length :], num_logits)
+
+    def extend(self, tokens: torch.Tensor, num_logits: int) -> torch.Tensor:
+        """As `evaluate`, of (1, num_tokens) behind those in the cache."""
+        length = self.length + tokens.shape[1]
         is_prompt = self.length < self._prompt.shape[1]
-        tokens = sequence[:, self.length :].to(self.model.device)
         arguments: dict[str, Any] = {}
         if self._mask is not None:
-            grown = sequence.shape[1] - self._mask.shape[1]
+            grown = length - self._mask.shape[1]
             arguments["attention_mask"] = torch.nn.functional.pad(self._mask, (0, max(grown, 0)), value=1)
         if self._positions is not None:
-            arguments["position_ids"] = self._positions_of(sequence.shape[1])[:, -tokens.shape[1] :]
+            arguments["position_ids"] = self._positions_of(length)[:, -tokens.shape[1] :]
         if self._keeps_logits:
             arguments["logits_to_keep"] = num_logits
-        output = self.model(input_ids=tokens, past_key_values=self.cache, use_cache=True, return_dict=True, **arguments)
+        arguments[cache_name()] = self.cache
+        output = self.model(input_ids=tokens.to(self.model.device), use_cache=True, return_dict=True, **arguments)
         if is_prompt and self._records_past:  # or sliding windows could not go back
             self.cache.activate_past_recording()
         logits: torch.Tensor = output.logits[0, -num_logits:]
-        return logits.to(copy=True, dtype=torch.float32, device=sequence.device)
-
-    def evaluate_behind(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Evaluate tokens behind those in the cache: (vocab_size,) float32 logits of the last one."""
-        sequence = self._prompt.new_zeros((1, self.length + len(tokens)))  # what the cache holds is not looked at
-        sequence[0, self.length :] = torch.tensor(tokens)
-        return self.evaluate(sequence, 1)[0]
+        return logits.to(copy=True, dtype=torch.float32, device=tokens.device)
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` positions."""
         num_tokens = self.length - length
         if num_tokens or not self._is_plain:  # windows want it for 0 too: they then drop what has left them
             self.cache.crop(-num_tokens)
+
+    def finish(self) -> None:
+        """The text is written, or nobody goes on with it."""
 
     def _positions_of(self, length: int) -> torch.Tensor:
         """(1, length) position ids: the prompt's, then each one more than the last."""
