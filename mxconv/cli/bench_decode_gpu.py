@@ -36,7 +36,17 @@ def _print(results: "list[GpuDecodeResult]", machine: "GpuMachine", json_output:
     from rich.table import Table
 
     table = Table(
-        *("strategy", "tokens", "tokens/s", "speed-up", "tokens a round", "acceptance", "GB/s", "of bandwidth"),
+        *(
+            "strategy",
+            "tokens",
+            "tokens/s",
+            "speed-up",
+            "tokens a round",
+            "replays",
+            "acceptance",
+            "GB/s",
+            "of bandwidth",
+        ),
         *("loading", "decoding", "as 16 bits", "as target"),
     )
     for r in results:
@@ -46,6 +56,7 @@ def _print(results: "list[GpuDecodeResult]", machine: "GpuMachine", json_output:
             f"{r.tokens_per_second:.1f}",
             f"{r.speedup:.2f}",
             f"{r.tokens_per_round:.2f}",
+            str(r.num_replays),
             ", ".join("" if rate is None else f"{rate:.3f}" for rate in r.acceptance_rates),
             f"{r.read_bandwidth:.1f}",
             "" if r.fraction_of_bandwidth is None else f"{r.fraction_of_bandwidth:.3f}",
@@ -58,7 +69,8 @@ def _print(results: "list[GpuDecodeResult]", machine: "GpuMachine", json_output:
     print_gpu(out, machine)
     out.print(table)
     out.print(
-        "16-bit: plain greedy decoding of the checkpoint; speed-up is over it. loading, decoding: peaks of memory. as: "
+        "16-bit: plain greedy decoding of the checkpoint; speed-up is over it. launched: by transformers, kernel by "
+        "kernel; the others by replays of CUDA graphs. loading, decoding: peaks of memory. as: "
         "whether all tokens are those of the checkpoint, of the package without drafts",
         highlight=False,
     )

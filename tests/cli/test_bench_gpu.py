@@ -14,8 +14,8 @@ MACHINE_KEYS = {
     "gpu", "compute_capability", "memory_bytes", "l2_cache_bytes", "cuda", "torch", "triton", "cpu", "commit",
 }  # fmt: skip
 DECODE_KEYS = {
-    "strategy", "tokens_per_second", "speedup", "acceptance_rates", "fraction_of_bandwidth", "tokens_per_round",
-    "peak_bytes", "loading_peak_bytes", "identical_to_greedy", "identical_to_target", "differences",
+    "strategy", "tokens_per_second", "speedup", "num_replays", "acceptance_rates", "fraction_of_bandwidth",
+    "tokens_per_round", "peak_bytes", "loading_peak_bytes", "identical_to_greedy", "identical_to_target", "differences",
 }  # fmt: skip
 SMALL = ("--device", "cuda", "--out-features", 40, "--in-features", 64, "--samples", 20)
 
@@ -87,7 +87,7 @@ def test_decode_prints_a_row_for_16_bits_the_package_and_its_draft(run: Any, tmp
     assert outcome.exit_code == 0, outcome.stderr
     assert set(outcome.json["machine"]) == MACHINE_KEYS
     rows = outcome.json["results"]
-    assert [row["strategy"] for row in rows] == ["16-bit", "bsfp", "bsfp + draft"]
+    assert [row["strategy"] for row in rows] == ["16-bit launched", "16-bit", "bsfp", "bsfp + draft"]
     assert all(set(row) >= DECODE_KEYS for row in rows)
     assert "as 16 bits" in outcome.stderr and "16-bit: plain greedy decoding of the checkpoint" in outcome.stderr
 

@@ -34,6 +34,7 @@ class GpuDecodeResult:
     speedup: float  # over 16 bits: of tokens a second, geometric mean over prompts
     speedup_by_prompt: list[float]
     tokens_per_round: float  # of the target, the prompt's round included
+    num_replays: int  # passes, of target and draft, that were replays of CUDA graphs
     acceptance_rates: list[float | None]  # of its drafts
     num_bytes: int | None  # of weights that all forward passes read; None where experts are stacked
     read_bandwidth: float  # beside it, GB/s
@@ -91,7 +92,8 @@ def summarize(mine: Decoded, plain: Decoded, target: Decoded) -> GpuDecodeResult
         speedup=exp(sum(map(log, ratios)) / len(ratios)),
         speedup_by_prompt=ratios,
         tokens_per_round=num_tokens / sum(_num_rounds(text) for text in texts),
-        acceptance_rates=[accepted / proposed if proposed else None] if runs else [],
+        num_replays=sum(run.num_replays for run in runs),
+        acceptance_rates=[accepted / proposed if proposed else None] if any(run.levels for run in runs) else [],
         num_bytes=sum(known) if len(known) == len(texts) else None,
         read_bandwidth=spread([text.bandwidth for text in texts]).median / 1e9,
         fraction_of_bandwidth=spread(fractions).median if len(known) == len(texts) else None,

@@ -1,7 +1,8 @@
 """Whole decodes in transformers on a GPU: the model in 16 bits, in BSFP, and in BSFP with its 4-bit self-draft.
 
 One model at a time is on the device, so that each has its own peak of memory: first the checkpoint's, which is let go,
-then the package's, with drafts and without in turns, prompt by prompt. Read bandwidth is sampled before and behind
+then the package's, with drafts and without in turns, prompt by prompt. Passes are replays of CUDA graphs; those of the
+checkpoint are also launched by transformers, one kernel after the other. Read bandwidth is sampled before and behind
 each text. Tokens may differ where two are almost equally likely (docs/gpu.md): the first that does is reported with
 both margins, and is no error.
 """
@@ -25,11 +26,12 @@ from mxconv.checkpoint.package_folder import find_package
 from mxconv.errors import ModelError
 from mxconv.gpu.memory import require_room
 from mxconv.interop.transformers.drafts import Drafts
+from mxconv.interop.transformers.graphs.graphed import Graphed
 from mxconv.interop.transformers.load_package import load_package
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.progress import Progress, silent
 
-PLAIN, TARGET, DRAFTED = "16-bit", "bsfp", "bsfp + draft"
+LAUNCHED, PLAIN, TARGET, DRAFTED = "16-bit launched", "16-bit", "bsfp", "bsfp + draft"
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
 CACHE_MULTIPLE = 4  # the array that is read, in L2 caches
 NUM_READS = 8  # of a sample of bandwidth; together they read that array twice
@@ -69,9 +71,9 @@ def bench_gpu_decoding(
     array_bytes = CACHE_MULTIPLE * cache_bytes(device)
     read = ReadBandwidth(device, array_bytes).of(2 * array_bytes // NUM_READS, NUM_READS)
     memory = Memory(device)
-    total, done = 3 * len(ids), 0
+    total, done = 4 * len(ids), 0
 
-    def texts_of(model: Any, turns: dict[str, Drafts | None]) -> dict[str, list[RecordedText]]:
+    def texts_of(model: Any, turns: dict[str, Drafts | Graphed | None]) -> dict[str, list[RecordedText]]:
         nonlocal done
         found: dict[str, list[RecordedText]] = {name: [] for name in turns}
         for prompt in ids:
@@ -87,19 +89,22 @@ def bench_gpu_decoding(
     require_room(device, num_bytes, checkpoint, "It is measured beside the package. Take a smaller model.")
     model.to(device)
     loading = memory.peak_bytes()
-    plain = Decoded(PLAIN, texts_of(model, {PLAIN: None})[PLAIN], bytes_per_pass(model), 0, loading)
-    del model
+    with Graphed() as replayed:
+        found = texts_of(model, {LAUNCHED: None, PLAIN: replayed})
+    launched, plain = (Decoded(name, found[name], bytes_per_pass(model), 0, loading) for name in (LAUNCHED, PLAIN))
+    del model, replayed
     memory.release()
     memory.begin()
     model = _on_host(checkpoint, dtype)
     load_package(model, root, device)
     loading = memory.peak_bytes()
-    with Drafts(root, device=device) as own:
-        found = texts_of(model, {TARGET: None, DRAFTED: own})
+    with Graphed() as replayed, Drafts(root, device=device) as own:
+        found = texts_of(model, {TARGET: replayed, DRAFTED: own})
     target = Decoded(TARGET, found[TARGET], bytes_per_pass(model), 0, loading)
     drafted = Decoded(DRAFTED, found[DRAFTED], target.target_bytes, bytes_per_pass(model, is_draft=True), loading)
     progress("decode", total, total)
-    return [summarize(plain, plain, plain), summarize(target, plain, target), summarize(drafted, plain, target)]
+    strategies = (launched, launched), (plain, plain), (target, target), (drafted, target)
+    return [summarize(mine, plain, same) for mine, same in strategies]
 
 
 def _on_host(checkpoint: str, dtype: torch.dtype) -> Any:

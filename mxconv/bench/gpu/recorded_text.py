@@ -10,6 +10,7 @@ import torch
 from mxconv.bench.gpu.memory import Memory
 from mxconv.bench.samples import spread
 from mxconv.interop.transformers.drafts import Drafts
+from mxconv.interop.transformers.graphs.graphed import Graphed
 from mxconv.interop.transformers.run import Choice, Run
 
 
@@ -22,14 +23,14 @@ class RecordedText:
     bandwidth: float  # bytes a second, before and behind
     peak_bytes: int | None  # while it was timed
     choices: list[Choice]  # of the run that was recorded
-    run: Run | None  # what drafts did in the timed one; None without drafts
+    run: Run | None  # the timed one; None where transformers decoded
 
 
 def record_text(
     model: Any,
     prompt: list[int],
     max_new_tokens: int,
-    own: Drafts | None,
+    own: Drafts | Graphed | None,
     read: Callable[[], float],
     memory: Memory,
 ) -> RecordedText:
@@ -39,7 +40,7 @@ def record_text(
         model: of transformers.
         prompt: its tokens.
         max_new_tokens: fewer where the model ends the text.
-        own: drafts, or None for plain decoding.
+        own: drafts, or plain decoding by replays; None for plain decoding by transformers.
         read: samples read bandwidth.
         memory: of the model's device.
     """
@@ -59,7 +60,7 @@ def record_text(
     )
 
 
-def _generate(model: Any, prompt: list[int], max_new_tokens: int, own: Drafts | None, **options: Any) -> Any:
+def _generate(model: Any, prompt: list[int], max_new_tokens: int, own: Drafts | Graphed | None, **options: Any) -> Any:
     ids = torch.tensor([prompt], device=model.device)
     drafted = {} if own is None else {"custom_generate": own}
     with torch.no_grad():

@@ -21,7 +21,7 @@ def text(tokens: list[int], seconds: float, run: Run | None = None, peak: int | 
 def drafted_run(rounds: int, forwards: int, proposed: int, accepted: int) -> Run:
     level = LevelStatistics("draft")
     level.num_forwards, level.num_proposed, level.num_accepted = forwards, proposed, accepted
-    return Run([], 4, rounds, [level])
+    return Run([], 4, rounds, [level], num_replays=rounds - 1 + forwards)
 
 
 PLAIN = Decoded("16-bit", [text([1, 2, 3, 4], 4.0), text([5, 6], 1.0)], 1000, 0, 70)
@@ -40,6 +40,7 @@ def test_speeds_are_of_tokens_a_second_and_passes_read_their_bytes() -> None:
     assert row.speedup == pytest.approx(2)
     assert row.tokens_per_round == 6 / 4
     assert row.acceptance_rates == [0.5]
+    assert row.num_replays == 1 + 3 + 1 + 1
     assert row.num_bytes == 4 * 800 + 4 * 200
     assert row.fraction_of_bandwidth == pytest.approx((2 * 800 + 3 * 200 + 2 * 800 + 200) / 2 / 1e9)
     assert row.read_bandwidth == 1

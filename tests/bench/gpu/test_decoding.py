@@ -18,11 +18,11 @@ from transformers import AutoModelForCausalLM
 
 from mxconv.bench.gpu import decoding
 from mxconv.bench.gpu.decode_result import GpuDecodeResult
-from mxconv.bench.gpu.decoding import DRAFTED, PLAIN, TARGET, bench_gpu_decoding
+from mxconv.bench.gpu.decoding import DRAFTED, LAUNCHED, PLAIN, TARGET, bench_gpu_decoding
 from mxconv.bench.gpu.recorded_text import RecordedText
 from mxconv.bench.gpu.traffic import bytes_per_pass
 from mxconv.errors import ModelError
-from mxconv.interop.transformers import load_package
+from mxconv.interop.transformers import Drafts, load_package
 from mxconv.interop.transformers.gpu_linear import GpuLinear
 from mxconv.model.tokenizer import Tokenizer
 
@@ -49,14 +49,22 @@ def results(source: Path, package: Path) -> list[GpuDecodeResult]:
 
 
 def test_each_strategy_has_a_row_against_16_bits(results: list[GpuDecodeResult]) -> None:
-    assert [row.strategy for row in results] == [PLAIN, TARGET, DRAFTED]
+    assert [row.strategy for row in results] == [LAUNCHED, PLAIN, TARGET, DRAFTED]
     for row in results:
         assert row.num_prompts == len(row.speedup_by_prompt) == 1
         assert 1 <= row.num_tokens <= NUM_TOKENS
         assert min(row.tokens_per_second, row.speedup, row.read_bandwidth, row.fraction_of_bandwidth or 0) > 0
         assert (row.peak_bytes is None) == (DEVICE.type == "cpu")
-    plain, target, drafted = results
-    assert (plain.speedup, plain.acceptance_rates, target.acceptance_rates) == (1, [], [])
+    launched, plain, target, drafted = results
+    assert launched.num_replays == 0 < launched.speedup
+    if DEVICE.type == "cuda":
+        assert min(plain.num_replays, target.num_replays, drafted.num_replays) > 0
+    assert (plain.speedup, launched.acceptance_rates, plain.acceptance_rates, target.acceptance_rates) == (
+        1,
+        [],
+        [],
+        [],
+    )
     assert len(drafted.acceptance_rates) == 1
     assert plain.tokens_per_round == target.tokens_per_round == 1 <= drafted.tokens_per_round
     assert plain.num_bytes is not None and target.num_bytes is not None and drafted.num_bytes is not None
@@ -76,7 +84,7 @@ def test_tokens_are_those_of_transformers_or_the_margins_say_why(results: list[G
         )
         num_tokens += written.shape[1] - ids.shape[1]
     assert results[0].num_tokens == num_tokens
-    _, target, drafted = results
+    *_, target, drafted = results
     assert target.identical_to_greedy or target.differences
     assert drafted.identical_to_target or drafted.differences
     for each in (*target.differences, *drafted.differences):
@@ -91,14 +99,14 @@ def test_a_text_that_differs_is_reported_with_both_margins_and_is_no_error(
 
     def spoiled(model: Any, prompt: Any, max_new_tokens: int, own: Any, *arguments: Any) -> RecordedText:
         text = record(model, prompt, max_new_tokens, own, *arguments)
-        if own is None:
+        if not isinstance(own, Drafts):
             return text
         first, second = text.choices
         other = replace(second, token=second.runner_up, runner_up=second.token, margin=0.25)
         return replace(text, token_ids=[first.token, other.token], choices=[first, other])
 
     monkeypatch.setattr(decoding, "record_text", spoiled)
-    plain, target, drafted = bench_gpu_decoding(package, str(source), PROMPTS, 2, DEVICE)
+    _, plain, target, drafted = bench_gpu_decoding(package, str(source), PROMPTS, 2, DEVICE)
     assert plain.differences == []
     assert target.identical_to_target and not drafted.identical_to_target
     (difference,) = drafted.differences
