@@ -1,6 +1,7 @@
 """A BSFP weight on a GPU: one set of bytes, the exact 16-bit matrix and its 4-bit draft."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -9,6 +10,7 @@ from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.kernels.triton.arrays.bsfp_arrays import BsfpArrays
 from mxconv.kernels.triton.arrays.four_bit_arrays import FourBitArrays
 from mxconv.kernels.triton.arrays.upload import upload
+from mxconv.kernels.triton.chosen import Chosen
 from mxconv.kernels.triton.launch import MAX_TOKENS, on
 from mxconv.kernels.triton.panels import multiply_by_panels
 from mxconv.kernels.triton.products.bsfp_product import bsfp_product
@@ -33,6 +35,8 @@ class BsfpWeight:
         device: torch.device,
         activations: Activations = "bf16",
         stored: Mapping[str, torch.Tensor] | None = None,
+        num_planes: int = 0,
+        has_row_starts: bool = False,
     ) -> "BsfpWeight":
         """Copy a matrix to a device.
 
@@ -43,11 +47,13 @@ class BsfpWeight:
             device: where to.
             activations: of the draft; "int8" where its levels are integers.
             stored: arrays of `packed` by name that are on the device already.
+            num_planes: as for `BsfpArrays.from_packed`.
+            has_row_starts: likewise.
 
         Raises:
             CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
         """
-        arrays = BsfpArrays.from_packed(packed, table, shape, device, stored)
+        arrays = BsfpArrays.from_packed(packed, table, shape, device, stored, num_planes, has_row_starts)
         scales = stored["scales"] if stored and "scales" in stored else upload(packed.scales, device)
         return cls(arrays, FourBitArrays.of_bsfp(arrays.codes, scales, table, shape), activations)
 
@@ -61,14 +67,26 @@ class BsfpWeight:
         """On the device, both weights."""
         return self.arrays.num_bytes + self.draft.num_bytes - self.arrays.codes.nbytes
 
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        """As `Weight.product`."""
+    @classmethod
+    def stacked(cls, experts: "Sequence[BsfpWeight]") -> "BsfpWeight":
+        """A stack of matrices, as `BsfpArrays.stacked`."""
+        arrays = BsfpArrays.stacked([each.arrays for each in experts])
+        draft = FourBitWeight.stacked([each.draft for each in experts])
+        return cls(arrays, replace(draft.arrays, codes=arrays.codes), draft.activations)
+
+    def expert(self, number: int, num_experts: int) -> "BsfpWeight":
+        """One of a stack: views."""
+        draft = self.draft.arrays.expert(number, num_experts)
+        return BsfpWeight(self.arrays.expert(number, num_experts), draft, self.draft.activations)
+
+    def product(self, x: torch.Tensor, chosen: Chosen | None = None) -> torch.Tensor:
+        """As `Weight.product`; of a stack as `bsfp_product`, with any number of tokens."""
         device = self.arrays.codes.device
         check_tokens(x, self.columns, device)
         x = x.to(self.dtype).contiguous()
         with on(device):
-            if len(x) <= MAX_TOKENS.value:
-                return bsfp_product(self.arrays, x)
+            if len(x) <= MAX_TOKENS.value or chosen is not None:
+                return bsfp_product(self.arrays, x, chosen)
             return multiply_by_panels(x, self.rows, lambda first, count: rebuild(self.arrays, first, count))
 
     def rebuild(self) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """A weight on a GPU: what multiplies there, as `mxconv.kernels.matrix.Matrix` does on the CPU."""
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -8,6 +9,7 @@ from mxconv.arrays import U8
 from mxconv.errors import ModelError
 from mxconv.kernels.triton.arrays.four_bit_arrays import FourBitArrays
 from mxconv.kernels.triton.arrays.upload import as_words, upload
+from mxconv.kernels.triton.chosen import Chosen
 from mxconv.kernels.triton.dequantize import dequantize
 from mxconv.kernels.triton.launch import MAX_TOKENS, on
 from mxconv.kernels.triton.panels import multiply_by_panels
@@ -84,16 +86,27 @@ class FourBitWeight:
         on_device = as_words(upload(codes, device))
         return cls(FourBitArrays.of_mxfp4(on_device, upload(scales, device), shape), activations)
 
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        """As `Weight.product`."""
+    @classmethod
+    def stacked(cls, experts: "Sequence[FourBitWeight]") -> "FourBitWeight":
+        """A stack of matrices of one shape and kind; int8 activations where all have integer levels."""
+        arrays = FourBitArrays.stacked([each.arrays for each in experts])
+        return cls(arrays, experts[0].activations if arrays.int8_levels is not None else "bf16")
+
+    def expert(self, number: int, num_experts: int) -> "FourBitWeight":
+        """One of a stack: views."""
+        return FourBitWeight(self.arrays.expert(number, num_experts), self.activations)
+
+    def product(self, x: torch.Tensor, chosen: Chosen | None = None) -> torch.Tensor:
+        """As `Weight.product`; of a stack as `four_bit_product`, with any number of tokens."""
         device = self.arrays.codes.device
         check_tokens(x, self.columns, device)
+        is_for_kernels = len(x) <= MAX_TOKENS.value or chosen is not None
         with on(device):
-            if len(x) <= MAX_TOKENS.value and self.activations == "int8":
-                return four_bit_int8_product(self.arrays, x.contiguous())
+            if is_for_kernels and self.activations == "int8":
+                return four_bit_int8_product(self.arrays, x.contiguous(), chosen)
             x = x.to(torch.bfloat16).contiguous()
-            if len(x) <= MAX_TOKENS.value:
-                return four_bit_product(self.arrays, x)
+            if is_for_kernels:
+                return four_bit_product(self.arrays, x, chosen)
             return multiply_by_panels(
                 x, self.rows, lambda first, count: dequantize(self.arrays, first, count).to(torch.bfloat16)
             )

@@ -17,4 +17,4 @@ def test_every_kernel_compiles_to_machine_code(capability: str, tmp_path: Path) 
     command = [sys.executable, str(Path(__file__).with_name("compile_kernels.py")), capability]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert result.returncode == 0, result.stderr
-    assert result.stdout == "9\n"
+    assert result.stdout == "12\n"

@@ -1,6 +1,7 @@
 """The arrays of a 4-bit matrix on a device: nibbles, the levels of its eight codes, and scales of blocks."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,17 +12,20 @@ from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import DOUBLED, VALUES
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.kernels.triton.arrays.byte_tables import int8_table, row_tables
+from mxconv.kernels.triton.arrays.joined import joined, piece
 from mxconv.kernels.triton.arrays.upload import upload
 
 
 @dataclass(frozen=True, eq=False)
 class FourBitArrays:
-    """What the 4-bit kernels read; T row tiles, C column tiles."""
+    """What the 4-bit kernels read; T row tiles, C column tiles. Of a stack of E experts, those of all of them."""
 
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # of a stack, that of one expert
     codes: torch.Tensor  # (T, C, 16) int32: a lane's nibbles
-    levels: torch.Tensor  # (64, 4) int32: `row_tables` of the BF16 patterns of eight magnitudes
-    int8_levels: torch.Tensor | None  # (4,) int32 as `int8_table` has them, None where the levels are no integers
+    levels: torch.Tensor  # (64, 4) int32, of a stack (64 E, 4): `row_tables` of the BF16 patterns of eight magnitudes
+    int8_levels: (
+        torch.Tensor | None
+    )  # (4,) int32, of a stack (4 E,), as `int8_table` has them, None where the levels are no integers
     scales: torch.Tensor  # (T, blocks, 16): uint8 E8M0, or int16 BF16 patterns
     scale_block: int  # columns that share a scale
 
@@ -51,6 +55,26 @@ class FourBitArrays:
         signed = table.signed_levels
         int8_levels = upload(int8_table(signed.astype(np.int8)), codes.device) if table.has_int8_levels else None
         return cls(shape, codes, _levels(signed[:8], codes), int8_levels, scales, GROUP)
+
+    @classmethod
+    def stacked(cls, experts: "Sequence[FourBitArrays]") -> "FourBitArrays":
+        """A stack of matrices of one shape and kind."""
+        first = experts[0]
+        int8_levels = [each.int8_levels for each in experts if each.int8_levels is not None]
+        return cls(
+            first.shape,
+            joined([each.codes for each in experts]),
+            joined([each.levels for each in experts]),
+            joined(int8_levels) if len(int8_levels) == len(experts) else None,
+            joined([each.scales for each in experts]),
+            first.scale_block,
+        )
+
+    def expert(self, number: int, num_experts: int) -> "FourBitArrays":
+        """One of a stack: views."""
+        codes, levels, scales = (piece(each, number, num_experts) for each in (self.codes, self.levels, self.scales))
+        int8_levels = None if self.int8_levels is None else piece(self.int8_levels, number, num_experts)
+        return replace(self, codes=codes, levels=levels, scales=scales, int8_levels=int8_levels)
 
     @property
     def is_e8m0(self) -> bool:

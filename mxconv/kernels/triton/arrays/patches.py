@@ -7,11 +7,13 @@ The words of a row tile and split lie side by side, in the order of tiles, rows 
 half lanes have one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
+from mxconv.kernels.triton.arrays.joined import joined, piece
 from mxconv.kernels.triton.launch import SPLIT_TILES
 
 ESCAPES_AT_A_TIME = 1 << 20  # what is made of them on the way stays below 100 MB
@@ -38,6 +40,24 @@ class Patches:
     hits: torch.Tensor  # (T, C) int32: bit 2 * row + half
     firsts: torch.Tensor  # (T, C) int16: where a tile's words begin, from the first of its split on; at most 4096
     split_firsts: torch.Tensor  # (T, splits) int64: where those of each split begin
+
+    @classmethod
+    def stacked(cls, experts: "Sequence[Patches]") -> "Patches":
+        """Those of a stack."""
+        before = list(accumulate((len(each.words) for each in experts), initial=0))
+        return cls(
+            joined([each.words for each in experts]),
+            joined([each.hits for each in experts]),
+            joined([each.firsts for each in experts]),
+            joined([each.split_firsts + first for each, first in zip(experts, before, strict=False)]),
+        )
+
+    def expert(self, number: int, num_experts: int) -> "Patches":
+        """Those of one expert: views, and the words of all."""
+        hits, firsts, split_firsts = (
+            piece(each, number, num_experts) for each in (self.hits, self.firsts, self.split_firsts)
+        )
+        return Patches(self.words, hits, firsts, split_firsts)
 
     @property
     def num_bytes(self) -> int:

@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-from mxconv.kernels.triton.launch import MAX_TOKENS
-
 
 @triton.jit
 def weights_of(patterns: tl.tensor, IS_BF16: tl.constexpr, OPERAND: tl.constexpr) -> tl.tensor:
@@ -19,9 +17,7 @@ def weights_of(patterns: tl.tensor, IS_BF16: tl.constexpr, OPERAND: tl.constexpr
 
 
 @triton.jit
-def activations(x, first_column, WIDTH: tl.constexpr, num_tokens, num_columns, OPERAND: tl.constexpr):
-    """(WIDTH, MAX_TOKENS) of `x`, (num_tokens, num_columns); zeros beyond it."""
+def activations(x, row, is_there, first_column, WIDTH: tl.constexpr, num_columns, OPERAND: tl.constexpr):
+    """(WIDTH, MAX_TOKENS): these rows of `x`, (rows, num_columns); zeros where a row is not there, and beyond them."""
     column = first_column + tl.arange(0, WIDTH)[:, None]
-    token = tl.arange(0, MAX_TOKENS)[None, :]
-    is_there = (token < num_tokens) & (column < num_columns)
-    return tl.load(x + token * num_columns + column, mask=is_there, other=0).to(OPERAND)
+    return tl.load(x + row * num_columns + column, mask=is_there & (column < num_columns), other=0).to(OPERAND)
