@@ -1,33 +1,35 @@
 """A package's quantized matrices on a device, streamed there file by file, hashes checked."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from mxconv.checkpoint.manifest import Manifest, TensorRecord
-from mxconv.checkpoint.package import Package, inside
+from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.package_folder import find_package
 from mxconv.checkpoint.tensor_arrays import tensor_arrays
 from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device
+from mxconv.gpu.expert_group import ExpertGroup, expert_groups
 from mxconv.gpu.memory import require_room
-from mxconv.gpu.streamed_file import stream_file
+from mxconv.gpu.streamed_arrays import stream_arrays
 from mxconv.progress import Progress, silent
 
 if TYPE_CHECKING:  # imported once a device was found: without Triton it cannot be
+    from mxconv.kernels.triton.expert_stack import ExpertStack
     from mxconv.kernels.triton.weight import Activations, Weight
 
 ON_HOST = ("row_shifts", "escape_offsets")  # parts of which other arrays are made
 OF_DRAFT = ("codes", "scales")
-TORCH_DTYPES = {"U8": torch.uint8, "BF16": torch.int16}
+ADJOINING = (*OF_DRAFT, "residual_low")  # of experts: as long for each of them
 
 
 class GpuPackage:
     """The matrices of a package by the names of their tensors, in `weights`. The package's files are closed again.
 
-    Stacked experts and tensors that were kept as they are stay where they are: `left_out` names the stacks.
+    Those of experts are in `stacks`, by the names of `ExpertGroup`s, whether the package stacks them or not.
     """
 
     def __init__(
@@ -51,13 +53,11 @@ class GpuPackage:
             MxconvError: no such device, no room on it, or a package that is damaged or has no such level.
         """
         self.device = checked_device(device)
-        from mxconv.gpu.stored_weight import stored_weight
+        from mxconv.gpu.stored_weight import stored_stack, stored_weight
 
         with Package(find_package(package)) as opened:
             self.manifest: Manifest = opened.manifest
-            quantized = [each for each in opened.manifest.tensors if each.codec != "keep"]
-            records = [each for each in quantized if each.stack is None and each.carried is None]
-            self.left_out = [each.name for each in quantized if each.stack is not None or each.carried is not None]
+            records = [each for each in opened.manifest.tensors if each.codec != "keep"]
             _check_level(opened, records, level)
             arrays = {name: opened.arrays[name].num_bytes for each in records for name in _copied(each, level)}
             draft = sum(opened.arrays[name].num_bytes for each in records for name in _copied(each, "draft"))
@@ -68,16 +68,37 @@ class GpuPackage:
                 f"The 4-bit draft alone is {draft / 1e9:.2f} GB: level='draft'." if level == "target" else
                 "Free memory, or take a smaller model.",
             )  # fmt: skip
-            streamed = _stream(opened, arrays, self.device, progress)
-            self.weights: dict[str, Weight] = {}
-            for each in records:
-                parts = {name.rpartition(".")[2]: streamed.pop(name) for name in _copied(each, level)}
-                self.weights[each.name] = stored_weight(opened, each, parts, self.device, activations)
+            groups, alone = expert_groups(records)
+            streamed = stream_arrays(opened, _runs(arrays, groups), self.device, progress)
+            parts: dict[str, dict[str, torch.Tensor]] = {each.stem: {} for each in records}
+            for name in arrays:
+                stem, _, part = name.rpartition(".")
+                parts[stem][part] = streamed.pop(name)
+            self.weights: dict[str, Weight] = {
+                each.name: stored_weight(opened, each, parts.pop(each.stem), self.device, activations) for each in alone
+            }
+            self.stacks: dict[str, ExpertStack] = {}
+            for group in groups:
+                own = {each.stem: parts.pop(each.stem) for each in group.records}
+                self.stacks[group.name] = stored_stack(opened, group, own, self.device, activations)
 
     @property
     def num_bytes(self) -> int:
         """On the device."""
-        return sum(weight.num_bytes for weight in self.weights.values())
+        weights = sum(each.num_bytes for each in self.weights.values())
+        return weights + sum(each.num_bytes for each in self.stacks.values())
+
+
+def _runs(arrays: Iterable[str], groups: Iterable[ExpertGroup]) -> list[list[str]]:
+    """The arrays, those that are to adjoin together."""
+    adjoining = [
+        [f"{record.stem}.{part}" for record in group.records]
+        for group in groups if len(group.records) > 1 for part in ADJOINING
+    ]  # fmt: skip
+    wanted = set(arrays)
+    runs = [run for run in adjoining if wanted.issuperset(run)]
+    in_runs = {name for run in runs for name in run}
+    return [*runs, *([name] for name in arrays if name not in in_runs)]
 
 
 def _check_level(package: Package, records: list[TensorRecord], level: str) -> None:
@@ -109,29 +130,7 @@ def _made(package: Package, record: TensorRecord) -> int:
     """At most so many bytes are made of a tensor's escape lists."""
     from mxconv.kernels.triton.arrays.patches import most_bytes
 
+    if record.codec != "bsfp":
+        return 0
     counts, escapes = (package.arrays[f"{record.name}.escape_{part}"] for part in ("counts", "positions"))
     return most_bytes(counts.num_bytes, escapes.num_bytes)
-
-
-def _stream(
-    package: Package, num_bytes: Mapping[str, int], device: torch.device, progress: Progress
-) -> dict[str, torch.Tensor]:
-    """Arrays by name on the device, with dtype and shape."""
-    flat = {name: torch.empty(count, dtype=torch.uint8, device=device) for name, count in num_bytes.items()}
-    paths = {package.arrays[name].path for name in flat}
-    files = [each for each in package.manifest.files if inside(package.root, each.path) in paths]
-    total, done = sum(each.num_bytes for each in files), 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        progress("load package", done, total)
-
-    for each in files:
-        path = inside(package.root, each.path)
-        wanted = {name: tensor for name, tensor in flat.items() if package.arrays[name].path == path}
-        stream_file(path, each.sha256, wanted, device, advance)
-    return {
-        name: tensor.view(TORCH_DTYPES[package.arrays[name].dtype]).view(package.arrays[name].shape)
-        for name, tensor in flat.items()
-    }

@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from mxconv.interop.transformers.gpu_experts import GpuExperts
 from mxconv.interop.transformers.gpu_linear import GpuLinear
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
 
@@ -18,6 +19,8 @@ def bytes_per_pass(model: nn.Module, is_draft: bool = False) -> int | None:
     """
     num_bytes = 0
     for module in model.modules():
+        if isinstance(module, GpuExperts):
+            return None
         if isinstance(module, GpuLinear):
             num_bytes += _packed_bytes(module, is_draft)
         if isinstance(module, nn.Embedding):

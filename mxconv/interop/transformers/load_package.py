@@ -10,6 +10,7 @@ from mxconv.checkpoint.manifest import read_manifest
 from mxconv.checkpoint.package_folder import find_package
 from mxconv.gpu.device import checked_device
 from mxconv.gpu.package import GpuPackage
+from mxconv.interop.transformers.expert_modules import matrices_of_experts
 from mxconv.interop.transformers.layer_weights import put_module, weights_of_layers
 
 
@@ -19,7 +20,9 @@ def load_package(
     device: str | torch.device = "cuda",
     activations: Literal["bf16", "int8"] = "bf16",
 ) -> list[str]:
-    """Replace the linear layers of which a package has the weights by `GpuLinear`s, and move the rest of the model.
+    """Replace what a package has the weights of, and move the rest of the model.
+
+    Linear layers become `GpuLinear`s; experts, which transformers stacks, `GpuExperts`.
 
     The package's bytes go to the device as they are, hashes checked: of BSFP both levels, of an MXFP4 package its 4-bit
     weights. What the layers held is not read, and may be on the meta device. The model then only infers.
@@ -37,14 +40,19 @@ def load_package(
         MxconvError: no such device, no room on it, or a package that is damaged or of another model.
     """
     found = checked_device(device)
+    from mxconv.interop.transformers.gpu_experts import GpuExperts
     from mxconv.interop.transformers.gpu_linear import GpuLinear
 
     root = find_package(package)
     level: Literal["target", "draft"] = "target" if read_manifest(root).options.codec == "bsfp" else "draft"
-    weights = GpuPackage(root, found, level, activations).weights
-    layers = weights_of_layers(model, weights, str(package))
+    loaded = GpuPackage(root, found, level, activations)
+    layers = weights_of_layers(model, loaded.weights, str(package))
+    experts = matrices_of_experts(model, loaded.stacks, str(package))
     for name, (linear, weight) in layers.items():
         bias = None if linear.bias is None else linear.bias.to(found)
         put_module(model, name, GpuLinear(weight, bias).train(linear.training))
+    for name, (module, matrices) in experts.items():
+        put_module(model, name, GpuExperts(module, matrices).train(module.training))
+    names = [name for name, _ in model.named_modules() if name in layers or name in experts]
     model.to(found).requires_grad_(False)
-    return list(layers)
+    return names

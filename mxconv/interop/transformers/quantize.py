@@ -1,8 +1,8 @@
 """Replacing the linear layers of a torch model by ours, in place."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -13,6 +13,8 @@ from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device
 from mxconv.gpu.memory import require_room
 from mxconv.interop.transformers.bsfp_linear import BSFPLinear
+from mxconv.interop.transformers.expert_modules import STACKS, expert_modules
+from mxconv.interop.transformers.layer_weights import put_module
 from mxconv.interop.transformers.mxfp4_linear import MXFP4Linear
 from mxconv.interop.transformers.weights import weight_patterns
 
@@ -31,8 +33,9 @@ def quantize_model(
 ) -> list[str]:
     """Replace every `torch.nn.Linear` by an `MXFP4Linear` or `BSFPLinear`, in place; the model then only infers.
 
-    With a `device` they become `GpuLinear`s there, layer by layer, and the rest of the model follows. Embeddings stay
-    as they are, also where the output head was tied to them. Either every layer can be replaced or nothing is touched.
+    With a `device` they become `GpuLinear`s there, layer by layer, experts that transformers stacks become
+    `GpuExperts`, and the rest of the model follows. Embeddings stay as they are, also where the output head was tied to
+    them. Either every layer can be replaced or nothing is touched.
 
     Args:
         model: on the CPU, weights in 16 bits (or float32 that holds BF16 values).
@@ -62,19 +65,19 @@ def quantize_model(
             "the model is not quantized already."
         )
     for name, linear in chosen.items():
-        weight_patterns(linear, name)  # refuses what cannot be replaced
-        weight = linear.weight.detach()
-        if codec == "mxfp4" and not weight.isfinite().all():
-            row, column = torch.nonzero(~weight.isfinite())[0].tolist()
-            raise ModelError(
-                f"{name}: weight [{row}, {column}] is {float(weight[row, column])}; finite weights are required. "
-                f"Leave it with skip=['{name}.weight'], or use codec='bsfp'."
-            )
+        _check(linear, name, f"{name}.weight", codec)
     target = None if device is None else checked_device(device)
+    names = list(chosen)
     if target is not None:
-        _require_room(model, list(chosen.values()), codec, target)
+        experts = {
+            name: module for name, module in expert_modules(model)
+            if all(_is_wanted(f"{name}.{stack}", lm_head, skip) for stack in STACKS)
+        }  # fmt: skip
+        stacks = {f"{name}.{stack}": getattr(module, stack) for name, module in experts.items() for stack in STACKS}
+        names = [name for name, _ in model.named_modules() if name in chosen or name in experts]
+        _require_room(model, [*(linear.weight for linear in chosen.values()), *stacks.values()], codec, target)
+        _replace_experts(model, experts, codec, target, scale_rule, activations)
     for name, linear in chosen.items():
-        parent, _, attribute = name.rpartition(".")
         layer: nn.Module
         if target is not None:
             from mxconv.interop.transformers.gpu_linear import GpuLinear
@@ -84,20 +87,51 @@ def quantize_model(
             layer = MXFP4Linear.from_linear(linear, scale_rule, name)
         else:
             layer = BSFPLinear.from_linear(linear, name)
-        setattr(model.get_submodule(parent), attribute, layer.train(linear.training))
+        put_module(model, name, layer.train(linear.training))
     if target is not None:
         model.to(target)
     model.requires_grad_(False)  # what no gradient reaches should not ask for one
-    return list(chosen)
+    return names
 
 
-def _require_room(model: nn.Module, linears: list[nn.Linear], codec: str, device: torch.device) -> None:
+def _check(linear: nn.Linear, name: str, skipped_as: str, codec: str) -> None:
+    """Refuse what cannot be encoded."""
+    weight_patterns(linear, name)
+    weight = linear.weight.detach()
+    if codec == "mxfp4" and not weight.isfinite().all():
+        row, column = torch.nonzero(~weight.isfinite())[0].tolist()
+        raise ModelError(
+            f"{name}: weight [{row}, {column}] is {float(weight[row, column])}; finite weights are required. "
+            f"Leave it with skip=['{skipped_as}'], or use codec='bsfp'."
+        )
+
+
+def _replace_experts(
+    model: nn.Module,
+    experts: Mapping[str, Any],
+    codec: Literal["mxfp4", "bsfp"],
+    device: torch.device,
+    scale_rule: ScaleRule,
+    activations: Literal["bf16", "int8"],
+) -> None:
+    """One module after the other, once all can be encoded."""
+    from mxconv.interop.transformers.gpu_experts import GpuExperts, linears_of
+
+    for name, module in experts.items():
+        for stack in STACKS:
+            for each, linear in linears_of(module, stack, name):
+                _check(linear, each, f"{name}.{stack}", codec)
+    for name, module in experts.items():
+        replaced = GpuExperts.from_experts(module, codec, device, scale_rule, activations, name)
+        put_module(model, name, replaced.train(module.training))
+
+
+def _require_room(model: nn.Module, weights: list[torch.Tensor], codec: str, device: torch.device) -> None:
     """Refuse a model that cannot fit, by the least that its layers take; escapes come on top."""
-    tied = {parameter.data_ptr() for module in model.modules() if not isinstance(module, nn.Linear)
-            for parameter in module.parameters(recurse=False)}  # fmt: skip
-    replaced = {linear.weight.data_ptr() for linear in linears} - tied
+    tied = {module.weight.data_ptr() for module in model.modules() if isinstance(module, nn.Embedding)}
+    replaced = {weight.data_ptr() for weight in weights} - tied
     kept = sum(each.nbytes for each in model.parameters() if each.data_ptr() not in replaced)
-    num_weights = sum(linear.weight.numel() for linear in linears)
+    num_weights = sum(weight.numel() for weight in weights)
     num_bytes = int(kept + num_weights * LEAST_BITS[codec] / 8)
     four_bit = int(kept + num_weights * LEAST_BITS["mxfp4"] / 8)
     smaller = f"With codec='mxfp4' they are {four_bit / 1e9:.2f} GB." if codec == "bsfp" else "Free memory."

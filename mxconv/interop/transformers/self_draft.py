@@ -15,6 +15,8 @@ from torch import nn
 from mxconv.checkpoint.manifest import LevelRecord
 from mxconv.errors import ModelError
 from mxconv.gpu.package import GpuPackage
+from mxconv.interop.transformers.expert_modules import matrices_of_experts
+from mxconv.interop.transformers.gpu_experts import GpuExperts
 from mxconv.interop.transformers.gpu_linear import GpuLinear
 from mxconv.interop.transformers.layer_weights import put_module, weights_of_layers
 from mxconv.interop.transformers.target import TorchTarget
@@ -38,12 +40,13 @@ class SelfDraft:
     ) -> None:
         self.package, self.record, self.device = package, record, device
         self.num_draft_tokens, self.confidence = num_draft_tokens, confidence
-        self._weights: dict[str, Weight] | None = None  # read when a model first needs them
+        self._weights: GpuPackage | None = None  # read when a model first needs them
 
     @contextlib.contextmanager
     def begin(self, target: TorchTarget) -> Iterator["SelfDraftChain"]:
         """For one text: a model without BSFP layers gets the package's 4-bit weights beside its own meanwhile."""
-        own = [module for module in target.model.modules() if isinstance(module, GpuLinear) and module.has_target]
+        kinds = GpuLinear, GpuExperts
+        own = [module for module in target.model.modules() if isinstance(module, kinds) and module.has_target]
         statistics = [LevelStatistics(self.record.name)]
         if own:
             yield SelfDraftChain(self, target, own, statistics)
@@ -53,20 +56,24 @@ class SelfDraft:
             yield SelfDraftChain(self, target, list(drafted.values()), statistics)
         finally:
             for name, module in drafted.items():
-                put_module(target.model, name, module.linear)
+                put_module(target.model, name, module.original)
 
     def close(self) -> None:
         """Let go of weights that were read for models without BSFP layers."""
         self._weights = None
 
-    def _install(self, model: nn.Module) -> "dict[str, DraftedLinear]":
+    def _install(self, model: nn.Module) -> "dict[str, DraftedLinear | GpuExperts]":
         where = next(model.parameters()).device
         if where.type != self.device.type:
             raise ModelError(f"drafts: device {self.device}, and the model is on {where}; one place is required.")
         if self._weights is None:
-            self._weights = GpuPackage(self.package, self.device, level="draft").weights
-        found = weights_of_layers(model, self._weights, str(self.package))
-        drafted = {name: DraftedLinear(linear, weight) for name, (linear, weight) in found.items()}
+            self._weights = GpuPackage(self.package, self.device, level="draft")
+        layers = weights_of_layers(model, self._weights.weights, str(self.package))
+        experts = matrices_of_experts(model, self._weights.stacks, str(self.package))
+        drafted: dict[str, DraftedLinear | GpuExperts] = {
+            name: DraftedLinear(linear, weight) for name, (linear, weight) in layers.items()
+        }
+        drafted |= {name: GpuExperts(module, matrices, is_target=True) for name, (module, matrices) in experts.items()}
         for name, module in drafted.items():
             put_module(model, name, module)
         return drafted
@@ -77,20 +84,20 @@ class DraftedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, draft: Weight) -> None:
         super().__init__()
-        self.linear, self.draft, self.level = linear, draft, "target"
+        self.original, self.draft, self.level = linear, draft, "target"
 
     @property
     def weight(self) -> torch.Tensor:
         """The torch layer's."""
-        return self.linear.weight
+        return self.original.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """As the layer, or with 4-bit weights."""
         if self.level == "target":
-            return self.linear(x)  # type: ignore[no-any-return]
+            return self.original(x)  # type: ignore[no-any-return]
         result = self.draft.product(x.reshape(-1, x.shape[-1]))
-        if self.linear.bias is not None:
-            result = result + self.linear.bias
+        if self.original.bias is not None:
+            result = result + self.original.bias
         return result.to(x.dtype).reshape(*x.shape[:-1], self.draft.rows)
 
 
@@ -101,7 +108,7 @@ class SelfDraftChain:
         self,
         draft: SelfDraft,
         target: TorchTarget,
-        layers: Sequence[GpuLinear | DraftedLinear],
+        layers: Sequence[GpuLinear | DraftedLinear | GpuExperts],
         statistics: list[LevelStatistics],
     ) -> None:
         self.statistics = statistics

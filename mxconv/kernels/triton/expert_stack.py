@@ -8,7 +8,6 @@ for the GPU until so many tokens come that experts are better rebuilt, one by on
 """
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
 
 import torch
 
@@ -17,19 +16,19 @@ from mxconv.kernels.triton.chosen import Chosen
 from mxconv.kernels.triton.launch import MAX_TOKENS
 from mxconv.kernels.triton.weight import FourBitWeight
 
-OfStack = TypeVar("OfStack", BsfpWeight, FourBitWeight)
 
-
-class ExpertStack(Generic[OfStack]):
+class ExpertStack:
     """Experts in one format.
 
     Args:
         experts: in their order; of BSFP all with as many planes, and all or none with row starts.
     """
 
-    def __init__(self, experts: Sequence[OfStack]) -> None:
+    def __init__(self, experts: Sequence[BsfpWeight | FourBitWeight]) -> None:
         self.num_experts = len(experts)
-        self.weight: OfStack = type(experts[0]).stacked(experts)
+        exact = [each for each in experts if isinstance(each, BsfpWeight)]
+        four_bit = [each for each in experts if isinstance(each, FourBitWeight)]
+        self.weight = BsfpWeight.stacked(exact) if exact else FourBitWeight.stacked(four_bit)
         self.rows, self.columns = self.weight.rows, self.weight.columns
 
     @property
@@ -37,7 +36,7 @@ class ExpertStack(Generic[OfStack]):
         """On the device."""
         return self.weight.num_bytes
 
-    def expert(self, number: int) -> OfStack:
+    def expert(self, number: int) -> BsfpWeight | FourBitWeight:
         """One of them: views."""
         return self.weight.expert(number, self.num_experts)
 
