@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from transformers import (
@@ -366,6 +367,15 @@ def make_model(family: str, **changes: Any) -> Any:
             values += 1.0
         tensor.data.copy_(torch.from_numpy(BF16.decode(BF16.encode(values.numpy()))))
     return model
+
+
+def logits_of(model: Any, token_ids: list[int]) -> np.ndarray:
+    """(length, vocabulary) of a text."""
+    if type(model).__name__ == "Llama4ForConditionalGeneration":  # cannot put text alone out in transformers 5.24
+        model = model.language_model
+    with torch.no_grad():
+        logits: np.ndarray = model(torch.tensor([token_ids])).logits[0].numpy()
+    return logits
 
 
 def write_checkpoint(model: Any, folder: Path, further: Mapping[str, Any] | None = None) -> None:

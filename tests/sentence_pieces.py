@@ -71,7 +71,9 @@ def write_gemma(folder: Path, pieces: Sequence[Entry] | None = None, **changes: 
     return _write(folder, pieces or gemma_pieces(), **{"ids": (3, 2, 1), "prefix": 0} | changes)
 
 
-def as_transformers_sees(pieces: Sequence[Entry], ids: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def as_transformers_sees(
+    pieces: Sequence[Entry], ids: tuple[int, int, int], has_prefix: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Let transformers convert these pieces whatever tokenizer.model it opens.
 
     It takes the sentencepiece library to parse the file. All that it does with what it parsed is its own code.
@@ -85,7 +87,10 @@ def as_transformers_sees(pieces: Sequence[Entry], ids: tuple[int, int, int], mon
             model_type=2, byte_fallback=True, unk_id=unknown, bos_id=bos, eos_id=eos,
             unk_piece=pieces[unknown][0], bos_piece=pieces[bos][0], eos_piece=pieces[eos][0],
         ),
-        normalizer_spec=SimpleNamespace(precompiled_charsmap=b""),
+        normalizer_spec=SimpleNamespace(  # as `_write` has it
+            precompiled_charsmap=b"", add_dummy_prefix=has_prefix, remove_extra_whitespaces=False,
+            escape_whitespaces=True,
+        ),
     )  # fmt: skip
 
     def parsed(self: Any, model: str) -> None:

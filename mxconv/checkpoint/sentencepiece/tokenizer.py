@@ -1,6 +1,6 @@
 """The tokenizer.json that a tokenizer.model stands for.
 
-Text is read as transformers 5.23 reads it: its LlamaTokenizer where the file puts a space before a text
+Text is read as transformers 5 reads it: its LlamaTokenizer where the file puts a space before a text
 (`add_dummy_prefix`), its GemmaTokenizer where it does not. Of tokenizer_config.json count `add_prefix_space`, `legacy`
 (a space behind special tokens too), `add_bos_token`, `add_eos_token`, `bos_token`, `eos_token` and
 `added_tokens_decoder`; of added_tokens.json everything.
@@ -71,6 +71,11 @@ def derive_tokenizer(folder: Path) -> bytes:
             raise CheckpointError(f"{path}: {found}; {required} is required. {REMEDY}")
     config_path = folder / CONFIG_FILE
     config = read_json_object(config_path, unique_keys=False) if config_path.is_file() else {}
+    if (defined := _spaces_that_stand_whole(model)) is not None and config.get("tokenizer_class") is None:
+        raise CheckpointError(
+            f"{config_path}: no tokenizer_class, and {MODEL_FILE} has {defined[:80]!r}, which a user defined; a class "
+            f"is required, since SentencePiece cuts such pieces out whole and GemmaTokenizer merges them. {REMEDY}"
+        )
     ids = {piece.text: number for number, piece in enumerate(model.pieces)}
     added = added_tokens(model, config, folder)
     for token in added:  # of a piece that tokenizer_config.json gives another name
@@ -94,6 +99,12 @@ def derive_tokenizer(folder: Path) -> bytes:
     }
     _check(members, path)
     return json.dumps(members, ensure_ascii=False, indent=1).encode()
+
+
+def _spaces_that_stand_whole(model: SentencePieceModel) -> str | None:
+    """A piece of spaces that a user defined: SentencePiece cuts it out before it merges, GemmaTokenizer does not."""
+    defined = (piece.text for piece in model.pieces if piece.type == TokenType.USER_DEFINED)
+    return next((text for text in defined if SPACE in text), None)
 
 
 def _prefix_scheme(model: SentencePieceModel, config: dict[str, Any], path: Path) -> str:

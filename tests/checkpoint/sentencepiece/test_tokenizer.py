@@ -46,6 +46,11 @@ PIECES = st.sampled_from(["<start_of_turn>", "</s>", "<eos>", "<end_of_turn>", "
 TEXTS = st.one_of(texts(), WHITESPACE.map("".join), st.lists(PIECES | texts(), max_size=4).map("".join))
 
 
+def without_spaces(pieces: list[Entry]) -> list[Entry]:
+    """Without those of spaces that a user defined."""
+    return [entry for entry in pieces if entry[2] != USER_DEFINED or "▁" not in entry[0]]
+
+
 @pytest.fixture(scope="module", params=SETTINGS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
     """Ours and transformers', of one folder."""
@@ -53,12 +58,14 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("model")
     is_llama = model_type == "llama"
     pieces, ids = (llama_pieces(), (0, 1, 2)) if is_llama else (gemma_pieces(), (3, 2, 1))
+    if "tokenizer_class" not in config:
+        pieces = without_spaces(pieces)
     (write_llama if is_llama else write_gemma)(folder, pieces)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     text = json.dumps(config).replace("{end}", str(len(pieces)))
     (folder / "tokenizer_config.json").write_text(text)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        as_transformers_sees(pieces, ids, monkeypatch)
+        as_transformers_sees(pieces, ids, is_llama, monkeypatch)
         return Tokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
 
 
@@ -86,12 +93,23 @@ def test_a_named_piece_is_found_in_a_text(tmp_path: Path) -> None:
     pieces = gemma_pieces()
     place = [text for text, *_ in pieces].index("<unused0>")
     folder = write_gemma(tmp_path, pieces)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {str(place): NAMED}}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(GEMMA | {"added_tokens_decoder": {str(place): NAMED}}))
     tokenizer = Tokenizer.from_folder(folder)
-    assert tokenizer.encode("<end_of_turn>") == [place]
+    assert tokenizer.encode("<end_of_turn>", add_special_tokens=False) == [place]
     assert tokenizer.is_silent(place)
     (folder / "added_tokens.json").write_text(json.dumps({"<more>": len(pieces)}))
-    assert Tokenizer.from_folder(folder).encode("<more>") == [len(pieces)]
+    assert Tokenizer.from_folder(folder).encode("<more>", add_special_tokens=False) == [len(pieces)]
+
+
+def test_spaces_that_a_user_defined_need_a_class_that_says_how_they_are_cut(tmp_path: Path) -> None:
+    folder = write_gemma(tmp_path)
+    message = (
+        r"tokenizer_config\.json: no tokenizer_class, and tokenizer\.model has '▁▁', which a user defined; a class is"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        derive_tokenizer(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps(GEMMA))
+    derive_tokenizer(folder)
 
 
 def test_a_package_gets_a_tokenizer_file(tmp_path: Path) -> None:

@@ -116,14 +116,11 @@ class Exported:
 
 
 def make(family: str, folder: Path, **changes: Any) -> Exported:
-    import torch
-
     model = checkpoints.make_model(family, **(WIDE | {"vocab_size": 320} | CHANGES.get(family, {}) | changes))
     checkpoints.write_checkpoint(model, folder / "source")
     write_byte_level_tokenizer(folder / "source", "llama-bpe")
     token_ids = [int(token) for token in np.random.default_rng(7).integers(0, 300, NUM_TOKENS)]
-    with torch.no_grad():
-        expected = model(torch.tensor([token_ids])).logits[0].numpy()
+    expected = checkpoints.logits_of(model, token_ids)
     quantize(folder / "source", folder / "package")
     export = export_gguf(folder / "package", folder / "out")
     config = describe_file(folder / "package" / "config.json")

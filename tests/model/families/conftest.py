@@ -38,8 +38,7 @@ class Family:
 @pytest.fixture(scope="session")
 def family_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
     """Makes (once) the checkpoint of a family."""
-    import torch
-    from family_checkpoints import make_model, write_checkpoint
+    from family_checkpoints import logits_of, make_model, write_checkpoint
 
     @cache
     def make(name: str) -> Family:
@@ -47,8 +46,7 @@ def family_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Famil
         model = make_model(name)
         write_checkpoint(model, folder)
         token_ids = [int(token) for token in np.random.default_rng(7).integers(0, 96, NUM_TOKENS)]
-        with torch.no_grad():
-            expected = model(torch.tensor([token_ids])).logits[0].numpy()
+        expected = logits_of(model, token_ids)
         config = describe_file(folder / "config.json")
         with open_checkpoint(folder) as checkpoint:
             weights = dense_weights(checkpoint.tensors, config)
