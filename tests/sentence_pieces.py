@@ -68,7 +68,9 @@ def write_llama(folder: Path, pieces: Sequence[Entry] | None = None, **changes: 
 
 def write_gemma(folder: Path, pieces: Sequence[Entry] | None = None, **changes: Any) -> Path:
     """As Gemma has it: no space before a text, runs of whitespace that are tokens."""
-    return _write(folder, pieces or gemma_pieces(), **{"ids": (3, 2, 1), "prefix": 0} | changes)
+    _write(folder, pieces or gemma_pieces(), **{"ids": (3, 2, 1), "prefix": 0} | changes)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
+    return folder
 
 
 def as_transformers_sees(

@@ -103,13 +103,13 @@ def test_a_named_piece_is_found_in_a_text(tmp_path: Path) -> None:
 
 def test_spaces_that_a_user_defined_need_a_class_that_says_how_they_are_cut(tmp_path: Path) -> None:
     folder = write_gemma(tmp_path)
+    derive_tokenizer(folder)
+    (folder / "tokenizer_config.json").unlink()
     message = (
         r"tokenizer_config\.json: no tokenizer_class, and tokenizer\.model has '▁▁', which a user defined; a class is"
     )
     with pytest.raises(CheckpointError, match=message):
         derive_tokenizer(folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps(GEMMA))
-    derive_tokenizer(folder)
 
 
 def test_a_package_gets_a_tokenizer_file(tmp_path: Path) -> None:

@@ -85,9 +85,7 @@ def write_byte_level(folder: Path, name: str) -> Path:
 
 def write_changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     """A tokenizer as Gemma's, changed."""
-    write_gemma(folder)
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
-    members = json.loads(read_tokenizer_json(folder) or b"")
+    members = json.loads(read_tokenizer_json(write_gemma(folder)) or b"")
     change(members)
     (folder / "tokenizer.json").write_text(json.dumps(members))
     return folder
