@@ -39,7 +39,8 @@ def expert_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Those whose experts are gated and stacked, by name."""
     for name, module in model.named_modules():
         stacks = [getattr(module, stack, None) for stack in STACKS]
-        is_known = getattr(module, "has_gate", False) and hasattr(module, "_apply_gate")
+        is_known = hasattr(module, "_apply_gate") and hasattr(module, "is_transposed")
+        is_known = is_known and getattr(module, "has_gate", True)  # early versions of transformers 5 do not say it
         if is_known and all(isinstance(each, nn.Parameter) and each.ndim == 3 for each in stacks):
             yield name, module
 
@@ -66,7 +67,7 @@ def matrices_of_experts(
     found = {}
     for name, module in expert_modules(model):
         matrices = _of_module(name, stacks)
-        if matrices is None or (len(matrices.first) > 1 and not module.is_concatenated):
+        if matrices is None or (len(matrices.first) > 1 and not getattr(module, "is_concatenated", True)):
             continue
         wanted, first, second = matrix_shapes(module), matrices.first[0], matrices.second
         has = (
