@@ -112,10 +112,18 @@ void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::
     constexpr int kAll = kTokens + kMore, kSums = kAll * Format::kSums;
     // Eight rows at once share the activations that they load, as long as registers hold their sums. With one or two
     // sums there is little to share, and memory delivers four rows faster than eight.
-    constexpr int kQuarters = kSums > 2 && kSums <= 8 ? 2 : 1;
+    constexpr bool kShares = kSums > 2 && kSums <= 8;
+    // One instruction for two products leaves so little to do that some processors gain nothing by sharing.
+    static const bool shares = !(Format::kSums == 1 && kSplit == 0 && cpu_features().few_streams);
     alignas(64) float sums[kAll * Format::kFloats];
-    for (int first = 0; first < 4; first += kQuarters) {
-        dense_quarters<Format, kTokens, kMore, kQuarters>(matrix, row_tile, first, x, more, sums);
+    if (kShares && shares) {
+        for (int first = 0; first < 4; first += 2) {
+            dense_quarters<Format, kTokens, kMore, kShares ? 2 : 1>(matrix, row_tile, first, x, more, sums);
+        }
+    } else {
+        for (int first = 0; first < 4; ++first) {
+            dense_quarters<Format, kTokens, kMore, 1>(matrix, row_tile, first, x, more, sums);
+        }
     }
     for (int t = 0; t < kAll; ++t) Format::total(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
 }

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "cpuid.hpp"
 #include "encoders.hpp"
 #include "kernels.hpp"
 

@@ -48,8 +48,10 @@ CpuFeatures ask() {
     found.avx512vnni = found.avx512f && bit(extended.ecx, 11);
     found.avx512bf16 = found.avx512f && bit(more.eax, 5);
     const unsigned family = basic.eax >> 8 & 0xF, model = (basic.eax >> 4 & 0xF) | (basic.eax >> 12 & 0xF0);
-    const bool is_intel = vendor.ebx == 0x756E6547;  // "Genu"
-    found.slow_bf16 = has_slow_bf16(is_intel, family == 0xF ? family + (basic.eax >> 20 & 0xFF) : family, model);
+    const bool is_intel = vendor.ebx == 0x756E6547, is_amd = vendor.ebx == 0x68747541;  // "Genu", "Auth"
+    const unsigned whole_family = family == 0xF ? family + (basic.eax >> 20 & 0xFF) : family;
+    found.slow_bf16 = has_slow_bf16(is_intel, whole_family, model);
+    found.few_streams = has_few_streams(is_amd, whole_family);
     return found;
 }
 
