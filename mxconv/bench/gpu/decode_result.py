@@ -36,7 +36,7 @@ class GpuDecodeResult:
     tokens_per_round: float  # of the target, the prompt's round included
     num_replays: int  # passes, of target and draft, that were replays of CUDA graphs
     acceptance_rates: list[float | None]  # of its drafts
-    num_bytes: int | None  # of weights that all forward passes read; None where experts are stacked
+    num_bytes: int | None  # of weights that all forward passes read; None where there are experts
     read_bandwidth: float  # beside it, GB/s
     fraction_of_bandwidth: float | None  # weights read a second over read bandwidth, median over prompts
     loading_peak_bytes: int | None

@@ -15,7 +15,7 @@ def bytes_per_pass(model: nn.Module, is_draft: bool = False) -> int | None:
         is_draft: count the 4-bit weights of the package's layers.
 
     Returns:
-        None where experts are stacked: a token is sent to some of them.
+        None where there are experts: a token is sent to some of them.
     """
     num_bytes = 0
     for module in model.modules():

@@ -72,11 +72,6 @@ class GpuExperts(nn.Module):
             raise ModelError(f"GpuExperts: level {level!r}; {having} is required.")
         self._level = level
 
-    @property
-    def num_bytes(self) -> int:
-        """Of the matrices, on the device."""
-        return sum(each.num_bytes for each in (*self.matrices.first, self.matrices.second))
-
     def forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> Any:
         """As the module: (tokens, hidden_size), (tokens, top_k) experts and their weights to (tokens, hidden_size)."""
         original, dtype = self.original, hidden_states.dtype

@@ -97,6 +97,21 @@ def test_a_text_that_grows_sees_spans_that_grow(tiny: Callable[..., Any], monkey
         assert SimulatedCall.made == 4 + 5
 
 
+def test_a_text_that_outgrows_its_slab_gets_one_of_twice_its_length(
+    tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory follows the text and not `max_new_tokens`."""
+    model = tiny()
+    monkeypatch.setattr(passes, "LEAST_SPAN", 8)
+    monkeypatch.setattr(passes, "FIRST_POSITIONS", 16)
+    with graphed() as own:
+        both(model, own, num_tokens=150)
+        # 32 places, then 64 and 136, and what the text may come to; one pass each is launched when they are full
+        assert replays(own) == 149 - 3
+        assert own._passes._slab is not None
+        assert own._passes._slab.capacity == 176
+
+
 def test_padding_on_the_left_is_hidden_and_shifts_positions(tiny: Callable[..., Any]) -> None:
     model = tiny()
     padded = torch.nn.functional.pad(PROMPT, (5, 0))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers.cache_utils import DynamicCache
 
 LEAST_SPAN = 256  # positions; a pass sees this, or twice as many, and so on
+FIRST_POSITIONS = 8192  # of a slab at most, unless the text is longer than half of that: 1 GB in a model of 8 B
 
 
 class RecordedPasses:
@@ -37,7 +38,7 @@ class RecordedPasses:
         Args:
             model: whose passes these are.
             cache: holds the prompt.
-            most: positions that the text may come to.
+            most: positions that the text may come to; one that outgrows its slab begins again.
             keeps_logits: whether the model can leave logits out.
 
         Returns:
@@ -48,6 +49,7 @@ class RecordedPasses:
             self._identity, self._is_refused = ModelIdentity(model), False
         if self._is_refused or not is_recordable(model, cache):
             return False
+        most = min(most, max(2 * cache.get_seq_length(), FIRST_POSITIONS))
         capacity = -(-(most + MOST_TOKENS) // LEAST_SPAN) * LEAST_SPAN
         if self._slab is None or not self._slab.fits(cache, capacity):
             self.close()
@@ -67,6 +69,10 @@ class RecordedPasses:
     def is_ready(self) -> bool:
         """Whether what has begun can go on."""
         return not self._is_refused
+
+    def has_room(self, length: int) -> bool:
+        """Whether a pass may follow so many positions."""
+        return self._slab is not None and length + MOST_TOKENS <= self._slab.capacity
 
     def place(self, offset: int, is_visible: torch.Tensor | None) -> None:
         """Where a text stands.

@@ -42,7 +42,8 @@ class ReplayedTarget(TorchTarget):
 
     def extend(self, tokens: torch.Tensor, num_logits: int) -> torch.Tensor:
         """As `TorchTarget.extend`."""
-        if self._num_held is not None and tokens.shape[1] <= MOST_TOKENS:
+        is_short = tokens.shape[1] <= MOST_TOKENS
+        if self._num_held is not None and is_short and self._passes.has_room(self._num_held):
             logits = self._passes.evaluate(tokens, self._num_held, self.level)
             if logits is not None:
                 self._num_held += tokens.shape[1]
