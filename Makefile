@@ -18,7 +18,7 @@ test: .venv/test.stamp
 	$(BIN)/pytest -n 2
 
 test-gpu: .venv/gpu.stamp
-	$(BIN)/pytest -n 2 tests/kernels/triton tests/gpu tests/bench/gpu tests/interop/transformers/test_gpu.py \
+	$(BIN)/pytest -n 2 tests/kernels/triton tests/gpu tests/bench/gpu tests/interop/transformers/gpu \
 	  tests/cli/test_bench_gpu.py
 
 lint: .venv/test.stamp

@@ -26,8 +26,8 @@ from mxconv.checkpoint.package_folder import find_package
 from mxconv.errors import ModelError
 from mxconv.gpu.memory import require_room
 from mxconv.interop.transformers.drafts import Drafts
+from mxconv.interop.transformers.gpu.load_package import load_package
 from mxconv.interop.transformers.graphs.graphed import Graphed
-from mxconv.interop.transformers.load_package import load_package
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.progress import Progress, silent
 

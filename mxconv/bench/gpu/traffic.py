@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from mxconv.interop.transformers.gpu_experts import GpuExperts
-from mxconv.interop.transformers.gpu_linear import GpuLinear
+from mxconv.interop.transformers.gpu.experts import GpuExperts
+from mxconv.interop.transformers.gpu.linear import GpuLinear
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
 
 

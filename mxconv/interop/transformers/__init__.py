@@ -10,8 +10,8 @@ Needs `pip install mxconv[hf]`.
 
 from mxconv.interop.transformers.bsfp_linear import BSFPLinear
 from mxconv.interop.transformers.drafts import Drafts, drafts
+from mxconv.interop.transformers.gpu.load_package import load_package
 from mxconv.interop.transformers.graphs.graphed import Graphed, graphed
-from mxconv.interop.transformers.load_package import load_package
 from mxconv.interop.transformers.mxfp4_linear import MXFP4Linear
 from mxconv.interop.transformers.quantize import quantize_model
 

@@ -24,7 +24,7 @@ from mxconv.errors import ModelError
 from mxconv.interop.transformers.arguments import check_arguments
 from mxconv.interop.transformers.chain import DraftLevels
 from mxconv.interop.transformers.decoding import Decoding
-from mxconv.interop.transformers.gpu_draft import gpu_draft
+from mxconv.interop.transformers.gpu.chosen_draft import gpu_draft
 from mxconv.interop.transformers.graphs.passes import RecordedPasses
 from mxconv.interop.transformers.graphs.replayed_target import ReplayedTarget
 from mxconv.interop.transformers.proposer import Proposers

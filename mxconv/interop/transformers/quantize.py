@@ -13,8 +13,8 @@ from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device
 from mxconv.gpu.memory import require_room
 from mxconv.interop.transformers.bsfp_linear import BSFPLinear
-from mxconv.interop.transformers.expert_modules import STACKS, expert_modules
-from mxconv.interop.transformers.layer_weights import put_module
+from mxconv.interop.transformers.gpu.expert_modules import STACKS, expert_modules
+from mxconv.interop.transformers.gpu.layer_weights import put_module
 from mxconv.interop.transformers.mxfp4_linear import MXFP4Linear
 from mxconv.interop.transformers.weights import weight_patterns
 
@@ -80,7 +80,7 @@ def quantize_model(
     for name, linear in chosen.items():
         layer: nn.Module
         if target is not None:
-            from mxconv.interop.transformers.gpu_linear import GpuLinear
+            from mxconv.interop.transformers.gpu.linear import GpuLinear
 
             layer = GpuLinear.from_linear(linear, codec, target, scale_rule, activations, name)
         elif codec == "mxfp4":
@@ -115,7 +115,7 @@ def _replace_experts(
     activations: Literal["bf16", "int8"],
 ) -> None:
     """One module after the other, once all can be encoded."""
-    from mxconv.interop.transformers.gpu_experts import GpuExperts, linears_of
+    from mxconv.interop.transformers.gpu.experts import GpuExperts, linears_of
 
     for name, module in experts.items():
         for stack in STACKS:

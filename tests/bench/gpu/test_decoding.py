@@ -23,7 +23,7 @@ from mxconv.bench.gpu.recorded_text import RecordedText
 from mxconv.bench.gpu.traffic import bytes_per_pass
 from mxconv.errors import ModelError
 from mxconv.interop.transformers import Drafts, load_package
-from mxconv.interop.transformers.gpu_linear import GpuLinear
+from mxconv.interop.transformers.gpu.linear import GpuLinear
 from mxconv.model.tokenizer import Tokenizer
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,

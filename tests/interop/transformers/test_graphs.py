@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from packages import quantize
 from simulated_graphs import SimulatedCall
 from transformers.generation.streamers import BaseStreamer
 
@@ -268,29 +267,3 @@ def test_passes_that_are_too_long_are_launched_and_the_next_are_replays(
         assert own.last is not None
         assert own.last.num_rounds < 12
         assert 2 <= own.last.num_replays < own.last.num_rounds - 2
-
-
-def test_drafts_and_their_target_are_replays_of_the_same_slab(tiny: Callable[..., Any], tmp_path: Path) -> None:
-    pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
-    from gpu_weights import DEVICE
-
-    from mxconv.interop.transformers import drafts, quantize_model
-
-    small = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
-             "num_key_value_heads": 1}  # fmt: skip
-    model = tiny(**small)  # float32, of BF16's values: equal tokens are no luck
-    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(tmp_path / "source")
-    quantize(tmp_path / "source", tmp_path / "package", codec="bsfp")
-    sixteen = copy.deepcopy(model)
-    quantize_model(model, "bsfp", device=DEVICE)
-    with drafts(tmp_path / "package", num_draft_tokens=[3], confidence=[0.0], device=DEVICE, check=True) as own:
-        for each in (model, sixteen, sixteen):  # BSFP layers; 4-bit weights beside 16 bits, twice
-            made = SimulatedCall.made
-            expected = each.generate(PROMPT, max_new_tokens=8, do_sample=False)
-            found = each.generate(PROMPT, custom_generate=own, max_new_tokens=8, do_sample=False)
-            assert torch.equal(found, expected)
-            run = own.last
-            assert run is not None
-            assert run.difference is None
-            assert run.num_replays == run.num_rounds - 1 + run.levels[0].num_forwards
-        assert SimulatedCall.made == made  # of the same model nothing anew

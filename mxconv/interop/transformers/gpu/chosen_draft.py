@@ -33,7 +33,7 @@ def gpu_draft(
         MxconvError: no such device, the package has no self-draft, or arguments are for other drafts.
     """
     found = checked_device(device)
-    from mxconv.interop.transformers.self_draft import SelfDraft
+    from mxconv.interop.transformers.gpu.self_draft import SelfDraft
 
     manifest = read_manifest(root)
     record = next((level for level in manifest.levels if level.kind == "self-draft"), None)

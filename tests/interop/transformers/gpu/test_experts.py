@@ -20,10 +20,10 @@ from mxconv.bench.gpu.traffic import bytes_per_pass
 from mxconv.errors import ModelError
 from mxconv.gpu.package import GpuPackage
 from mxconv.interop.transformers import drafts, load_package, quantize_model
-from mxconv.interop.transformers.expert_modules import STACKS, expert_modules
-from mxconv.interop.transformers.gpu_experts import GpuExperts, linears_of
+from mxconv.interop.transformers.gpu.expert_modules import STACKS, expert_modules
+from mxconv.interop.transformers.gpu.experts import GpuExperts, linears_of
 
-PROMPT = torch.tensor([[5, 9, 3, 7, 11]])
+PROMPT = torch.tensor([[5, 9, 3, 7, 11]], device=DEVICE)
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
 # whose checkpoints stack experts (gpt_oss: transposed, with biases, gates and ups in turns), and whose do not
 FAMILIES = {
@@ -62,7 +62,7 @@ def package(source: tuple[Any, Path]) -> Path:
 
 def logits(model: Any, ids: torch.Tensor = PROMPT) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model(ids.to(DEVICE)).logits.float()
+        found: torch.Tensor = model(ids).logits.float()
     return found
 
 
@@ -118,9 +118,9 @@ def test_a_mixture_is_its_own_draft_and_drafts_for_its_16_bits(source: tuple[Any
     load_package(model, package, DEVICE)
     with drafts(package, num_draft_tokens=[2], confidence=[0.0], device=DEVICE) as own:
         for each in (model, sixteen):
-            arguments = {"max_new_tokens": 5, "do_sample": False, "attention_mask": torch.ones_like(PROMPT)}
-            expected = each.generate(PROMPT.to(DEVICE), **arguments)
-            found = each.generate(PROMPT.to(DEVICE), custom_generate=own, **arguments)
+            arguments = {"max_new_tokens": 4, "do_sample": False, "attention_mask": torch.ones_like(PROMPT)}
+            expected = each.generate(PROMPT, **arguments)
+            found = each.generate(PROMPT, custom_generate=own, **arguments)
             assert torch.equal(found, expected)
             assert own.last is not None
             assert own.last.levels[0].num_proposed > 0

@@ -15,10 +15,10 @@ from torch import nn
 from mxconv.checkpoint.manifest import LevelRecord
 from mxconv.errors import ModelError
 from mxconv.gpu.package import GpuPackage
-from mxconv.interop.transformers.expert_modules import matrices_of_experts
-from mxconv.interop.transformers.gpu_experts import GpuExperts
-from mxconv.interop.transformers.gpu_linear import GpuLinear
-from mxconv.interop.transformers.layer_weights import put_module, weights_of_layers
+from mxconv.interop.transformers.gpu.expert_modules import matrices_of_experts
+from mxconv.interop.transformers.gpu.experts import GpuExperts
+from mxconv.interop.transformers.gpu.layer_weights import put_module, weights_of_layers
+from mxconv.interop.transformers.gpu.linear import GpuLinear
 from mxconv.interop.transformers.target import TorchTarget
 from mxconv.kernels.triton.weight import Weight
 from mxconv.speculative.statistics import LevelStatistics

@@ -16,7 +16,7 @@ from torch import nn
 from mxconv.errors import ModelError
 from mxconv.gpu import memory
 from mxconv.interop.transformers import drafts, load_package, quantize_model
-from mxconv.interop.transformers.gpu_linear import GpuLinear
+from mxconv.interop.transformers.gpu.linear import GpuLinear
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
          "num_key_value_heads": 1}  # fmt: skip

@@ -8,7 +8,7 @@ from torch import nn
 from mxconv.codecs.mxfp4 import ScaleRule
 from mxconv.errors import ModelError
 from mxconv.interop.transformers.bsfp_linear import BSFPLinear
-from mxconv.interop.transformers.expert_modules import STACKS, ExpertMatrices
+from mxconv.interop.transformers.gpu.expert_modules import STACKS, ExpertMatrices
 from mxconv.interop.transformers.mxfp4_linear import MXFP4Linear
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
 from mxconv.kernels.triton.chosen import Chosen

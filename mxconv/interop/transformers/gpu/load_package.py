@@ -10,8 +10,8 @@ from mxconv.checkpoint.manifest import read_manifest
 from mxconv.checkpoint.package_folder import find_package
 from mxconv.gpu.device import checked_device
 from mxconv.gpu.package import GpuPackage
-from mxconv.interop.transformers.expert_modules import matrices_of_experts
-from mxconv.interop.transformers.layer_weights import put_module, weights_of_layers
+from mxconv.interop.transformers.gpu.expert_modules import matrices_of_experts
+from mxconv.interop.transformers.gpu.layer_weights import put_module, weights_of_layers
 
 
 def load_package(
@@ -40,8 +40,8 @@ def load_package(
         MxconvError: no such device, no room on it, or a package that is damaged or of another model.
     """
     found = checked_device(device)
-    from mxconv.interop.transformers.gpu_experts import GpuExperts
-    from mxconv.interop.transformers.gpu_linear import GpuLinear
+    from mxconv.interop.transformers.gpu.experts import GpuExperts
+    from mxconv.interop.transformers.gpu.linear import GpuLinear
 
     root = find_package(package)
     level: Literal["target", "draft"] = "target" if read_manifest(root).options.codec == "bsfp" else "draft"
