@@ -46,11 +46,6 @@ PIECES = st.sampled_from(["<start_of_turn>", "</s>", "<eos>", "<end_of_turn>", "
 TEXTS = st.one_of(texts(), WHITESPACE.map("".join), st.lists(PIECES | texts(), max_size=4).map("".join))
 
 
-def without_spaces(pieces: list[Entry]) -> list[Entry]:
-    """Without those of spaces that a user defined."""
-    return [entry for entry in pieces if entry[2] != USER_DEFINED or "▁" not in entry[0]]
-
-
 @pytest.fixture(scope="module", params=SETTINGS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
     """Ours and transformers', of one folder."""
@@ -58,8 +53,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("model")
     is_llama = model_type == "llama"
     pieces, ids = (llama_pieces(), (0, 1, 2)) if is_llama else (gemma_pieces(), (3, 2, 1))
-    if "tokenizer_class" not in config:
-        pieces = without_spaces(pieces)
+    if "tokenizer_class" not in config:  # with defined pieces transformers 5.24 takes the text "<0x41>" for a byte
+        pieces = [entry for entry in pieces if entry[2] != USER_DEFINED]
     (write_llama if is_llama else write_gemma)(folder, pieces)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     text = json.dumps(config).replace("{end}", str(len(pieces)))
