@@ -17,6 +17,7 @@ from mxconv.errors import CodecError
 TILE_ROWS = 16
 TILE_COLUMNS = 8
 TILE_ELEMENTS = TILE_ROWS * TILE_COLUMNS
+QUAD = 4  # columns that a dot-product instruction takes at once
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -37,23 +38,26 @@ def pad(matrix: NDArray[Scalar], row_multiple: int, column_multiple: int) -> NDA
     return out
 
 
-def to_tiles(matrix: NDArray[Scalar]) -> NDArray[Scalar]:
-    """(rows, columns) -> (rows/16, columns/8, 16, 8), a view.
+def to_tiles(matrix: NDArray[Scalar], tile_columns: int = TILE_COLUMNS) -> NDArray[Scalar]:
+    """(rows, columns) -> (rows/16, columns/8, 16, 8), a view; or tiles of another width.
 
     Raises:
-        CodecError: rows are no multiple of 16 or columns none of 8.
+        CodecError: rows are no multiple of 16 or columns none of a tile's.
     """
     rows, columns = matrix.shape
-    if rows % TILE_ROWS or columns % TILE_COLUMNS:
-        raise CodecError(f"matrix {matrix.shape}: multiples of 16 rows and 8 columns are required. Pad it first.")
-    tiles = matrix.reshape(rows // TILE_ROWS, TILE_ROWS, columns // TILE_COLUMNS, TILE_COLUMNS)
+    if rows % TILE_ROWS or columns % tile_columns:
+        raise CodecError(
+            f"matrix {matrix.shape}: multiples of {TILE_ROWS} rows and {tile_columns} columns are required. "
+            "Pad it first."
+        )
+    tiles = matrix.reshape(rows // TILE_ROWS, TILE_ROWS, columns // tile_columns, tile_columns)
     return tiles.transpose(0, 2, 1, 3)
 
 
 def from_tiles(tiles: NDArray[Scalar]) -> NDArray[Scalar]:
-    """(rows/16, columns/8, 16, 8) -> (rows, columns)."""
-    row_tiles, column_tiles = tiles.shape[:2]
-    return tiles.transpose(0, 2, 1, 3).reshape(row_tiles * TILE_ROWS, column_tiles * TILE_COLUMNS)
+    """(rows/16, columns/8, 16, 8) -> (rows, columns); tiles may have another width."""
+    row_tiles, column_tiles, _, tile_columns = tiles.shape
+    return tiles.transpose(0, 2, 1, 3).reshape(row_tiles * TILE_ROWS, column_tiles * tile_columns)
 
 
 def pack_nibbles(codes: U8) -> U8:
@@ -84,6 +88,20 @@ def pack_bytes(values: U8) -> U8:
 def unpack_bytes(packed: U8) -> U8:
     """(rows/16, columns/8, 128) -> (rows, columns)."""
     return from_tiles(packed.reshape(*packed.shape[:2], TILE_ROWS, TILE_COLUMNS))
+
+
+def pack_quads(values: NDArray[Scalar]) -> NDArray[Scalar]:
+    """(rows, columns) bytes -> (rows/16, columns/4, 64): byte 4r + c is column c of row r.
+
+    Half a tile wide: what one dot-product instruction takes where weights have 8 bits.
+    """
+    tiles = to_tiles(values, QUAD)
+    return tiles.reshape(*tiles.shape[:2], TILE_ROWS * QUAD)
+
+
+def unpack_quads(packed: NDArray[Scalar]) -> NDArray[Scalar]:
+    """(rows/16, columns/4, 64) -> (rows, columns)."""
+    return from_tiles(packed.reshape(*packed.shape[:2], TILE_ROWS, QUAD))
 
 
 def pack_bits(bits: U8) -> U8:

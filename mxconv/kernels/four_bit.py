@@ -1,9 +1,8 @@
 """4-bit weights times activations: one kernel for every draft.
 
 A 4-bit level is a nibble plane, a table of 16 levels and block scales: MXFP4 with blocks of 32 and E8M0 scales, BSFP
-with groups of 128 and BF16 scales. With integer levels the activations become int8 (one scale per 32), products
-accumulate as integers over the block, and the two scales are applied once per block (late scaling, ML-SpecQD §III-D).
-The paper's BSFP levels span 2^12 and are no integers; there the weights become float32 instead.
+with groups of 128 and BF16 scales. With integer levels the activations become int8 and both are scaled late, see
+late_scaling.py. The paper's BSFP levels span 2^12 and are no integers; there the weights become float32 instead.
 """
 
 from collections.abc import Callable
@@ -13,68 +12,30 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import F32, I8, U8, U16, Bool
+from mxconv.arrays import F32, I8, U8, U16
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import DOUBLED
 from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.float16 import BF16
-from mxconv.codecs.int8 import BLOCK, quantize_int8
+from mxconv.codecs.int8 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
 from mxconv.kernels import rowwise
 from mxconv.kernels.float32 import Float32Matrix
+from mxconv.kernels.late_scaling import LateScaledMatrix
 
 Activations = Literal["int8", "fp32"]  # float32 costs time and no accuracy: ML-SpecQD Table III compares the two
-MAX_TILE_WEIGHTS = 1 << 18  # float32 copies of a tile stay within a megabyte
 
 
 @dataclass(frozen=True, eq=False)
-class FourBitMatrix:
-    """Implements `Matrix` for drafts: integer dot products over blocks, scaled late.
+class FourBitMatrix(LateScaledMatrix):
+    """Implements `Matrix` for drafts whose levels are int8."""
 
-    The integers are exact whoever adds them: |level| <= 127, |activation| <= 127, so a block of 32 stays below 2^24 and
-    even float32 arithmetic gives every bit. Sums over blocks go in ascending order.
-    """
-
-    shape: tuple[int, int]
     codes: U8  # (row tiles, column tiles, 64) nibbles
     levels: I8  # (16,) by nibble
-    scales: Callable[[int, int], F32]  # of row tiles [start, stop): (rows, blocks of 32) float32
 
-    def multiply(self, x: F32) -> F32:
-        num_rows, num_columns = self.shape
-        finite: Bool = np.all(np.isfinite(x), axis=1)
-        # int8 has no infinity: such a token gets NaNs, a draft without confidence, and the target goes on alone
-        quantized, x_scales = quantize_int8(np.where(finite[:, None], x, np.float32(0)))
-        num_tokens, num_blocks = x_scales.shape
-        blocks = quantized.reshape(num_tokens, num_blocks, BLOCK).transpose(1, 0, 2).astype(np.float32)
-        result = np.empty((num_tokens, num_rows), np.float32)
-        levels = self.levels.astype(np.float32)
-        step = max(MAX_TILE_WEIGHTS // num_columns // TILE_ROWS, 1)
-        for start in range(0, len(self.codes), step):
-            stop = min(start + step, len(self.codes))
-            rows = slice(start * TILE_ROWS, min(stop * TILE_ROWS, num_rows))
-            weights = levels[unpack_nibbles(self.codes[start:stop])[:, : num_blocks * BLOCK]]
-            weights = weights.reshape(len(weights), num_blocks, BLOCK).transpose(1, 2, 0)
-            sums = blocks @ weights  # (blocks, tokens, rows), integers
-            scales = self.scales(start, stop)[:, :num_blocks].T
-            scaled = sums * x_scales.T[:, :, None] * scales[:, None, :]
-            result[:, rows] = scaled.sum(axis=0)[:, : rows.stop - rows.start]
-        result[~finite] = np.nan
-        return result
-
-    def rows(self, indices: NDArray[np.intp]) -> F32:
-        found = [self._tile(int(index) // TILE_ROWS)[int(index) % TILE_ROWS] for index in indices]
-        return np.stack(found)
-
-    def turned(self) -> Float32Matrix:
-        return Float32Matrix(self.rows(np.arange(self.shape[0]))).turned()
-
-    def _tile(self, tile: int) -> F32:
-        """(16, in_features) dequantized rows."""
-        levels = self.levels[unpack_nibbles(self.codes[tile : tile + 1])]
-        values = levels * np.repeat(self.scales(tile, tile + 1), BLOCK, axis=1)[:, : levels.shape[1]]
-        return values[:, : self.shape[1]].astype(np.float32)
+    def integers(self, start: int, stop: int) -> I8:
+        return self.levels[unpack_nibbles(self.codes[start:stop])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +81,7 @@ def mxfp4_matrix(
 
     if activations == "fp32":
         return FourBitFloatMatrix(shape, codes, DOUBLED.astype(np.float32), block_scales)
-    return FourBitMatrix(shape, codes, DOUBLED, block_scales)
+    return FourBitMatrix(shape, block_scales, codes, DOUBLED)
 
 
 def bsfp_draft_matrix(
@@ -141,5 +102,5 @@ def bsfp_draft_matrix(
         return np.repeat(groups, GROUP // BLOCK, axis=1)
 
     if table.has_int8_levels and activations == "int8":
-        return FourBitMatrix(shape, codes, table.signed_levels.astype(np.int8), block_scales)
+        return FourBitMatrix(shape, block_scales, codes, table.signed_levels.astype(np.int8))
     return FourBitFloatMatrix(shape, codes, table.signed_levels, block_scales)

@@ -16,11 +16,11 @@ def matrix_of(shape: tuple[int, int, int], limit: int, dtype: type = np.uint8) -
 
 @given(shapes)
 def test_unpacking_undoes_packing(shape: tuple[int, int, int]) -> None:
-    for part, limit in (("nibbles", 16), ("bytes", 256), ("bits", 2)):
+    for part, limit, tile_bytes in (("nibbles", 16, 64), ("bytes", 256, 128), ("bits", 2, 16), ("quads", 256, 64)):
         matrix = matrix_of(shape, limit)
         packed = getattr(vnni8, f"pack_{part}")(matrix)
         assert packed.dtype == np.uint8
-        assert packed.shape == (shape[0], shape[1], {"nibbles": 64, "bytes": 128, "bits": 16}[part])
+        assert packed.shape == (shape[0], shape[1] * (2 if part == "quads" else 1), tile_bytes)
         assert (getattr(vnni8, f"unpack_{part}")(packed) == matrix).all()
 
 
@@ -38,11 +38,13 @@ def test_each_element_lies_where_the_format_says() -> None:
     nibbles, bits = values & 0xF, values >> 7
     packed_nibbles, packed_bytes = vnni8.pack_nibbles(nibbles), vnni8.pack_bytes(values)
     packed_bits, packed_scales = vnni8.pack_bits(bits), vnni8.pack_scales(values)
+    packed_quads = vnni8.pack_quads(values)
     for row, column in np.ndindex(values.shape):
         tile, r, c = (row // 16, column // 8), row % 16, column % 8
         byte = packed_nibbles[tile][4 * r + c % 4]
         assert (byte >> 4 if c >= 4 else byte & 0xF) == nibbles[row, column]
         assert packed_bytes[tile][8 * r + c] == values[row, column]
+        assert packed_quads[row // 16, column // 4, 4 * r + column % 4] == values[row, column]
         assert packed_bits[tile][r] >> c & 1 == bits[row, column]
         assert packed_scales[row // 16, column, r] == values[row, column]
 
@@ -75,6 +77,9 @@ def test_an_unpadded_matrix_is_an_error(shape: tuple[int, int]) -> None:
     for pack in (vnni8.pack_nibbles, vnni8.pack_bytes, vnni8.pack_bits):
         with pytest.raises(CodecError, match=message):
             pack(np.zeros(shape, np.uint8))
+    if shape[1] % 8:
+        with pytest.raises(CodecError, match=message.replace("8 columns", "4 columns")):
+            vnni8.pack_quads(np.zeros(shape, np.uint8))
 
 
 def test_unpadded_scales_are_an_error() -> None:

@@ -1,0 +1,73 @@
+"""The NumPy product of MXINT8 weights and int8 activations against exact integers and the weights' own values."""
+
+import numpy as np
+import pytest
+from mxint8_weights import Mxint8Weights, mxint8_weights
+
+from mxconv.codecs.int8 import dequantize_int8, quantize_int8
+
+SHAPES = [(1, 1), (5, 31), (16, 32), (33, 64), (20, 129), (64, 172), (257, 96)]
+EPSILON = np.finfo(np.float32).eps
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def late_scaling_by_hand(weights: Mxint8Weights, x: np.ndarray) -> np.ndarray:
+    """Exact integers over each block, then one float32 addition a block in ascending order."""
+    dots, x_scales = weights.block_dots(x)
+    assert np.abs(dots).max() < 1 << 24  # so float32 holds them
+    factors = weights.factors.astype(np.float32)
+    total = np.zeros(dots.shape[:2], np.float32)
+    for block in range(dots.shape[2]):
+        total += dots[..., block].astype(np.float32) * x_scales[:, block, None] * factors[None, :, block]
+    return total
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_bit_follows_from_exact_integers_and_one_scaling_a_block(
+    rng: np.random.Generator, shape: tuple[int, int]
+) -> None:
+    weights = mxint8_weights(rng, shape)
+    for num_tokens in (1, 2, 9):
+        x = (rng.standard_normal((num_tokens, shape[1])) * 3).astype(np.float32)
+        found = weights.reference.multiply(x)
+        assert found.dtype == np.float32
+        assert found.tobytes() == late_scaling_by_hand(weights, x).tobytes()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_product_is_that_of_the_values_within_what_int8_explains(
+    rng: np.random.Generator, shape: tuple[int, int]
+) -> None:
+    weights = mxint8_weights(rng, shape)
+    x = rng.standard_normal((7, shape[1])).astype(np.float32)
+    codes, x_scales = quantize_int8(x)
+    rounded = dequantize_int8(codes, x_scales)[:, : shape[1]].astype(np.float64)
+    magnitude = np.abs(rounded) @ np.abs(weights.values).T
+    bound = (x_scales.shape[1] + 4) * EPSILON * magnitude
+    assert (np.abs(weights.reference.multiply(x) - rounded @ weights.values.T) <= bound).all()
+
+
+@pytest.mark.parametrize("scales", [(115, 131), (0, 1), (253, 254)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_are_the_values(rng: np.random.Generator, shape: tuple[int, int], scales: tuple[int, int]) -> None:
+    weights = mxint8_weights(rng, shape, scales)
+    indices = np.array([shape[0] - 1, 0, shape[0] // 2, 0])
+    rows = weights.reference.rows(indices)
+    assert rows.dtype == np.float32
+    assert (rows == weights.values[indices]).all()
+    assert (weights.reference.turned().rows(np.arange(1))[0] == weights.values[:, 0]).all()
+
+
+@pytest.mark.parametrize("intruder", [np.nan, np.inf, -np.inf])
+def test_a_token_that_is_not_finite_becomes_nan_and_spoils_no_other(rng: np.random.Generator, intruder: float) -> None:
+    matrix = mxint8_weights(rng, (20, 100)).reference
+    x = rng.standard_normal((4, 100)).astype(np.float32)
+    expected = matrix.multiply(x)
+    x[2, 17] = intruder
+    found = matrix.multiply(x)
+    assert np.isnan(found[2]).all()
+    assert (found[[0, 1, 3]] == expected[[0, 1, 3]]).all()
