@@ -39,10 +39,11 @@ class Workload:
     kv_dtype: str = "bf16"
 
 
-# probabilities; ML-SpecQD prints shares of the drafted tokens, 8 a round, which `trace.acceptance_of` turns into them
+# Probabilities. ML-SpecQD prints shares of the drafted tokens, of rounds of 8 at most that end early at a threshold; at
+# the lengths here Eq. (1) gives its Tables I and II, and `trace.acceptance_of` turns share and length into probability.
 TYPICAL_ACCEPTANCE = {
     "bsfp-draft": (0.977, "SPEQ (arXiv 2510.18525), Table II, mean of its fifteen entries"),
-    "mxfp4": (0.951, "ML-SpecQD (arXiv 2503.13565), mean of 0.924 and 0.979: shares of 71.2% (QA) and 91% (code)"),
+    "mxfp4": (0.909, "ML-SpecQD (arXiv 2503.13565): 71.2% of rounds of 3.9 tokens (QA), 91% of rounds of 2.8 (code)"),
     "mtp": (0.875, "DeepSeek-V3 (arXiv 2412.19437), section 5.4.3: 85% to 90% of the second tokens"),
     "spire": (0.806, "SPIRe (arXiv 2504.06419), Table 1: 3.401 tokens a round of 4"),
     "speculator": (0.61, "MLP speculators (arXiv 2404.19124), Table 1: 2.21 tokens a step of three, one candidate"),

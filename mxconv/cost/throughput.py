@@ -5,9 +5,9 @@
     forward = max(FLOPs, (weight bytes + KV bytes) * HOI)             HOI: peak FLOPs a second over bytes a second
 
 Source:
-    SPIRe (Neelam et al., MatX, arXiv 2504.06419), section Evaluation Metric; parameter counts, bytes and the memory
-    vectors' projection as in its appendix. All values take one byte, the embedding and head are left out, and
-    attention's own arithmetic is not counted.
+    SPIRe (Neelam et al., MatX, arXiv 2504.06419), section Evaluation Metric; sizes, bytes and the memory vectors'
+    projection as in its appendix. All values take one byte, the embedding and head are left out, and attention's own
+    arithmetic is not counted.
 """
 
 from collections.abc import Callable
@@ -108,6 +108,20 @@ def throughput_multiplier(
     return draft.tokens_per_round / time
 
 
+def critical_context(target: Body, num_rows: int, intensity: float) -> float:
+    """The context beyond which verification is bound by memory at every batch size, in positions.
+
+    With a growing batch the weights' bytes vanish beside the caches', and FLOPs and KV bytes grow alike.
+
+    Args:
+        num_rows: tokens of a sequence that a verification evaluates.
+
+    Source:
+        SPIRe, Fig. 3.
+    """
+    return 2 * target.num_parameters * num_rows / (target.kv_bytes_per_position * intensity)
+
+
 def units_saved(multiplier: float, decoding_units: float = 10.0, training_units: float = 0.0) -> float:
     """Compute saved over plain decoding that costs `decoding_units`, less what training the draft costs.
 
@@ -121,7 +135,7 @@ SPIRE_TARGET = Body(8, 512, 8, 8, 128, 4096)
 SPIRE_VANILLA = Body(4, 256, 8, 8, 64, 2048)
 LLAMA_3_70B = Body(80, 8192, 64, 8, 128, 28672)
 SPIRE_DRAFT_TOKENS = 4
-WINDOW_FRACTION = 1 / 8  # 64 of 512 positions
+WINDOW_FRACTION = 1 / 8  # 64 of 512 positions; at other contexts as published numbers have it, not as the text does
 SPIRE_DRAFTS: dict[str, Callable[[Body], BatchedDraft]] = {  # tau at a context of 512: SPIRe, Table 1
     "vanilla": lambda target: BatchedDraft(_vanilla(target), 2.647),
     "MagicDec": lambda target: BatchedDraft(target, 3.891, WINDOW_FRACTION),

@@ -6,7 +6,7 @@ import pytest
 from mxconv.arrays import U16
 from mxconv.codecs.bsfp.speq import decode_layout, encode_layout, paper_table
 from mxconv.codecs.float16 import FP16
-from mxconv.cost.accelerator.element import draft_dot, full_dot
+from mxconv.cost.accelerator.element import full_dot, quantize_dots
 from mxconv.cost.accelerator.fp32 import Term, add, bits_of
 from mxconv.errors import CodecError
 
@@ -28,14 +28,24 @@ def in_order(activations: U16, weights: np.ndarray) -> int:
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 128, 400])
-def test_both_modes_sum_as_float_arithmetic_does(length: int) -> None:
+def test_full_mode_sums_as_float_arithmetic_does(length: int) -> None:
     rng = np.random.default_rng(length)
     for _ in range(12):
         weights, activations = rng.choice(WEIGHTS, length), rng.choice(FINITE, length)
         wq, wr = encode_layout(weights, FP16)
         assert full_dot(activations, wq, wr) == (in_order(activations, weights.view(np.float16)), length)
-        levels = paper_table(FP16).signed_levels[wq]
-        assert draft_dot(activations, wq) == (in_order(activations, levels), -(-length // 3))
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 128])
+def test_quantize_mode_takes_an_activation_and_three_weight_groups_a_cycle(length: int) -> None:
+    rng = np.random.default_rng(length)
+    for _ in range(6):
+        weights, activations = rng.choice(WEIGHTS, (3, length)), rng.choice(FINITE, length)
+        wq = np.stack([encode_layout(group, FP16)[0] for group in weights])
+        sums, cycles = quantize_dots(activations, wq)
+        levels = paper_table(FP16).signed_levels
+        assert sums == [in_order(activations, levels[group]) for group in wq]
+        assert cycles == length  # three times as many weights as full mode multiplies in them
 
 
 def test_every_weight_of_the_window_multiplies_exactly() -> None:
@@ -64,12 +74,14 @@ def test_zeros_keep_their_sign_as_in_ieee_754() -> None:
     assert bits_of(add(Term(1, 5, -3), Term(0, 5, -3))) == 0
 
 
-def test_an_infinite_activation_is_an_error() -> None:
+def test_an_infinite_activation_and_another_number_of_groups_are_errors() -> None:
     wq, wr = encode_layout(WEIGHTS[:1], FP16)
     with pytest.raises(CodecError, match=r"^activation: an infinity or NaN; finite FP16 values are required\."):
         full_dot(np.array([0x7C00], np.uint16), wq, wr)
     with pytest.raises(CodecError, match="infinity or NaN"):
-        draft_dot(np.array([0x7E00], np.uint16), wq)
+        quantize_dots(np.array([0x7E00], np.uint16), np.repeat(wq[None], 3, axis=0))
+    with pytest.raises(CodecError, match=r"^weights: shape \(2, 1\); \(3, 1\) is required"):
+        quantize_dots(np.zeros(1, np.uint16), np.zeros((2, 1), np.uint8))
 
 
 def _term(value: np.float32) -> Term:

@@ -1,10 +1,14 @@
-"""One processing element of SPEQ's machine, bit for bit: FP16 activations by BSFP weights, FP32 accumulation.
+"""One processing element of SPEQ's machine: FP16 activations by BSFP weights, FP32 accumulation.
 
-full mode    one weight a cycle: exponents are added; the significands' product is put together from the weight's
-             leading bit and two 5-bit halves, 1.hhhhhlllll * m = (1 * m << 10) + (h * m << 5) + l * m
-draft mode   three weights a cycle, powers of two: exponents are added and the activation's significand passes through
+full mode        one weight and one activation a cycle, into one accumulator: exponents are added; the significands'
+                 product is put together from the weight's leading bit and two 5-bit halves,
+                 1.hhhhhlllll * m = (1 * m << 10) + (h * m << 5) + l * m
+quantize mode    one activation and three weights a cycle, one of each of three weight groups, into three accumulators:
+                 weights are powers of two, exponents are added and the activation's significand passes through
 
-A weight arrives as the decoder's bits (codecs/bsfp/speq.py). The order of sums is the order of the inputs.
+A weight arrives as the decoder's bits (codecs/bsfp/speq.py). The order of sums is the order of the inputs. The paper's
+section IV-C gives the dataflow and the widths; how its circuit rounds, and how a tile sums its elements, it does not
+say: here each sum is rounded to the nearest FP32 number, and one element is computed alone.
 """
 
 from collections.abc import Sequence
@@ -46,15 +50,32 @@ def full_dot(activations: U16, wq: U8, wr: U16) -> tuple[int, int]:
     return bits_of(total), len(activations)
 
 
-def draft_dot(activations: U16, wq: U8) -> tuple[int, int]:
-    """A dot product in draft mode: the nibbles alone, as powers of two. See `full_dot`."""
+def quantize_dots(activations: U16, wq: U8) -> tuple[list[int], int]:
+    """Dot products of three weight groups in quantize mode: the nibbles alone, as powers of two.
+
+    Args:
+        activations: (n,) uint16, FP16 patterns, which the three groups share.
+        wq: (3, n) uint8, sign and code of each weight.
+
+    Returns:
+        The FP32 patterns of the three sums, and the cycles they took together.
+
+    Raises:
+        CodecError: an activation is infinite or NaN, or there are not three groups.
+    """
+    if wq.shape != (DRAFT_LANES, len(activations)):
+        raise CodecError(
+            f"weights: shape {wq.shape}; ({DRAFT_LANES}, {len(activations)}) is required: an element has three "
+            "accumulators. Pad the groups with zeros."
+        )
     weights = decode_logic(wq, np.zeros(wq.shape, np.uint16))
-    total = ZERO
+    totals = [ZERO] * DRAFT_LANES
     for index, activation in enumerate(_activations(activations)):
-        exponent = int(weights.draft_exponent[index]) - BIAS
-        sign = activation.sign ^ int(weights.sign[index])
-        total = add(total, Term(sign, activation.significand, activation.exponent + exponent))
-    return bits_of(total), -(-len(activations) // DRAFT_LANES)
+        for lane in range(DRAFT_LANES):
+            exponent = activation.exponent + int(weights.draft_exponent[lane, index]) - BIAS
+            sign = activation.sign ^ int(weights.sign[lane, index])
+            totals[lane] = add(totals[lane], Term(sign, activation.significand, exponent))
+    return [bits_of(total) for total in totals], len(activations)
 
 
 def _full_product(activation: Term, weights: DecodedBits, index: int) -> Term:

@@ -63,15 +63,19 @@ def _speedups() -> Iterator[Row]:
             ("MXFP4 draft", setup.mxfp4_share, MXFP4_SPEED, mxfp4),
         ):
             yield Row(f"{setup.table}, {name}", published, round_speedup(share, NUM_DRAFT_TOKENS, speed))
-            length = _length(share, speed, published)
+            length = implied_length(share, speed, published)
             at = f"{setup.table}, {name}, rounds of {length:.1f}"
             yield Row(at, published, round_speedup(share, length, speed), kind="fitted")
         speeds = MXFP4_SPEED, setup.small_under_mxfp4
         found = _hierarchy((setup.mxfp4_share, setup.small_share), speeds, NUM_DRAFT_TOKENS)
         yield Row(f"{setup.table}, both", both, found)
+    question, code = SETUPS
+    ratio = question.mxfp4_share / question.small_share
+    yield Row("Table I, QA, accepted share of the MXFP4 draft over the 68M draft's", 1.7, ratio, 1)
+    yield Row("Table II, code, MXFP4 target's bytes over the 0.5B draft's", 3.7, code.small_speed / MXFP4_SPEED, 1)
 
 
-def _length(share: float, speed: float, published: float) -> float:
+def implied_length(share: float, speed: float, published: float) -> float:
     """N of Eq. (1) for a speed-up: (a + x) = speed-up (x + 1/S), x = 1/N."""
     return (published - 1) / (share - published / speed)
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Literal
 
-Kind = Literal["derived", "fitted", "copied"]
+Kind = Literal["derived", "assumed", "fitted", "copied"]
+COUNTED: tuple[Kind, ...] = ("derived", "assumed")  # whose errors a section states
 COLUMNS = ("number", "published", "ours", "error", "kind")
 
 
@@ -14,11 +15,13 @@ class Row:
     """One number.
 
     Args:
-        what: it is.
-        published: as printed; None where the paper has a picture or nothing.
-        ours: what the models make of other numbers; None where it is copied.
-        digits: behind the point.
-        kind: derived (from other numbers), fitted (a constant was chosen to meet it: it tests nothing) or copied.
+        what: the number's name.
+        published: the number as printed; None where the paper has a picture or nothing.
+        ours: the number that the models compute from others; None where it is copied.
+        digits: shown after the decimal point.
+        kind: derived (from other numbers of the paper), assumed (derived, with an assumption that the paper does not
+            state and that the row or its section names), fitted (a constant was chosen to meet it: it tests nothing)
+            or copied.
     """
 
     what: str
@@ -46,20 +49,19 @@ class Section:
     rows: Sequence[Row]
     note: str = ""
 
-    @property
-    def errors(self) -> list[float]:
-        """Magnitudes of the errors of derived rows."""
-        return [abs(row.error) for row in self.rows if row.error is not None and row.kind == "derived"]
+    def errors(self, kind: Kind = "derived") -> list[float]:
+        """Magnitudes of the errors of the rows of one kind."""
+        return [abs(row.error) for row in self.rows if row.error is not None and row.kind == kind]
 
     def markdown(self) -> str:
         lines = [f"## {self.title}", ""]
         if self.note:
             lines += [self.note, ""]
-        if len(self.errors) > 1:
-            found = (
-                f"mean error {mean(self.errors):.1%}, median {median(self.errors):.1%}, worst {max(self.errors):.1%}"
-            )
-            lines += [f"{len(self.errors)} derived rows: {found}.", ""]
+        for kind in COUNTED:
+            errors = self.errors(kind)
+            if len(errors) > 1:
+                found = f"mean error {mean(errors):.1%}, median {median(errors):.1%}, worst {max(errors):.1%}"
+                lines += [f"{len(errors)} {kind} rows: {found}.", ""]
         lines += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
         lines += [f"| {' | '.join(row.cells())} |" for row in self.rows]
         return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""SPEQ (arXiv 2510.18525): Tables II-IV, Fig. 2(a), and the energy that follows from them."""
+"""SPEQ (arXiv 2510.18525): Tables II-IV, Figs. 2(a) and 8, section V-D, and the energy that follows from them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -92,11 +92,14 @@ def sections() -> Iterator[Section]:
         "SPEQ: Table III from the machine of section IV",
         list(_machine()),
         "Eq. (2) with the Td/Tar of `cost/accelerator/`: cycles of 8 tiles of 128 PEs, three weights a PE in quantize "
-        "mode, attention in FP16, at each benchmark's own context (256 new tokens behind its prompt); Tv = Tar. The "
-        "weights' cycles alone give 1/3; the published 0.357 is 7% above that at any context, ours rises with it. With "
-        f"a tile a token, nine tokens would take two passes: {_two_passes():.2f} for Vicuna-7b on MT-bench.",
+        "mode, attention in FP16; Tv = Tar. The rows rest on three assumptions that the paper does not state: one tile "
+        "works on one token; DRAM delivers 128 GB/s, which one tile takes in full mode, so that memory limits neither "
+        "mode; the context is each benchmark's mean prompt, at four characters a token, and half of the 256 new "
+        "tokens. The weights' cycles alone give 1/3; the published 0.357 is 7% above that at any context, ours rises "
+        f"with it. With a tile a token, nine tokens would take two passes: {_two_passes():.2f} for Vicuna-7b on "
+        "MT-bench.",
     )
-    yield Section("SPEQ: Table IV, milliwatts and square millimetres", list(_table_4()))
+    yield Section("SPEQ: Table IV, area and power", list(_table_4()))
     yield Section("SPEQ: section IV and Fig. 2(a)", list(_machine_facts()))
     yield Section("SPEQ: energy efficiency over plain FP16 decoding", list(_energy()), ENERGY_NOTE)
 
@@ -108,7 +111,7 @@ def _table_2() -> Iterator[Row]:
     for model, published in zip(MODELS, MEAN_ACCEPTANCE, strict=True):
         yield Row(f"r, {model}, mean", published, _mean(model, lambda entry: entry.acceptance), 3)
     yield Row(
-        "r, mean of fifteen, section V-B (abstract: 0.976)", 0.977, mean(entry.acceptance for entry in ENTRIES), 3
+        "r, mean of fifteen, section V-B (introduction: 0.976)", 0.977, mean(entry.acceptance for entry in ENTRIES), 3
     )
 
 
@@ -118,14 +121,18 @@ def _table_3() -> Iterator[Row]:
         yield Row(entry.name, entry.speedup, speedup(entry.acceptance, entry.length, others))
     for model, published in zip(MODELS, MEAN_SPEEDUP, strict=True):
         yield Row(f"{model}, mean of its three", published, _mean(model, lambda entry: entry.speedup))
-    yield Row("mean of fifteen, abstract", 2.07, mean(entry.speedup for entry in ENTRIES))
+    whole = mean(entry.speedup for entry in ENTRIES)
+    yield Row("mean of fifteen, section V-B", 2.08, whole)
+    yield Row("mean of fifteen, abstract, introduction and section V-C", 2.07, whole)
+    yield Row("over Swift, Vicuna-7b on MT-bench, section V-D", 1.52, None, kind="copied")
+    yield Row("over Medusa, Vicuna-7b on MT-bench, section V-D", 1.05, None, kind="copied")
 
 
 def _machine() -> Iterator[Row]:
     for entry in ENTRIES:
         found = _compare(entry)
         what = f"{entry.name}, context {CONTEXT[entry.task]:,}, Td/Tar {found.draft_ratio:.3f}"
-        yield Row(what, entry.speedup, speedup(entry.acceptance, entry.length, found.draft_ratio))
+        yield Row(what, entry.speedup, speedup(entry.acceptance, entry.length, found.draft_ratio), kind="assumed")
     found = _compare(ENTRIES[0])
     for name, published, fast in (
         ("Olive", 1.53, found.speedup_over_olive),
@@ -141,16 +148,16 @@ def _two_passes() -> float:
 
 
 def _table_4() -> Iterator[Row]:
-    for column, total, unit in (
-        (1, SQUARE_MILLIMETRES, "mm2"),
-        (2, QUANTIZE_MILLIWATTS, "mW in quantize mode"),
-        (3, FULL_MILLIWATTS, "mW in full mode"),
+    for column, total, what, unit in (
+        (1, SQUARE_MILLIMETRES, "area", "mm2"),
+        (2, QUANTIZE_MILLIWATTS, "power in quantize mode", "mW"),
+        (3, FULL_MILLIWATTS, "power in full mode", "mW"),
     ):
-        digits = 2 if column == 1 else 1
         for name, *percents in POWER:
-            yield Row(f"{name}, {unit}", total * percents[column - 1] / 100, None, digits, kind="copied")
-        parts = sum(row[column] for row in POWER) / 100 * total  # type: ignore[misc]
-        yield Row(f"total, {unit}; ours: the sum of the modules", total, parts, digits)
+            yield Row(f"{name}, percent of {what}", percents[column - 1], None, 1, kind="copied")
+        parts: float = sum(row[column] for row in POWER)  # type: ignore[misc]
+        yield Row(f"total, percent of {what}; ours: the sum of the modules", 100, parts, 1)
+        yield Row(f"total {what}, {unit}", total, None, 1, kind="copied")
 
 
 def _machine_facts() -> Iterator[Row]:
@@ -178,7 +185,10 @@ def _energy() -> Iterator[Row]:
     yield Row("power of plain decoding, mW; ours: what 1.74 implies", FULL_MILLIWATTS, implied, 0)
     machine = [_compare(entry) for entry in ENTRIES]
     yield Row(
-        "mean of fifteen, our machine, DRAM counted", EFFICIENCY, mean(found.energy_efficiency for found in machine)
+        "mean of fifteen, our machine, DRAM counted",
+        EFFICIENCY,
+        mean(found.energy_efficiency for found in machine),
+        kind="assumed",
     )
     on_chip = mean(
         (found.plain.joules - found.plain.dram_joules)
@@ -190,16 +200,18 @@ def _energy() -> Iterator[Row]:
         )
         for entry, found in zip(ENTRIES, machine, strict=True)
     )
-    yield Row("mean of fifteen, our machine, DRAM left out", EFFICIENCY, on_chip)
+    yield Row("mean of fifteen, our machine, DRAM left out", EFFICIENCY, on_chip, kind="assumed")
+    yield Row("over 8-bit Olive", 1.35, None, kind="copied")
+    yield Row("over 8-bit Tender", 1.32, None, kind="copied")
 
 
 ENERGY_NOTE = (
     "Tables II-IV by themselves: L drafts at 508 mW and one verification at 559 mW, over the round's tokens, against "
     "plain decoding at 559 mW, with the Td/Tar that Table III implies. That counts the chip alone. No mode draws more "
     "than plain decoding, so the efficiency cannot be below the speed-up unless plain decoding draws less than full "
-    "mode does. Our machine counts DRAM (3.9 pJ a bit), buffers and multiply-adds, but no clock, leakage or decoder: "
-    "there a quarter of the bytes saves more than time. It reads the weights twice for more than eight tokens. Nothing "
-    "is tuned to 1.74."
+    "mode does. Our machine counts DRAM (3.9 pJ a bit), buffers and multiply-adds, each with an assumed energy, but no "
+    "clock, leakage or decoder: there a quarter of the bytes saves more than time. It reads the weights twice for more "
+    "than eight tokens. Nothing is tuned to 1.74."
 )
 
 
