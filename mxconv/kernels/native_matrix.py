@@ -28,8 +28,8 @@ Element = TypeVar("Element", bound=np.generic)
 class NativeMatrix:
     """Implements `Matrix` by the native kernels; every format keeps the row promise, drafts included.
 
-    BF16 weights multiply activations rounded to BF16, 4-bit weights int8 activations where their levels are int8 and
-    nobody asked for float32, all others float32 ones.
+    BF16 weights multiply activations rounded to BF16, 8-bit weights int8 activations, 4-bit weights these too where
+    their levels are int8 and nobody asked for float32, all others float32 ones.
 
     Args:
         reference: the NumPy matrix of the same weights.
@@ -126,6 +126,12 @@ def native_mxfp4(
         return NativeMatrix(reference, _native.four_bit_int8(*reference.shape, codes, DOUBLED, scales, 0.5), engine)
     levels = DOUBLED.astype(np.float32)
     return NativeMatrix(reference, _native.four_bit_float(*reference.shape, codes, levels, scales, 0.5), engine)
+
+
+def native_mxint8(engine: _native.Engine, reference: Matrix, elements: U8, scales: U8) -> NativeMatrix:
+    """The MXINT8 draft of a matrix; arrays as for `mxint8_matrix`."""
+    handle = _native.mxint8(*reference.shape, _readable(elements), _readable(scales))
+    return NativeMatrix(reference, handle, engine)
 
 
 def native_bsfp_draft(

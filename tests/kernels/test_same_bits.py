@@ -25,6 +25,7 @@ ROWS, COLUMNS = 80, 352
 
 DIGESTS = {
     "int8 products": "b1b1e8cc5a4b5eb9161f6a13885aaf25",
+    "mxint8 products": "9dfc7b625e6f979fd45eba412e7ad163",
     "mxfp4 BF16": "1a3933169589b8b28e0848d2f7ff2894",
     "mxfp4 F16": "7248dae6baff07506ecdec1b109aa68b",
     "bsfp BF16": "5d8d204bfd9b8d3f241a4b29232e18bb",
@@ -54,7 +55,17 @@ def int8_products(kernel: str) -> list[np.ndarray]:
     """Results whose sums are exact: scales are powers of two near each other, and a token's largest number is 127."""
     codes = integers(ROWS * COLUMNS // 2, 3).astype(np.uint8).reshape(ROWS // 16, COLUMNS // 8, 64)
     scales = (127 + integers(ROWS * COLUMNS // 32, 4) % 4).astype(np.uint8).reshape(ROWS // 16, COLUMNS // 32, 16)
-    matrix = _native.four_bit_int8(ROWS, COLUMNS, codes, DOUBLED, scales, 0.5)
+    return exact_products(kernel, _native.four_bit_int8(ROWS, COLUMNS, codes, DOUBLED, scales, 0.5))
+
+
+def mxint8_products(kernel: str) -> list[np.ndarray]:
+    elements = (integers(ROWS * COLUMNS, 6) % 255).astype(np.uint8) - np.uint8(127)
+    scales = (127 + integers(ROWS * COLUMNS // 32, 7) % 4).astype(np.uint8).reshape(ROWS // 16, COLUMNS // 32, 16)
+    return exact_products(kernel, _native.mxint8(ROWS, COLUMNS, elements.reshape(ROWS // 16, -1, 64), scales))
+
+
+def exact_products(kernel: str, matrix: Any) -> list[np.ndarray]:
+    """Of one to nine tokens."""
     x = (integers(9 * COLUMNS, 5) % 255).astype(np.float32).reshape(9, COLUMNS) - 127
     x[:, ::32] = 127
     found = []
@@ -88,6 +99,7 @@ def fitted_table(float_format: FloatFormat) -> list[np.ndarray]:
 
 MAKERS: dict[str, Callable[[str], list[np.ndarray]]] = {
     "int8 products": int8_products,
+    "mxint8 products": mxint8_products,
     "mxfp4 BF16": lambda _: mxfp4(BF16),
     "mxfp4 F16": lambda _: mxfp4(FP16),
     "bsfp BF16": lambda _: bsfp(BF16),

@@ -1,4 +1,5 @@
-// 4 bits times int8 for AVX-512: a byte table makes levels unsigned by adding 128, the sum starts at -128 x the activations.
+// 4 and 8 bits times int8 for AVX-512: a byte table makes levels unsigned by adding 128, as flipping the first bit does with
+// elements of 8 bits; the sum starts at -128 x the activations.
 //
 // An integer sum d begins at the bits of 1.5 * 2^23, so that read as a float it is 1.5 * 2^23 + d, exactly. A power of
 // two as a scale is then an addition to the exponent, and subtracting leaves d times the scale: the multipliers, which
@@ -38,6 +39,22 @@ struct KnownLevels {
     void get(int64_t tile, __m512i& first, __m512i& last) const {
         first = load(bytes + 128 * (tile - first_tile));
         last = load(bytes + 128 * (tile - first_tile) + 64);
+    }
+};
+
+// Elements of 8 bits, and 128 more.
+struct StoredElements {
+    const uint8_t* bytes;  // of the row tile
+
+    StoredElements(const Matrix& matrix, int64_t row_tile)
+        : bytes(matrix.codes + row_tile * matrix.column_tiles() * 128) {}
+
+    void ask(int64_t tile) const { ask_codes(bytes + 128 * tile, 8); }
+
+    void get(int64_t tile, __m512i& first, __m512i& last) const {
+        const __m512i sign = _mm512_set1_epi8(-kBias);
+        first = _mm512_xor_si512(load(bytes + 128 * tile), sign);
+        last = _mm512_xor_si512(load(bytes + 128 * tile + 64), sign);
     }
 };
 
@@ -156,6 +173,15 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
     std::memset(out, 0, static_cast<size_t>(num_tokens * kTileRows) * sizeof(float));
     with_width(num_tokens, [&](auto width) {
         add_blocks(matrix, row_tile, levels, 0, a.padded / kBlock, Int8Panel<width>(a, token), out);
+    });
+}
+
+void mxint8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
+            float* out) {
+    const StoredElements elements(matrix, row_tile);
+    std::memset(out, 0, static_cast<size_t>(num_tokens * kTileRows) * sizeof(float));
+    with_width(num_tokens, [&](auto width) {
+        add_e8m0(matrix, row_tile, elements, 0, a.padded / kBlock, Int8Panel<width>(a, token), out);
     });
 }
 

@@ -106,14 +106,18 @@ BoundMatrix bsfp(int64_t rows, int64_t columns, const std::string& format, Array
     return bound;
 }
 
-// Scales: uint8 E8M0 (T, blocks, 16), or uint16 BF16 (T, groups, 16).
+// Codes: (T, C, 64), or elements of 8 bits (T, 2 C, 64). Scales: uint8 E8M0 (T, blocks, 16), or uint16 BF16 (T, groups, 16).
 template <class Scale>
 void set_codes(BoundMatrix& bound, int64_t rows, int64_t columns, const Array<uint8_t>& codes,
                const Array<Scale>& scales, float scale_factor) {
     Matrix& m = bound.matrix;
     set_shape(m, rows, columns);
     const int64_t T = m.row_tiles(), C = m.column_tiles();
-    require(codes, "codes", {T, C, 64});
+    if (m.kind == MatrixKind::kMxint8) {
+        require(codes, "elements", {T, 2 * C, 64});
+    } else {
+        require(codes, "codes", {T, C, 64});
+    }
     constexpr bool kIsE8m0 = sizeof(Scale) == 1;
     require(scales, "scales", {T, kIsE8m0 ? C / 4 : (C + 15) / 16, 16});
     m.codes = keep(bound, codes);
@@ -144,6 +148,13 @@ BoundMatrix four_bit_float(int64_t rows, int64_t columns, Array<uint8_t> codes, 
     set_codes(bound, rows, columns, codes, scales, scale_factor);
     require(levels, "levels", {16});
     std::memcpy(bound.matrix.float_levels, levels.data(), 16 * sizeof(float));
+    return bound;
+}
+
+BoundMatrix mxint8(int64_t rows, int64_t columns, Array<uint8_t> elements, Array<uint8_t> scales) {
+    BoundMatrix bound;
+    bound.matrix.kind = MatrixKind::kMxint8;
+    set_codes(bound, rows, columns, elements, scales, 0x1p-6f);  // an element is its integer times 2^-6
     return bound;
 }
 
@@ -178,7 +189,7 @@ void multiply(const BoundMatrix& self, Engine& engine, Array<float> x, MutableAr
 void restore(const BoundMatrix& self, Engine& engine, int64_t first, MutableArray<uint16_t> out) {
     const Matrix& m = self.matrix;
     if (m.kind != MatrixKind::kDense && m.kind != MatrixKind::kBsfp) {
-        throw nb::type_error("a 4-bit matrix has no 16-bit patterns");
+        throw nb::type_error("a 4-bit or 8-bit matrix has no 16-bit patterns");
     }
     require(out, "out", {-1, m.columns});
     const auto rows = static_cast<int64_t>(out.shape(0));
@@ -225,6 +236,8 @@ void bind_matrices(nb::module_& module) {
     define("four_bit_int8", &four_bit_int8<uint16_t>);
     define("four_bit_float", &four_bit_float<uint8_t>);
     define("four_bit_float", &four_bit_float<uint16_t>);
+    module.def("mxint8", &mxint8, nb::arg("rows"), nb::arg("columns"), nb::arg("elements").noconvert(),
+               nb::arg("scales").noconvert());
 }
 
 }  // namespace mxconv

@@ -8,7 +8,8 @@
 //     kF16Lanes, f16_product, f16_sum
 //     whole_tile                                a short cut past scratch with the same products in the same order, or false
 //     four_bit_int8, four_bit_float             rows of one row tile times up to kWidest tokens
-//     many_int8                                 a short cut for more, up to kRoom, with the same sums, or false
+//     many_int8                                 a short cut for more 4-bit ones, up to kRoom, with the same sums, or false
+//     mxint8                                    the same as four_bit_int8 of 8-bit elements
 //
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
 // file give the same bits: they differ in who fills scratch. A short cut must add the same products in the same order.
@@ -100,7 +101,7 @@ void draft_linear(const Matrix& matrix, const Activations& a, int64_t first, int
             }
             for (int64_t t = 0; t < num_tokens; ++t) {
                 float* row = rows + t * kTileRows;
-                if (matrix.kind == MatrixKind::kFourBitInt8 && !a.finite[base + t]) {
+                if (form_of(matrix.kind, matrix.format) == kInt8 && !a.finite[base + t]) {
                     for (int64_t r = 0; r < kTileRows; ++r) row[r] = __builtin_nanf("");
                 }
                 store_rows(row, matrix, row_tile, out + (base + t) * stride);
@@ -115,6 +116,7 @@ void linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t l
             return draft_linear(matrix, a, first, last, out, stride, four_bit_int8, many_int8);
         case MatrixKind::kFourBitFloat:
             return draft_linear(matrix, a, first, last, out, stride, four_bit_float, no_many);
+        case MatrixKind::kMxint8: return draft_linear(matrix, a, first, last, out, stride, mxint8, no_many);
         default:
             if (matrix.format == FloatFormat::kBf16)
                 return target_linear<Bf16Product>(matrix, a, first, last, out, stride);

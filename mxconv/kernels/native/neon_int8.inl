@@ -1,4 +1,4 @@
-// 4 bits x int8 for NEON: `tbl` makes levels of nibbles, four rows a register; `sdot` takes them with a token's four
+// 4 and 8 bits x int8 for NEON: `tbl` makes levels of nibbles, four rows a register; `sdot` takes them with a token's four
 // columns, `smmla` with eight columns of two tokens. Both are signed, so nothing is biased, and both give the same integers.
 //
 // An integer sum d begins at the bits of 1.5 * 2^23, so that read as a float it is 1.5 * 2^23 + d, exactly, and a subtraction
@@ -32,14 +32,32 @@ struct BlockScales {
     }
 };
 
-// Levels of four rows: columns 0..3 and 4..7 of a tile.
+// Weights of four rows: columns 0..3 and 4..7 of a tile.
 struct FourRows {
     int8x16_t first, last;
+};
 
-    FourRows(int8x16_t levels, const uint8_t* codes) {
+// Codes of 4 bits, whose levels are looked up.
+struct CodedWeights {
+    static constexpr int kTileBytes = 64;
+    int8x16_t levels;
+
+    explicit CodedWeights(const Matrix& matrix) : levels(vld1q_s8(matrix.levels)) {}
+
+    FourRows operator()(const uint8_t* codes) const {
         const uint8x16_t packed = vld1q_u8(codes);
-        first = vqtbl1q_s8(levels, vandq_u8(packed, vdupq_n_u8(0x0F)));
-        last = vqtbl1q_s8(levels, vshrq_n_u8(packed, 4));
+        return {vqtbl1q_s8(levels, vandq_u8(packed, vdupq_n_u8(0x0F))), vqtbl1q_s8(levels, vshrq_n_u8(packed, 4))};
+    }
+};
+
+// Elements of 8 bits, which are what they are.
+struct StoredWeights {
+    static constexpr int kTileBytes = 128;
+
+    explicit StoredWeights(const Matrix&) {}
+
+    FourRows operator()(const uint8_t* elements) const {
+        return {vreinterpretq_s8_u8(vld1q_u8(elements)), vreinterpretq_s8_u8(vld1q_u8(elements + 64))};
     }
 };
 
@@ -51,13 +69,13 @@ template <int kTokens, int kFour, int kToken = 0>
     if constexpr (kToken + 1 < kTokens) dot_tokens<kTokens, kFour, kToken + 1>(weights, x, dots);
 }
 
-template <int kTokens, int kTile = 0>
-[[gnu::always_inline]] inline void dot_tiles(int8x16_t levels, const uint8_t* codes, const int8x16_t* x,
+template <int kTokens, int kTile = 0, class Weights>
+[[gnu::always_inline]] inline void dot_tiles(const Weights& weights, const uint8_t* codes, const int8x16_t* x,
                                              int32x4_t* dots) {
-    const FourRows weights(levels, codes + 64 * kTile);
-    dot_tokens<kTokens, 2 * kTile>(weights.first, x, dots);
-    dot_tokens<kTokens, 2 * kTile + 1>(weights.last, x, dots);
-    if constexpr (kTile < 3) dot_tiles<kTokens, kTile + 1>(levels, codes, x, dots);
+    const FourRows rows = weights(codes + Weights::kTileBytes * kTile);
+    dot_tokens<kTokens, 2 * kTile>(rows.first, x, dots);
+    dot_tokens<kTokens, 2 * kTile + 1>(rows.last, x, dots);
+    if constexpr (kTile < 3) dot_tiles<kTokens, kTile + 1>(weights, codes, x, dots);
 }
 
 // A block's activations, and integer dot products of four rows with each token.
@@ -69,10 +87,12 @@ struct BlockByDots {
         for (int i = 0; i < 2 * kTokens; ++i) x[i] = vld1q_s8(codes + 16 * i);
     }
 
-    [[gnu::always_inline]] void operator()(int8x16_t levels, const uint8_t* codes, int32x4_t dots[kTokens]) const {
+    template <class Weights>
+    [[gnu::always_inline]] void operator()(const Weights& weights, const uint8_t* codes,
+                                           int32x4_t dots[kTokens]) const {
         if (kTokens > 4) asm volatile("" : : "r"(x) : "memory");  // x stays in memory, registers hold sums
         for (int t = 0; t < kTokens; ++t) dots[t] = no_dots();
-        dot_tiles<kTokens>(levels, codes, x, dots);
+        dot_tiles<kTokens>(weights, codes, x, dots);
     }
 };
 
@@ -102,14 +122,15 @@ struct BlockByMatrices {
         }
     }
 
-    [[gnu::always_inline]] void operator()(int8x16_t levels, const uint8_t* codes, int32x4_t dots[kTokens]) const {
+    template <class Weights>
+    [[gnu::always_inline]] void operator()(const Weights& stored, const uint8_t* codes, int32x4_t dots[kTokens]) const {
         if (kTokens > 4) asm volatile("" : : "r"(x) : "memory");  // as above
         int32x4_t sums[kPairs][2];                                // two tokens x two rows; rows 0 1 and 2 3
 #pragma GCC unroll 4
         for (int p = 0; p < kPairs; ++p) sums[p][0] = sums[p][1] = no_dots();
 #pragma GCC unroll 4
         for (int tile = 0; tile < 4; ++tile) {
-            const FourRows weights(levels, codes + 64 * tile);
+            const FourRows weights = stored(codes + Weights::kTileBytes * tile);
             const int32x4_t first = vreinterpretq_s32_s8(weights.first), last = vreinterpretq_s32_s8(weights.last);
             const int8x16_t rows[2] = {vreinterpretq_s8_s32(vzip1q_s32(first, last)),
                                        vreinterpretq_s8_s32(vzip2q_s32(first, last))};
@@ -143,12 +164,13 @@ struct BlockOf {
 };
 #endif
 
-template <int kTokens, bool kE8m0>
+template <class Weights, int kTokens, bool kE8m0>
 void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, float* out) {
-    const int8x16_t levels = vld1q_s8(matrix.levels);
+    constexpr int kBlockBytes = 4 * Weights::kTileBytes;
+    const Weights weights(matrix);
     const int64_t blocks = a.padded / kBlock, blocks_a_scale = kE8m0 ? 1 : 4;
     const int64_t num_scales = (blocks + blocks_a_scale - 1) / blocks_a_scale;
-    const uint8_t* codes = matrix.codes + row_tile * blocks * 256;
+    const uint8_t* codes = matrix.codes + row_tile * blocks * kBlockBytes;
     const int8_t* x = a.codes + panel * a.padded;
     const float* x_scales = a.scales + panel * blocks;
     float32x4_t sums[4][kTokens];
@@ -157,13 +179,13 @@ void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int
     for (int64_t i = 0; i < num_scales; ++i) {
         const BlockScales<kE8m0> scales(matrix.scales, row_tile * num_scales + i);
         const int64_t end = least((i + 1) * blocks_a_scale, blocks);
-        for (int64_t block = i * blocks_a_scale; block < end; ++block, codes += 256, x += kBlock * kTokens) {
-            ask_codes(codes, 4);
+        for (int64_t block = i * blocks_a_scale; block < end; ++block, codes += kBlockBytes, x += kBlock * kTokens) {
+            ask_codes(codes, kBlockBytes / 64);
             const typename BlockOf<kTokens>::Type dots_of(x);
 #pragma GCC unroll 4
             for (int four = 0; four < 4; ++four) {
                 int32x4_t dots[kTokens];
-                dots_of(levels, codes + 16 * four, dots);
+                dots_of(weights, codes + 16 * four, dots);
 #pragma GCC unroll 8
                 for (int t = 0; t < kTokens; ++t) {
                     const float32x4_t scale = vmulq_n_f32(scales.of_rows[four], x_scales[block * kTokens + t]);
@@ -177,24 +199,31 @@ void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int
             vst1q_f32(out + t * kTileRows + 4 * four, vmulq_n_f32(sums[four][t], matrix.scale_factor));
 }
 
-template <int kTokens>
-void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, float* out) {
-    if (matrix.scale_format == ScaleFormat::kE8m0) return int8_rows<kTokens, true>(matrix, row_tile, a, panel, out);
-    return int8_rows<kTokens, false>(matrix, row_tile, a, panel, out);
+template <class Weights, bool kE8m0>
+void int8_panel(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
+                float* out) {
+    switch (width) {
+        case 1: return int8_rows<Weights, 1, kE8m0>(matrix, row_tile, a, panel, out);
+        case 2: return int8_rows<Weights, 2, kE8m0>(matrix, row_tile, a, panel, out);
+        case 3: return int8_rows<Weights, 3, kE8m0>(matrix, row_tile, a, panel, out);
+        case 4: return int8_rows<Weights, 4, kE8m0>(matrix, row_tile, a, panel, out);
+        case 5: return int8_rows<Weights, 5, kE8m0>(matrix, row_tile, a, panel, out);
+        case 6: return int8_rows<Weights, 6, kE8m0>(matrix, row_tile, a, panel, out);
+        case 7: return int8_rows<Weights, 7, kE8m0>(matrix, row_tile, a, panel, out);
+        default: return int8_rows<Weights, 8, kE8m0>(matrix, row_tile, a, panel, out);
+    }
 }
 
 void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
                    float* out) {
-    switch (width) {
-        case 1: return int8_rows<1>(matrix, row_tile, a, panel, out);
-        case 2: return int8_rows<2>(matrix, row_tile, a, panel, out);
-        case 3: return int8_rows<3>(matrix, row_tile, a, panel, out);
-        case 4: return int8_rows<4>(matrix, row_tile, a, panel, out);
-        case 5: return int8_rows<5>(matrix, row_tile, a, panel, out);
-        case 6: return int8_rows<6>(matrix, row_tile, a, panel, out);
-        case 7: return int8_rows<7>(matrix, row_tile, a, panel, out);
-        default: return int8_rows<8>(matrix, row_tile, a, panel, out);
+    if (matrix.scale_format == ScaleFormat::kE8m0) {
+        return int8_panel<CodedWeights, true>(matrix, row_tile, a, panel, width, out);
     }
+    return int8_panel<CodedWeights, false>(matrix, row_tile, a, panel, width, out);
+}
+
+void mxint8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width, float* out) {
+    int8_panel<StoredWeights, true>(matrix, row_tile, a, panel, width, out);
 }
 
 constexpr auto many_int8 = no_many;

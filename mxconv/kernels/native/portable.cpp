@@ -51,20 +51,18 @@ void f16_sum(const float* sums, float* out) {
 
 void bf16_sum(const float* sums, float* out) { f16_sum(sums, out); }
 
-void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
-                   float* out) {
+// weight_at(block of the matrix, row of the tile, column of the block) is an integer.
+template <class WeightAt>
+void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
+               float* out, const WeightAt& weight_at) {
     const int64_t blocks = a.padded / kBlock;
     for (int64_t i = 0; i < num_tokens * kTileRows; ++i) out[i] = 0.0f;
     for (int64_t block = 0; block < blocks; ++block) {
-        const uint8_t* codes = matrix.codes + (row_tile * blocks + block) * 256;
         int8_t weights[16][32];
         float scales[16];
         for (int r = 0; r < 16; ++r) {
             scales[r] = scale_value(matrix, row_tile, block, r);
-            for (int c = 0; c < 32; ++c) {
-                const uint8_t byte = codes[c / 8 * 64 + 4 * r + c % 4];
-                weights[r][c] = matrix.levels[byte >> (c % 8 < 4 ? 0 : 4) & 0xF];
-            }
+            for (int c = 0; c < 32; ++c) weights[r][c] = weight_at(row_tile * blocks + block, r, c);
         }
         for (int64_t t = 0; t < num_tokens; ++t) {
             const int8_t* x = a.codes + token * a.padded + block * kBlock * num_tokens + t * 4;
@@ -76,6 +74,21 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
             }
         }
     }
+}
+
+void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
+                   float* out) {
+    int8_rows(matrix, row_tile, a, token, num_tokens, out, [&](int64_t block, int r, int c) {
+        const uint8_t byte = matrix.codes[block * 256 + c / 8 * 64 + 4 * r + c % 4];
+        return matrix.levels[byte >> (c % 8 < 4 ? 0 : 4) & 0xF];
+    });
+}
+
+void mxint8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
+            float* out) {
+    int8_rows(matrix, row_tile, a, token, num_tokens, out, [&](int64_t block, int r, int c) {
+        return static_cast<int8_t>(matrix.codes[block * 512 + c / 4 * 64 + 4 * r + c % 4]);
+    });
 }
 
 void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
