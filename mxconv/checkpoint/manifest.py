@@ -7,6 +7,7 @@ change unnoticed; every other file's SHA-256 is in it.
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,6 +41,7 @@ __all__ = [
 FILE_NAME = "mxconv.json"
 FORMAT_VERSION: Literal[1] = 1
 NO_DIGEST = "0" * 64
+FLOATS = ("F32", "F16", "BF16")
 
 
 def check_relative(path: str) -> str:
@@ -70,9 +72,7 @@ class SourceRecord(Record):
     commit: str | None = Field(description="resolved commit of a Hub id")
     files: list[FileRecord] = Field(description="weight files and index of the source")
     dtype: Literal["BF16", "F16"] = Field(description="16-bit format of the quantized tensors")
-    cast: bool = Field(
-        description="whether F32 tensors were rounded to dtype; lossless then refers to the rounded ones"
-    )
+    cast: bool = Field(description="whether --dtype rounded tensors to dtype; lossless then refers to the rounded ones")
 
 
 class TokenizerRecord(Record):
@@ -239,6 +239,22 @@ class Manifest(Record):
         if self.certificate is None or self.certificate.decode is None:
             return None
         return self.certificate.decode.target or self.levels[0].name
+
+    @property
+    def rounded_from(self) -> dict[str, int]:
+        """The number of tensors by what the source has where --dtype rounded them, most frequent first."""
+        return dict(Counter(tensor.rounded_from for tensor in self.tensors if tensor.rounded_from).most_common())
+
+    @property
+    def quantizer_note(self) -> str | None:
+        """One sentence on what the proof is about where the source was quantized; None where it was not."""
+        types = [name for name in self.rounded_from if name not in FLOATS]
+        if not types:
+            return None
+        return (
+            f"The source is quantized ({', '.join(types)}): the proof is about its values rounded to "
+            f"{self.source.dtype}; what the quantizer lost is not found again."
+        )
 
     def to_bytes(self) -> bytes:
         """The file's bytes, digest filled in."""

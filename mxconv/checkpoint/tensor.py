@@ -52,7 +52,9 @@ class SourceTensor:
         self.name = name
         self.dtype: str = entry.dtype  # as safetensors writes it
         self.shape: tuple[int, ...] = entry.shape
-        self.num_bytes: int = entry.num_bytes
+        self.num_bytes: int = entry.num_bytes  # when read
+        self.num_bytes_stored: int = entry.num_bytes  # in the file
+        self.quantized_type: str | None = None  # GGML's, where what is read as F32 was quantized; --dtype rounds it
         self.num_elements: int = prod(entry.shape)
         self._file = file
 
@@ -60,6 +62,11 @@ class SourceTensor:
     def path(self) -> Path | str:
         """The file that holds it, for messages; a URL on an object store."""
         return self._file.path
+
+    @property
+    def source_type(self) -> str:
+        """What the file holds: GGML's type where that is a quantized one, the dtype everywhere else."""
+        return self.quantized_type or self.dtype
 
     def array(self) -> NDArray[np.generic]:
         """The whole tensor, (*shape,); a tensor of no dimensions gives an array of none."""
@@ -85,4 +92,4 @@ class SourceTensor:
         self._file.release(whole if whole.ndim == 0 else whole[start:stop])
 
     def __repr__(self) -> str:
-        return f"SourceTensor({self.name!r}, {self.dtype}, {list(self.shape)})"
+        return f"SourceTensor({self.name!r}, {self.source_type}, {list(self.shape)})"

@@ -81,6 +81,12 @@ class TensorRecord(Record):
     codec: Literal["mxfp4", "bsfp", "keep"]
     reason: str = Field(description="why it has this codec")
     sha256: Digest = Field(description="of the tensor's bytes, row-major, little-endian")
+    rounded_from: str | None = Field(
+        default=None,
+        pattern=r"^[A-Z][A-Z0-9_]*$",
+        description="what the source has where --dtype rounded it to `dtype`: F32, F16, BF16, or GGML's type of a "
+        "quantized tensor, as Q4_1; null: nothing was rounded, or the package is older than this key",
+    )
     segments: SegmentRecord | None = None
     experts: ExpertsRecord | None = Field(default=None, description="of a tensor that is a stack of matrices")
     scaled: ScaledRecord | None = Field(default=None, description="of an FP8 matrix")

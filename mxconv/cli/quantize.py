@@ -64,7 +64,11 @@ def quantize(
         str, typer.Option(help="A tensor with NaN or infinity: error, or keep.", autocompletion=one_of("error", "keep"))
     ] = "error",
     dtype: Annotated[
-        str | None, typer.Option(help="Round F32 weights to bf16 or fp16.", autocompletion=one_of("bf16", "fp16"))
+        str | None,
+        typer.Option(
+            help="Round F32 weights, or all of a quantized GGUF, to bf16 or fp16.",
+            autocompletion=one_of("bf16", "fp16"),
+        ),
     ] = None,
     target: Annotated[
         str | None,
@@ -150,12 +154,12 @@ def quantize(
             result = plan_of(preparation, str(package), work.num_workers, time.perf_counter() - begin)
         else:
             manifest = convert(checkpoint, package, options, progress, executor)
-            num_bytes_source = sum(tensor.num_bytes for tensor in checkpoint.tensors.values())
+            num_bytes_source = sum(tensor.num_bytes_stored for tensor in checkpoint.tensors.values())
             result = _result(manifest, str(package), num_bytes_source, time.perf_counter() - begin)
     if dry_run:
         print_plan(result, json_output)
     else:
-        _print_result(result, json_output)
+        _print_result(result, manifest.quantizer_note, json_output)
     if json_output:
         print_json(result)
 
@@ -172,6 +176,7 @@ def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: 
         "num_bytes_package": sum(record.num_bytes for record in manifest.files),
         "bits_per_weight": manifest.bits_per_weight,
         "lossless": manifest.lossless,
+        "rounded_from": manifest.rounded_from,
         "seconds": seconds,
         "input_gigabytes_per_second": num_bytes_source / seconds / 1e9,
         "peak_rss_bytes": peak_rss_bytes(),
@@ -179,7 +184,7 @@ def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: 
     }
 
 
-def _print_result(result: dict[str, Any], json_output: bool) -> None:
+def _print_result(result: dict[str, Any], note: str | None, json_output: bool) -> None:
     out = console(json_output)
     lossless = "lossless" if result["lossless"] else "not lossless on its own"
     out.print(
@@ -194,3 +199,5 @@ def _print_result(result: dict[str, Any], json_output: bool) -> None:
         highlight=False,
     )
     out.print("levels: " + " <- ".join(level["name"] for level in result["levels"]), highlight=False)
+    if note is not None:
+        out.print(note, highlight=False)

@@ -135,6 +135,7 @@ def _members(verification: "Verification") -> dict[str, Any]:
         "num_bit_exact": verification.num_bit_exact,
         "damaged_files": verification.damaged_files,
         "source_compared": verification.source_compared,
+        "rounded_from": verification.manifest.rounded_from,
         "tensors": [
             {
                 "name": tensor.name,
@@ -180,5 +181,7 @@ def _print(verification: "Verification", package: str, json_output: bool) -> Non
             markup=False,
             highlight=False,
         )
+    if verification.manifest.quantizer_note is not None:
+        out.print(verification.manifest.quantizer_note, markup=False, highlight=False)
     verdict = "[green]ok[/green]" if verification.ok else "[red]not ok[/red]"
     out.print(f"{escape(package)}: {verdict}{', lossless' if verification.lossless else ''}", highlight=False)

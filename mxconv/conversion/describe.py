@@ -116,6 +116,7 @@ def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:
         codec=plan.codec,
         reason=plan.reason,
         sha256=sha256,
+        rounded_from=plan.tensor.source_type if plan.is_cast else None,
         segments=segments[0] if has_one else None,
         experts=experts,
         carried=None if plan.carried is None else CarriedRecord(of=plan.carried.of, part=plan.carried.part),

@@ -55,7 +55,7 @@ class TensorPlan:
     codec: Codec | Literal["keep"]
     reason: str
     float_format: FloatFormat | None  # of the result where it is a 16-bit float
-    is_cast: bool = False  # rounded from F32
+    is_cast: bool = False  # rounded from F32, or whatever the tensor's dtype is
     experts: StackedExperts | None = None  # of a tensor that is a stack of matrices
     carried: CarriedTensor | None = None  # of MXFP4 that the source has
     fp8: Fp8Matrix | None = None  # of a matrix that stays FP8: what is encoded are the weights that it stands for
@@ -105,19 +105,22 @@ class Recognized:
         stacks: the experts that are stacked in one tensor.
         fp8: the FP8 matrices with block scales.
         carried: MXFP4 that the checkpoint has already.
+        is_quantized: whether a quantizer has rounded some tensors, so that --dtype is about all of them.
     """
 
     is_tied: bool
     stacks: Mapping[str, StackedExperts]
     fp8: Mapping[str, Fp8Matrix]
     carried: Mapping[str, CarriedTensor]
+    is_quantized: bool
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Recognized":
         """Raises CheckpointError where tensors that belong together contradict each other."""
         tensors, config = checkpoint.tensors, checkpoint.config
         fp8 = fp8_matrices(tensors, config)
-        return cls(is_tied(config, tensors), stacked_experts(tensors), fp8, carried_tensors(tensors))
+        is_quantized = any(tensor.quantized_type for tensor in tensors.values())
+        return cls(is_tied(config, tensors), stacked_experts(tensors), fp8, carried_tensors(tensors), is_quantized)
 
     @cached_property
     def scales(self) -> frozenset[str]:
@@ -175,16 +178,22 @@ def _plan(tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized
     if codec != "keep" and (carried := recognized.carried.get(tensor.name)) is not None:
         return TensorPlan(tensor, codec, reason, None, carried=carried)
     experts = None if codec == "keep" else recognized.stacks.get(tensor.name)
+    wanted = CASTS[options.dtype] if options.dtype else None
+    if wanted is not None and is_rounded(tensor, wanted, recognized):
+        return TensorPlan(tensor, codec, reason, wanted, is_cast=True, experts=experts)
     if tensor.dtype in FORMATS:
-        wanted = CASTS[options.dtype].name if options.dtype else tensor.dtype
-        if wanted != tensor.dtype:
+        if wanted is not None and wanted.name != tensor.dtype:
             raise CheckpointError(
                 f"{tensor.path}: tensor {tensor.name} is {tensor.dtype}, but --dtype {options.dtype} was given; "
                 "--dtype rounds F32 only, 16-bit weights stay as they are. Leave it out."
             )
         return TensorPlan(tensor, codec, reason, FORMATS[tensor.dtype], experts=experts)
-    if tensor.dtype == "F32" and options.dtype:
-        return TensorPlan(tensor, codec, reason, CASTS[options.dtype], is_cast=True, experts=experts)
+    if tensor.quantized_type is not None:
+        raise CheckpointError(
+            f"{tensor.path}: tensor {tensor.name} is {tensor.quantized_type}, which a quantizer has rounded; 16-bit "
+            "weights are required. Give --dtype bf16 or --dtype fp16 to round the values of all tensors to these; the "
+            "choice is recorded."
+        )
     if codec == "keep":
         return TensorPlan(tensor, codec, reason, None)
     if tensor.dtype == "F32":
@@ -195,6 +204,13 @@ def _plan(tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized
     raise CheckpointError(
         f"{tensor.path}: tensor {tensor.name} has dtype {tensor.dtype}, which is not supported; BF16 or F16 (or F32 "
         f"with --dtype) is required. Export the model in 16 bits, or keep the tensor with --skip '{tensor.name}'."
+    )
+
+
+def is_rounded(tensor: SourceTensor, wanted: FloatFormat, recognized: Recognized) -> bool:
+    """Whether --dtype rounds this tensor: F32, and where a quantizer was at work also the other 16-bit float."""
+    return tensor.dtype == "F32" or (
+        recognized.is_quantized and tensor.dtype in FORMATS and tensor.dtype != wanted.name
     )
 
 

@@ -1,5 +1,6 @@
 """Everything up to the first written byte: plan, survey, lay out. This is what `--dry-run` shows."""
 
+import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,8 @@ from mxconv.conversion.work import Workers
 from mxconv.errors import CheckpointError
 from mxconv.progress import Progress, silent
 
+TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
 
 @dataclass(frozen=True)
 class Preparation:
@@ -37,7 +40,7 @@ class Preparation:
 
     @property
     def num_bytes_source(self) -> int:
-        return sum(survey.plan.tensor.num_bytes for survey in self.surveys)
+        return sum(survey.plan.tensor.num_bytes_stored for survey in self.surveys)
 
     @property
     def worker_bytes(self) -> int:
@@ -100,7 +103,7 @@ def prepare(
     """
     record = options.record(is_local=checkpoint.commit is None and not checkpoint.is_on_store)
     plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes, to_store or checkpoint.is_on_store)
-    derived_files = checkpoint.derive_files()
+    derived_files = _with_dtype(checkpoint.derive_files(), options.dtype)
     drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
     is_safetensors = checkpoint.container == "safetensors"
     must_store = not is_safetensors or any(plan.is_cast for plan in plans)
@@ -131,6 +134,14 @@ def prepare(
     )
     check_names(checkpoint, layout, drafts, preparation.links_target)
     return preparation
+
+
+def _with_dtype(derived_files: dict[str, bytes], dtype: str | None) -> dict[str, bytes]:
+    """Files in which a config.json that is made names the float that --dtype rounds to."""
+    if dtype is None or "config.json" not in derived_files:
+        return derived_files
+    config = json.loads(derived_files["config.json"]) | {"torch_dtype": TORCH_DTYPES[dtype]}
+    return derived_files | {"config.json": json.dumps(config, indent=1).encode()}
 
 
 def _survey(plans: list[TensorPlan], options: QuantizeOptions, progress: Progress, workers: Executor) -> list[Survey]:

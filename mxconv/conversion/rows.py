@@ -12,10 +12,16 @@ from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.bsfp.rescale import rescale
-from mxconv.codecs.float16 import FloatFormat
+from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 
 MAX_SLICE_WEIGHTS = 1 << 20  # a worker works on 2 MB of weights; memory.py says how much that takes
+
+
+def rounded(rows: NDArray[np.generic], dtype: str, float_format: FloatFormat) -> U16:
+    """Rows of a tensor in another float, as patterns of this one: to nearest, ties to even."""
+    values = FORMATS[dtype].decode(cast(U16, rows)) if dtype in FORMATS else cast(F32, rows)
+    return float_format.encode(values)
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class PatternRows:
                 yield start, rows, rescale(self.fp8.patterns(start, stop), self.rescale_factor, self.float_format)
                 self.tensor.release(start, stop)
                 continue
-            patterns = self.float_format.encode(cast(F32, rows)) if self.is_cast else cast(U16, rows)
+            patterns = rounded(rows, self.tensor.dtype, self.float_format) if self.is_cast else cast(U16, rows)
             yield start, patterns, rescale(patterns, self.rescale_factor, self.float_format)
             if self.experts is None:
                 self.tensor.release(start, stop)

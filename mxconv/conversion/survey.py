@@ -21,7 +21,7 @@ from mxconv.conversion.executor import Advance
 from mxconv.conversion.expert_tables import ExpertTables
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan
-from mxconv.conversion.rows import PatternRows
+from mxconv.conversion.rows import PatternRows, rounded
 from mxconv.errors import CheckpointError
 from mxconv.kernels.encoders import add_to_histogram, fit_table
 
@@ -79,7 +79,7 @@ class Survey:
         if not self.plan.is_cast:
             return rows
         assert self.plan.float_format is not None
-        return self.plan.float_format.encode(rows.astype(np.float32))
+        return rounded(rows, tensor.dtype, self.plan.float_format)
 
 
 def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:

@@ -64,8 +64,10 @@ def verify_with_source(
     tensor = source.get(record.name)
     if tensor is None:
         return TensorVerification(record.name, record.codec, "missing", detail="not in the source")
-    if tensor.shape != tuple(record.shape) or tensor.dtype not in (record.dtype, "F32"):
-        detail = f"source has {tensor.dtype} {list(tensor.shape)}, package {record.dtype} {record.shape}"
+    if tensor.shape != tuple(record.shape) or tensor.source_type not in (record.dtype, "F32", record.rounded_from):
+        detail = f"source has {tensor.source_type} {list(tensor.shape)}, package {record.dtype} {record.shape}"
+        if record.rounded_from is not None:
+            detail += f", rounded from {record.rounded_from}"
         return TensorVerification(record.name, record.codec, "mismatch", detail=detail)
     try:
         return _compare(package, record, _survey_of(record, source))
@@ -136,7 +138,7 @@ def _survey_of(record: TensorRecord, source: Mapping[str, SourceTensor]) -> Surv
         record.codec,
         record.reason,
         BF16 if fp8 is not None else FORMATS.get(record.dtype),
-        is_cast=tensor.dtype == "F32" and record.dtype != "F32",
+        is_cast=tensor.dtype != record.dtype,
         experts=record.stack if record.carried is None else None,
         carried=record.carried_tensor,
         fp8=fp8,

@@ -12,7 +12,7 @@ from mxconv.cli.output import format_bytes
 
 KEYS = {
     "package", "codec", "num_tensors", "num_quantized", "num_bytes_source", "num_bytes_package", "bits_per_weight",
-    "lossless", "seconds", "input_gigabytes_per_second", "peak_rss_bytes", "levels",
+    "lossless", "rounded_from", "seconds", "input_gigabytes_per_second", "peak_rss_bytes", "levels",
 }  # fmt: skip
 NUM_TENSORS = 12  # of the one-layer model: 3 norms, the embedding, 8 matrices
 NUM_QUANTIZED = 8

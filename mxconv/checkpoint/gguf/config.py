@@ -17,7 +17,7 @@ CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Q
 MAX_SIZE = 2**31 - 1
 LOW_FREQ_FACTOR, HIGH_FREQ_FACTOR, ORIGINAL_POSITIONS = 1.0, 4.0, 8192  # of every Llama 3 since 3.1
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
-TORCH_DTYPES = {"BF16": "bfloat16", "MXFP4": "bfloat16", "F16": "float16", "F32": "float32"}
+TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
 def derive_config(
@@ -117,7 +117,7 @@ def _rope_scaling(keys: "_Keys", config: dict[str, Any], factors: NDArray[Any] |
 def _main_type(tensors: Mapping[str, GgufEntry]) -> str:
     weights: dict[str, int] = {}
     for entry in tensors.values():
-        weights[entry.type] = weights.get(entry.type, 0) + prod(entry.shape)
+        weights[entry.type.dtype] = weights.get(entry.type.dtype, 0) + prod(entry.shape)
     return max(weights, key=lambda name: weights[name])
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mxconv.arrays import U8
 from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.checkpoint.gguf.config import derive_config
+from mxconv.checkpoint.gguf.ggml_type import decode_blocks
 from mxconv.checkpoint.gguf.header import GgufEntry, read_gguf_header
 from mxconv.checkpoint.gguf.names import ROPE_FACTORS, from_gguf, has_paired_rows
 from mxconv.checkpoint.gguf.rope_rows import gguf_rows
@@ -20,9 +21,6 @@ from mxconv.checkpoint.header import TensorEntry
 from mxconv.checkpoint.regular_file import open_file
 from mxconv.checkpoint.sent_files import check_look, remember, reopen
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.codecs.float16 import BF16
-from mxconv.codecs.gguf_block import BLOCK_BYTES, unpack_blocks
-from mxconv.codecs.mxfp4 import BLOCK, dequantize_mxfp4
 from mxconv.errors import CheckpointError
 from mxconv.system.pages import release
 
@@ -30,8 +28,9 @@ from mxconv.system.pages import release
 class GgufFile:
     """One GGUF file, opened, checked and mapped read-only.
 
-    MXFP4 tensors read as BF16, which holds every value of theirs exactly. `begin` and `end` of an entry span the bytes
-    that the tensor has when read, not those in the file.
+    MXFP4 tensors read as BF16, which holds every value of theirs exactly, those of other quantized types as F32, row
+    by row as they are asked for. `begin` and `end` of an entry span the bytes that the tensor has when read, not those
+    in the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,8 +65,12 @@ class GgufFile:
         """Sent to another process, it is opened there."""
         return reopen, (type(self), self.path, self.look)
 
+    def stored(self, name: str) -> GgufEntry:
+        """Where and as what the file holds a tensor."""
+        return self._stored[name]
+
     def view(self, name: str) -> NDArray[np.generic]:
-        """The whole tensor, read-only; a copy where the file has other rows or MXFP4.
+        """The whole tensor, read-only; a copy where the file has other rows or blocks.
 
         Raises:
             ValueError: the file was closed.
@@ -87,8 +90,8 @@ class GgufFile:
             stored = stored[gguf_rows(start, stop, self.config["head_dim"])]
         else:
             stored = stored[start:stop]
-        if entry.type == "MXFP4":
-            stored = BF16.encode(dequantize_mxfp4(*unpack_blocks(stored.astype(np.uint8, copy=False))))
+        if entry.type.block > 1:
+            stored = decode_blocks(stored.astype(np.uint8, copy=False), entry.type.name)
         stored.flags.writeable = False
         return stored
 
@@ -115,13 +118,14 @@ class GgufFile:
             self._map.close()
 
     def _raw(self, entry: GgufEntry) -> NDArray[Any]:
-        """A tensor as it lies in the file; MXFP4 as (rows, bytes of a row)."""
+        """A tensor as it lies in the file; blocks as (rows, bytes of a row)."""
         if self._bytes is None:
             raise ValueError(f"{self.path}: the checkpoint was closed")
         window = self._bytes[entry.begin : entry.end]
-        if entry.type == "MXFP4":
-            return window.reshape(entry.shape[0], entry.shape[1] // BLOCK * BLOCK_BYTES)
-        return window.view(DTYPES[entry.type].array_dtype).reshape(entry.shape)
+        kind = entry.type
+        if kind.block > 1:
+            return window.reshape(*entry.shape[:-1], entry.shape[-1] // kind.block * kind.block_bytes)
+        return window.view(DTYPES[kind.name].array_dtype).reshape(entry.shape)
 
     def _name(self, entry: GgufEntry) -> str:
         name = from_gguf(entry.name)
@@ -146,6 +150,10 @@ class GgufTensor(SourceTensor):
     def __init__(self, name: str, file: GgufFile) -> None:
         super().__init__(name, file)
         self._gguf = file
+        stored = file.stored(name)
+        self.num_bytes_stored = stored.end - stored.begin
+        if stored.type.is_rounded:
+            self.quantized_type = stored.type.name
 
     def rows(self, start: int, stop: int) -> NDArray[np.generic]:
         if not self.shape or not 0 <= start <= stop <= self.shape[0]:
@@ -157,5 +165,5 @@ class GgufTensor(SourceTensor):
 
 
 def _entry(name: str, stored: GgufEntry) -> TensorEntry:
-    dtype = "BF16" if stored.type == "MXFP4" else stored.type
+    dtype = stored.type.dtype
     return TensorEntry(name, dtype, stored.shape, 0, prod(stored.shape) * DTYPES[dtype].num_bits // 8)

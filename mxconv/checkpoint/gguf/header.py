@@ -19,9 +19,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mxconv.checkpoint.gguf.ggml_type import GgmlType, ggml_type, readable_types
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
-from mxconv.codecs.gguf_block import BLOCK_BYTES
-from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.errors import CheckpointError
 
 MAGIC = b"GGUF"
@@ -36,8 +35,6 @@ DEFAULT_ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 
-# Tensor type number to name, elements and bytes of a block: those that mxconv reads.
-TENSOR_TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 30: ("BF16", 1, 2), 39: ("MXFP4", BLOCK, BLOCK_BYTES)}
 _AGAIN = "Download or export the file again."
 
 
@@ -46,7 +43,7 @@ class GgufEntry:
     """One tensor of a file; `begin` and `end` are byte offsets from the start of the file."""
 
     name: str
-    type: str  # F32, F16, BF16 or MXFP4
+    type: GgmlType
     shape: tuple[int, ...]  # as Hugging Face has it: (out_features, in_features)
     begin: int
     end: int
@@ -118,32 +115,31 @@ def _read_tensor(cursor: "_Cursor") -> _Tensor:
 
 def _place(tensor: _Tensor, data_begin: int, alignment: int, num_file_bytes: int, path: Path) -> GgufEntry:
     label = f"{path}: tensor {tensor.name!r}"
-    if tensor.type not in TENSOR_TYPES:
-        known = ", ".join(name for name, _, _ in TENSOR_TYPES.values())
+    kind = ggml_type(tensor.type)
+    if kind is None:
         raise CheckpointError(
-            f"{label}: has GGUF's type number {tensor.type}; one of {known} is required. "
-            "Take a 16-bit GGUF of the model: what other quantizations rounded off cannot be found again."
+            f"{label}: has GGUF's type number {tensor.type}, which the gguf library does not decode; one of "
+            f"{', '.join(readable_types())} is required. Take another GGUF of the model, or a newer gguf library."
         )
-    name, block, block_bytes = TENSOR_TYPES[tensor.type]
     if prod(filter(None, tensor.shape)) > MAX_ELEMENTS:
         raise CheckpointError(f"{label}: shape {list(tensor.shape)} overflows; at most 2^62 elements fit. {_AGAIN}")
-    if block > 1 and (len(tensor.shape) != 2 or tensor.shape[1] % block):
+    if kind.block > 1 and (len(tensor.shape) < 2 or tensor.shape[-1] % kind.block):
         raise CheckpointError(
-            f"{label}: {name} of shape {list(tensor.shape)}; a matrix with in_features a multiple of {block} is "
-            f"required. {_AGAIN}"
+            f"{label}: {kind.name} of shape {list(tensor.shape)}; a matrix, or a stack of some, with in_features a "
+            f"multiple of {kind.block} is required. {_AGAIN}"
         )
     if tensor.offset % alignment:
         raise CheckpointError(
             f"{label}: lies at offset {tensor.offset}; a multiple of the alignment, {alignment}, is required. {_AGAIN}"
         )
     begin = data_begin + tensor.offset
-    end = begin + prod(tensor.shape) // block * block_bytes
+    end = begin + prod(tensor.shape) // kind.block * kind.block_bytes
     if end > num_file_bytes:
         raise CheckpointError(
             f"{label}: ends at byte {end:,} and the file has {num_file_bytes:,}; tensors must lie inside the file. "
             "It is truncated: download or export it again."
         )
-    return GgufEntry(tensor.name, name, tensor.shape, begin, end)
+    return GgufEntry(tensor.name, kind, tensor.shape, begin, end)
 
 
 def _check_apart(entries: tuple[GgufEntry, ...], path: Path) -> None:

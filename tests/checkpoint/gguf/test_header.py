@@ -30,14 +30,14 @@ def refused(path: Path, raw: bytes) -> str:
     return message.removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize("matrix_type", ["F32", "F16", "BF16", "MXFP4"])
+@pytest.mark.parametrize("matrix_type", ["F32", "F16", "BF16", "MXFP4", "Q4_1", "Q8_0"])
 def test_a_file_of_the_library_is_read_as_the_library_reads_it(matrix_type: str, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf", matrix_type=matrix_type)
     header, reader = read_gguf_header(path), gguf.GGUFReader(path)
     raw = path.read_bytes()
     assert len(header.entries) == len(reader.tensors) == 12
     for entry, expected in zip(header.entries, reader.tensors, strict=True):
-        assert (entry.name, entry.type) == (expected.name, expected.tensor_type.name)
+        assert (entry.name, entry.type.name) == (expected.name, expected.tensor_type.name)
         assert entry.shape == tuple(reversed(expected.shape.tolist()))
         assert raw[entry.begin : entry.end] == np.asarray(expected.data).tobytes()
     assert header.values == {
@@ -108,10 +108,28 @@ REFUSALS = {
         raw_gguf([], [tensor("a", (1, 1, 1, 1, 1))]),
         "tensor 'a' has 5 dimensions (byte 37); at most 4 are allowed.",
     ),
-    "type": (raw_gguf([], [tensor("a", (32,), kind=2)]), "tensor 'a': has GGUF's type number 2; one of F32, F16"),
+    "removed type": (
+        raw_gguf([], [tensor("a", (2, 32), kind=4)]),
+        "tensor 'a': has GGUF's type number 4, which the gguf library does not decode; one of F32, F16, Q4_0, Q4_1,",
+    ),
+    "type of the future": (raw_gguf([], [tensor("a", (2, 32), kind=2**32 - 1)]), "type number 4294967295, which"),
+    "type without a decoder": (raw_gguf([], [tensor("a", (2, 256), kind=15)]), "type number 15, which"),  # Q8_K
+    "integers": (raw_gguf([], [tensor("a", (2, 32), kind=26)]), "type number 26, which"),
+    "vector": (
+        raw_gguf([], [tensor("a", (32,), kind=2)]),
+        "tensor 'a': Q4_0 of shape [32]; a matrix, or a stack of some, with in_features a multiple of 32 is required.",
+    ),
+    "long blocks": (
+        raw_gguf([], [tensor("a", (2, 288), kind=12)]),
+        "tensor 'a': Q4_K of shape [2, 288]; a matrix, or a stack of some, with in_features a multiple of 256 is",
+    ),
+    "cut blocks": (
+        raw_gguf([], [tensor("a", (2, 256), kind=12)], bytes(287)),
+        "tensor 'a': ends at byte 384 and the file has 383; tensors must lie inside the file. It is truncated",
+    ),
     "blocks": (
         raw_gguf([], [tensor("a", (2, 33), kind=39)]),
-        "tensor 'a': MXFP4 of shape [2, 33]; a matrix with in_features a multiple of 32 is required.",
+        "tensor 'a': MXFP4 of shape [2, 33]; a matrix, or a stack of some, with in_features a multiple of 32",
     ),
     "overflow": (
         raw_gguf([], [tensor("a", (2**32, 2**32))]),

@@ -132,6 +132,14 @@ def test_f32_needs_a_dtype(tmp_path: Path) -> None:
     assert quantize(path, tmp_path / "package", dtype="bf16").source.cast
 
 
+def test_a_quantized_file_needs_a_dtype(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", matrix_type="Q5_1")
+    with pytest.raises(CheckpointError, match=r"lm_head.weight is Q5_1, which a quantizer.*Give --dtype bf16"):
+        quantize(path, tmp_path / "package")
+    manifest = quantize(path, tmp_path / "package", dtype="fp16")
+    assert manifest.source.cast and manifest.rounded_from == {"Q5_1": 9, "F32": 3}
+
+
 def test_a_gguf_target_cannot_be_referenced_nor_be_a_draft(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf")
     with open_checkpoint(path) as source:
