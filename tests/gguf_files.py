@@ -1,8 +1,10 @@
 """GGUF files for the tests: whole models written by the gguf library (never by mxconv), and raw ones that lie."""
 
+import math
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -12,26 +14,26 @@ from ml_dtypes import bfloat16
 HIDDEN, INNER, HEADS, KV_HEADS, VOCABULARY = 64, 96, 4, 2, 40
 
 
-def tensors(seed: int = 0, layers: int = 1) -> dict[str, np.ndarray]:
+def tensors(seed: int = 0, layers: int = 1, hidden: int = HIDDEN, inner: int = INNER) -> dict[str, np.ndarray]:
     """Values of a tiny llama under GGUF's names, in GGUF's row order."""
     rng = np.random.default_rng(seed)
-    kv = HIDDEN // HEADS * KV_HEADS
+    kv = hidden // HEADS * KV_HEADS
     shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (VOCABULARY, HIDDEN),
-        "output.weight": (VOCABULARY, HIDDEN),
-        "output_norm.weight": (HIDDEN,),
+        "token_embd.weight": (VOCABULARY, hidden),
+        "output.weight": (VOCABULARY, hidden),
+        "output_norm.weight": (hidden,),
     }
     for layer in range(layers):
         shapes |= {
-            f"blk.{layer}.attn_norm.weight": (HIDDEN,),
-            f"blk.{layer}.attn_q.weight": (HIDDEN, HIDDEN),
-            f"blk.{layer}.attn_k.weight": (kv, HIDDEN),
-            f"blk.{layer}.attn_v.weight": (kv, HIDDEN),
-            f"blk.{layer}.attn_output.weight": (HIDDEN, HIDDEN),
-            f"blk.{layer}.ffn_norm.weight": (HIDDEN,),
-            f"blk.{layer}.ffn_gate.weight": (INNER, HIDDEN),
-            f"blk.{layer}.ffn_up.weight": (INNER, HIDDEN),
-            f"blk.{layer}.ffn_down.weight": (HIDDEN, INNER),
+            f"blk.{layer}.attn_norm.weight": (hidden,),
+            f"blk.{layer}.attn_q.weight": (hidden, hidden),
+            f"blk.{layer}.attn_k.weight": (kv, hidden),
+            f"blk.{layer}.attn_v.weight": (kv, hidden),
+            f"blk.{layer}.attn_output.weight": (hidden, hidden),
+            f"blk.{layer}.ffn_norm.weight": (hidden,),
+            f"blk.{layer}.ffn_gate.weight": (inner, hidden),
+            f"blk.{layer}.ffn_up.weight": (inner, hidden),
+            f"blk.{layer}.ffn_down.weight": (hidden, inner),
         }
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
@@ -42,8 +44,12 @@ def write_gguf(
     matrix_type: str = "BF16",
     architecture: str = "llama",
     change: Callable[[dict[str, Any]], object] = lambda keys: None,
+    types: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """A model of `tensors`; `change` edits the keys, by their names without the architecture's."""
+    """A model of `tensors`; `change` edits the keys, by their names without the architecture's.
+
+    `types` names the types of single matrices. A type that the library cannot quantize gets `random_blocks`.
+    """
     keys: dict[str, Any] = {
         "context_length": 128,
         "embedding_length": HIDDEN,
@@ -58,21 +64,40 @@ def write_gguf(
     for name, value in keys.items():
         _add(writer, name if name.startswith(("tokenizer.", "general.")) else f"{architecture}.{name}", value)
     for name, array in (tensors() if values is None else values).items():
-        if array.ndim == 1 or matrix_type == "F32":
+        kind = gguf.GGMLQuantizationType["F32" if array.ndim == 1 else types.get(name, matrix_type)]
+        if kind.name == "F32":
             writer.add_tensor(name, array)
-        elif matrix_type == "F16":
+        elif kind.name == "F16":
             writer.add_tensor(name, array.astype(np.float16))
-        elif matrix_type == "BF16":
-            raw = array.astype(bfloat16).view(np.uint8)
-            writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
+        elif kind.name == "BF16":
+            writer.add_tensor(name, array.astype(bfloat16).view(np.uint8), raw_dtype=kind)
         else:
-            kind = gguf.GGMLQuantizationType[matrix_type]
-            writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+            writer.add_tensor(name, _blocks(array, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _blocks(array: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    try:
+        return gguf.quants.quantize(array, kind)
+    except NotImplementedError:
+        return random_blocks(kind, array.shape)
+
+
+def random_blocks(kind: gguf.GGMLQuantizationType, shape: tuple[int, ...]) -> np.ndarray:
+    """Rows of random blocks in which the library finds numbers of moderate size."""
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    rng, count = np.random.default_rng(kind.value), math.prod(shape) // block
+    found: list[np.ndarray] = []
+    while sum(map(len, found)) < count:
+        blocks = rng.integers(0, 256, (2 * count, block_bytes), dtype=np.uint8)
+        with np.errstate(all="ignore"):
+            values = gguf.quants.dequantize(blocks, kind)
+            found.append(blocks[(np.abs(values) < 1000).all(axis=1)])
+    return np.concatenate(found)[:count].reshape(*shape[:-1], -1)
 
 
 def _add(writer: gguf.GGUFWriter, name: str, value: Any) -> None:

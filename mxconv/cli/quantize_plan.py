@@ -1,6 +1,7 @@
 """`mxconv quantize --dry-run`: what would become of each tensor, and what that takes."""
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mxconv.cli.output import console, format_bytes
@@ -22,7 +23,8 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
     from mxconv.conversion.layout import quantized_arrays
     from mxconv.cost.conversion import PASSES, Cluster, conversion_time
 
-    tensors = []
+    tensors: list[dict[str, Any]] = []
+    rounded_from = Counter(s.plan.tensor.source_type for s in preparation.surveys if s.plan.is_cast)
     for survey in preparation.surveys:
         plan = survey.plan
         stored = sum(array.num_bytes for array in quantized_arrays(survey))
@@ -33,7 +35,7 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
                 "shape": list(plan.tensor.shape),
                 "codec": plan.codec,
                 "reason": plan.reason,
-                "num_bytes_source": plan.tensor.num_bytes,
+                "num_bytes_source": plan.tensor.num_bytes_stored,
                 "num_bytes_quantized": stored,
                 "num_escapes": survey.num_escapes,
             }
@@ -54,6 +56,7 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
         "num_bytes_package": linked + written,
         "bits_per_weight": preparation.bits_per_weight,
         "lossless": preparation.is_lossless,
+        "rounded_from": dict(rounded_from.most_common()),
         "seconds": seconds,
         "num_workers": num_workers,
         "worker_bytes": preparation.worker_bytes,

@@ -15,7 +15,7 @@ from mxconv.conversion.memory import fit_slices, worker_bytes
 from mxconv.conversion.names import check_names, relative_name, unique_names
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
-from mxconv.conversion.survey import Survey, SurveyTensor
+from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept
 from mxconv.conversion.work import Workers
 from mxconv.errors import CheckpointError
 from mxconv.progress import Progress, silent
@@ -112,10 +112,13 @@ def prepare(
             f"{checkpoint.id}: {'F32 weights' if is_safetensors else f'a {checkpoint.container} checkpoint'}; only "
             "16-bit safetensors can be referenced. Use --target include."
         )
+    executor = workers or Workers(options.num_threads)
     if options.codec == "mxfp4" and assume_finite:
+        if kept := [plan for plan in plans if must_check_kept(plan, options)]:
+            _survey(kept, options, progress, executor)
         surveys = [Survey(plan) for plan in plans]
     else:
-        surveys = _survey(plans, options, progress, workers or Workers(options.num_threads))
+        surveys = _survey(plans, options, progress, executor)
     check_any_quantized(checkpoint, [survey.plan for survey in surveys])
     cannot_link = must_store or checkpoint.is_on_store
     stores_target = options.codec == "mxfp4" and cannot_link and record.target == "include"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -44,8 +45,8 @@ class PatternRows:
     def shape(self) -> tuple[int, int]:
         if self.experts is not None:
             return self.experts.matrix_shape
-        num_rows, num_columns = self.tensor.shape
-        return num_rows, num_columns
+        num_rows, *inside = self.tensor.shape
+        return num_rows, prod(inside)
 
     def slices(self) -> Iterator[tuple[int, NDArray[np.generic], U16]]:
         """Ascending slices of whole tiles, of `slice_weights` or, where a tile's rows have more, of one tile.

@@ -90,7 +90,7 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
     """
     survey = Survey(plan)
     if plan.codec == "keep":
-        return survey
+        return _check_kept(survey, options) if must_check_kept(plan, options) else survey
     if plan.carried is not None:
         check_carried(plan)
         return survey
@@ -154,6 +154,19 @@ def check_carried(plan: TensorPlan) -> None:
             )
 
 
+def must_check_kept(plan: TensorPlan, options: QuantizeOptions) -> bool:
+    """Whether weights that stay in 16 bits must be finite: those that blocks make, of which one may be damaged."""
+    return plan.codec == "keep" and plan.tensor.quantized_type is not None and options.on_nonfinite == "error"
+
+
+def _check_kept(survey: Survey, options: QuantizeOptions) -> Survey:
+    for rows in survey.matrices():
+        for start, _, patterns in rows.slices():
+            if not _is_finite(patterns, survey.plan.float_format):
+                return _with_nonfinite(survey, rows, start, options)
+    return survey
+
+
 def _segments(histogram: PatternHistogram, factor: float, options: QuantizeOptions) -> Segments:
     """Of the matrix that was counted."""
     if options.segments == "paper":
@@ -211,12 +224,12 @@ def _with_nonfinite(survey: Survey, rows: PatternRows, first_row: int, options: 
     for start, _, patterns in rows.slices():
         if start < first_row or _is_finite(patterns, plan.float_format):
             continue
-        row, column = np.argwhere((patterns & MAGNITUDE_MASK) >= plan.float_format.infinity)[0]
-        found = plan.float_format.decode(patterns[row : row + 1, column])[0]
-        index = [start + row, column]
+        row, *inside = np.argwhere((patterns & MAGNITUDE_MASK) >= plan.float_format.infinity)[0]
+        found = plan.float_format.decode(patterns[(slice(row, row + 1), *inside)])[0]
+        index = [start + row, *inside]
         if plan.experts is not None:
             index = [rows.expert, *(index if plan.experts.axes == "out_in" else index[::-1])]
-        cause = " after rounding to 16 bits" if plan.is_cast else ""
+        cause = f" after rounding {plan.tensor.source_type} to {plan.float_format.name}" if plan.is_cast else ""
         raise CheckpointError(
             f"{plan.tensor.path}: tensor {plan.name} holds {found} at index [{', '.join(map(str, index))}]{cause}; "
             "finite weights are required. Use --on-nonfinite keep to leave this tensor in 16 bits."

@@ -2,11 +2,12 @@
 
 from typing import Literal, cast
 
-from mxconv.arrays import F32, U16
+from mxconv.arrays import U16
 from mxconv.checkpoint.source import Checkpoint, SourceTensor
-from mxconv.codecs.float16 import FORMATS
+from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.plan import CASTS, Recognized, choose_codec
+from mxconv.conversion.plan import CASTS, Recognized, choose_codec, is_rounded
+from mxconv.conversion.rows import rounded
 from mxconv.model.families.table import describe_values
 from mxconv.report.draft_head import find_draft_head
 from mxconv.report.expert_weights import with_experts
@@ -19,23 +20,30 @@ Dtype = Literal["bf16", "fp16"]
 
 def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> Weights:
     options, recognized = QuantizeOptions(dtype=dtype), Recognized.of(checkpoint)
-    tensors, notes = [], []
+    tensors: list[WeightTensor] = []
+    uncounted: list[WeightTensor] = []
+    notes: list[str] = []
     for name, tensor in checkpoint.tensors.items():
         stack, fp8 = recognized.stacks.get(name), recognized.fp8.get(name)
         codec, reason = choose_codec(tensor, options, recognized)
-        weights = source_tensor(tensor, codec != "keep", reason, None if name in recognized.scales else dtype)
+        wanted = CASTS[dtype] if dtype is not None and name not in recognized.scales else None
+        if wanted is not None and not is_rounded(tensor, wanted, recognized):
+            wanted = None
+        weights = source_tensor(tensor, codec != "keep", reason, wanted)
+        if tensor.dtype == "F32" and wanted is None and name not in recognized.scales:
+            uncounted.append(weights)
         if fp8 is not None:
             weights = with_decoded(weights, fp8)
         if stack is not None and weights.float_format is not None:
             weights = with_experts(weights, stack)
         tensors.append(weights)
-    in_f32 = [tensor for tensor in tensors if tensor.dtype == "F32" and tensor.name not in recognized.scales]
-    if in_f32:
+    if uncounted:
+        types = ", ".join(dict.fromkeys(tensor.dtype for tensor in uncounted))
         needs = "quantize needs --dtype bf16 or fp16 for them, and so does inspect."
         keeps = "quantize leaves them as they are."  # norms of a GGUF file, say
         notes.append(
-            f"{len(in_f32)} of {len(tensors)} tensors are F32 and not counted; "
-            f"{needs if any(tensor.is_quantized for tensor in in_f32) else keeps}"
+            f"{len(uncounted)} of {len(tensors)} tensors are {types} and not counted; "
+            f"{needs if recognized.is_quantized or any(tensor.is_quantized for tensor in uncounted) else keeps}"
         )
     if mtp := mtp_note(lambda: describe_values(checkpoint.config or {}), checkpoint.tensors):
         notes.append(mtp)
@@ -45,25 +53,23 @@ def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> Weights:
     return Weights(checkpoint.id, "checkpoint", checkpoint.commit, tuple(tensors), tuple(notes), head)
 
 
-def source_tensor(tensor: SourceTensor, is_quantized: bool, reason: str, dtype: Dtype | None) -> WeightTensor:
-    float_format, note = FORMATS.get(tensor.dtype), None
-    is_cast = tensor.dtype == "F32" and dtype is not None
-    if is_cast and dtype is not None:
-        float_format, note = CASTS[dtype], "rounded from F32"
-    elif tensor.dtype == "F32" and is_quantized:
-        note = "F32: quantize needs --dtype bf16 or fp16"
+def source_tensor(tensor: SourceTensor, is_quantized: bool, reason: str, cast_to: FloatFormat | None) -> WeightTensor:
+    """A tensor as it is, or rounded to a 16-bit float."""
+    float_format, note = cast_to or FORMATS.get(tensor.dtype), None
+    if cast_to is not None:
+        note = f"rounded from {tensor.source_type}"
+    elif tensor.quantized_type is not None or (tensor.dtype == "F32" and is_quantized):
+        note = f"{tensor.source_type}: quantize needs --dtype bf16 or fp16"
     elif float_format is None:
         note = f"{tensor.dtype}: not a 16-bit float"
 
     def rows(start: int, stop: int) -> U16:
         found = tensor.rows(start, stop) if tensor.shape else tensor.array().reshape(1)
-        if is_cast and float_format is not None:
-            return float_format.encode(cast(F32, found))
-        return cast(U16, found)
+        return cast(U16, found) if cast_to is None else rounded(found, tensor.dtype, cast_to)
 
     return WeightTensor(
         name=tensor.name,
-        dtype=float_format.name if float_format else tensor.dtype,
+        dtype=float_format.name if float_format else tensor.source_type,
         shape=tensor.shape,
         float_format=float_format,
         is_quantized=is_quantized,

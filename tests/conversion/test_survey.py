@@ -53,7 +53,7 @@ def test_a_weight_in_a_later_slice_is_found_at_its_own_index(tmp_path: Path) -> 
 def test_a_weight_that_rounding_makes_infinite_is_named_as_such(tmp_path: Path) -> None:
     weights = np.zeros((16, 32), np.float32)
     weights[1, 2] = 70000
-    with pytest.raises(CheckpointError, match=r"tensor w holds inf at index \[1, 2\] after rounding to 16 bits;"):
+    with pytest.raises(CheckpointError, match=r"tensor w holds inf at index \[1, 2\] after rounding F32 to F16;"):
         survey(tmp_path, weights, dtype="fp16")
     assert survey(tmp_path, weights, dtype="bf16").plan.codec == "mxfp4"
 

@@ -78,5 +78,8 @@ def decode_blocks(blocks: U8, name: str) -> NDArray[np.generic]:
 
 
 def _decode(blocks: U8, kind: gguf.GGMLQuantizationType) -> F32:
+    if not blocks.size:  # which the library cannot reshape
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        return np.zeros((*blocks.shape[:-1], blocks.shape[-1] // block_bytes * block), np.float32)
     with np.errstate(all="ignore"):
         return gguf.quants.dequantize(blocks, kind)
