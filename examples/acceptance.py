@@ -11,6 +11,7 @@ from pathlib import Path
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
+from mxconv.model.chat import encode_prompts
 from mxconv.model.loader import LoadedPackage
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.prompts import read_prompts
@@ -31,7 +32,7 @@ def main(model: str, prompts: str, draft: str = "", num_prompts: str = "100") ->
                 plain: list[list[int]] = []
                 for levels in ([target], [target, own], [target, *small], [target, own, *small])[: 4 if small else 2]:
                     hierarchy = Hierarchy(levels, confidence=CONFIDENCE if levels[1:] else None)
-                    ids = [loaded.tokenizer.encode(text) for text in texts]
+                    ids = encode_prompts(loaded.tokenizer, loaded.folder, texts)
                     runs = [hierarchy.generate(i, MAX_NEW_TOKENS, loaded.tokenizer.eos_token_ids) for i in ids]
                     outputs = [run.token_ids for run in runs]
                     plain = plain or outputs

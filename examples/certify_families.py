@@ -26,7 +26,7 @@ from mxconv.model.families.table import describe_file
 from mxconv.model.loader import LoadedPackage
 from mxconv.model.mixture import Mixture
 from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.prompts import read_prompts
+from mxconv.speculative.prompts import read_prompts, text_of
 from mxconv.speculative.selection import Selection
 from mxconv.verification.decoding import verify_decoding
 
@@ -39,7 +39,9 @@ MODULES = {
 }
 MODES = (("greedy", "chain", Selection()), ("drawn", 8, Selection(Sampling(temperature=0.8), seed=7)))
 
-prompts = [each[:MOST_CHARACTERS] for each in read_prompts(Path(__file__).parent / "prompts.jsonl")[:NUM_PROMPTS]]
+prompts = [
+    text_of(each)[:MOST_CHARACTERS] for each in read_prompts(Path(__file__).parent / "prompts.jsonl")[:NUM_PROMPTS]
+]
 num_runs = num_tokens = 0
 for name in sys.argv[1:] or FAMILIES:
     with tempfile.TemporaryDirectory() as text:

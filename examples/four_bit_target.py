@@ -46,6 +46,7 @@ from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.manifest import read_manifest
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels import _native
+from mxconv.model.chat import encode_prompts
 from mxconv.model.loader import LoadedPackage
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.speculative.hierarchy import Hierarchy
@@ -185,7 +186,7 @@ def main() -> None:
     engine, machine = _native.Engine(implementations()[0], THREADS), this_machine(THREADS)
     console.print(f"{machine.cpu}, {THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}")
     tokenizer = Tokenizer.from_folder(options.package)
-    prompts = [tokenizer.encode(text) for text in read_prompts(options.prompts)[: options.num_prompts]]
+    prompts = encode_prompts(tokenizer, options.package, read_prompts(options.prompts)[: options.num_prompts])
     plans: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {PLAIN: (MxconvText, (options.package, ()))}
     if options.drafts:
         plans[DRAFTED] = (MxconvText, (options.package, options.drafts))

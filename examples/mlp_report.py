@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from mxconv.arrays import F32
 from mxconv.model.cache import KVCache
+from mxconv.model.chat import encode_prompts
 from mxconv.model.distribution import Sampling
 from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.states import States
@@ -206,7 +207,7 @@ def measure(say: Callable[[str], None]) -> dict[str, dict[int, float]]:
         Stage("text", found, arguments.steps - later, batch, PEAK, PEAK / 10),
         Stage("own text", written, later, batch, PEAK / 10, PEAK / 100),
     ]
-    prompts = [tokenizer.encode(prompt) for prompt in read_prompts(arguments.prompts)[: arguments.num_prompts]]
+    prompts = encode_prompts(tokenizer, arguments.target, read_prompts(arguments.prompts)[: arguments.num_prompts])
     texts = texts_of(arguments.target, prompts, arguments.num_tokens)
     result: dict[str, dict[int, float]] = {}
     for variant in VARIANTS:

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mxconv.model.cache import KVCache
+from mxconv.model.chat import encode_prompts
 from mxconv.model.decoder import Decoder
 from mxconv.model.loader import LoadedPackage
 from mxconv.model.sampling import greedy
@@ -99,7 +100,8 @@ def main() -> None:
     for name, threads in (("in turn", given.in_turn_threads), ("ahead", 1)):
         loaded = [LoadedPackage(package, ["target"], num_threads=threads) for package in given.packages]
         decoders = [package.levels[0].decoder for package in loaded]
-        prompts = [loaded[0].tokenizer.encode(text) for text in read_prompts(given.prompts)[: given.num_prompts]]
+        read = read_prompts(given.prompts)[: given.num_prompts]
+        prompts = encode_prompts(loaded[0].tokenizer, loaded[0].folder, read)
         counts, texts[name] = Counts(), []
         for prompt in prompts:
             models = [Model(decoder) for decoder in decoders if decoder is not None]

@@ -29,6 +29,7 @@ from mxconv.bench.samples import spread
 from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.manifest import read_manifest
 from mxconv.kernels.engine import usable_processors
+from mxconv.model.chat import encode_prompts
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.loader import LoadedPackage
 from mxconv.speculative.generation import Generation
@@ -97,7 +98,8 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Tally], list[float
 def decode_in_turns(
     arguments: argparse.Namespace, loaded: LoadedPackage, hierarchies: Mapping[str, Hierarchy]
 ) -> tuple[dict[str, Tally], list[float]]:
-    prompts = [loaded.tokenizer.encode(text) for text in read_prompts(arguments.prompts)[: arguments.num_prompts]]
+    read = read_prompts(arguments.prompts)[: arguments.num_prompts]
+    prompts = encode_prompts(loaded.tokenizer, loaded.folder, read)
     assert loaded.matrices.engine is not None
     bandwidth = ReadBandwidth(loaded.matrices.engine, BANDWIDTH_CACHES * last_level_cache_bytes())
     tallies, rates, names = {name: Tally() for name in hierarchies}, [], list(hierarchies)

@@ -18,6 +18,7 @@ from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import GREEDY, Strategy, strategies_of
 from mxconv.model.loader import LoadedPackage
+from mxconv.model.messages import Prompt
 from mxconv.progress import Progress, silent
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
@@ -65,7 +66,7 @@ class Run:
 def bench_batches(
     loaded: LoadedPackage,
     engine: "_native.Engine",
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     max_new_tokens: int,
     batches: Sequence[int],
     progress: Progress = silent,
@@ -76,7 +77,7 @@ def bench_batches(
     Args:
         loaded: the package.
         engine: to measure bandwidth with.
-        prompts: texts; they are repeated until they fill the largest batch.
+        prompts: texts or messages; they are repeated until they fill the largest batch.
         max_new_tokens: of a sequence.
         batches: ascending numbers of sequences.
         progress: told about every run.
@@ -86,7 +87,7 @@ def bench_batches(
         MxconvError: a prompt has no tokens, or a sequence fails.
     """
     strategies = strategies_of(loaded.levels, tree=tree)
-    ids = prompt_ids(loaded.tokenizer, prompts)
+    ids = prompt_ids(loaded.tokenizer, loaded.folder, prompts)
     num_sequences = -(-len(ids) // batches[-1]) * batches[-1]
     stop = loaded.tokenizer.eos_token_ids
     requests = [Request(prompt, max_new_tokens, stop) for prompt in islice(cycle(ids), num_sequences)]

@@ -18,6 +18,7 @@ from mxconv.cluster.node import node_name
 from mxconv.conversion.executor import Advance, ByteCounter, Executor
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
+from mxconv.model.messages import Prompt
 from mxconv.progress import Progress, silent
 from mxconv.system.processor import cpu_name, usable_processors
 from mxconv.verification.decode_task import DecodeSettings, Prompts, check_one_kernel, pieces_of
@@ -95,14 +96,14 @@ class TimePrompts:
 
 
 def bench_nodes(
-    executor: Executor, settings: DecodeSettings, prompts: Sequence[str], progress: Progress = silent
+    executor: Executor, settings: DecodeSettings, prompts: Sequence[Prompt], progress: Progress = silent
 ) -> tuple[list[DecodeResult], list[NodeResult]]:
     """Decode every prompt with every strategy. The caller decides what a text that differs is worth.
 
     Args:
         executor: who does it.
         settings: what is decoded; its lengths, thresholds and selection do not matter.
-        prompts: texts.
+        prompts: texts, or messages.
         progress: told about prompts.
 
     Returns:

@@ -18,6 +18,7 @@ from mxconv.bench.strategies import GREEDY, Strategy, StrategyRecord, strategies
 from mxconv.bench.traffic import bytes_per_forward
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.loader import LoadedPackage
+from mxconv.model.messages import Prompt
 from mxconv.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ WARM_TOKENS = 8
 def bench_decoding(
     loaded: LoadedPackage,
     engine: "_native.Engine",
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     max_new_tokens: int,
     progress: Progress = silent,
     fp32_draft: LoadedLevel | None = None,
@@ -42,7 +43,7 @@ def bench_decoding(
     Args:
         loaded: the package.
         engine: to measure bandwidth with.
-        prompts: texts.
+        prompts: texts, or messages.
         max_new_tokens: a prompt.
         progress: told about every decode.
         fp32_draft: its 4-bit level by float32 arithmetic, to stand beside the one by int8.
@@ -73,14 +74,14 @@ class DecodeTimer:
         self._loaded, self._strategies, self._bandwidth = loaded, strategies, bandwidth
         self._is_warm = False
 
-    def decode(self, prompts: Sequence[str], max_new_tokens: int, progress: Progress = silent) -> Decodes:
+    def decode(self, prompts: Sequence[Prompt], max_new_tokens: int, progress: Progress = silent) -> Decodes:
         """Every prompt.
 
         Raises:
             MxconvError: a prompt has no tokens.
         """
         strategies, stop = self._strategies, self._loaded.tokenizer.eos_token_ids
-        ids = prompt_ids(self._loaded.tokenizer, prompts)
+        ids = prompt_ids(self._loaded.tokenizer, self._loaded.folder, prompts)
         runs: dict[str, list[Run]] = {strategy.name: [] for strategy in strategies}
         total = len(ids) * len(strategies)
         for number, prompt in enumerate(ids):

@@ -1,8 +1,11 @@
 """Texts to decode where none are given, and texts as tokens."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from mxconv.errors import MxconvError
+from mxconv.model.chat import encode_prompts
+from mxconv.model.messages import Prompt
 from mxconv.model.tokenizer import Tokenizer
 
 DEFAULT_PROMPTS = (
@@ -13,13 +16,13 @@ DEFAULT_PROMPTS = (
 )
 
 
-def prompt_ids(tokenizer: Tokenizer, prompts: Sequence[str]) -> list[list[int]]:
-    """The prompts as tokens.
+def prompt_ids(tokenizer: Tokenizer, folder: Path, prompts: Sequence[Prompt]) -> list[list[int]]:
+    """The prompts as tokens; messages as the chat template of the model in `folder` puts them.
 
     Raises:
-        MxconvError: one of them has none.
+        MxconvError: one of them has none, or the template refuses one.
     """
-    ids = [tokenizer.encode(text) for text in prompts]
+    ids = encode_prompts(tokenizer, folder, prompts)
     for text, tokens in zip(prompts, ids, strict=True):
         if not tokens:
             raise MxconvError(f"prompt {text!r}: no tokens; at least one is required. Leave it out.")

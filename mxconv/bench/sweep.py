@@ -32,6 +32,7 @@ from mxconv.bench.prompts import prompt_ids
 from mxconv.cost.early_exit import expected_round
 from mxconv.errors import ModelError
 from mxconv.model.loader import LoadedPackage
+from mxconv.model.messages import Prompt
 from mxconv.progress import Progress, silent
 from mxconv.speculative.generation import Generation
 from mxconv.speculative.hierarchy import Hierarchy
@@ -95,7 +96,7 @@ def highest(table: Table) -> tuple[int, int] | None:
 
 def sweep_draft(
     loaded: LoadedPackage,
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     max_new_tokens: int,
     progress: Progress = silent,
     lengths: Sequence[int] = LENGTHS,
@@ -113,7 +114,7 @@ def sweep_draft(
     cells = {(n, c): Hierarchy([target, draft], [n], [c]) for n in lengths for c in thresholds}
     plainly: dict[int, list[Generation]] = {length: [] for length in lengths}
     found: dict[tuple[int, float], list[Generation]] = {cell: [] for cell in cells}
-    ids, stop = prompt_ids(loaded.tokenizer, prompts), loaded.tokenizer.eos_token_ids
+    ids, stop = prompt_ids(loaded.tokenizer, loaded.folder, prompts), loaded.tokenizer.eos_token_ids
     for hierarchy in (plain, next(iter(cells.values()))):
         hierarchy.generate(ids[0], min(max_new_tokens, WARM_TOKENS), stop)
     done, total = 0, len(ids) * len(cells)

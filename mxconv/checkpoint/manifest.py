@@ -159,6 +159,12 @@ class DecodeRecord(Record):
     num_tokens: Count
     num_token_mismatches: Count
     num_logit_mismatches: Count
+    num_chat_prompts: Count = Field(
+        default=0, description="prompts that were put into the target's chat template; the others were texts as given"
+    )
+    system: str | None = Field(
+        default=None, description="the system message that was put before prompts in the chat template; null: none"
+    )
     target: str | None = Field(
         default=None, description="name of the level that was decoded with drafts and without; null: the first"
     )

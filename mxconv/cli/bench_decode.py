@@ -12,7 +12,17 @@ from mxconv.cli.bench_decode_gpu import decode_on_gpu
 from mxconv.cli.bench_options import DEVICE, JSON, THREADS, is_gpu, widths_of
 from mxconv.cli.cluster_options import WORKERS
 from mxconv.cli.completion import kernels
-from mxconv.cli.generate_options import DRAFT, KV_DTYPE, LEVELS, TREE, level_names, tree_size
+from mxconv.cli.generate_options import (
+    CHAT,
+    DRAFT,
+    KV_DTYPE,
+    LEVELS,
+    SYSTEM,
+    TREE,
+    check_system,
+    level_names,
+    tree_size,
+)
 from mxconv.cli.output import print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -32,8 +42,10 @@ def decode(
     context: typer.Context,
     package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id or URL of one.")],
     prompts: Annotated[
-        Path | None, typer.Option(help="A .jsonl file with a `prompt` a line; a few by default.")
+        Path | None, typer.Option(help="A .jsonl file, `prompt` or `messages` a line; a few by default.")
     ] = None,
+    chat: CHAT = False,
+    system: SYSTEM = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")] = 64,
     levels: LEVELS = None,
     draft: DRAFT = None,
@@ -73,12 +85,13 @@ def decode(
     With --batch: tokens a second of several sequences side by side. With --workers ray: prompts are split over nodes.
     With --device cuda: transformers on a GPU, the checkpoint in 16 bits, the package, and with its self-draft.
     """
-    if is_gpu(context, device, OF_CPU, ["source"]):
-        from mxconv.speculative.prompts import read_prompts
+    from mxconv.bench.prompts import DEFAULT_PROMPTS
+    from mxconv.speculative.prompts import given_prompts
 
-        decode_on_gpu(
-            device, package, source, None if prompts is None else read_prompts(prompts), max_new_tokens, json_output
-        )
+    check_system(system, chat)
+    if is_gpu(context, device, OF_CPU, ["source"]):
+        texts = given_prompts(prompts, DEFAULT_PROMPTS, chat, system)
+        decode_on_gpu(device, package, source, texts, max_new_tokens, json_output)
         return
     from mxconv.bench.engine import implementations
 
@@ -92,7 +105,6 @@ def decode(
     from mxconv.bench.decoding import bench_decoding
     from mxconv.bench.forwards import bench_forwards
     from mxconv.bench.machine import this_machine
-    from mxconv.bench.prompts import DEFAULT_PROMPTS
     from mxconv.bench.strategies import four_bit_level
     from mxconv.bench.sweep import sweep_draft
     from mxconv.checkpoint.draft_spec import parse_draft
@@ -102,11 +114,11 @@ def decode(
     from mxconv.cli.bench_decode_tables import print_tables
     from mxconv.kernels.engine import choose_engine, usable_processors
     from mxconv.model.loader import LoadedPackage
-    from mxconv.speculative.prompts import read_prompts
+    from mxconv.model.messages import num_chat_prompts
     from mxconv.verification.decode_task import DecodeSettings
 
     widths = widths_of(num_tokens)
-    texts = read_prompts(prompts) if prompts is not None else list(DEFAULT_PROMPTS)
+    texts = given_prompts(prompts, DEFAULT_PROMPTS, chat, system)
     drafts = [parse_draft(text) for text in draft or ()]
     sizes = None if batch is None else batch_sizes(batch)
     if sizes is not None and (ablation or sweep or plot is not None):
@@ -139,7 +151,7 @@ def decode(
         progress = stack.enter_context(progress_bars("runs"))
         if sizes is not None:
             found = bench_batches(loaded, engine, texts, max_new_tokens, sizes, progress, tree_size(tree))
-            tell_batches(machine, name, found, json_output, package)
+            tell_batches(machine, name, found, num_chat_prompts(texts), json_output, package)
             return
         forwards = bench_forwards(loaded, engine, widths, samples, progress)
         results = bench_decoding(loaded, engine, texts, max_new_tokens, progress, fp32, tree_size(tree))
@@ -149,7 +161,7 @@ def decode(
         _draw(plot, results, swept, machine)
     if json_output:
         members: dict[str, Any] = {"machine": asdict(machine), "implementation": name, "target": target}
-        members["kv_dtype"] = kv_dtype
+        members |= {"kv_dtype": kv_dtype, "num_chat_prompts": num_chat_prompts(texts)}
         members["results"] = [asdict(result) for result in results]
         members["forwards"] = [asdict(result) for result in forwards]
         members["sweep"] = None if swept is None else _sweep_members(swept)

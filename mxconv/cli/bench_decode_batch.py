@@ -31,7 +31,12 @@ def batch_sizes(text: str) -> list[int]:
 
 
 def tell_batches(
-    machine: "Machine", implementation: str, results: "Sequence[BatchResult]", json_output: bool, package: str
+    machine: "Machine",
+    implementation: str,
+    results: "Sequence[BatchResult]",
+    num_chat_prompts: int,
+    json_output: bool,
+    package: str,
 ) -> None:
     """The table, or the JSON object.
 
@@ -44,7 +49,7 @@ def tell_batches(
     target = results[0].levels[0]
     if json_output:
         members = {"machine": asdict(machine), "implementation": implementation, "target": target}
-        print_json({**members, "results": [asdict(result) for result in results]})
+        print_json({**members, "num_chat_prompts": num_chat_prompts, "results": [asdict(result) for result in results]})
     if different := [f"{result.strategy} ({result.batch})" for result in results if not result.identical_to_greedy]:
         raise ModelError(
             f"{package}: tokens of {', '.join(different)} differ from those of greedy decoding by {target}; none may. "

@@ -10,10 +10,11 @@ from mxconv.cli.output import console, format_bytes, print_json, progress_bars
 if TYPE_CHECKING:
     from mxconv.bench.gpu.decode_result import GpuDecodeResult
     from mxconv.bench.gpu.machine import GpuMachine
+    from mxconv.model.messages import Prompt
 
 
 def decode_on_gpu(
-    device: str, package: str, source: str | None, prompts: Sequence[str] | None, max_new_tokens: int, json_output: bool
+    device: str, package: str, source: str | None, prompts: "Sequence[Prompt]", max_new_tokens: int, json_output: bool
 ) -> None:
     """Measure, and print the table."""
     from mxconv.bench.gpu.device import bench_device
@@ -22,11 +23,10 @@ def decode_on_gpu(
 
     from mxconv.bench.gpu.decoding import bench_gpu_decoding
     from mxconv.bench.gpu.machine import gpu_machine
-    from mxconv.bench.prompts import DEFAULT_PROMPTS
 
     machine = gpu_machine(found)
     with progress_bars("texts") as progress:
-        results = bench_gpu_decoding(package, source, prompts or DEFAULT_PROMPTS, max_new_tokens, found, progress)
+        results = bench_gpu_decoding(package, source, prompts, max_new_tokens, found, progress)
     _print(results, machine, json_output)
     if json_output:
         print_json({"machine": asdict(machine), "results": [asdict(result) for result in results]})

@@ -12,11 +12,12 @@ from mxconv.cli.output import console, print_json, progress_bars
 if TYPE_CHECKING:
     from mxconv.bench.decode_nodes import NodeResult
     from mxconv.bench.decode_result import DecodeResult
+    from mxconv.model.messages import Prompt
     from mxconv.verification.decode_task import DecodeSettings
 
 
 def decode_on_nodes(
-    workers: str, num_threads: int, settings: "DecodeSettings", prompts: Sequence[str], json_output: bool
+    workers: str, num_threads: int, settings: "DecodeSettings", prompts: "Sequence[Prompt]", json_output: bool
 ) -> "list[DecodeResult]":
     """Decode, and print a table of nodes and one of strategies, or the JSON object.
 
@@ -24,11 +25,12 @@ def decode_on_nodes(
         workers: as `--workers` has it.
         num_threads: workers of a cluster that is started here.
         settings: what is decoded.
-        prompts: texts.
+        prompts: texts, or messages.
         json_output: print the object.
     """
     from mxconv.bench.decode_nodes import bench_nodes
     from mxconv.bench.machine import this_machine
+    from mxconv.model.messages import num_chat_prompts
 
     with executors(workers, num_threads) as executor, progress_bars("prompts") as progress:
         results, nodes = bench_nodes(executor(), settings, prompts, progress)
@@ -41,7 +43,8 @@ def decode_on_nodes(
     if json_output:
         members: dict[str, Any] = {"machine": asdict(machine), "implementation": nodes[0].kernel}
         members["target"] = results[0].levels[0]
-        members |= {"kv_dtype": settings.kv_dtype, "results": [asdict(result) for result in results]}
+        members |= {"num_chat_prompts": num_chat_prompts(prompts), "kv_dtype": settings.kv_dtype}
+        members |= {"results": [asdict(result) for result in results]}
         members |= {"forwards": [], "sweep": None, "nodes": [asdict(node) for node in nodes]}
         print_json(members)
     return results

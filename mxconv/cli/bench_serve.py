@@ -10,7 +10,7 @@ import typer
 
 from mxconv.cli.bench_options import JSON, THREADS
 from mxconv.cli.completion import kernels
-from mxconv.cli.generate_options import DRAFT, KV_DTYPE, LEVELS, TREE
+from mxconv.cli.generate_options import DRAFT, KV_DTYPE, LEVELS, SYSTEM, TREE, check_system
 from mxconv.cli.output import print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -31,8 +31,13 @@ def serve(
     ] = None,
     num_requests: Annotated[int, typer.Option(min=1, max=10_000, help="Requests of each load.")] = 32,
     prompts: Annotated[
-        Path | None, typer.Option(help="A .jsonl file with a `prompt` a line, asked in turn; a few by default.")
+        Path | None,
+        typer.Option(help="A .jsonl file, `prompt` or `messages` a line, asked in turn; a few by default."),
     ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Ask /v1/chat/completions, in the model's chat template.")
+    ] = False,
+    system: SYSTEM = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 64,
     temperature: Annotated[float, typer.Option(min=0, max=100, help="Of draws; request number i has the seed i.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="How often each load is measured.")] = 1,
@@ -72,10 +77,12 @@ def serve(
     from mxconv.cli.bench_serve_tables import print_table
     from mxconv.errors import ModelError
     from mxconv.kernels.engine import choose_engine
+    from mxconv.model.messages import num_chat_prompts
     from mxconv.report.output_file import check_output, write_output
     from mxconv.report.plot import check_suffix
-    from mxconv.speculative.prompts import read_prompts
+    from mxconv.speculative.prompts import given_prompts
 
+    check_system(system, chat)
     if (package is None) == (url is None):
         raise typer.BadParameter("give either PACKAGE or --url")
     if plain_url is not None and url is None:
@@ -84,7 +91,7 @@ def serve(
     if plot is not None:
         check_suffix(plot)
         check_output(plot, force)
-    texts = read_prompts(prompts) if prompts is not None else list(DEFAULT_PROMPTS)
+    texts = given_prompts(prompts, DEFAULT_PROMPTS, chat, system)
     requests = [Asked(texts[i % len(texts)], max_new_tokens, i, temperature) for i in range(num_requests)]
     engine = choose_engine(name, threads)
     assert engine is not None
@@ -116,6 +123,7 @@ def serve(
         members: dict[str, Any] = {"machine": asdict(machine), "implementation": name if url is None else None}
         members |= {"kv_dtype": kv_dtype if url is None else None}
         members |= {"url": url, "target": names[0], "levels": names, "num_requests": num_requests, "rounds": rounds}
+        members["num_chat_prompts"] = num_chat_prompts(texts)
         print_json({**members, "results": [asdict(result) for result in results]})
     if different := [_mode(result.load, result.drafts) for result in results if not result.identical]:
         raise ModelError(

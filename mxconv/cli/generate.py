@@ -10,6 +10,7 @@ from mxconv.cli.generate_batch import decode_together
 from mxconv.cli.generate_options import (
     ACCEPT,
     BATCH,
+    CHAT,
     CONFIDENCE,
     DRAFT,
     KERNEL,
@@ -18,11 +19,13 @@ from mxconv.cli.generate_options import (
     LEVELS,
     NUM_DRAFT_TOKENS,
     SEED,
+    SYSTEM,
     TEMPERATURE,
     THREADS,
     TOP_K,
     TOP_P,
     TREE,
+    check_system,
     draft_lengths,
     level_names,
     thresholds,
@@ -33,10 +36,11 @@ from mxconv.cli.generate_trace import check_new_trace, write_trace
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
+    from mxconv.model.messages import Prompt
     from mxconv.progress import Progress
     from mxconv.serving.batch import BatchAnswer
     from mxconv.speculative.generation import Generation
-    from mxconv.speculative.text_model import Answer, Options, Prompt, TextModel
+    from mxconv.speculative.text_model import Answer, Options, TextModel
 
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
@@ -58,8 +62,8 @@ def generate(
     batch: BATCH = None,
     kv_bytes: KV_BYTES = None,
     accept: ACCEPT = "coupled",
-    chat: Annotated[bool, typer.Option("--chat", help="Put prompts into the model's chat template.")] = False,
-    system: Annotated[str | None, typer.Option(help="With --chat: a system message before each prompt.")] = None,
+    chat: CHAT = False,
+    system: SYSTEM = None,
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the generation. Repeatable.")] = None,
     kernel: KERNEL = None,
     threads: THREADS = None,
@@ -71,7 +75,7 @@ def generate(
     """Decode: drafts guess, the target decides every token. Ctrl-C ends it with what there is."""
     from mxconv.errors import ModelError
     from mxconv.progress import silent
-    from mxconv.speculative.prompts import read_prompts
+    from mxconv.speculative.prompts import given_prompts, text_of
     from mxconv.speculative.text_model import load
     from mxconv.speculative.trace_lines import trace_lines
 
@@ -83,9 +87,8 @@ def generate(
         raise typer.BadParameter("--batch needs --prompts")
     if kv_bytes is not None and batch is None:
         raise typer.BadParameter("--kv-bytes needs --batch")
-    if system is not None and not chat:
-        raise typer.BadParameter("--system needs --chat")
-    texts = [prompt] if prompt is not None else read_prompts(prompts) if prompts is not None else []
+    check_system(system, chat)
+    given = given_prompts(prompts, [] if prompt is None else [prompt], chat, system)
     options: Options = {
         "max_new_tokens": max_new_tokens,
         "num_draft_tokens": draft_lengths(num_draft_tokens),
@@ -109,24 +112,24 @@ def generate(
         progress_bars("tokens" if prompt is not None else "prompts") as progress,
     ):
         target = model.loaded.levels[0].name
-        said = [_messages(text, system) if chat else text for text in texts]
         together = plain = None
         if batch is not None:
-            together = decode_together(model, said, options, batch, kv_bytes, trace is not None, progress)
+            together = decode_together(model, given, options, batch, kv_bytes, trace is not None, progress)
             if check and together.is_whole:
-                plain = decode_together(model, said, _plain(options), batch, kv_bytes, False, progress)
+                plain = decode_together(model, given, _plain(options), batch, kv_bytes, False, progress)
                 if not plain.is_whole:  # there is nothing to compare with
                     generations += [answer.generation for answer in plain.answers]
                     plain = None
-        for number, text in enumerate(texts, 1):
+        for number, asked in enumerate(given, 1):
+            text = text_of(asked)
             answer: Answer | BatchAnswer
             if together is not None:
                 answer = together.answers[number - 1]
             else:
                 shown = text if streams else None
                 on_token = progress if prompt is not None else silent
-                answer = _streamed(model, said[number - 1], options, trace is not None, shown, on_token)
-            results.append(result_of(text, answer))
+                answer = _streamed(model, asked, options, trace is not None, shown, on_token)
+            results.append(result_of(asked, answer))
             generations.append(answer.generation)
             if trace is not None:
                 ids, tokenizer = model.encode(answer.prompt), model.loaded.tokenizer
@@ -143,7 +146,7 @@ def generate(
             elif plain is not None and answer.generation.ending != "error":
                 results[-1]["identical_to_target"] = _is_same(answer, plain.answers[number - 1])
             if prompts is not None and together is None:
-                progress("generate", number, len(texts))
+                progress("generate", number, len(given))
     members: dict[str, Any] = {"results": results, "target": target, "kv_dtype": kv_dtype}
     if together is not None:
         members["seconds"] = together.seconds
@@ -165,11 +168,6 @@ def generate(
         raise ModelError(f"{prompts}: {len(failed)} of {len(results)} prompts came to no end; the first: {failed[0]}")
     if any(generation.ending == "interrupted" for generation in generations):
         raise typer.Exit(INTERRUPTED)
-
-
-def _messages(text: str, system: str | None) -> list[dict[str, str]]:
-    first = [] if system is None else [{"role": "system", "content": system}]
-    return [*first, {"role": "user", "content": text}]
 
 
 def _streamed(

@@ -64,6 +64,8 @@ TEMPERATURE = Annotated[float, typer.Option(min=0, help="Randomness; 0 always ta
 TOP_K = Annotated[int, typer.Option(min=0, help="Draw from this many of the likeliest tokens; 0 from all.")]
 TOP_P = Annotated[float, typer.Option(min=0, max=1, help="Draw from the likeliest tokens that have this share.")]
 SEED = Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of random draws.")]
+CHAT = Annotated[bool, typer.Option("--chat", help="Put prompts into the model's chat template.")]
+SYSTEM = Annotated[str | None, typer.Option(help="With --chat: a system message before each prompt.")]
 ACCEPT = Annotated[
     Literal["coupled", "rejection"],
     typer.Option(
@@ -90,6 +92,12 @@ def tree_size(text: str) -> "int | Literal['auto', 'chain']":
 def thresholds(text: str | None) -> list[float] | None:
     """`--confidence`."""
     return _numbers("--confidence", text, float)
+
+
+def check_system(system: str | None, chat: bool) -> None:
+    """`--system`, which is a part of a chat."""
+    if system is not None and not chat:
+        raise typer.BadParameter("--system needs --chat")
 
 
 def level_names(text: str | None) -> list[str] | None:

@@ -5,15 +5,19 @@ from typing import TYPE_CHECKING, Any
 from mxconv.cli.output import console
 
 if TYPE_CHECKING:
+    from mxconv.model.messages import Prompt
     from mxconv.serving.batch import BatchAnswer
     from mxconv.speculative.text_model import Answer
 
 
-def result_of(text: str, answer: "Answer | BatchAnswer") -> dict[str, Any]:
+def result_of(prompt: "Prompt", answer: "Answer | BatchAnswer") -> dict[str, Any]:
     """The members of one text."""
+    from mxconv.speculative.prompts import text_of
+
     generation = answer.generation
     return {
-        "prompt": text,
+        "prompt": text_of(prompt),
+        **({} if isinstance(prompt, str) else {"messages": prompt}),
         "text": answer.text,
         "token_ids": generation.token_ids,
         "ending": generation.ending,

@@ -55,7 +55,7 @@ def layer_skip(
         LoadedPackage(folder, [manifest.levels[0].name], kernel, threads) as loaded,
         progress_bars("evaluations") as progress,
     ):
-        ids = prompt_ids(loaded.tokenizer, texts)
+        ids = prompt_ids(loaded.tokenizer, loaded.folder, texts)
         search = tune_layers(loaded, ids, max_new_tokens, evaluations, num_draft_tokens, seed, progress)
     best = search.best
     pays = best.score > 1 and len(best.skipped) > 0

@@ -73,7 +73,7 @@ def levels(
         LoadedPackage(folder, names, name, machine.threads, [parse_draft(text) for text in draft or ()]) as loaded,
         progress_bars("seconds") as progress,
     ):
-        ids = prompt_ids(loaded.tokenizer, texts)
+        ids = prompt_ids(loaded.tokenizer, loaded.folder, texts)
         decodes = Decodes(loaded.levels, ids, max_new_tokens, loaded.tokenizer.eos_token_ids)
         tuning = tune_levels(decodes, loaded.levels, len(ids), budget, progress)
         record = record_of(tuning, loaded.levels, machine.cpu, machine.threads, name)

@@ -10,17 +10,20 @@ import typer
 from mxconv.cli.cluster_options import WORKERS, executors
 from mxconv.cli.generate_options import (
     BATCH,
+    CHAT,
     CONFIDENCE,
     DRAFT,
     KERNEL,
     KV_DTYPE,
     NUM_DRAFT_TOKENS,
     SEED,
+    SYSTEM,
     TEMPERATURE,
     THREADS,
     TOP_K,
     TOP_P,
     TREE,
+    check_system,
     draft_lengths,
     level_names,
     thresholds,
@@ -29,6 +32,7 @@ from mxconv.cli.generate_options import (
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
+    from mxconv.checkpoint.manifest import DecodeRecord
     from mxconv.verify import Verification
 
 
@@ -39,9 +43,11 @@ def verify(
         str | None, typer.Option(help="Branch, tag or commit of a Hub source, or without --source of a Hub package.")
     ] = None,
     decode: Annotated[
-        Path | None, typer.Option(help="Prompts (.jsonl, key `prompt`) to decode with and without drafts.")
+        Path | None, typer.Option(help="Prompts (.jsonl: `prompt`, `messages`) to decode with and without drafts.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens a prompt for --decode.")] = 64,
+    chat: CHAT = False,
+    system: SYSTEM = None,
     levels: Annotated[
         str | None,
         typer.Option(help="Comma-separated levels for --decode. The first, any model, is the target; all by default."),
@@ -81,7 +87,10 @@ def verify(
     from mxconv.verify import verify as verify_package
     from mxconv.verify import write_certificate
 
-    prompts = read_prompts(decode) if decode else []
+    check_system(system, chat)
+    if chat and decode is None:
+        raise typer.BadParameter("--chat needs --decode")
+    prompts = read_prompts(decode, chat, system) if decode else []
     if write:
         check_writable(package, "the certificate")
     with progress_bars() as progress:
@@ -117,7 +126,7 @@ def verify(
                 else:
                     named = kernel or os.environ.get("MXCONV_KERNEL")  # which nodes may not have
                     record = decode_by(executor(), replace(settings, kernel=named, num_threads=1), prompts, progress)
-            verification = replace(verification, decode=record)
+            verification = replace(verification, decode=record.model_copy(update={"system": system}))
     if write and verification.ok:
         write_certificate(folder, verification)
     _print(verification, package, json_output)
@@ -152,6 +161,14 @@ def _members(verification: "Verification") -> dict[str, Any]:
     }
 
 
+def _in_template(decode: "DecodeRecord") -> str:
+    """How many prompts were put into the chat template, where any were."""
+    if not decode.num_chat_prompts:
+        return ""
+    some = "" if decode.num_chat_prompts == decode.num_prompts else f"{decode.num_chat_prompts} of them "
+    return f" ({some}in the chat template)"
+
+
 def _finite(number: float | None) -> float | None:
     """JSON has no infinity: where a weight turned into one, `status` says so and the error is null."""
     return number if number is not None and isfinite(number) else None
@@ -175,7 +192,8 @@ def _print(verification: "Verification", package: str, json_output: bool) -> Non
     if verification.decode is not None:
         d = verification.decode
         out.print(
-            f"{d.num_tokens} tokens of {d.num_prompts} prompts decoded by {d.target}, with drafts and without"
+            f"{d.num_tokens} tokens of {d.num_prompts} prompts{_in_template(d)} decoded by {d.target}, with drafts and "
+            "without"
             f"{f', {d.batch} at a time with them' if d.batch else ''}: "
             f"{d.num_token_mismatches} token mismatches, {d.num_logit_mismatches} logit mismatches",
             markup=False,

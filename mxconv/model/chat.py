@@ -10,8 +10,9 @@ from jinja2 import TemplateError
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.errors import ModelError
 from mxconv.model.fields import Fields
-from mxconv.model.messages import Message, plain_json, plain_messages
+from mxconv.model.messages import Message, Prompt, plain_json, plain_messages
 from mxconv.model.template_sandbox import LimitError, render_template
+from mxconv.model.tokenizer import Tokenizer
 
 MAX_TEMPLATE_BYTES = 1_000_000  # the longest of known models have 20,000
 TEMPLATE_FILE = "chat_template.jinja"
@@ -109,6 +110,28 @@ class ChatTemplate:
                 f"{self.name}: cannot render {len(plain)} messages ({kind}{error}); roles and an order that the "
                 "template knows are required. Change the messages, or generate without --chat."
             ) from error
+
+
+def encode_prompts(tokenizer: Tokenizer, folder: Path, prompts: Sequence[Prompt]) -> list[list[int]]:
+    """Token ids of texts, and of messages as the chat template of the model in `folder` puts them.
+
+    Raises:
+        ModelError: there is no chat template for messages, or it refuses some; the prompt is named by its number.
+        CheckpointError: the template cannot be read.
+    """
+    has_messages = any(not isinstance(prompt, str) for prompt in prompts)
+    template = ChatTemplate.from_folder(folder) if has_messages else None
+    ids = []
+    for number, prompt in enumerate(prompts, 1):
+        if template is None or isinstance(prompt, str):
+            assert isinstance(prompt, str)
+            ids.append(tokenizer.encode(prompt))
+            continue
+        try:
+            ids.append(tokenizer.encode(template.render(prompt), add_special_tokens=False))
+        except ModelError as error:
+            raise error if len(prompts) == 1 else ModelError(f"prompt {number}: {error}") from error
+    return ids
 
 
 def _read(path: Path) -> str:

@@ -1,12 +1,15 @@
 """The messages of a conversation, as chat templates see them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mxconv.errors import ModelError
 from mxconv.model.fields import quote
 
 Message = Mapping[str, Any]
+Prompt = str | Sequence[Message]
+"""A text, or the messages of a chat: {"role": ..., "content": ...} each."""
+
 REASONING = ("reasoning_content", "thinking", "reasoning")  # by who wrote the template
 MAX_DEPTH = 32  # of lists and objects within each other
 
@@ -26,6 +29,11 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     if not messages:
         raise ModelError("messages: 0; at least one is required. Add one of the user.")
     return [_with_reasoning(_plain_message(message, number)) for number, message in enumerate(messages, 1)]
+
+
+def num_chat_prompts(prompts: Iterable[Prompt]) -> int:
+    """How many of some prompts are messages, and so are put into a chat template."""
+    return sum(not isinstance(prompt, str) for prompt in prompts)
 
 
 def plain_json(value: Any, name: str, depth: int = 0) -> Any:

@@ -8,7 +8,7 @@ for piece in model.stream("Once upon a time", temperature=0.8, seed=1):
     print(piece, end="", flush=True)
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,19 +17,17 @@ from typing import Literal, TypedDict, Unpack
 from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.package_folder import find_package
 from mxconv.errors import ModelError
-from mxconv.model.chat import ChatTemplate
+from mxconv.model.chat import encode_prompts
 from mxconv.model.distribution import Sampling
 from mxconv.model.generation_config import GenerationConfig
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.loader import LoadedPackage
+from mxconv.model.messages import Prompt
 from mxconv.model.pages.dtype import KvDtype
 from mxconv.model.text_stream import TextStream
 from mxconv.speculative.generation import Generation
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.selection import Selection
-
-Prompt = str | Sequence[Mapping[str, str]]
-"""A text, or the messages of a chat: {"role": ..., "content": ...} each."""
 
 
 class Options(TypedDict, total=False):
@@ -149,10 +147,7 @@ class TextModel:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of messages as the model's chat template puts them."""
-        if isinstance(prompt, str):
-            return self.loaded.tokenizer.encode(prompt)
-        text = ChatTemplate.from_folder(self.loaded.folder).render(prompt)
-        return self.loaded.tokenizer.encode(text, add_special_tokens=False)
+        return encode_prompts(self.loaded.tokenizer, self.loaded.folder, [prompt])[0]
 
     def hierarchy(self, options: Options) -> Hierarchy:
         """The levels that take part, linked; the same object for the same levels, so that it keeps what it learns."""

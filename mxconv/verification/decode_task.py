@@ -11,6 +11,7 @@ from mxconv.checkpoint.manifest import DecodeRecord, read_manifest
 from mxconv.conversion.executor import Advance, ByteCounter, Executor
 from mxconv.errors import MxconvError
 from mxconv.model.loader import LoadedPackage
+from mxconv.model.messages import Prompt
 from mxconv.model.pages.dtype import KvDtype
 from mxconv.progress import Progress, silent
 from mxconv.speculative.hierarchy import Hierarchy
@@ -77,12 +78,12 @@ class Prompts:
 
     Args:
         first: the number of the first one.
-        texts: of these.
+        texts: of these; messages where they are put into a chat template.
         num_bytes: that are read for them at least, weights a token.
     """
 
     first: int
-    texts: tuple[str, ...]
+    texts: tuple[Prompt, ...]
     num_bytes: int
 
     @property
@@ -113,7 +114,7 @@ class DecodePrompts:
 
 
 def decode_by(
-    executor: Executor, settings: DecodeSettings, prompts: Sequence[str], progress: Progress = silent
+    executor: Executor, settings: DecodeSettings, prompts: Sequence[Prompt], progress: Progress = silent
 ) -> DecodeRecord:
     """As `verify_decoding`, by whoever an executor asks.
 
@@ -124,7 +125,7 @@ def decode_by(
     return joined(executor.map(task, pieces_of(settings, prompts), ByteCounter("decode", len(prompts), progress)))
 
 
-def pieces_of(settings: DecodeSettings, prompts: Sequence[str]) -> list[Prompts]:
+def pieces_of(settings: DecodeSettings, prompts: Sequence[Prompt]) -> list[Prompts]:
     """All prompts, a few in each piece."""
     count = settings.batch or PROMPTS_AT_A_TIME
     weights = sum(record.num_bytes for record in read_manifest(settings.folder).files)
@@ -152,6 +153,7 @@ def joined(records: Sequence[DecodeRecord]) -> DecodeRecord:
     return records[0].model_copy(
         update={
             "num_prompts": sum(record.num_prompts for record in records),
+            "num_chat_prompts": sum(record.num_chat_prompts for record in records),
             "num_tokens": sum(record.num_tokens for record in records),
             "num_token_mismatches": sum(record.num_token_mismatches for record in records),
             "num_logit_mismatches": sum(record.num_logit_mismatches for record in records),

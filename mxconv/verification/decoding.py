@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from mxconv.arrays import F32
 from mxconv.checkpoint.manifest import DecodeRecord
 from mxconv.kernels.engine import NUMPY
+from mxconv.model.chat import encode_prompts
 from mxconv.model.loader import LoadedPackage
+from mxconv.model.messages import Prompt, num_chat_prompts
 from mxconv.progress import Progress, silent
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
@@ -19,7 +21,7 @@ from mxconv.system.processor import cpu_name
 def verify_decoding(
     loaded: LoadedPackage,
     hierarchy: Hierarchy,
-    prompts: Iterable[str],
+    prompts: Iterable[Prompt],
     max_new_tokens: int,
     selection: Selection = GREEDY,
     progress: Progress = silent,
@@ -32,7 +34,7 @@ def verify_decoding(
     Args:
         loaded: the package.
         hierarchy: of its levels.
-        prompts: texts.
+        prompts: texts, or messages for the model's chat template.
         max_new_tokens: for each.
         selection: how tokens are chosen; greedily or coupled, where the promise is the same tokens.
         progress: told about every prompt.
@@ -45,7 +47,7 @@ def verify_decoding(
     num_tokens = num_token_mismatches = num_logit_mismatches = 0
     prompts = list(prompts)
     plain, stop = Hierarchy(hierarchy.levels[:1]), loaded.tokenizer.eos_token_ids
-    ids_of = [loaded.tokenizer.encode(prompt) for prompt in prompts]
+    ids_of = encode_prompts(loaded.tokenizer, loaded.folder, prompts)
     together = _decode_together(hierarchy, ids_of, max_new_tokens, stop, selection, batch) if batch else None
     for number, ids in enumerate(ids_of, 1):
         expected = _decode(plain, ids, max_new_tokens, stop, selection)
@@ -58,6 +60,7 @@ def verify_decoding(
         progress("decode", number, len(prompts))
     return DecodeRecord(
         num_prompts=len(prompts),
+        num_chat_prompts=num_chat_prompts(prompts),
         num_tokens=num_tokens,
         num_token_mismatches=num_token_mismatches,
         num_logit_mismatches=num_logit_mismatches,

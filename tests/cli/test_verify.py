@@ -20,6 +20,8 @@ DECODE_KEYS = {
     "num_tokens",
     "num_token_mismatches",
     "num_logit_mismatches",
+    "num_chat_prompts",
+    "system",
     "target",
     "batch",
     "kv_dtype",
@@ -158,7 +160,7 @@ def test_a_prompt_file_is_read_before_the_work_begins(run: Any, package: Path, t
     outcome = run("verify", package, "--decode", prompts)
     assert outcome.exit_code == 1
     assert outcome.stdout == ""
-    assert "line 1: prompt is None; some text is required." in outcome.stderr
+    assert "line 1: no `prompt`, `messages` or `turns` in it" in outcome.stderr
 
 
 def test_prompts_decoded_side_by_side_are_compared_and_the_certificate_says_so(

@@ -24,12 +24,16 @@ from mxconv.verification.decode_task import DecodeSettings, decode_by, joined
 from mxconv.verification.decoding import verify_decoding
 
 TEXTS = [f"{prompt} {number}" for number in range(4) for prompt in PROMPTS]
+CHAT = [{"role": "system", "content": "import"}, {"role": "user", "content": "os"}]
+ASKED = [*TEXTS, CHAT]
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("decode")
-    quantize(write_noisy(folder / "source"), folder / "package")
+    source = write_noisy(folder / "source")
+    (source / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }} {% endfor %}")
+    quantize(source, folder / "package")
     return folder / "package"
 
 
@@ -42,13 +46,14 @@ def test_pieces_are_one_claim(make: Callable[[], RayExecutor], package: Path, ba
     )
     loaded, hierarchy = settings.open()
     with loaded:
-        whole = verify_decoding(loaded, hierarchy, TEXTS, 6, selection, batch=batch)
+        whole = verify_decoding(loaded, hierarchy, ASKED, 6, selection, batch=batch)
     told: list[tuple[str, int, int]] = []
     for executor in (make(), Workers(2)):
         told.clear()
-        assert decode_by(executor, settings, TEXTS, lambda *each: told.append(each)) == whole
-        assert told[-1] == ("decode", len(TEXTS), len(TEXTS))
-    assert (whole.num_prompts, whole.num_token_mismatches, whole.num_logit_mismatches) == (len(TEXTS), 0, 0)
+        assert decode_by(executor, settings, ASKED, lambda *each: told.append(each)) == whole
+        assert told[-1] == ("decode", len(ASKED), len(ASKED))
+    assert (whole.num_prompts, whole.num_token_mismatches, whole.num_logit_mismatches) == (len(ASKED), 0, 0)
+    assert whole.num_chat_prompts == 1
     assert (whole.kernel, whole.processors) == (choose_kernel(), [cpu_name()])
 
 
@@ -64,10 +69,12 @@ def test_the_command_splits_prompts_over_workers(package: Path, tmp_path: Path) 
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in TEXTS))
+    with prompts.open("a") as file:
+        file.write(json.dumps({"messages": CHAT}) + "\n")
     command = ("verify", package, "--decode", prompts, "--max-new-tokens", 4)
     split = answer(*command, "--workers", "ray", "--threads", 2)  # a cluster of its own
     assert split["ok"] and split == answer(*command)
-    assert split["decode"]["num_prompts"] == len(TEXTS)
+    assert (split["decode"]["num_prompts"], split["decode"]["num_chat_prompts"]) == (len(ASKED), 1)
 
 
 def test_a_prompt_that_cannot_be_decoded_is_an_error_of_the_command(

@@ -28,6 +28,7 @@ from mxconv.gpu.memory import require_room
 from mxconv.interop.transformers.drafts import Drafts
 from mxconv.interop.transformers.gpu.load_package import load_package
 from mxconv.interop.transformers.graphs.graphed import Graphed
+from mxconv.model.messages import Prompt
 from mxconv.model.tokenizer import Tokenizer
 from mxconv.progress import Progress, silent
 
@@ -40,7 +41,7 @@ NUM_READS = 8  # of a sample of bandwidth; together they read that array twice
 def bench_gpu_decoding(
     package: str | Path,
     source: str | None,
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     max_new_tokens: int,
     device: torch.device,
     progress: Progress = silent,
@@ -50,7 +51,7 @@ def bench_gpu_decoding(
     Args:
         package: a BSFP package: a folder, or a Hub id.
         source: its 16-bit checkpoint for transformers, a folder or a Hub id; None for what the manifest names.
-        prompts: texts.
+        prompts: texts, or messages.
         max_new_tokens: a prompt.
         device: a GPU, or the CPU in Triton's interpreter.
         progress: told about every text.
@@ -67,7 +68,7 @@ def bench_gpu_decoding(
             "Convert with --codec bsfp."
         )
     checkpoint, dtype = source or manifest.source.id, DTYPES[manifest.source.dtype]
-    ids = prompt_ids(Tokenizer.from_folder(root), prompts)
+    ids = prompt_ids(Tokenizer.from_folder(root), root, prompts)
     array_bytes = CACHE_MULTIPLE * cache_bytes(device)
     read = ReadBandwidth(device, array_bytes).of(2 * array_bytes // NUM_READS, NUM_READS)
     memory = Memory(device)

@@ -2,28 +2,35 @@
 
 from dataclasses import dataclass, field
 
+from mxconv.model.messages import Prompt
+
 
 @dataclass(frozen=True)
 class Asked:
-    """What a client sends to /v1/completions.
+    """What a client sends to /v1/completions, or where its prompt is messages to /v1/chat/completions.
 
     Args:
-        prompt: text.
+        prompt: text, or messages.
         max_tokens: at most.
         seed: of its draws.
         temperature: 0 is greedy.
     """
 
-    prompt: str
+    prompt: Prompt
     max_tokens: int
     seed: int
     temperature: float = 0.0
 
     @property
+    def path(self) -> str:
+        """Of the endpoint."""
+        return "/v1/completions" if isinstance(self.prompt, str) else "/v1/chat/completions"
+
+    @property
     def body(self) -> dict[str, object]:
         """Streamed, with the ids of tokens."""
         return {
-            "prompt": self.prompt,
+            "prompt" if isinstance(self.prompt, str) else "messages": self.prompt,
             "max_tokens": self.max_tokens,
             "seed": self.seed,
             "temperature": self.temperature,

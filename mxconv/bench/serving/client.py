@@ -72,7 +72,7 @@ class Client:
         """Send it and read the stream to its end; what goes wrong is in the answer."""
         answered = Answered(time.perf_counter())
         try:
-            response = self._send("POST", "/v1/completions", asked.body)
+            response = self._send("POST", asked.path, asked.body)
             if response.status != 200:
                 answered.error = f"status {response.status}: {_message(response.read())}"
             else:
