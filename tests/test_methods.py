@@ -1,9 +1,11 @@
-"""docs/methods.md claims nothing that is not there: counts, statuses, commands, flags, drafts, files, names."""
+"""docs/methods.md claims nothing that is not there, a test runs what it has, and what it calls missing is missing."""
 
+import ast
 import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,16 @@ import typer
 from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.cli.main import app
 from mxconv.errors import MxconvError
+from mxconv.model.families.table import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "methods.md").read_text()
-HEADER = ["method", "what it does", "status", "where, or what it would need"]
+HEADER = ["method", "what it does", "status", "where, or what it would need", "shown by, or what is absent"]
 PAPERS = ("ML-SpecQD", "SPEQ", "SPIRe", "MLP speculator")  # whose rows say so first; all others are entries of the list
 SUMMARY = re.compile(r"(\d+) methods of five texts: mxconv has (\d+) in whole, (\d+) in part, (\d+) not at all\.")
 SPAN = re.compile(r"`([^`]*)`")
 FLAG = re.compile(r"--[a-z][a-z-]*")
+TEST = re.compile(r"tests/[a-z0-9_/]+\.py::test_[a-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,11 @@ class Row:
     what: str
     status: str
     where: str
+    shown: str
 
     @property
     def is_entry(self) -> bool:
-        """Of the list."""
+        """Whether it is an entry of the list and not a technique of a paper."""
         return not self.method.startswith(tuple(f"{paper}:" for paper in PAPERS))
 
 
@@ -40,7 +45,7 @@ def rows_of(text: str) -> list[Row]:
     """The rows of all tables.
 
     Raises:
-        ValueError: a row has not four cells.
+        ValueError: a row has another number of cells than the header.
     """
     found = []
     for line in text.splitlines():
@@ -56,14 +61,18 @@ def rows_of(text: str) -> list[Row]:
 def problems(text: str) -> list[str]:
     """What is wrong with a page, a line each."""
     rows = rows_of(text)
-    found = [problem for span in SPAN.findall(text) if (problem := span_problem(span))]
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("|"))
+    found = [problem for span in SPAN.findall(prose) if (problem := span_problem(span))]
     for row in rows:
+        found += [problem for span in SPAN.findall(row.where) if (problem := span_problem(span))]
         if row.status not in ("yes", "part", "no"):
             found.append(f"{row.method}: status {row.status!r}; yes, part or no is required")
-        elif row.status == "no" and SPAN.search(row.where):
-            found.append(f"{row.method}: no, and yet {row.where} names where mxconv has it")
-        elif row.status != "no" and not SPAN.search(row.where):
+        elif row.status == "no":
+            found += absence_problems(row)
+        elif not SPAN.search(row.where):
             found.append(f"{row.method}: {row.status}, and {row.where!r} names nothing in code type")
+        else:
+            found += shown_problems(row)
         if not row.what or not row.where:
             found.append(f"{row.method}: an empty cell")
     counts = [len(rows), *(sum(row.status == status for row in rows) for status in ("yes", "part", "no"))]
@@ -76,10 +85,64 @@ def problems(text: str) -> list[str]:
     return found
 
 
+def absence_problems(row: Row) -> list[str]:
+    """What is wrong with a row of something missing: it names where mxconv has it, or what it calls absent is there."""
+    if SPAN.search(row.where):
+        return [f"{row.method}: no, and yet {row.where} names where mxconv has it"]
+    absent = SPAN.findall(row.shown)
+    if not absent and row.shown != "-":
+        return [f"{row.method}: {row.shown!r}; something in code type that is absent, or a dash, is required"]
+    return [f"{row.method}: `{span}` is called absent and is there" for span in absent if span_problem(span) is None]
+
+
+def shown_problems(row: Row) -> list[str]:
+    """What is wrong with the test that a row names: it is not there, or has nothing to do with what the row names."""
+    spans = SPAN.findall(row.shown)
+    if not spans or not all(TEST.fullmatch(span) for span in spans):
+        return [f"{row.method}: {row.shown!r}; tests as `tests/FILE.py::test_name` are required"]
+    found = []
+    for span in spans:
+        file, _, name = span.partition("::")
+        source = (ROOT / file).read_text("utf-8") if (ROOT / file).is_file() else ""
+        if name not in functions_of(source):
+            found.append(f"{row.method}: {span} is no test")
+        elif not any(word in squeezed(source) for word in words_of(row.where)):
+            found.append(f"{row.method}: {span} has none of {sorted(words_of(row.where))}")
+    return found
+
+
+def functions_of(source: str) -> set[str]:
+    """Names of the module's tests, those that are skipped everywhere left out."""
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    skipped = "pytest.mark.skip"
+    return {
+        f.name for f in functions if not any(ast.unparse(mark).split("(")[0] == skipped for mark in f.decorator_list)
+    }
+
+
+def words_of(where: str) -> set[str]:
+    """Options, values, drafts, file stems and names that a row has in code type, as `squeezed` writes them."""
+    found = set()
+    for span in SPAN.findall(where):
+        for word in span.removeprefix("--draft ").split():
+            if "/" in word:
+                found.add(Path(word).stem)
+            elif word not in ("mxconv", "--draft"):
+                found |= set(re.split("[.,:=]", word.removeprefix("mxconv.")))
+    return {squeezed(word) for word in found if len(word) > 2}
+
+
+def squeezed(text: str) -> str:
+    """Without case, hyphens and underscores: AdaptivePace, adaptive-pace and adaptive_pace are one word."""
+    return re.sub("[-_]", "", text).lower()
+
+
 def span_problem(span: str) -> str | None:
     """What is wrong with something in code type: a command, a flag, a draft, a path, or a name in a module."""
     if span.startswith("mxconv "):
         return command_problem(span)
+    if span.startswith("model_type "):
+        return None if span.removeprefix("model_type ") in FAMILIES else f"{span}: no family has it"
     if span.startswith("--draft "):
         try:
             parse_draft(span.removeprefix("--draft "))
@@ -87,8 +150,13 @@ def span_problem(span: str) -> str | None:
             return f"{span}: {error}"
         return None
     if span.startswith("--"):
-        known = {flag for flags in commands().values() for flag in flags}
-        return None if span.split()[0] in known else f"{span}: no command has this flag"
+        having = [command for command in commands().values() if span.split()[0] in command]
+        problem = f"{span}: no command has this flag"
+        for command in having:
+            problem = value_problem(span, command) or ""
+            if not problem:
+                return None
+        return problem
     if "/" in span:
         return None if (ROOT / span).exists() else f"{span}: does not exist"
     try:
@@ -106,16 +174,27 @@ def command_problem(span: str) -> str | None:
     if name is None:
         return f"{span}: no such command"
     unknown = [flag for flag in FLAG.findall(span) if flag not in commands()[name]]
-    return f"{span}: no flag {unknown[0]}" if unknown else None
+    return f"{span}: no flag {unknown[0]}" if unknown else value_problem(span, commands()[name])
+
+
+def value_problem(span: str, flags: dict[str, Any]) -> str | None:
+    """What is wrong with the values of flags: one that the shell would not complete to, where it knows them."""
+    words = span.split()
+    for flag, value in pairwise(words):
+        if flag in flags and flag != "--draft" and not value.startswith("-"):
+            known = [item.value for item in flags[flag].shell_complete(None, "")]
+            if known and value not in known:
+                return f"{span}: {value!r}; one of {', '.join(known)} is required"
+    return None
 
 
 @cache
-def commands() -> dict[str, set[str]]:
-    """Flags by command, as in `bench kernels`, of the real program."""
-    found: dict[str, set[str]] = {}
+def commands() -> dict[str, dict[str, Any]]:
+    """Parameters by command, as in `bench kernels`, and flag, of the real program."""
+    found: dict[str, dict[str, Any]] = {}
 
     def walk(command: Any, name: str) -> None:
-        found[name] = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")}
+        found[name] = {flag: parameter for parameter in command.params for flag in parameter.opts if flag[:2] == "--"}
         for word, inner in getattr(command, "commands", {}).items():
             walk(inner, f"{name} {word}".strip())
 
@@ -140,30 +219,51 @@ def test_the_checker_knows_the_program() -> None:
     assert "--num-draft-tokens" in commands()["generate"]
 
 
+THIS = "`tests/test_methods.py::test_the_checker_knows_the_program`"
+
+
 @pytest.mark.parametrize(
-    ("status", "where", "complaint"),
+    ("status", "where", "shown", "complaint"),
     [
-        ("yes", "`--clairvoyance`", "--clairvoyance: no command has this flag"),
-        ("yes", "`--draft crystal-ball:PATH`", "kind 'crystal-ball'"),
-        ("yes", "`--draft layer-skip`", "names no LAYERS"),
-        ("yes", "`mxconv foresee PACKAGE`", "no such command"),
-        ("yes", "`mxconv quantize --segments paper --clairvoyance`", "no flag --clairvoyance"),
-        ("yes", "`mxconv inspect --segments paper`", "no flag --segments"),
-        ("yes", "`mxconv/speculative/oracle.py`", "does not exist"),
-        ("yes", "`mxconv.speculative.oracle`", "oracle"),
-        ("yes", "`mxconv.cost.throughput.unit_saved`", "unit_saved"),
-        ("yes", "`clairvoyance`", "is no command, flag, path or name"),
-        ("yes", "somewhere", "names nothing"),
-        ("no", "`--confidence`", "names where mxconv has it"),
-        ("maybe", "`--confidence`", "status 'maybe'"),
+        ("yes", "`--clairvoyance`", THIS, "--clairvoyance: no command has this flag"),
+        ("yes", "`--draft crystal-ball:PATH`", THIS, "kind 'crystal-ball'"),
+        ("yes", "`--draft layer-skip`", THIS, "names no LAYERS"),
+        ("yes", "`mxconv foresee PACKAGE`", THIS, "no such command"),
+        ("yes", "`mxconv quantize --segments paper --clairvoyance`", THIS, "no flag --clairvoyance"),
+        ("yes", "`mxconv inspect --segments paper`", THIS, "no flag --segments"),
+        ("yes", "`mxconv quantize --segments fated`", THIS, "'fated'; one of fitted, paper"),
+        ("yes", "`--kv-dtype clairvoyance`", THIS, "'clairvoyance'; one of fp32"),
+        ("yes", "`mxconv/speculative/oracle.py`", THIS, "does not exist"),
+        ("yes", "`mxconv.speculative.oracle`", THIS, "oracle"),
+        ("yes", "`mxconv.cost.throughput.unit_saved`", THIS, "unit_saved"),
+        ("yes", "`clairvoyance`", THIS, "is no command, flag, path or name"),
+        ("yes", "somewhere", THIS, "names nothing"),
+        ("yes", "`--confidence`", "-", "tests as `tests/FILE.py::test_name` are required"),
+        ("yes", "`--confidence`", "`examples/demo.py`", "tests as `tests/FILE.py::test_name` are required"),
+        ("yes", "`--confidence`", "`tests/test_methods.py::test_of_fate`", "test_of_fate is no test"),
+        ("yes", "`--confidence`", "`tests/codecs/test_e8m0.py::test_all_256_bytes`", "has none of ['confidence']"),
+        ("no", "`--confidence`", "-", "names where mxconv has it"),
+        ("no", "a crystal ball", "a crystal ball", "or a dash, is required"),
+        ("no", "a crystal ball", "`mxconv generate --confidence`", "is called absent and is there"),
+        ("no", "a crystal ball", "`model_type llama`", "is called absent and is there"),
+        ("no", "a crystal ball", "`--draft stand`", "is called absent and is there"),
+        ("maybe", "`--confidence`", THIS, "status 'maybe'"),
     ],
 )
-def test_a_page_that_claims_too_much_fails(status: str, where: str, complaint: str) -> None:
-    row = f"| SPEQ: clairvoyance | sees what comes | {status} | {where} |"
+def test_a_page_that_claims_too_much_fails(status: str, where: str, shown: str, complaint: str) -> None:
+    row = f"| SPEQ: clairvoyance | sees what comes | {status} | {where} | {shown} |"
     counts = [str(int(status == each)) for each in ("yes", "part", "no")]
     summary = "1 methods of five texts: mxconv has {} in whole, {} in part, {} not at all.".format(*counts)
-    (found,) = problems(f"{summary} 0 entries.\n\n| {' | '.join(HEADER)} |\n|---|---|---|---|\n{row}\n")
+    (found,) = problems(f"{summary} 0 entries.\n\n| {' | '.join(HEADER)} |\n|---|---|---|---|---|\n{row}\n")
     assert complaint in found
+
+
+@pytest.mark.parametrize(
+    "absent", ["`mxconv generate --accept judge`", "`--draft medusa:PATH`", "`model_type crystal`"]
+)
+def test_a_page_may_say_what_is_absent(absent: str) -> None:
+    row = Row("SPEQ: clairvoyance", "sees what comes", "no", "a crystal ball", absent)
+    assert absence_problems(row) == []
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -181,5 +281,5 @@ def test_a_missing_row_fails() -> None:
 
 
 def test_a_row_of_another_width_is_an_error() -> None:
-    with pytest.raises(ValueError, match="3 cells; 4 are required"):
+    with pytest.raises(ValueError, match="3 cells; 5 are required"):
         problems("| SPEQ: clairvoyance | sees what comes | no |")

@@ -24,8 +24,8 @@ def generate(
 ) -> None:
     """Let the target continue pieces of text.
 
-    It is what a draft is to predict. Source: arXiv 2404.19124, section 3.2, second stage: 64 tokens of a text, then
-    256 of the model's own.
+    It is what a draft is to predict. Source: arXiv 2404.19124, section 3.2, second stage: 256 tokens of the model's
+    own. That 64 tokens of a text come before them follows from section 4: four written tokens for each one of a text.
     """
     import numpy as np
 
