@@ -72,6 +72,14 @@ def test_gaussian_weights_get_a_better_draft_than_mxfp4_in_few_bits(kind: FloatF
 
 
 @both
+def test_heavy_tails_get_a_better_draft_from_mxfp4_whose_scales_are_for_32_weights(kind: FloatFormat) -> None:
+    values = kind.decode(kind.encode((np.random.default_rng(7).standard_t(5, SHAPE) * 0.02).astype(np.float32)))
+    patterns = kind.encode(values)
+    mxfp4 = decibels(values, dequantize_mxfp4(*quantize_mxfp4(values)))
+    assert draft_decibels(patterns, fit(patterns, kind).table) < mxfp4 - 0.5
+
+
+@both
 def test_rows_of_different_scale_get_row_shifts_and_keep_their_draft(kind: FloatFormat) -> None:
     values = kind.decode(gaussian(kind, 0.02)) * 2.0 ** -(np.arange(SHAPE[0])[:, None] % 11)
     patterns = kind.encode(values.astype(np.float32))
