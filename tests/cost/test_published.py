@@ -6,14 +6,19 @@ from statistics import mean, median
 
 import pytest
 
-from mxconv.cost.levels import TYPICAL_ACCEPTANCE
+from mxconv.cost.advice import advise
+from mxconv.cost.architecture import Architecture
+from mxconv.cost.hardware import open_hardware
+from mxconv.cost.levels import TYPICAL_ACCEPTANCE, Workload, strategies_of
 from mxconv.cost.published import speq
+from mxconv.cost.published.architectures import LLAMA_3_1_8B
 from mxconv.cost.published.ml_specqd import MXFP4_SPEED, SETUPS, implied_length
 from mxconv.cost.published.mlp_speculator import TABLES, fitted, step_of
 from mxconv.cost.published.row import Row, Section
 from mxconv.cost.published.sections import markdown, sections
 from mxconv.cost.throughput import SPIRE_TARGET, critical_context
 from mxconv.cost.trace import acceptance_of
+from mxconv.model.fields import Fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "published.md"
 
@@ -144,3 +149,20 @@ def test_the_cost_page_names_every_typical_acceptance() -> None:
     assert {name: float(value) for name, value in rows} == {
         key: value for key, (value, _) in TYPICAL_ACCEPTANCE.items()
     }
+
+
+def test_the_cost_pages_first_table_is_the_advice_for_llama_3_1_8b_on_an_h100() -> None:
+    architecture = Architecture.from_fields(Fields(LLAMA_3_1_8B, "Llama 3.1 8B"))
+    choices = advise(open_hardware("h100-sxm"), strategies_of(architecture), Workload()).choices
+    expected = [
+        [
+            choice.strategy,
+            ", ".join(f"{value:g}" for value in choice.acceptance) or "-",
+            f"{choice.tokens_per_second:.0f}",
+            f"{choice.speedup:.2f}",
+            "-" if choice.break_even_acceptance is None else f"{choice.break_even_acceptance:.2f}",
+        ]
+        for choice in choices
+    ]
+    table = (PAGE.parent / "cost.md").read_text("utf-8").split("|---|---|---|---|---|\n")[1].split("\n\n")[0]
+    assert [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()] == expected
