@@ -1,7 +1,8 @@
 """Native copies of decoders, in every format, from the 16-bit patterns of their matrices."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -10,11 +11,12 @@ from mxconv.checkpoint.package import StoredBsfp, StoredMxfp4
 from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
 from mxconv.codecs.bsfp.packing import encode_bsfp
-from mxconv.codecs.float16 import BF16, FloatFormat
+from mxconv.codecs.float16 import BF16, FORMATS, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.conversion.plan import ROUTERS, matches
 from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.float32 import Float32Matrix
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
@@ -45,18 +47,44 @@ class Bf16Inputs:
         return Bf16Inputs(self.inner.turned())
 
 
+@dataclass(frozen=True)
+class DraftOfNumpy:
+    """A draft's 4 bits on NumPy; turned ones are what native kernels make of them, 16 bits."""
+
+    inner: Matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.inner.shape
+
+    def multiply(self, x: np.ndarray) -> np.ndarray:
+        return self.inner.multiply(x)
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        return self.inner.rows(indices)
+
+    def turned(self) -> Bf16Inputs:
+        return Bf16Inputs(DenseMatrix(BF16.encode(np.ascontiguousarray(values_of(self.inner).T)), BF16))
+
+
 def dense(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
     return matrices.dense(patterns, float_format)
 
 
 def stored_bsfp(patterns: U16, float_format: FloatFormat) -> StoredBsfp:
-    """Encoded with row shifts, narrow segments and their escapes."""
+    """Encoded with row shifts, narrow segments and their escapes; once, for many decoders of the same weights."""
+    return _stored_bsfp(patterns.tobytes(), (patterns.shape[0], patterns.shape[1]), float_format.name)
+
+
+@lru_cache(maxsize=1024)
+def _stored_bsfp(content: bytes, shape: tuple[int, int], format_name: str) -> StoredBsfp:
+    patterns, float_format = np.frombuffer(content, np.uint16).reshape(shape), FORMATS[format_name]
     histogram = PatternHistogram(float_format)
     histogram.add(patterns)
     table = fit_table(histogram, 8 if float_format == BF16 else 10, True).table
     packed = encode_bsfp(patterns, table, row_shifts_of(patterns, float_format))
     offsets = np.concatenate([[0], np.cumsum(packed.escape_counts.sum(axis=1, dtype=np.int64))]).astype(np.int64)
-    return StoredBsfp((patterns.shape[0], patterns.shape[1]), table, packed, offsets, 1.0)
+    return StoredBsfp(shape, table, packed, offsets, 1.0)
 
 
 def bsfp(matrices: Matrices, patterns: U16, float_format: FloatFormat) -> Matrix:
@@ -120,6 +148,24 @@ def convert(
     return Weights(made, weights.vectors, stacks, weights.arrays)
 
 
+def rounding_as_native(weights: Weights) -> Weights:
+    """Weights whose products on NumPy round what native kernels round: 16 bits take in BF16, drafts int8."""
+    return _each(weights, lambda matrix: (Bf16Inputs if isinstance(matrix, DenseMatrix) else DraftOfNumpy)(matrix))
+
+
+def rounding_nothing(weights: Weights) -> Weights:
+    """The same weights, whatever their format, multiplied by activations in float32."""
+    return _each(weights, lambda matrix: Float32Matrix(values_of(matrix)))
+
+
+def _each(weights: Weights, change: Callable[[Matrix], Matrix]) -> Weights:
+    def changed(stack: ExpertStack) -> ExpertStack:
+        return ExpertStack(stack.shape, lambda expert: change(stack.matrix(expert)))
+
+    matrices = {name: change(matrix) for name, matrix in weights.matrices.items()}
+    return replace(weights, matrices=matrices, stacks={name: changed(each) for name, each in weights.stacks.items()})
+
+
 def native_copy(config: ModelConfig, weights: Weights, matrices: Matrices, make: Maker = dense) -> Decoder:
     """A decoder of dense weights, on the kernels of `matrices`."""
     return matrices.decoder(config, convert(weights, matrices, make, config.looked_up), "copy")
@@ -128,3 +174,30 @@ def native_copy(config: ModelConfig, weights: Weights, matrices: Matrices, make:
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     """Root mean square of the difference over that of what is expected."""
     return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
+
+
+def assert_rounded_alike(
+    found: np.ndarray, expected: np.ndarray, unrounded: np.ndarray, label: object, by_row: bool = False
+) -> None:
+    """Two ways to compute logits that round the same activations differ by no more than these roundings can explain.
+
+    Sums of floats differ in their last bits from processor to processor. Where one tips a rounding, all that comes
+    later rounds anew, so no fixed bound holds everywhere. But neither is further from what it would be without rounding
+    than roundings take it, and how far that is `expected` shows. Twice that, by the triangle inequality, holds on any
+    processor.
+
+    Args:
+        found: (rows, vocabulary), of native kernels.
+        expected: the same of NumPy, with the same roundings.
+        unrounded: the same of NumPy, with none.
+        label: of what failed.
+        by_row: compare the median row, not all: a rounding may give some rows other experts, or others a state that
+            hands it on.
+    """
+    apart, rounding = (
+        [relative_error(one, other) for one, other in zip(pair[0], pair[1], strict=True)]
+        if by_row
+        else [relative_error(*pair)]
+        for pair in ((found, expected), (expected, unrounded))
+    )
+    assert np.median(apart) <= 2 * np.median(rounding), label

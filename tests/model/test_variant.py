@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from native_models import DRAFTS, convert, native_copy, with_format
+from native_models import (
+    DRAFTS,
+    assert_rounded_alike,
+    convert,
+    native_copy,
+    rounding_as_native,
+    rounding_nothing,
+    with_format,
+)
 from row_invariance import assert_invariant, assert_same_bits, logits_in_steps
 
 from mxconv.codecs.float16 import BF16, FP16
@@ -48,10 +56,6 @@ def parse(text: str) -> Skipped:
 
 def logits(decoder: Decoder, ids: list[int]) -> np.ndarray:
     return decoder.forward(ids, KVCache(decoder.config))
-
-
-def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
 
 
 def variants(decoder: Decoder) -> dict[str, Decoder]:
@@ -141,9 +145,12 @@ def test_native_variants_of_drafts_are_near_those_of_numpy(
     oracle = tiny_oracle("qwen3, biases and window")
     weights = with_format(oracle.weights, BF16)
     config, ids = oracle.decoder.config, oracle.text(60)
-    expected = variants(Decoder(config, convert(weights, Matrices(), DRAFTS[form]), "numpy"))
+    draft = convert(weights, Matrices(), DRAFTS[form])
+    expected, unrounded = (
+        variants(Decoder(config, each, "numpy")) for each in (rounding_as_native(draft), rounding_nothing(draft))
+    )
     for name, found in variants(native_copy(config, weights, matrices, DRAFTS[form])).items():
-        assert relative_error(logits(found, ids), logits(expected[name], ids)) < 2**-6, name
+        assert_rounded_alike(*(logits(each, ids) for each in (found, expected[name], unrounded[name])), name)
 
 
 @needs_native
