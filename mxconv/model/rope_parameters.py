@@ -68,17 +68,12 @@ class RopeParameters:
         cls, scaling: Fields, config: Fields, max_position_embeddings: int, theta: float, share: float | None = None
     ) -> "RopeParameters":
         """Read one set of parameters; what it lacks may stand in config.json itself."""
-        theta = scaling.number("rope_theta", config.number("rope_theta", theta, at_least=1), at_least=1)
+        theta = _holder(scaling, config, "rope_theta").number("rope_theta", theta, at_least=1)
         type_key = "rope_type" if "rope_type" in scaling.values else "type"
         rope_type = scaling.choice(type_key, ROPE_TYPES, default="default")
-        key, is_whole = "partial_rotary_factor", share is None and rope_type != "proportional"
-        share = scaling.number(key, config.number(key, 1.0 if share is None else share))
-        holder = scaling if key in scaling.values else config
-        if share > 1:
-            holder.reject(key, "at most 1 is required")
-        if share < 1 and is_whole:
-            holder.reject(key, "only 1 is supported", "Use a model without it.")
-        made = cls(theta, rope_type, share=share)
+        made = cls(theta, rope_type)
+        if share is not None or rope_type != "default":  # others ignore the key, as transformers does
+            made = replace(made, share=_share(scaling, config, share, share is None and rope_type != "proportional"))
         if rope_type == "default":
             return made
         if rope_type == "dynamic":  # it begins beyond the positions that the model has, where mxconv stops
@@ -101,6 +96,22 @@ class RopeParameters:
     def rotary_dim(self, head_dim: int) -> int:
         """How many of a head's values rotate; where that is odd, its neighbour does too."""
         return head_dim if self.rope_type == "proportional" else int(head_dim * self.share)
+
+
+def _share(scaling: Fields, config: Fields, default: float | None, is_whole: bool) -> float:
+    key = "partial_rotary_factor"
+    holder = _holder(scaling, config, key)
+    share = holder.number(key, 1.0 if default is None else default)
+    if share > 1:
+        holder.reject(key, "at most 1 is required")
+    if share < 1 and is_whole:
+        holder.reject(key, "only 1 is supported", "Use a model without it.")
+    return share
+
+
+def _holder(scaling: Fields, config: Fields, key: str) -> Fields:
+    """Where a key is read: in config.json itself where its section lacks it."""
+    return config if scaling.values.get(key) is None else scaling
 
 
 def _original(config: Fields, max_position_embeddings: int) -> int:

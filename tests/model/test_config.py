@@ -172,9 +172,12 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
         r'rope_parameters is \{"full_attention": .*\}; one set for all layers is supported\. Use a model without it\.',
     ),
-    "partial rotation": ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5; only 1 is supported\."),
+    "partial rotation": (
+        {"partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        r"partial_rotary_factor is 0\.5; only 1 is supported\.",
+    ),
     "rotation of more than a head": (
-        {"partial_rotary_factor": 1.5},
+        {"model_type": "phi3", "partial_rotary_factor": 1.5},
         r"partial_rotary_factor is 1\.5; at most 1 is required\.",
     ),
     "window of the wrong type": (

@@ -1,7 +1,5 @@
 """EXAONE 4: norms of what a layer adds, of each query and key; layers that see all positions rotate nothing."""
 
-from collections.abc import Callable
-
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.keys import Keys
 from mxconv.model.fields import Fields
@@ -14,7 +12,7 @@ def exaone4(fields: Fields) -> ModelConfig:
     mlp = keys.gated_mlp(keys.activation("hidden_act", "silu"))
     norms = keys.head_norms()
     layers = []
-    for slides in keys.layer_kinds(_pattern(keys)):
+    for slides in keys.layer_kinds(lambda layer: _slides(keys, layer)):
         turns = rope if window is None or slides else None
         layer = keys.layer(
             keys.attention(turns, window=window if slides else None, **norms),
@@ -28,14 +26,13 @@ def exaone4(fields: Fields) -> ModelConfig:
     return keys.model(layers)
 
 
-def _pattern(keys: Keys) -> Callable[[int], bool]:
+def _slides(keys: Keys, layer: int) -> bool:
     """`sliding_window_pattern`: every so many layers one sees all; or a text such as LLLG, L for a window."""
     pattern = keys.fields.values.get("sliding_window_pattern", 4)
     if keys.window(4096) is None:
-        return lambda layer: False
+        return False
     if isinstance(pattern, str) and pattern and set(pattern) <= {"L", "G"}:
-        last = keys.num_hidden_layers - 1
-        return lambda layer: layer != last and pattern[layer % len(pattern)] == "L"
+        return layer != keys.num_hidden_layers - 1 and pattern[layer % len(pattern)] == "L"
     if type(pattern) is not int or pattern < 1:
         keys.fields.reject("sliding_window_pattern", "a number from 1 on, or a text of L and G, is required")
-    return lambda layer: (layer + 1) % pattern != 0
+    return (layer + 1) % pattern != 0

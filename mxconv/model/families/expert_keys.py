@@ -8,16 +8,25 @@ from mxconv.model.families.keys import Keys
 from mxconv.model.fields import Fields
 from mxconv.model.mixture import Experts, Mixture, Routing
 
-NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # one number, by who wrote the file
 
-
-def routing(fields: Fields, name: str, chosen_key: str = "num_experts_per_tok", **changes: Any) -> Routing:
+def routing(
+    fields: Fields,
+    name: str,
+    chosen_key: str = "num_experts_per_tok",
+    experts_keys: tuple[str, ...] = ("num_experts",),
+    **changes: Any,
+) -> Routing:
     """How rows choose: as many experts as `chosen_key` says, of those that there are.
+
+    Args:
+        fields: the file.
+        name: of the router.
+        experts_keys: what transformers calls the number of experts in this family, an alias first, since that wins.
 
     Raises:
         ModelError: a key is missing or ill-typed, or more would be chosen than there are.
     """
-    experts_key = next((key for key in NUM_EXPERTS if fields.values.get(key) is not None), NUM_EXPERTS[0])
+    experts_key = next((key for key in experts_keys if fields.values.get(key) is not None), experts_keys[-1])
     num_experts, num_chosen = fields.size(experts_key), fields.size(chosen_key)
     if num_chosen > num_experts:
         fields.reject(chosen_key, f"at most the number of experts, {num_experts}, is required")
@@ -26,7 +35,7 @@ def routing(fields: Fields, name: str, chosen_key: str = "num_experts_per_tok", 
 
 def grouped_routing(fields: Fields) -> Routing:
     """DeepSeek's: sigmoids, of which a learned correction decides with them and does not count, and groups."""
-    made = routing(fields, "mlp.gate")
+    made = routing(fields, "mlp.gate", experts_keys=("num_local_experts", "n_routed_experts"))
     num_groups, chosen_groups = fields.size("n_group", 1), fields.size("topk_group", 1)
     group = made.num_experts // num_groups
     if made.num_experts % num_groups or (num_groups > 1 and group < 2):

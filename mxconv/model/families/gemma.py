@@ -51,14 +51,12 @@ def gemma3(fields: Fields) -> ModelConfig:
     fields = replace(fields, values={**GEMMA3_SIZES, **fields.values})
     keys = _keys(fields)
     bias, window = fields.flag("attention_bias", False), keys.window(4096)
-    cap = _cap(fields, "attn_logit_softcapping", None)
-    period = fields.size("sliding_window_pattern", 6)
     norms = keys.head_norms(offset=1.0)
     near, far = (rope_of(keys, kind, theta) for kind, theta in ((SLIDING, 10000.0), (FULL, 1e6)))
     layers = []
-    for slides in keys.layer_kinds(lambda layer: (layer + 1) % period != 0):
+    for slides in keys.layer_kinds(lambda layer: (layer + 1) % fields.size("sliding_window_pattern", 6) != 0):
         rope, seen = (near, window) if slides else (far, None)
-        mixer = keys.attention(rope, bias, bias, window=seen, scale=_scale(fields), logit_cap=cap, **norms)
+        mixer = keys.attention(rope, bias, bias, window=seen, scale=_scale(fields), **norms)
         layers.append(_normed_layer(keys, mixer, _mlp(keys)))
     return _model(keys, layers, logit_cap=_cap(fields, "final_logit_softcapping", None))
 
@@ -66,13 +64,17 @@ def gemma3(fields: Fields) -> ModelConfig:
 def rope_of(keys: Keys, kind: str, theta: float) -> RopeParameters:
     """The rotations of layers of a kind: each with its section, or in the old style one scaling for those of `FULL`."""
     fields, positions = keys.fields, keys.max_position_embeddings
-    sections = fields.section("rope_parameters")
-    if any(isinstance(value, dict) for value in sections.values.values()):
-        own = sections.section(kind)
+    if has_sections(keys):
+        own = fields.section("rope_parameters").section(kind)
         return RopeParameters.from_section(own, Fields({}, fields.name), positions, theta)
     if kind == SLIDING:
         return RopeParameters(fields.number("rope_local_base_freq", theta, at_least=1))
     return RopeParameters.from_fields(fields, positions, theta)
+
+
+def has_sections(keys: Keys) -> bool:
+    """Whether the rotations of each kind of layer have a section of their own."""
+    return any(isinstance(value, dict) for value in keys.fields.section("rope_parameters").values.values())
 
 
 def _keys(fields: Fields) -> Keys:

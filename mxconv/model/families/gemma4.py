@@ -108,10 +108,11 @@ def _mixer(keys: Keys, layer: int, slides: bool) -> Attention:
     shares = fields.flag("attention_k_eq_v", False) and not slides
     if not slides:  # one layer's own sizes, or as published those of all that see everything
         own = fields.section("per_layer_config").section(str(layer))
-        head_dim = own.size("head_dim", fields.size("global_head_dim", 512))
-        heads = fields.size("num_global_key_value_heads", keys.num_key_value_heads)
-        heads = own.size("num_key_value_heads", heads if shares else keys.num_key_value_heads)
-        keys = replace(keys, head_dim=head_dim, num_key_value_heads=heads)
+        heads, head_dim = keys.num_key_value_heads, own.values.get("head_dim")
+        if shares and own.values.get("num_key_value_heads") is None:
+            heads = fields.size("num_global_key_value_heads", heads)
+        head_dim = fields.size("global_head_dim", 512) if head_dim is None else own.size("head_dim")
+        keys = replace(keys, head_dim=head_dim, num_key_value_heads=own.size("num_key_value_heads", heads))
     if keys.num_attention_heads % keys.num_key_value_heads or keys.head_dim % 2:
         fields.reject("per_layer_config", "even head sizes and key-value heads that divide the others are required")
     rope = rope_of(keys, SLIDING, 10000.0) if slides else rope_of(keys, FULL, 1e6)

@@ -20,6 +20,7 @@ def gpt2(fields: Fields) -> ModelConfig:
     for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         if fields.flag(key, False):
             fields.reject(key, "mxconv supports false", "Use a model of that kind.")
+    fields = Keys.ignoring(fields, "num_key_value_heads", "head_dim")
     renamed = {NAMES.get(key, key): value for key, value in fields.values.items()}
     keys = Keys.read(replace(fields, values=renamed), max_positions=1024, eps=1e-5, eps_key="layer_norm_epsilon")
     both = Linear("attn.c_attn", True, is_transposed=True)

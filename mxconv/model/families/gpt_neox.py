@@ -9,9 +9,9 @@ from mxconv.model.rope_parameters import RopeParameters
 
 def gpt_neox(fields: Fields) -> ModelConfig:
     """`model_type` gpt_neox; a quarter of each head rotates where `rotary_pct` says nothing else."""
+    fields = Keys.ignoring(fields, "num_key_value_heads")
     keys = Keys.read(fields, max_positions=2048, eps=1e-5, eps_key="layer_norm_eps")
-    theta, share = fields.number("rotary_emb_base", 10000.0, at_least=1), fields.number("rotary_pct", 0.25)
-    rope: RopeParameters = keys.rope(theta, share)
+    rope = _rope(keys)
     bias = fields.flag("attention_bias", True)
     both = Linear("attention.query_key_value", bias)
     mixer = keys.attention(
@@ -38,3 +38,11 @@ def gpt_neox(fields: Fields) -> ModelConfig:
         layer_prefix="gpt_neox.layers",
         towers=(("lm_head.", "embed_out."), ("", "")),
     )
+
+
+def _rope(keys: Keys) -> RopeParameters:
+    """In the older style `rotary_emb_base` and `rotary_pct`, which `rope_parameters` supersedes."""
+    fields, section = keys.fields, keys.fields.section("rope_parameters").values
+    theta = fields.number("rotary_emb_base", 10000.0, at_least=1) if section.get("rope_theta") is None else 10000.0
+    share = fields.number("rotary_pct", 0.25) if section.get("partial_rotary_factor") is None else 0.25
+    return keys.rope(theta, share)

@@ -27,7 +27,13 @@ def gpt_oss(fields: Fields) -> ModelConfig:
     keys = Keys.read(fields, max_positions=131072, eps=1e-5, num_key_value_heads=8, head_dim=64)
     bias, rope, window = fields.flag("attention_bias", True), keys.rope(theta=150000.0), keys.window(128)
     mixture = Mixture(
-        routing(fields, "mlp.router", score="softmax_of_chosen", router=Linear("mlp.router", has_bias=True)),
+        routing(
+            fields,
+            "mlp.router",
+            experts_keys=("num_experts", "num_local_experts"),
+            score="softmax_of_chosen",
+            router=Linear("mlp.router", has_bias=True),
+        ),
         experts(
             fields.size("intermediate_size"),
             keys.activation("hidden_act", "silu", ("silu",)),

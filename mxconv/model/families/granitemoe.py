@@ -19,7 +19,7 @@ RENAMED = (  # as transformers 5 has them in memory
 
 def granitemoe(fields: Fields) -> ModelConfig:
     """`model_type` granitemoe."""
-    dense = granite(fields)
+    dense = granite(Keys.ignoring(fields, "mlp_bias"))
     activation = Keys.read(fields, max_positions=2048).activation("hidden_act", "silu")
     mixture = granite_experts(fields, activation)
     return replace(dense, layers=tuple(replace(layer, mlp=mixture) for layer in dense.layers), renamed=RENAMED)
@@ -29,7 +29,9 @@ def granite_experts(fields: Fields, activation: Activation, shared: Mlp | None =
     """Granite's, and those of Granite 4, which have an MLP for all rows beside them."""
     stacked = "block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"
     return Mixture(
-        routing(fields, "block_sparse_moe.router.layer", score="softmax_of_chosen"),
+        routing(
+            fields, "block_sparse_moe.router.layer", experts_keys=("num_local_experts",), score="softmax_of_chosen"
+        ),
         experts(fields.size("intermediate_size"), activation, names=None, stacked=stacked),
         shared=shared,
     )

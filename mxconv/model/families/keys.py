@@ -100,6 +100,11 @@ class Keys:
             section = "rope_scaling" if self.fields.values.get("rope_scaling") else "rope_parameters"
             self.fields.section(section).reject("short_factor", f"{pairs} numbers, one a pair, are required")
 
+    @staticmethod
+    def ignoring(fields: Fields, *names: str) -> Fields:
+        """The file without keys that other families have and transformers ignores in this one."""
+        return replace(fields, values={key: value for key, value in fields.values.items() if key not in names})
+
     def norm(self, name: str, **changes: Any) -> Norm:
         """One of the model's norms: an RMS norm where nothing else is said."""
         return Norm(name, self.eps, **changes)

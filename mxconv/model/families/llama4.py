@@ -59,7 +59,7 @@ def _mixer(keys: Keys, rotates: bool, is_chunked: bool) -> Attention:
 def _mixture(fields: Fields, activation: Activation) -> Mixture:
     size = fields.size("intermediate_size", 8192)
     return Mixture(
-        routing(fields, f"{MLP}.router", score="sigmoid"),
+        routing(fields, f"{MLP}.router", experts_keys=("num_local_experts",), score="sigmoid"),
         experts(size, activation, f"{MLP}.experts", names=None),
         shared=shared_mlp(size, activation, f"{MLP}.shared_expert"),
         scales_input=True,

@@ -14,8 +14,9 @@ INFINITY = {"__float__": "Infinity"}  # as transformers writes it
 
 def mamba2(fields: Fields) -> ModelConfig:
     """`model_type` mamba2."""
-    heads = {"num_attention_heads": fields.size("num_heads", 128), "num_key_value_heads": None, "head_dim": None}
-    keys = Keys.read(Fields({**fields.values, **heads}, fields.name), POSITIONS, 1e-5, "layer_norm_epsilon", 2)
+    known = Keys.ignoring(fields, "num_key_value_heads", "head_dim", "max_position_embeddings")
+    heads = {"num_attention_heads": fields.size("num_heads", 128)}
+    keys = Keys.read(Fields({**known.values, **heads}, fields.name), POSITIONS, 1e-5, "layer_norm_epsilon", 2)
     sizes = {
         "num_heads": fields.size("num_heads", 128),
         "head_dim": fields.size("head_dim", 64),

@@ -17,7 +17,7 @@ def mixtral(fields: Fields) -> ModelConfig:
     keys = Keys.read(fields, max_positions=131072, eps=1e-5, num_key_value_heads=8)
     activation = keys.activation("hidden_act", "silu")
     mixture = Mixture(
-        routing(fields, "block_sparse_moe.gate", is_normalized=True),
+        routing(fields, "block_sparse_moe.gate", experts_keys=("num_experts", "num_local_experts"), is_normalized=True),
         experts(fields.size("intermediate_size"), activation, "block_sparse_moe.experts", ("w1", "w3", "w2")),
     )
     mixer = keys.attention(keys.rope(theta=1e6), window=keys.window(None))

@@ -2,7 +2,7 @@
 
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import LayerParts
-from mxconv.model.families.gemma import rope_of
+from mxconv.model.families.gemma import has_sections, rope_of
 from mxconv.model.families.keys import FULL, SLIDING, Keys
 from mxconv.model.fields import Fields
 from mxconv.model.rope_parameters import RopeParameters
@@ -24,8 +24,8 @@ def olmo3(fields: Fields) -> ModelConfig:
 
 
 def _rope(keys: Keys, kind: str) -> RopeParameters:
-    theta = keys.fields.number("rope_theta", 500000.0, at_least=1)
-    return rope_of(keys, kind, theta)
+    theta = 500000.0
+    return rope_of(keys, kind, theta if has_sections(keys) else keys.fields.number("rope_theta", theta, at_least=1))
 
 
 def _layer(keys: Keys, rope: RopeParameters, window: int | None) -> LayerParts:

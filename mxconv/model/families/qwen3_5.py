@@ -41,8 +41,7 @@ def _model(keys: Keys, mlp: Mlp | Mixture) -> ModelConfig:
 
 def recurrent_layers(keys: Keys) -> tuple[bool, ...]:
     """Of each layer whether its mixer is a gated DeltaNet."""
-    interval = keys.fields.size("full_attention_interval", 4)
-    return keys.kinds(LINEAR, lambda layer: (layer + 1) % interval != 0)
+    return keys.kinds(LINEAR, lambda layer: (layer + 1) % keys.fields.size("full_attention_interval", 4) != 0)
 
 
 def offset_norms(keys: Keys) -> dict[str, object]:

@@ -28,7 +28,12 @@ def qwen3_moe(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
     window = keys.window(4096) if fields.flag("use_sliding_window", False) else None
     mixture = Mixture(
-        routing(fields, "mlp.gate", is_normalized=fields.flag("norm_topk_prob", False)),
+        routing(
+            fields,
+            "mlp.gate",
+            experts_keys=("num_local_experts", "num_experts"),
+            is_normalized=fields.flag("norm_topk_prob", False),
+        ),
         experts(fields.size("moe_intermediate_size", 768), keys.activation("hidden_act", "silu")),
     )
     mixer = keys.attention(keys.rope(), bias, bias, window=window, **keys.head_norms())

@@ -1,7 +1,7 @@
 """Every family on the native decoder: its logits against NumPy's, the bits of its rows, and its cache."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -42,22 +42,32 @@ LENGTH = 70  # more than a slice of a pass, and more than a chunk of attention
 pytestmark = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
-    """A family's tiny checkpoint, and what NumPy makes of it."""
+    """A family's tiny checkpoint, and what NumPy makes of it; what is made is kept, and many tests use it."""
 
     family: Any
+    made: dict[tuple[object, ...], Any] = field(default_factory=dict)
+
+    def once(self, make: Callable[[], Any], *key: object) -> Any:
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
 
     @property
     def ids(self) -> list[int]:
         return list(self.family.token_ids[:LENGTH])
 
     def weights(self, float_format: FloatFormat) -> Weights:
-        return with_format(self.family.weights, float_format)
+        found: Weights = self.once(lambda: with_format(self.family.weights, float_format), float_format)
+        return found
 
     def native(self, float_format: FloatFormat, kernel: str, num_threads: int = 2, form: str = "dense") -> Decoder:
-        matrices = Matrices(choose_engine(kernel, num_threads))
-        made = native_copy(self.family.config, self.weights(float_format), matrices, (TARGETS | DRAFTS)[form])
+        def make() -> Decoder:
+            matrices = Matrices(choose_engine(kernel, num_threads))
+            return native_copy(self.family.config, self.weights(float_format), matrices, (TARGETS | DRAFTS)[form])
+
+        made: Decoder = self.once(make, float_format, kernel, num_threads, form)
         assert type(made).__name__ == "NativeDecoder"
         return made
 

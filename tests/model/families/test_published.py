@@ -124,8 +124,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model_type": "olmo2", "hidden_act": "mish"},
         r'hidden_act is "mish"; mxconv supports silu, swish, gelu, ',
     ),
-    "a part of each head in Granite": (
-        {"model_type": "granite", "partial_rotary_factor": 0.5},
+    "a part of each head in Granite, scaled": (
+        {"model_type": "granite", "partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2.0}},
         r"partial_rotary_factor is 0\.5; only 1 is supported\.",
     ),
     "so small a part that nothing rotates": (

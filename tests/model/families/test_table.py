@@ -28,6 +28,8 @@ SIZES: dict[str, object] = {
     "n_head": 4,
     "num_key_value_heads": 4,
     "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
     "n_group": 1,
