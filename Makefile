@@ -14,20 +14,21 @@ NATIVE := CMakeLists.txt $(wildcard mxconv/kernels/native/*)
 demo: .venv/core.stamp
 	$(BIN)/python examples/demo.py
 
+# Each process takes a stretch of the tests, in their order, so that what a module or a family needs is made once.
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+
 test: .venv/test.stamp
-	$(BIN)/pytest -n 2
+	$(PYTEST)
 
 test-gpu: .venv/gpu.stamp
-	$(BIN)/pytest -n 2 tests/kernels/triton tests/gpu tests/bench/gpu tests/interop/transformers/gpu \
+	$(PYTEST) tests/kernels/triton tests/gpu tests/bench/gpu tests/interop/transformers/gpu \
 	  tests/cli/test_bench_gpu.py
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(filter mxconv/%,$(NATIVE))
-	$(BIN)/mypy --platform linux --cache-dir .mypy_cache/linux
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	printf '%s\n' linux darwin win32 | xargs -P 2 -I PLATFORM $(BIN)/mypy --platform PLATFORM --cache-dir .mypy_cache/PLATFORM
 	$(BIN)/lint-imports
 
 schema: .venv/core.stamp
