@@ -128,6 +128,7 @@ def generate(
             else:
                 shown = text if streams else None
                 on_token = progress if prompt is not None else silent
+                shown = f"{shown}\n" if shown is not None and chat else shown  # an answer begins on a line of its own
                 answer = _streamed(model, asked, options, trace is not None, shown, on_token)
             results.append(result_of(asked, answer))
             generations.append(answer.generation)
@@ -143,6 +144,7 @@ def generate(
                     break
                 results[-1]["identical_to_target"] = _is_same(answer, expected)
                 results[-1]["speedup"] = expected.generation.seconds / answer.generation.seconds
+                results[-1]["plain_tokens_per_second"] = expected.generation.decoding_tokens_per_second
             elif plain is not None and answer.generation.ending != "error":
                 results[-1]["identical_to_target"] = _is_same(answer, plain.answers[number - 1])
             if prompts is not None and together is None:

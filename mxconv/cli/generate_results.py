@@ -23,6 +23,7 @@ def result_of(prompt: "Prompt", answer: "Answer | BatchAnswer") -> dict[str, Any
         "ending": generation.ending,
         "seconds": generation.seconds,
         "tokens_per_second": generation.tokens_per_second,
+        "decoding_tokens_per_second": generation.decoding_tokens_per_second,
         "rounds": generation.trace.num_rounds,
         "levels": [
             {
@@ -82,15 +83,21 @@ def print_results(members: dict[str, Any], json_output: bool, with_texts: bool) 
     out.print(
         # an interrupt may come before the first round
         f"{num_tokens} tokens in {rounds} rounds of the target ({num_tokens / max(rounds, 1):.2f} a round), "
-        f"{seconds:.1f} s",
+        f"{seconds:.1f} s{'' if 'seconds' in members else _rate(results, 'decoding_tokens_per_second')}",
         highlight=False,
     )
     if "geomean_speedup" in members:
         beside = f" with as many at a time ({members['plain_seconds']:.1f} s)" if "plain_seconds" in members else ""
         checked = [result["identical_to_target"] for result in results if "identical_to_target" in result]
         out.print(
-            f"{sum(checked)} of {len(checked)} texts identical to plain decoding of {members['target']}; "
-            f"{members['geomean_speedup']:.2f}x its speed{beside}",
+            f"{sum(checked)} of {len(checked)} texts identical to plain decoding of {members['target']}"
+            f"{_rate(results, 'plain_tokens_per_second')}; {members['geomean_speedup']:.2f}x its speed{beside}",
             markup=False,
             highlight=False,
         )
+
+
+def _rate(results: list[dict[str, Any]], key: str) -> str:
+    """The mean speed of texts that were decoded one after the other."""
+    rates = [result[key] for result in results if result.get(key)]
+    return f" ({geomean(rates):.1f} tokens a second after the prompt)" if rates else ""

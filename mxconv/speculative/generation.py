@@ -21,3 +21,9 @@ class Generation:
     @property
     def tokens_per_second(self) -> float:
         return len(self.token_ids) / self.seconds if self.seconds else 0.0
+
+    @property
+    def decoding_tokens_per_second(self) -> float | None:
+        """The rate after the first token, which comes with the prompt; None where there is no second one."""
+        seconds, num_tokens = self.seconds - self.prompt_seconds, len(self.token_ids) - 1
+        return num_tokens / seconds if num_tokens > 0 and seconds > 0 else None

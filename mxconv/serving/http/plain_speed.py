@@ -16,5 +16,4 @@ def plain_tokens_per_second(model: TextModel) -> float | None:
     for _ in hierarchy.stream([first], MOST_TOKENS, (), GREEDY, generation):
         if generation.seconds > MOST_SECONDS:
             break
-    seconds = generation.seconds - generation.prompt_seconds
-    return (len(generation.token_ids) - 1) / seconds if seconds > 0 else None
+    return generation.decoding_tokens_per_second
