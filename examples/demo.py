@@ -18,7 +18,7 @@ MODELS = Path(__file__).parent / "models"
 TARGET, DRAFT = MODELS / "pylib-1.5m", MODELS / "pylib-0.2m"
 SPIRE, SPECULATOR = MODELS / "pylib-1.5m-spire", MODELS / "pylib-1.5m-speculator"
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
-QUESTION = "What is the capital of France?"
+QUESTION, LONGER = "What is the capital of France?", "Why is the sky blue?"
 
 
 def mxconv(*arguments: str | Path) -> None:
@@ -38,11 +38,26 @@ def real_model(source: Path) -> None:
     mxconv("inspect", packages["bsfp"], "--per", "kind")
     for package in packages.values():
         mxconv("generate", package, "--chat", "--prompt", QUESTION, "--temperature", "0", "--check")
+    # eight tokens say little about speed
+    mxconv(
+        "generate",
+        packages["mxfp4"],
+        "--chat",
+        "--prompt",
+        LONGER,
+        "--max-new-tokens",
+        "128",
+        "--temperature",
+        "0",
+        "--check",
+    )
     command = Path(sys.executable).with_name("mxconv")
     with contextlib.suppress(ValueError):
         command = command.relative_to(Path.cwd())
     package = packages["mxfp4"].relative_to(FOLDER.parent)
-    print(f"\nNext, a talk in the terminal, or a page on http://127.0.0.1:8000:\n{command} chat {package}\n{command} serve {package}")
+    print(
+        f"\nNext, a talk in the terminal, or a page on http://127.0.0.1:8000:\n{command} chat {package}\n{command} serve {package}"
+    )
 
 
 def embedded_models() -> None:
