@@ -12,7 +12,8 @@ from mxconv.kernels.engine import kernel_names
 from mxconv.speculative.generation import Generation
 from mxconv.speculative.hierarchy import Hierarchy
 
-RESULT_KEYS = {"prompt", "text", "token_ids", "ending", "seconds", "tokens_per_second", "rounds", "levels"}
+RATES = {"tokens_per_second", "decoding_tokens_per_second"}
+RESULT_KEYS = {"prompt", "text", "token_ids", "ending", "seconds", *RATES, "rounds", "levels"}
 LEVEL_KEYS = {
     "name",
     "num_forwards",
@@ -75,8 +76,10 @@ def test_check_compares_with_plain_decoding(run: Any, package: Path, prompts: Pa
     assert set(outcome.json) == {"results", "target", "kv_dtype", "geomean_speedup"}
     assert outcome.json["geomean_speedup"] > 0
     for result in outcome.json["results"]:
-        assert set(result) >= RESULT_KEYS | {"identical_to_target"}
+        assert set(result) >= RESULT_KEYS | {"identical_to_target", "plain_tokens_per_second"}
         assert result["identical_to_target"] is True
+        assert min(result["decoding_tokens_per_second"], result["plain_tokens_per_second"]) > 0
+    assert outcome.stderr.count("tokens a second after the prompt") == 2  # with drafts, and plainly
     assert "3 of 3 texts identical to plain decoding" in outcome.stderr
 
 
