@@ -25,9 +25,11 @@ NAME = "pylib"
 SECONDS = 60.0
 
 
-def chat_package(folder: Path) -> Path:
+def chat_package(folder: Path, generation_config: dict[str, Any] | None = None) -> Path:
     """target <- mxfp4 <- stand; tests only read it."""
     shutil.copytree(TRAINED, folder / "source")
+    if generation_config is not None:
+        (folder / "source" / "generation_config.json").write_text(json.dumps(generation_config))
     (folder / "source" / "chat_template.jinja").write_text(TEMPLATE)
     quantize(folder / "source", folder / NAME, drafts=("stand",))
     return folder / NAME

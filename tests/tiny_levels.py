@@ -1,6 +1,7 @@
 """Levels of tiny random models made in memory, and greedy decoding written out as the oracle of every speculation."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -168,10 +169,12 @@ def by_hand(
     todo = list(prompt)
     while len(token_ids) < max_new_tokens and cache.length + len(todo) <= decoder.config.max_position_embeddings:
         row = decoder.forward(todo, cache)[-1]
+        chosen_by = row if selection.penalties.is_neutral else penalized_by_hand(row, selection, prompt, token_ids)
         if selection.sampling is None:
-            todo = [int(np.flatnonzero(row == row.max())[0])]
+            todo = [int(np.flatnonzero(chosen_by == chosen_by.max())[0])]
         else:
-            todo = [gumbel_max(distribution(row, selection.sampling), selection.seed, len(prompt) + len(token_ids))]
+            shares = distribution(chosen_by, selection.sampling)
+            todo = [gumbel_max(shares, selection.seed, len(prompt) + len(token_ids))]
         token_ids += todo
         logits.append(row.tobytes())
         if todo[0] in stop_tokens:
@@ -180,6 +183,22 @@ def by_hand(
 
 
 greedy_by_hand = by_hand
+
+
+def penalized_by_hand(
+    logits: np.ndarray, selection: Selection, prompt: Sequence[int], answer: Sequence[int]
+) -> np.ndarray:
+    """A token after the other: its bias, its repetition, and how often the answer has it."""
+    row, penalties = logits.copy(), selection.penalties
+    for token, bias in penalties.logit_bias:
+        row[token] += np.float32(bias)
+    for token in {*prompt, *answer}:
+        factor = np.float32(penalties.repetition)
+        row[token] = row[token] * factor if row[token] < 0 else row[token] / factor
+    for token, count in Counter(answer).items():
+        row[token] -= np.float32(penalties.frequency) * np.float32(count)
+        row[token] -= np.float32(penalties.presence)
+    return row
 
 
 def gumbel_max(shares: np.ndarray, seed: int, position: int) -> int:

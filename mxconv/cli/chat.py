@@ -10,16 +10,22 @@ from mxconv.cli.chat_commands import QuitError, run_command
 from mxconv.cli.generate_options import (
     CONFIDENCE,
     DRAFT,
+    FREQUENCY_PENALTY,
     KERNEL,
     KV_DTYPE,
     LEVELS,
+    LOGIT_BIAS,
+    MIN_P,
     NUM_DRAFT_TOKENS,
+    PRESENCE_PENALTY,
+    REPETITION_PENALTY,
     SEED,
     TEMPERATURE,
     THREADS,
     TOP_K,
     TOP_P,
     TREE,
+    biases,
     draft_lengths,
     level_names,
     thresholds,
@@ -45,9 +51,14 @@ def chat(
     num_draft_tokens: NUM_DRAFT_TOKENS = None,
     confidence: CONFIDENCE = None,
     tree: TREE = "auto",
-    temperature: TEMPERATURE = 0.0,
-    top_k: TOP_K = 0,
-    top_p: TOP_P = 1.0,
+    temperature: TEMPERATURE = None,
+    top_k: TOP_K = None,
+    top_p: TOP_P = None,
+    min_p: MIN_P = None,
+    repetition_penalty: REPETITION_PENALTY = None,
+    presence_penalty: PRESENCE_PENALTY = None,
+    frequency_penalty: FREQUENCY_PENALTY = None,
+    logit_bias: LOGIT_BIAS = None,
     seed: SEED = 0,
     kernel: KERNEL = None,
     threads: THREADS = None,
@@ -55,7 +66,8 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal.
 
-    /help names the commands; Ctrl-C ends a reply, Ctrl-D the program.
+    Replies are sampled as generation_config.json recommends; where it says nothing, at temperature 0.7, top_p 0.95,
+    min_p 0.05. Options win. /help names the commands; Ctrl-C ends a reply, Ctrl-D the program.
     """
     from mxconv.errors import ModelError
     from mxconv.model.chat import ChatTemplate
@@ -70,6 +82,11 @@ def chat(
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": biases(logit_bias),
         "seed": seed,
     }
     out = console(json_output=False)
@@ -126,6 +143,7 @@ def _greet(conversation: "Conversation", out: "Console") -> None:
     for index, name in enumerate(names[1:]):
         legend.append(" <- ").append(name, style=colour(index))
     out.print(legend)
+    out.print(f"sampling: {conversation.sampling.told}", style="dim", markup=False, highlight=False)
 
 
 def _reply(conversation: "Conversation", text: str, out: "Console") -> None:

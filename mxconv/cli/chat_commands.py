@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 HELP = """\
 /system TEXT  say this before all turns, from the next one on; without a text nothing
-/stats        who guessed the tokens, and how fast they came
+/stats        who guessed the tokens, how fast they came, and how they are sampled
 /save FILE    write the messages as JSON
 /quit         leave; so does Ctrl-D. Ctrl-C ends a reply"""
 
@@ -76,3 +76,4 @@ def _print_statistics(conversation: "Conversation", out: "Console") -> None:
         f"({totals.num_tokens / max(totals.num_rounds, 1):.2f} a round), {speed:.1f} a second",
         highlight=False,
     )
+    out.print(f"sampling: {conversation.sampling.told}", markup=False, highlight=False)

@@ -13,11 +13,16 @@ from mxconv.cli.generate_options import (
     CHAT,
     CONFIDENCE,
     DRAFT,
+    FREQUENCY_PENALTY,
     KERNEL,
     KV_BYTES,
     KV_DTYPE,
     LEVELS,
+    LOGIT_BIAS,
+    MIN_P,
     NUM_DRAFT_TOKENS,
+    PRESENCE_PENALTY,
+    REPETITION_PENALTY,
     SEED,
     SYSTEM,
     TEMPERATURE,
@@ -25,6 +30,7 @@ from mxconv.cli.generate_options import (
     TOP_K,
     TOP_P,
     TREE,
+    biases,
     check_system,
     draft_lengths,
     level_names,
@@ -55,9 +61,14 @@ def generate(
     num_draft_tokens: NUM_DRAFT_TOKENS = None,
     confidence: CONFIDENCE = None,
     tree: TREE = "auto",
-    temperature: TEMPERATURE = 0.0,
-    top_k: TOP_K = 0,
-    top_p: TOP_P = 1.0,
+    temperature: TEMPERATURE = None,
+    top_k: TOP_K = None,
+    top_p: TOP_P = None,
+    min_p: MIN_P = None,
+    repetition_penalty: REPETITION_PENALTY = None,
+    presence_penalty: PRESENCE_PENALTY = None,
+    frequency_penalty: FREQUENCY_PENALTY = None,
+    logit_bias: LOGIT_BIAS = None,
     seed: SEED = 0,
     batch: BATCH = None,
     kv_bytes: KV_BYTES = None,
@@ -72,7 +83,10 @@ def generate(
     trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level; inspect draws it.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
 ) -> None:
-    """Decode: drafts guess, the target decides every token. Ctrl-C ends it with what there is."""
+    """Decode: drafts guess, the target decides every token. Ctrl-C ends it with what there is.
+
+    How tokens are chosen is as generation_config.json recommends, greedy without; options win.
+    """
     from mxconv.errors import ModelError
     from mxconv.progress import silent
     from mxconv.speculative.prompts import given_prompts, text_of
@@ -81,8 +95,6 @@ def generate(
 
     if (prompt is None) == (prompts is None):
         raise typer.BadParameter("give either --prompt or --prompts")
-    if check and accept == "rejection" and temperature:
-        raise typer.BadParameter("--check compares tokens, and under --accept rejection those differ")
     if batch is not None and prompts is None:
         raise typer.BadParameter("--batch needs --prompts")
     if kv_bytes is not None and batch is None:
@@ -97,6 +109,11 @@ def generate(
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": biases(logit_bias),
         "seed": seed,
         "accept": accept,
         "stop_strings": stop or [],
@@ -111,6 +128,11 @@ def generate(
         load(package, draft or (), kernel, threads, level_names(levels), kv_dtype) as model,
         progress_bars("tokens" if prompt is not None else "prompts") as progress,
     ):
+        sampling = model.sampling(options)
+        if check and accept == "rejection" and sampling.selection().sampling is not None:
+            raise typer.BadParameter("--check compares tokens, and under --accept rejection those differ")
+        if sampling.is_from_file:
+            console(True).print(f"sampling: {sampling.told}", style="dim", markup=False, highlight=False)
         target = model.loaded.levels[0].name
         together = plain = None
         if batch is not None:
@@ -149,7 +171,7 @@ def generate(
                 results[-1]["identical_to_target"] = _is_same(answer, plain.answers[number - 1])
             if prompts is not None and together is None:
                 progress("generate", number, len(given))
-    members: dict[str, Any] = {"results": results, "target": target, "kv_dtype": kv_dtype}
+    members: dict[str, Any] = {"results": results, "target": target, "kv_dtype": kv_dtype, "sampling": sampling.members}
     if together is not None:
         members["seconds"] = together.seconds
     if speedups := [result["speedup"] for result in results if "speedup" in result]:

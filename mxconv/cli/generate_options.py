@@ -60,9 +60,25 @@ KV_DTYPE = Annotated[
     Literal["fp32", "bf16", "fp16"],
     typer.Option(help="Keys and values in caches: fp32, or rounded to 16 bits; each is exact in itself."),
 ]
-TEMPERATURE = Annotated[float, typer.Option(min=0, help="Randomness; 0 always takes the likeliest token.")]
-TOP_K = Annotated[int, typer.Option(min=0, help="Draw from this many of the likeliest tokens; 0 from all.")]
-TOP_P = Annotated[float, typer.Option(min=0, max=1, help="Draw from the likeliest tokens that have this share.")]
+TEMPERATURE = Annotated[float | None, typer.Option(min=0, help="Randomness; 0 always takes the likeliest token.")]
+TOP_K = Annotated[int | None, typer.Option(min=0, help="Draw from this many of the likeliest tokens; 0 from all.")]
+TOP_P = Annotated[float | None, typer.Option(min=0, max=1, help="Draw from the likeliest tokens that have this share.")]
+MIN_P = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Draw from tokens at least this many times as likely as the likeliest."),
+]
+REPETITION_PENALTY = Annotated[
+    float | None, typer.Option(min=0.001, max=1000, help="Above 1: against tokens that prompt or answer have; 1: none.")
+]
+PRESENCE_PENALTY = Annotated[
+    float | None, typer.Option(min=-2, max=2, help="Above 0: against tokens that the answer has; 0: none.")
+]
+FREQUENCY_PENALTY = Annotated[
+    float | None, typer.Option(min=-2, max=2, help="Above 0: against them for every time that it has them; 0: none.")
+]
+LOGIT_BIAS = Annotated[
+    list[str] | None, typer.Option(metavar="ID=BIAS", help="Add -100 to 100 to the logit of a token id. Repeatable.")
+]
 SEED = Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of random draws.")]
 CHAT = Annotated[bool, typer.Option("--chat", help="Put prompts into the model's chat template.")]
 SYSTEM = Annotated[str | None, typer.Option(help="With --chat: a system message before each prompt.")]
@@ -98,6 +114,20 @@ def check_system(system: str | None, chat: bool) -> None:
     """`--system`, which is a part of a chat."""
     if system is not None and not chat:
         raise typer.BadParameter("--system needs --chat")
+
+
+def biases(texts: list[str] | None) -> dict[int, float] | None:
+    """`--logit-bias`."""
+    if texts is None:
+        return None
+    found: dict[int, float] = {}
+    for text in texts:
+        token, _, bias = text.partition("=")
+        try:
+            found[int(token)] = float(bias)
+        except ValueError as error:
+            raise typer.BadParameter(f"--logit-bias: {text!r}; ID=BIAS, two numbers, is required.") from error
+    return found
 
 
 def level_names(text: str | None) -> list[str] | None:

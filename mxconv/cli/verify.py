@@ -13,9 +13,14 @@ from mxconv.cli.generate_options import (
     CHAT,
     CONFIDENCE,
     DRAFT,
+    FREQUENCY_PENALTY,
     KERNEL,
     KV_DTYPE,
+    LOGIT_BIAS,
+    MIN_P,
     NUM_DRAFT_TOKENS,
+    PRESENCE_PENALTY,
+    REPETITION_PENALTY,
     SEED,
     SYSTEM,
     TEMPERATURE,
@@ -23,6 +28,7 @@ from mxconv.cli.generate_options import (
     TOP_K,
     TOP_P,
     TREE,
+    biases,
     check_system,
     draft_lengths,
     level_names,
@@ -56,9 +62,14 @@ def verify(
     num_draft_tokens: NUM_DRAFT_TOKENS = None,
     confidence: CONFIDENCE = None,
     tree: TREE = "auto",
-    temperature: TEMPERATURE = 0.0,
-    top_k: TOP_K = 0,
-    top_p: TOP_P = 1.0,
+    temperature: TEMPERATURE = None,
+    top_k: TOP_K = None,
+    top_p: TOP_P = None,
+    min_p: MIN_P = None,
+    repetition_penalty: REPETITION_PENALTY = None,
+    presence_penalty: PRESENCE_PENALTY = None,
+    frequency_penalty: FREQUENCY_PENALTY = None,
+    logit_bias: LOGIT_BIAS = None,
     seed: SEED = 0,
     batch: BATCH = None,
     kernel: KERNEL = None,
@@ -79,9 +90,9 @@ def verify(
     from mxconv.checkpoint.package_folder import check_writable, find_package
     from mxconv.checkpoint.source import open_checkpoint
     from mxconv.kernels.engine import usable_processors
-    from mxconv.model.distribution import Sampling
+    from mxconv.model.generation_config import GenerationConfig
     from mxconv.speculative.prompts import read_prompts
-    from mxconv.speculative.selection import Selection
+    from mxconv.speculative.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
     from mxconv.verification.decode_task import DecodeSettings, decode_by
     from mxconv.verification.decoding import verify_decoding
     from mxconv.verify import verify as verify_package
@@ -91,6 +102,16 @@ def verify(
     if chat and decode is None:
         raise typer.BadParameter("--chat needs --decode")
     prompts = read_prompts(decode, chat, system) if decode else []
+    asked: Asked = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": biases(logit_bias),
+    }
     if write:
         check_writable(package, "the certificate")
     with progress_bars() as progress:
@@ -110,7 +131,8 @@ def verify(
                 thresholds(confidence),
                 tree_size(tree),
                 max_new_tokens,
-                Selection(Sampling(temperature, top_k, top_p) if temperature else None, seed=seed),
+                # greedy unless told, whatever the model recommends: strategies are compared
+                SamplingInUse.of(asked, GenerationConfig(), GREEDY_DEFAULTS).selection(seed),
                 batch,
                 kernel,
                 threads,

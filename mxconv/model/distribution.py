@@ -1,4 +1,4 @@
-"""From logits to the distribution that a token is drawn from: temperature, then top-k, then top-p."""
+"""From logits to the distribution that a token is drawn from: temperature, then top-k, then top-p, then min-p."""
 
 import math
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ class Sampling:
         temperature: divides the logits; above 0, 1 leaves them as they are.
         top_k: how many of the most likely tokens stay, and all that equal the last of them; 0 keeps every token.
         top_p: the fewest most likely tokens stay whose probabilities reach this, one at least; 1 keeps every token.
+        min_p: only tokens stay that are at least this many times as likely as the likeliest; 0 keeps every token.
 
     Raises:
         ModelError: a value outside of these limits.
@@ -28,6 +29,7 @@ class Sampling:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
         if not (_is_number(self.temperature) and 0 < self.temperature < math.inf):
@@ -39,6 +41,8 @@ class Sampling:
             raise ModelError(f"top_k: {self.top_k!r}; a whole number is required, 0 for all tokens. Change it.")
         if not (_is_number(self.top_p) and 0 <= self.top_p <= 1):
             raise ModelError(f"top_p: {self.top_p!r}; a number from 0 to 1 is required, 1 for all tokens. Change it.")
+        if not (_is_number(self.min_p) and 0 <= self.min_p <= 1):
+            raise ModelError(f"min_p: {self.min_p!r}; a number from 0 to 1 is required, 0 for all tokens. Change it.")
 
 
 def distribution(logits: F32, sampling: Sampling) -> F64:
@@ -49,7 +53,7 @@ def distribution(logits: F32, sampling: Sampling) -> F64:
 
     Args:
         logits: (vocab_size,) float32; -inf for what may not be drawn.
-        sampling: temperature, top_k and top_p, applied in this order.
+        sampling: temperature, top_k, top_p and min_p, applied in this order.
 
     Returns:
         (vocab_size,) float64, their sum 1 up to rounding.
@@ -58,7 +62,8 @@ def distribution(logits: F32, sampling: Sampling) -> F64:
         ModelError: the largest logit is not finite: every logit is -inf, or one is inf or NaN.
 
     Source:
-        Order and limits are those of transformers' TemperatureLogitsWarper, TopKLogitsWarper and TopPLogitsWarper.
+        Order and limits are those of transformers' TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper and
+        MinPLogitsWarper.
     """
     largest = logits.max()
     if not np.isfinite(largest):
@@ -73,6 +78,9 @@ def distribution(logits: F32, sampling: Sampling) -> F64:
     if sampling.top_p < 1:
         nucleus = _top_p(exponents, weights, sampling.top_p * float(weights.sum()))
         kept, weights = kept[nucleus], weights[nucleus]
+    if sampling.min_p > 0:
+        likely = weights >= sampling.min_p  # the likeliest weighs 1
+        kept, weights = kept[likely], weights[likely]
     probabilities = np.zeros(logits.size, np.float64)
     probabilities[kept] = weights / weights.sum()
     return probabilities

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from mxconv.model.distribution import Sampling
 from mxconv.model.fields import Fields
+from mxconv.model.penalties import LEAST_REPETITION, MOST_REPETITION
 
 
 @dataclass(frozen=True)
@@ -12,17 +13,22 @@ class GenerationConfig:
     """What the makers of a model recommend. The ids of tokens that end a text are the tokenizer's business.
 
     Args:
-        do_sample: whether to draw tokens at random; False decodes greedily, whatever the next three say.
-        temperature: see `Sampling`; None where the file says nothing.
-        top_k: likewise. transformers takes 50 where the file says nothing, mxconv every token.
+        do_sample: whether to draw tokens at random; False decodes greedily, whatever the next four say. None where the
+            file says nothing.
+        temperature: see `Sampling`, likewise.
+        top_k: likewise.
         top_p: likewise.
+        min_p: likewise.
+        repetition_penalty: see `Penalties`, likewise.
         stop_strings: texts that end a generation.
     """
 
-    do_sample: bool = False
+    do_sample: bool | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     stop_strings: tuple[str, ...] = ()
 
     @classmethod
@@ -37,26 +43,44 @@ class GenerationConfig:
         if not path.is_file():
             return cls()
         fields = Fields.read(path)
-        do_sample = fields.values.get("do_sample") is not None and fields.flag("do_sample", default=False)
+        do_sample = None if fields.values.get("do_sample") is None else fields.flag("do_sample", default=False)
         return cls(
             do_sample=do_sample,
             # a temperature of 0 is written by some to say that nothing is drawn
-            temperature=_number(fields, "temperature", float("inf"), at_least_positive=do_sample),
+            temperature=_number(fields, "temperature", float("inf"), at_least_positive=bool(do_sample)),
             top_k=_top_k(fields),
             top_p=_number(fields, "top_p", 1.0),
+            min_p=_number(fields, "min_p", 1.0),
+            repetition_penalty=_repetition_penalty(fields),
             stop_strings=_stop_strings(fields),
         )
 
     @property
-    def sampling(self) -> Sampling | None:
-        """The recommended distribution; None where the most likely token is to be taken."""
-        if not self.do_sample:
-            return None
-        return Sampling(
-            1.0 if self.temperature is None else self.temperature,
-            0 if self.top_k is None else self.top_k,
-            1.0 if self.top_p is None else self.top_p,
-        )
+    def samples(self) -> bool:
+        """Whether the file wants tokens drawn: it says so, or it names a temperature, top_k, top_p or min_p alone.
+
+        vLLM takes such values as they are, transformers leaves them aside; nobody writes them to be left aside.
+        """
+        if self.do_sample is not None:
+            return self.do_sample
+        named = [value for value in (self.temperature, self.top_k, self.top_p, self.min_p) if value is not None]
+        return bool(named) and self.temperature != 0
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What it recommends, by the names of the file. A file that wants no draws recommends a temperature of 0."""
+        of_draws = {
+            "temperature": self.temperature if self.samples else 0.0 if self._wants_greedy else None,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+        }
+        return {name: value for name, value in of_draws.items() if value is not None}
+
+    @property
+    def _wants_greedy(self) -> bool:
+        return self.do_sample is False or self.temperature == 0
 
 
 def _number(fields: Fields, key: str, largest: float, at_least_positive: bool = False) -> float | None:
@@ -75,6 +99,17 @@ def _top_k(fields: Fields) -> int | None:
     if value is not None and (type(value) is not int or value < 0):
         fields.reject("top_k", "a whole number from 0 on, or null, is required")
     return value
+
+
+def _repetition_penalty(fields: Fields) -> float | None:
+    value = fields.values.get("repetition_penalty")
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not LEAST_REPETITION <= value <= MOST_REPETITION:
+        fields.reject(
+            "repetition_penalty", f"a number from {LEAST_REPETITION} to {MOST_REPETITION:g}, or null, is required"
+        )
+    return float(value)
 
 
 def _stop_strings(fields: Fields) -> tuple[str, ...]:

@@ -55,14 +55,14 @@ class Batch:
         tokenizer = model.loaded.tokenizer
         stop_strings = [*model.recommended.stop_strings, *options.get("stop_strings", ())]
         self.answers: list[BatchAnswer] = []
-        hierarchy = model.hierarchy(options)
+        hierarchy, selection = model.hierarchy(options), selection_of(options, model.sampling(options))
         self._engine = Engine(hierarchy, max_sequences, kv_bytes)
         self._num_refused = 0
         self._streams: dict[Running, tuple[BatchAnswer, TextStream]] = {}
         stop_tokens: Collection[int] = tokenizer.eos_token_ids
         for prompt in prompts:
             ids = model.encode(prompt)
-            request = Request(ids, options.get("max_new_tokens", 64), stop_tokens, selection_of(options))
+            request = Request(ids, options.get("max_new_tokens", 64), stop_tokens, selection)
             try:
                 sequence = self._engine.submit(request)
             except ModelError as error:  # of this prompt: empty, or too long

@@ -9,6 +9,7 @@ from mxconv.model.text_stream import TextStream
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.serving.sequence import Sequence
+from mxconv.speculative.sampling_in_use import CHAT_DEFAULTS
 from mxconv.speculative.text_model import Options, TextModel, selection_of
 
 
@@ -68,6 +69,7 @@ class Conversation:
     turns: list[dict[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.sampling = self.model.sampling(self.options, CHAT_DEFAULTS)
         self._engine = Engine(self.model.hierarchy(self.options), 1)
         self.totals = Totals([LevelTotal(level.name) for level in self.model.loaded.levels])
 
@@ -106,7 +108,7 @@ class Conversation:
 
     def _request(self, prompt: list[int]) -> Request:
         eos = self.model.loaded.tokenizer.eos_token_ids
-        return Request(prompt, self.options.get("max_new_tokens", 64), eos, selection_of(self.options))
+        return Request(prompt, self.options.get("max_new_tokens", 64), eos, selection_of(self.options, self.sampling))
 
     def _pieces(self, sequence: Sequence, prompt: list[int], guessers: list[str | None]) -> Iterator[Piece]:
         stops = [*self.model.recommended.stop_strings, *self.options.get("stop_strings", ())]

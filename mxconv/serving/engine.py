@@ -62,9 +62,10 @@ class Engine:
 
         Raises:
             ModelError: no prompt, one longer than the target's positions or than the budget allows, a token that the
-                target does not have, or no new tokens.
+                target does not have, in the prompt or with a bias, or no new tokens.
         """
         self._hierarchy.check(len(request.prompt), request.max_new_tokens)
+        request.selection.penalties.check(self._hierarchy.vocab_size)
         self._check(request.prompt)
         self._waiting.append(Sequence(request, self._hierarchy, self._budget))
         return self._waiting[-1]

@@ -34,7 +34,7 @@ class Sequence:
         self.is_done = False
         self.wanted: AnyWanted | None = None  # what its round waits for
         self._hierarchy = hierarchy
-        self._acceptance = request.selection.acceptance()
+        self._acceptance = request.selection.acceptance(len(request.prompt))
         self._budget = budget
         self._passes = JointPasses(budget)
         self._decoding: Decoding | None = None

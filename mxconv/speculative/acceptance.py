@@ -20,6 +20,7 @@ from typing import Protocol
 from mxconv.arrays import F32, F64, I64
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import SHARPNESS, Guesses
+from mxconv.speculative.path_penalties import PathPenalties, Rows
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,20 @@ class Verdict:
 
 
 class Acceptance(Protocol):
-    """A rule; one object serves all levels of a hierarchy during one run."""
+    """A rule; one object serves all levels of a hierarchy during one run.
 
-    def judge(self, logits: F32, proposal: Proposal, position: int) -> Verdict:
+    `penalties` are what levels put their logits through before they hand them to the rule; None where nothing is held
+    against tokens.
+    """
+
+    penalties: PathPenalties | None
+
+    def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
         """Judge a proposal.
 
         Args:
-            logits: (len(proposal.tokens) + 1, vocab_size) float32; the first row follows the context, row i + 1 node i.
+            logits: len(proposal.tokens) + 1 rows of (vocab_size,) float32; the first row follows the context, row i + 1
+                node i.
             proposal: the draft's guess.
             position: of the first proposed token in the sequence, the prompt counted.
         """

@@ -1,6 +1,7 @@
 """From loaded levels to levels that decode: fresh caches for a run, each level linked to the cheaper ones."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 from mxconv.checkpoint.draft_spec import LOOK_UPS
 from mxconv.errors import ModelError
@@ -183,6 +184,9 @@ class Chain:
         pace = self._paces[index].of_text() if index < len(self._paces) else FixedPace(1)
         usable = below if isinstance(pace, AdaptivePace) else below[:1]
         own = session if shares or index == 0 else _session(session.passes, loaded.decoder)
+        if acceptance.penalties is not None and not _speak_alike(self._levels[0], loaded):
+            acceptance = copy(acceptance)
+            acceptance.penalties = None  # they are of other tokens
         heard = [
             self._heard_by(index, index + 1 + number, draft, own, acceptance) for number, draft in enumerate(usable)
         ]

@@ -121,9 +121,11 @@ class Hierarchy:
         is whole, its ending "interrupted".
 
         Raises:
-            ModelError: no prompt, or one longer than the target's positions; at once, not when iterated.
+            ModelError: no prompt, one longer than the target's positions, or a bias on a token that the target does
+                not have; at once, not when iterated.
         """
         self.check(len(prompt), max_new_tokens)
+        selection.penalties.check(self.vocab_size)
         return self._tokens(prompt, max_new_tokens, stop_tokens, selection, generation)
 
     def _tokens(
@@ -134,7 +136,8 @@ class Hierarchy:
         selection: Selection,
         generation: Generation,
     ) -> Iterator[tuple[int, F32]]:
-        decoding = self.decoding(prompt, len(prompt) + max_new_tokens, stop_tokens, selection.acceptance(), generation)
+        rule = selection.acceptance(len(prompt))
+        decoding = self.decoding(prompt, len(prompt) + max_new_tokens, stop_tokens, rule, generation)
         while decoding.ending is None:
             begin = time.perf_counter()
             step = decoding.round()

@@ -156,21 +156,28 @@ class Level:
         if self.drafts:
             said = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
             return with_runners_up(said, len(context), self.acceptance, self.sharpness.value, floors, goes_on)
-        first = self._pass(self._missing(context))[0]
+        first, evaluate = self._pass(self._missing(context))[0], self._pass
+        if self.acceptance.penalties is not None:
+            first, evaluate = self.acceptance.penalties.passes(context, first, evaluate)
         proposal, kept = grow_by_passes(
-            first, len(context), self._pass, self.acceptance, self.sharpness.value, most_depth, floors, goes_on
+            first, len(context), evaluate, self.acceptance, self.sharpness.value, most_depth, floors, goes_on
         )
         self.session.keep(len(context), kept)
         return proposal
 
     def _own_tokens(self, context: Sequence[int], num_tokens: int) -> Iterator[tuple[int, F32, list[F64]]]:
-        """What this level says behind a context, round by round, with its logits and what it was drawn from."""
+        """What this level says behind a context, round by round, with its logits and what it was drawn from.
+
+        The logits are those that chose, penalties included.
+        """
+        penalties = self.acceptance.penalties
         tokens: list[int] = []
         while len(tokens) < min(num_tokens, self._most_tokens(context)):
             step = self.step([*context, *tokens], num_tokens - len(tokens))
             for index, (token, logits) in enumerate(zip(step.tokens, step.logits, strict=True)):
+                chosen_by = logits if penalties is None else penalties.row(logits, context, tokens)
                 tokens.append(token)
-                yield token, logits, step.distributions[index : index + 1]
+                yield token, chosen_by, step.distributions[index : index + 1]
 
     def _most_tokens(self, context: Sequence[int]) -> int:
         """That this level can say behind a context; none where the context has a token that it does not know."""
@@ -214,12 +221,14 @@ class Level:
         missing = self._missing(context)
         with self.statistics.forward():
             logits = self._evaluate(missing, proposal)[:, : self.vocab_size]
-            verdict = self.acceptance.judge(logits, proposal, len(context))
+            penalties = self.acceptance.penalties
+            rows = logits if penalties is None else penalties.rows(logits, context, proposal)
+            verdict = self.acceptance.judge(rows, proposal, len(context))
         self.session.keep(len(context), verdict.path)
         for draft in self.drafts:
             draft.observe(context, proposal, logits)
-        rows = [0, *(node + 1 for node in verdict.path)]
-        return Step(verdict.tokens, logits[rows], verdict.distributions), len(missing) + len(proposal.tokens)
+        kept = [0, *(node + 1 for node in verdict.path)]
+        return Step(verdict.tokens, logits[kept], verdict.distributions), len(missing) + len(proposal.tokens)
 
     def _evaluate(self, missing: Sequence[int], proposal: Proposal) -> F32:
         """The logits behind the context and behind every proposed token, of one pass over them all."""

@@ -5,12 +5,15 @@ from typing import Literal
 
 from mxconv.errors import ModelError
 from mxconv.model.distribution import Sampling
+from mxconv.model.penalties import Penalties
 from mxconv.speculative.acceptance import Acceptance
+from mxconv.speculative.path_penalties import PathPenalties
 from mxconv.speculative.rules.coupled import CoupledAcceptance
 from mxconv.speculative.rules.greedy import GreedyAcceptance
 from mxconv.speculative.rules.rejection import RejectionAcceptance
 
 MAX_SEED = 2**64 - 1
+NO_PENALTIES = Penalties()
 
 
 @dataclass(frozen=True)
@@ -18,9 +21,10 @@ class Selection:
     """Greedy without `sampling`.
 
     Args:
-        sampling: temperature, top-k and top-p.
+        sampling: temperature, top-k, top-p and min-p.
         accept: by which rule drafts are verified when tokens are drawn at random.
         seed: of all draws, 64 bits.
+        penalties: what is held against tokens before they are chosen, greedily too.
 
     Raises:
         ModelError: the seed has more bits.
@@ -29,13 +33,20 @@ class Selection:
     sampling: Sampling | None = None
     accept: Literal["coupled", "rejection"] = "coupled"
     seed: int = 0
+    penalties: Penalties = NO_PENALTIES
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MAX_SEED:
             raise ModelError(f"seed: {self.seed}; a number from 0 to {MAX_SEED} is required. Choose another.")
 
-    def acceptance(self) -> Acceptance:
-        """The rule, fresh for a run."""
+    def acceptance(self, num_prompt_tokens: int = 0) -> Acceptance:
+        """The rule, fresh for a run behind a prompt of so many tokens."""
+        rule = self._rule()
+        if not self.penalties.is_neutral:
+            rule.penalties = PathPenalties(self.penalties, num_prompt_tokens)
+        return rule
+
+    def _rule(self) -> Acceptance:
         if self.sampling is None:
             return GreedyAcceptance()
         if self.accept == "coupled":

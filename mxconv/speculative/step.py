@@ -11,7 +11,7 @@ class Step:
     """The outcome of one round: tokens that this level itself would have chosen, with the logits that chose them."""
 
     tokens: list[int]
-    logits: F32  # (len(tokens), vocab_size)
+    logits: F32  # (len(tokens), vocab_size): the model's own, before penalties
     distributions: list[F64]  # as Verdict has them
     guessed_by: Sequence[str | None] = ()  # of each token whose guess it was; None: nobody's, this level said it itself
 

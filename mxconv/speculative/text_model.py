@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, Unpack
 
 from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.package_folder import find_package
 from mxconv.errors import ModelError
 from mxconv.model.chat import encode_prompts
-from mxconv.model.distribution import Sampling
 from mxconv.model.generation_config import GenerationConfig
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.loader import LoadedPackage
@@ -27,11 +26,15 @@ from mxconv.model.pages.dtype import KvDtype
 from mxconv.model.text_stream import TextStream
 from mxconv.speculative.generation import Generation
 from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculative.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculative.selection import Selection
 
 
-class Options(TypedDict, total=False):
+class Options(Asked, total=False):
     """How a prompt is decoded; whatever is not given is as said here.
+
+    How tokens are chosen, see `Asked`, is else as the model's generation_config.json recommends; where that says
+    nothing the most likely token is taken always.
 
     Args:
         max_new_tokens: at least one; 64.
@@ -40,9 +43,6 @@ class Options(TypedDict, total=False):
             or a draft's specification says, or else "auto".
         confidence: likewise; a draft stops when it is less sure.
         tree: the most nodes of a look-up's tree, "chain" for none, "auto" for what pays where lengths are "auto".
-        temperature: 0, the most likely token always.
-        top_k: 0, off.
-        top_p: 1, off.
         seed: of random draws; 0.
         accept: how drafts are verified when tokens are drawn at random; "coupled".
         stop_strings: texts that end the answer, beside those of generation_config.json.
@@ -53,19 +53,14 @@ class Options(TypedDict, total=False):
     num_draft_tokens: Sequence[int] | Literal["auto"] | None
     confidence: Sequence[float] | None
     tree: int | Literal["auto", "chain"]
-    temperature: float
-    top_k: int
-    top_p: float
     seed: int
     accept: Literal["coupled", "rejection"]
     stop_strings: Sequence[str]
 
 
-def selection_of(options: Options) -> Selection:
+def selection_of(options: Options, sampling: SamplingInUse) -> Selection:
     """How tokens are chosen."""
-    temperature = options.get("temperature", 0.0)
-    sampling = Sampling(temperature, options.get("top_k", 0), options.get("top_p", 1.0)) if temperature else None
-    return Selection(sampling, options.get("accept", "coupled"), options.get("seed", 0))
+    return sampling.selection(options.get("seed", 0), options.get("accept", "coupled"))
 
 
 class Answer:
@@ -78,13 +73,14 @@ class Answer:
         self.text = ""
         ids = model.encode(prompt)
         self._text_stream = TextStream(tokenizer, stop_strings, ids)
+        self.sampling = model.sampling(options)
         hierarchy = model.hierarchy(options)
         self.generation: Generation = hierarchy.begin()
         self._tokens = hierarchy.stream(
             ids,
             options.get("max_new_tokens", 64),
             tokenizer.eos_token_ids,
-            selection_of(options),
+            selection_of(options, self.sampling),
             self.generation,
         )
 
@@ -148,6 +144,10 @@ class TextModel:
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of messages as the model's chat template puts them."""
         return encode_prompts(self.loaded.tokenizer, self.loaded.folder, [prompt])[0]
+
+    def sampling(self, options: Asked, defaults: Mapping[str, Any] = GREEDY_DEFAULTS) -> SamplingInUse:
+        """How tokens are chosen, and why so. `defaults` are for what neither options nor the model say anything of."""
+        return SamplingInUse.of(options, self.recommended, defaults)
 
     def hierarchy(self, options: Options) -> Hierarchy:
         """The levels that take part, linked; the same object for the same levels, so that it keeps what it learns."""

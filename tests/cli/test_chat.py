@@ -97,6 +97,7 @@ def test_ctrl_c_ends_a_reply_and_not_the_program(talkative: Path) -> None:
     )
     assert process.stdin is not None and process.stdout is not None
     assert b"target <- mxfp4" in process.stdout.readline()
+    assert b"sampling: temperature 1.5 (request)" in process.stdout.readline()
     process.stdin.write(b"Which module?\n")
     process.stdin.flush()
     process.stdout.read(1)  # the reply has begun

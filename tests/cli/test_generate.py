@@ -1,12 +1,14 @@
 """`mxconv generate`: the JSON contract, and the switches."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checkpoints import write_tiny_llama
+from packages import quantize
 
 from mxconv.kernels.engine import kernel_names
 from mxconv.speculative.generation import Generation
@@ -31,7 +33,7 @@ def test_the_last_line_of_stdout_is_the_contracts_object_and_tables_go_to_stderr
     outcome = run("generate", package, "--prompt", "Once upon", "--max-new-tokens", 12, "--json")
     assert outcome.exit_code == 0
     assert len(outcome.stdout.splitlines()) == 1
-    assert set(outcome.json) == {"results", "target", "kv_dtype"}
+    assert set(outcome.json) == {"results", "target", "kv_dtype", "sampling"}
     (result,) = outcome.json["results"]
     assert set(result) == RESULT_KEYS
     assert result["prompt"] == "Once upon"
@@ -43,6 +45,48 @@ def test_the_last_line_of_stdout_is_the_contracts_object_and_tables_go_to_stderr
     assert result["levels"][0]["num_forwards"] == result["rounds"]
     assert "forward passes" in outcome.stderr
     assert result["text"] in outcome.stderr
+
+
+def test_what_the_model_recommends_is_taken_and_told_and_options_win(run: Any, source: Path, tmp_path: Path) -> None:
+    shutil.copytree(source, tmp_path / "source")
+    advice = {"do_sample": True, "temperature": 0.6, "top_k": 7, "repetition_penalty": 1.3}
+    (tmp_path / "source" / "generation_config.json").write_text(json.dumps(advice))
+    quantize(tmp_path / "source", tmp_path / "advised")
+    common = ("generate", tmp_path / "advised", "--prompt", "Once upon", "--max-new-tokens", 12, "--seed", 4, "--check")
+    outcome = run(*common, "--json")
+    assert outcome.exit_code == 0
+    sampling = outcome.json["sampling"]
+    assert {name: sampling[name] for name in ("temperature", "top_k", "repetition_penalty")} == {
+        name: value for name, value in advice.items() if name != "do_sample"
+    }
+    assert sampling["from"]["temperature"] == "generation_config.json" and sampling["from"]["min_p"] == "default"
+    assert "sampling: temperature 0.6, top_k 7, repetition_penalty 1.3 (generation_config.json)" in outcome.stderr
+    given = ("--temperature", 0.6, "--top-k", 7, "--repetition-penalty", 1.3)
+    same = run(*common, *given, "--json")
+    assert same.json["results"][0]["token_ids"] == outcome.json["results"][0]["token_ids"]
+    assert set(same.json["sampling"]["from"].values()) == {"request", "default"} and "sampling:" not in same.stderr
+    other = ("--temperature", 0, "--repetition-penalty", 1, "--presence-penalty", 1, "--frequency-penalty", -0.5)
+    wins = run(*common, *other, "--logit-bias", "5=2.5", "--logit-bias", "9=-100", "--min-p", 0.1, "--json")
+    assert wins.exit_code == 0 and wins.json["results"][0]["identical_to_target"]
+    assert wins.json["sampling"]["temperature"] == 0 and wins.json["sampling"]["logit_bias"] == {"5": 2.5, "9": -100}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--logit-bias", "5"), 2, "--logit-bias: '5'; ID=BIAS, two numbers, is required"),
+        (("--logit-bias", "5=200"), 1, "logit_bias: 200.0 for token id 5; a number from -100 to 100"),
+        (("--logit-bias", "99999=2"), 1, "logit_bias: token id 99999; ids from 0 to"),
+        (("--min-p", "2"), 2, "--min-p"),
+        (("--repetition-penalty", "0"), 2, "--repetition-penalty"),
+        (("--presence-penalty", "3"), 2, "--presence-penalty"),
+    ],
+)
+def test_parameters_of_sampling_out_of_range_are_refused(
+    run: Any, package: Path, options: tuple[str, ...], code: int, message: str
+) -> None:
+    outcome = run("generate", package, "--prompt", "Once upon", *options)
+    assert outcome.exit_code == code and message in outcome.stderr
 
 
 def test_without_json_the_text_and_the_table_go_to_stdout(run: Any, package: Path) -> None:

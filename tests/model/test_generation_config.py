@@ -7,7 +7,6 @@ import pytest
 from transformers import GenerationConfig as Theirs
 
 from mxconv.errors import CheckpointError, ModelError
-from mxconv.model.distribution import Sampling
 from mxconv.model.generation_config import GenerationConfig
 
 
@@ -16,31 +15,33 @@ def read(folder: Path, **values: object) -> GenerationConfig:
     return GenerationConfig.from_folder(folder)
 
 
-def test_a_folder_without_one_decodes_greedily(tmp_path: Path) -> None:
+def test_a_folder_without_one_recommends_nothing(tmp_path: Path) -> None:
     config = GenerationConfig.from_folder(tmp_path)
     assert config == GenerationConfig()
-    assert config.sampling is None
+    assert config.parameters == {} and not config.samples
 
 
 def test_a_file_that_transformers_wrote_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
-    Theirs(do_sample=True, temperature=0.7, top_k=20, top_p=0.8, stop_strings=["\n\n", "User:"]).save_pretrained(
-        tmp_path
-    )
+    values = {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.1}
+    Theirs(do_sample=True, **values, stop_strings=["\n\n", "User:"]).save_pretrained(tmp_path)
     ours, theirs = GenerationConfig.from_folder(tmp_path), Theirs.from_pretrained(tmp_path)
-    assert (ours.do_sample, ours.temperature, ours.top_k, ours.top_p) == (
-        theirs.do_sample,
-        theirs.temperature,
-        theirs.top_k,
-        theirs.top_p,
-    )
+    assert ours.samples == theirs.do_sample
+    assert ours.parameters == values == {name: getattr(theirs, name) for name in values}
     assert list(ours.stop_strings) == theirs.stop_strings
-    assert ours.sampling == Sampling(0.7, 20, 0.8)
 
 
-def test_values_of_sampling_say_nothing_where_nothing_is_drawn(tmp_path: Path) -> None:
-    assert read(tmp_path, temperature=0.0, top_p=0.9).sampling is None
-    assert read(tmp_path, do_sample=None, temperature=None, top_k=None, top_p=None, stop_strings=None).sampling is None
-    assert read(tmp_path, do_sample=True).sampling == Sampling()
+def test_a_file_that_wants_no_draws_recommends_a_temperature_of_0(tmp_path: Path) -> None:
+    assert read(tmp_path, temperature=0.0, top_p=0.9).parameters == {"temperature": 0.0, "top_p": 0.9}
+    assert read(tmp_path, do_sample=False, temperature=0.6, top_k=3).parameters == {"temperature": 0.0, "top_k": 3}
+    assert not read(tmp_path, do_sample=False, temperature=0.6).samples
+
+
+def test_a_file_that_names_values_alone_wants_draws(tmp_path: Path) -> None:
+    assert read(tmp_path, temperature=0.9, top_p=0.6).samples
+    assert read(tmp_path, min_p=0.1).samples
+    assert not read(tmp_path, repetition_penalty=1.1).samples
+    nothing = read(tmp_path, do_sample=None, temperature=None, top_k=None, top_p=None, min_p=None, stop_strings=None)
+    assert nothing.parameters == {} and not nothing.samples
 
 
 def test_one_stop_string_may_stand_alone(tmp_path: Path) -> None:
@@ -60,6 +61,9 @@ def test_one_stop_string_may_stand_alone(tmp_path: Path) -> None:
         ("top_k", -1, "a whole number from 0 on, or null, is required"),
         ("top_p", 1.1, "a finite number from 0 to 1, or null, is required"),
         ("top_p", "0.9", "a finite number from 0 to 1, or null, is required"),
+        ("min_p", -0.1, "a finite number from 0 to 1, or null, is required"),
+        ("repetition_penalty", 0, "a number from 0.001 to 1000, or null, is required"),
+        ("repetition_penalty", float("nan"), "a number from 0.001 to 1000, or null, is required"),
         ("stop_strings", ["a", ""], "a text, a list of texts or null is required, none of them empty"),
         ("stop_strings", 3, "a text, a list of texts or null is required, none of them empty"),
     ],

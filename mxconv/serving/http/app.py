@@ -102,6 +102,7 @@ def _entry(served: ServedModel) -> dict[str, Any]:
         "levels": served.level_names,
         "num_positions": served.num_positions,
         "can_chat": served.can_chat,
+        "sampling": served.sampling({}).members,
         "plain_tokens_per_second": served.plain_tokens_per_second,
     }
     entry = {"id": served.name, "object": "model", "created": served.created, "owned_by": "mxconv"}

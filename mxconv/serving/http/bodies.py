@@ -8,15 +8,20 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from mxconv.model.penalties import LEAST_REPETITION, MOST_BIAS, MOST_REPETITION
+from mxconv.speculative.sampling_in_use import Asked
 from mxconv.speculative.selection import MAX_SEED
 
 MOST_CHOICES = 128
 MOST_STOPS = 16
 LONGEST_STOP = 256  # characters
 MOST_LOGPROBS = 20
+MOST_BIASES = 1024
 
 StopText = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 Token = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]  # of an object's member: a token id
+Bias = Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]
 
 
 def only(*neutral: Any) -> AfterValidator:
@@ -67,6 +72,17 @@ class DecodingBody(Body):
     temperature: float | None = Field(None, ge=0, le=100, description="0 always takes the likeliest token.")
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=0, le=2**31 - 1, description="Not OpenAI's; 0 draws from all tokens.")
+    min_p: float | None = Field(
+        None, ge=0, le=1, description="Not OpenAI's; least chance of a token, in those of the likeliest."
+    )
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(
+        None, ge=LEAST_REPETITION, le=MOST_REPETITION, description="Not OpenAI's; transformers', 1 is none."
+    )
+    logit_bias: Annotated[dict[TokenName, Bias], Field(max_length=MOST_BIASES)] | None = Field(
+        None, description="What is added to the logits of tokens, by their ids."
+    )
     stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -81,9 +97,21 @@ class DecodingBody(Body):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
-    frequency_penalty: Annotated[float | None, only(0)] = None
-    presence_penalty: Annotated[float | None, only(0)] = None
-    logit_bias: Annotated[dict[str, float] | None, only({})] = None
+    @property
+    def asked(self) -> Asked:
+        """How tokens are to be chosen, as far as the client says so."""
+        return {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": None
+            if self.logit_bias is None
+            else {int(key): bias for key, bias in self.logit_bias.items()},
+        }
 
     @property
     def num_choices(self) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from mxconv.speculative.sampling_in_use import SamplingInUse
 from mxconv.speculative.selection import MAX_SEED, Selection
 
 
@@ -27,6 +28,7 @@ class Job:
         num_choices: of each prompt.
         max_new_tokens: of each choice; 0 where prompts alone are wanted.
         selection: of the first choice of each prompt.
+        sampling: the same by parameters, and why so; clients are told.
         stop_strings: that end a choice.
         num_logprobs: likeliest tokens to name at every place; None computes no logprobs.
         wants_trace: whether clients are told which level guessed a token.
@@ -37,6 +39,7 @@ class Job:
     num_choices: int
     max_new_tokens: int
     selection: Selection
+    sampling: SamplingInUse
     stop_strings: list[str]
     num_logprobs: int | None = None
     wants_trace: bool = False

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from mxconv.serving.http.served import ServedModel
 
-SCRIPTS = ("events.js", "statistics.js", "page.js")
+SCRIPTS = ("events.js", "statistics.js", "sampling.js", "page.js")
 
 
 class Page:
@@ -29,6 +29,7 @@ class Page:
             "model": served.name,
             "levels": served.level_names,
             "can_chat": served.can_chat,
+            "sampling": served.sampling({}).members,
             "plain": served.plain_tokens_per_second,
         }
         known = json.dumps(about).replace("<", "\\u003c")  # nothing in it ends the script element

@@ -9,13 +9,13 @@ import mxconv
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
 from mxconv.model.chat import ChatTemplate
-from mxconv.model.distribution import Sampling
 from mxconv.serving.http.bodies import ChatBody, CompletionBody, DecodingBody
 from mxconv.serving.http.errors import ApiError, invalid
 from mxconv.serving.http.job import Job, Prompt
 from mxconv.serving.http.limits import Limits
 from mxconv.serving.http.plain_speed import plain_tokens_per_second
-from mxconv.speculative.selection import MAX_SEED, Selection
+from mxconv.speculative.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
+from mxconv.speculative.selection import MAX_SEED
 from mxconv.speculative.text_model import TextModel
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions
@@ -119,26 +119,28 @@ class ServedModel:
                 f"{wanted} behind {longest} tokens; the model has {self.num_positions} positions. Ask for fewer.",
                 "context_length_exceeded",
             )
+        sampling = self.sampling(body.asked)
+        selection = sampling.selection(
+            secrets.randbelow(SEED_LIMIT) if body.seed is None else body.seed % (MAX_SEED + 1)
+        )
+        try:
+            selection.penalties.check(self._vocab_size)
+        except MxconvError as error:
+            raise invalid("logit_bias", str(error).removeprefix("logit_bias: ")) from error
         return Job(
             prompts,
             body.num_choices,
             wanted,
-            self._selection(body),
+            selection,
+            sampling,
             [*self._recommended.stop_strings, *body.stop_strings],
             num_logprobs,
             body.wants_trace,
         )
 
-    def _selection(self, body: DecodingBody) -> Selection:
-        """As generation_config.json recommends where a request says nothing, and else as OpenAI does."""
-        default = self._recommended.sampling or Sampling()
-        seed = secrets.randbelow(SEED_LIMIT) if body.seed is None else body.seed % (MAX_SEED + 1)
-        temperature = default.temperature if body.temperature is None else body.temperature
-        if temperature == 0:
-            return Selection(seed=seed)
-        top_k = default.top_k if body.top_k is None else body.top_k
-        top_p = default.top_p if body.top_p is None else body.top_p
-        return Selection(Sampling(temperature, top_k, top_p), seed=seed)
+    def sampling(self, asked: Asked) -> SamplingInUse:
+        """How tokens are chosen for a request: what it does not say is as generation_config.json recommends."""
+        return SamplingInUse.of(asked, self._recommended, CHAT_DEFAULTS)
 
 
 def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:

@@ -36,18 +36,20 @@ class Shape:
     def whole(self) -> dict[str, Any]:
         """The answer in one piece."""
         choices = [self._choice(choice) | self._trace_of(choice) for choice in self._call.choices]
-        return {"object": self.whole_object, **self._head, "choices": choices, "usage": self.usage()}
+        head = self._head | self._with_sampling
+        return {"object": self.whole_object, **head, "choices": choices, "usage": self.usage()}
 
     def opening(self) -> list[dict[str, Any]]:
         """Chunks before the first token."""
         return []
 
     def chunk(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        """What a step added to a choice, and how it ended if it did."""
+        """What a step added to a choice, and how it ended if it did; behind the last of it, how it was sampled."""
         members = self._delta(delta) | {"index": choice.index, "finish_reason": choice.finish_reason}
         if self._call.job.wants_trace:
             members["mxconv"] = _trace(choice, delta.pieces, delta.levels)
-        return self._chunk([members])
+        is_last = all(choice.is_done for choice in self._call.choices)
+        return self._chunk([members]) | (self._with_sampling if is_last else {})
 
     def last(self) -> dict[str, Any]:
         """The chunk of `stream_options.include_usage`."""
@@ -57,6 +59,10 @@ class Shape:
         """Tokens that were read and written; a stop token counts."""
         prompt, new = self._call.num_prompt_tokens, self._call.num_new_tokens
         return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
+
+    @property
+    def _with_sampling(self) -> dict[str, Any]:
+        return {"mxconv": {**self._head["mxconv"], "sampling": self._call.job.sampling.members}}
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"object": self.chunk_object, **self._head, "choices": choices}

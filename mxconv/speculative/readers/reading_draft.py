@@ -68,7 +68,7 @@ class ReadingDraft(ABC):
         proposal = Proposal([])
         if not (most := min(num_tokens, self.most_tokens(context))):
             return proposal
-        (logits, evaluate), chance = self.begin(context), 1.0
+        (logits, evaluate), chance = self._begun(context), 1.0
         for depth in range(most):
             if depth:
                 logits = evaluate(proposal.tokens[-1:], Tree(range(-1, depth - 1), depth - 1))[0]
@@ -92,7 +92,7 @@ class ReadingDraft(ABC):
         depth = min(most_depth, self.most_tokens(context))
         if not floors or depth < 1:
             return Proposal([], parents=[])
-        first, evaluate = self.begin(context)
+        first, evaluate = self._begun(context)
         return self.grown(first, evaluate, len(context), depth, floors, floor)
 
     def grown(
@@ -115,6 +115,12 @@ class ReadingDraft(ABC):
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:  # noqa: B027 - of no kind
         """What it reads is kept with the session."""
+
+    def _begun(self, context: Sequence[int]) -> tuple[F32, Evaluate]:
+        """As `begin`, with what the run holds against tokens."""
+        first, evaluate = self.begin(context)
+        penalties = self.listener.acceptance.penalties
+        return (first, evaluate) if penalties is None else penalties.passes(context, first, evaluate)
 
     def _goes_on(self, chance: float, own_chance: float, floor: float | None) -> bool:
         return own_chance >= self.listener.confidence if floor is None else chance >= floor

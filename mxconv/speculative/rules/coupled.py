@@ -11,6 +11,7 @@ from mxconv.model.distribution import Sampling, distribution
 from mxconv.speculative.acceptance import Verdict
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import SHARPNESS, Guesses, at_least
+from mxconv.speculative.path_penalties import PathPenalties, Rows
 from mxconv.speculative.rules.walk import walk
 
 MOST_POSITIONS = 32  # of which the noise is kept: a round's
@@ -27,9 +28,10 @@ class CoupledAcceptance:
     def __init__(self, sampling: Sampling, seed: int) -> None:
         self.sampling = sampling
         self.seed = seed
+        self.penalties: PathPenalties | None = None
         self._uniform: dict[int, F64] = {}  # position -> numbers of the tokens from 0 on, for some positions
 
-    def judge(self, logits: F32, proposal: Proposal, position: int) -> Verdict:
+    def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
         return walk(proposal, lambda node, depth: self.draw(logits[node + 1], position + depth))
 
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:

@@ -8,15 +8,18 @@ from mxconv.speculative.acceptance import Verdict
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import SHARPNESS, Guesses, at_least
 from mxconv.speculative.likeliest import likeliest
+from mxconv.speculative.path_penalties import PathPenalties, Rows
 from mxconv.speculative.rules.walk import walk
 
 
 class GreedyAcceptance:
     """The lowest id among the most likely tokens."""
 
-    def judge(self, logits: F32, proposal: Proposal, position: int) -> Verdict:
-        choices = greedy(logits)
-        return walk(proposal, lambda node, _: int(choices[node + 1]))
+    def __init__(self) -> None:
+        self.penalties: PathPenalties | None = None
+
+    def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
+        return walk(proposal, lambda node, _: int(greedy(logits[node + 1])))
 
     def guesses(
         self,

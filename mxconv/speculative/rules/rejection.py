@@ -14,6 +14,7 @@ from mxconv.model.distribution import Sampling, distribution
 from mxconv.speculative.acceptance import Verdict
 from mxconv.speculative.draft import Proposal
 from mxconv.speculative.guesses import SHARPNESS, Guesses
+from mxconv.speculative.path_penalties import PathPenalties, Rows
 
 LEAST_SIBLING = 0.1  # share of a token for which a further one is drawn
 
@@ -28,9 +29,10 @@ class RejectionAcceptance:
 
     def __init__(self, sampling: Sampling, seed: int) -> None:
         self.sampling = sampling
+        self.penalties: PathPenalties | None = None
         self.random = np.random.Generator(np.random.Philox(key=seed))
 
-    def judge(self, logits: F32, proposal: Proposal, position: int) -> Verdict:
+    def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
         tokens: list[int] = []
         distributions: list[F64] = []
         path: list[int] = []

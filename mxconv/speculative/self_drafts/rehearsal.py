@@ -63,6 +63,10 @@ class Rehearsal:
         with borrowed(self.session.cache, self.start, self.num_tokens) as cache:
             rows = SequenceRows(self.tokens[:-1], cache)
             logits = self.session.passes.forward(decoder, rows)[:, :vocab_size]
+        if (penalties := acceptance.penalties) is not None:
+            before, behind = self.session.tokens[: self.start], self.tokens
+            rows = [penalties.row(row, before, behind[: place + 1]) for place, row in enumerate(logits)]
+            logits = np.stack(rows)
         choices = self._choices(logits, acceptance)
         return sum(ours == theirs for ours, theirs in zip(choices, self.tokens[1:], strict=True))
 

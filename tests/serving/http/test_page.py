@@ -44,6 +44,9 @@ def test_a_reply_appears_in_the_colours_of_its_guessers(
     levels = [level.name for level in server.model.loaded.levels]
     counts = browser.value("[...document.querySelectorAll('#rows tr')].map((row) => Number(row.cells[1].textContent))")
     assert counts == [guessers.count(name) for name in ("", *levels[1:])]
+    assert browser.value("document.getElementById('min-p').placeholder") == "0.05"  # the server's default
+    used = browser.value("document.getElementById('used-sampling').textContent")
+    assert used == "temperature 0.5 (request)"  # what others would add is off
     assert float(browser.value("document.getElementById('a-round').textContent")) >= 1
     assert re.fullmatch(r"[\d.]+", browser.value("document.getElementById('plain').textContent"))
     ends = [f"document.getElementById('{name}').getBoundingClientRect().top" for name in ("form", "turns")]
@@ -94,7 +97,7 @@ def test_everything_has_a_name_and_can_be_reached_by_keys(server: Running, brows
     browser.open(server.url + "/")
     browser.value("document.querySelector('details').open = true")
     reached = []
-    for _ in range(20):
+    for _ in range(25):
         browser.press("Tab", 9)
         reached.append(browser.value("document.activeElement.id || document.activeElement.className"))
     order = [
@@ -103,7 +106,12 @@ def test_everything_has_a_name_and_can_be_reached_by_keys(server: Running, brows
         "marks",
         "system",
         "temperature",
+        "top-k",
         "top-p",
+        "min-p",
+        "repetition-penalty",
+        "presence-penalty",
+        "frequency-penalty",
         "most",
         "seed",
         "key",

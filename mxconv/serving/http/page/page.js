@@ -86,8 +86,7 @@ function bodyOf(question) {
   const body = {
     stream: true,
     mxconv: { trace: true },
-    temperature: Number(byId("temperature").value),
-    top_p: Number(byId("top-p").value),
+    ...sampling.asked(),
     max_tokens: Number(byId("most").value),
   };
   if (!about.can_chat) return { ...body, prompt: question };
@@ -117,6 +116,7 @@ async function ask(question) {
     for await (const chunk of chunksOf(path, withSeed(bodyOf(question)), byId("key").value, running.signal)) {
       const choice = chunk.choices[0];
       put("used", chunk.mxconv.seed);
+      if (chunk.mxconv.sampling) put("used-sampling", sampling.told(chunk.mxconv.sampling));
       if (!choice.mxconv) continue;
       const piece = about.can_chat ? choice.delta.content || "" : choice.text;
       text += piece;
@@ -181,6 +181,7 @@ put("plain", about.plain ? about.plain.toFixed(about.plain < 10 ? 2 : 0) : "–"
 put("hint", about.can_chat
   ? "Ask something. Every token has the colour of the level that guessed it; those without one the target wrote itself."
   : "This model has no chat template: it goes on with the text that you give. Every token has the colour of the level that guessed it; those without one the target wrote itself.");
+sampling.show(about.sampling);
 put("question-label", about.can_chat ? "Message" : "Text to go on with");
 byId("system").hidden = byId("system-label").hidden = !about.can_chat;
 byId("question").focus();
