@@ -24,7 +24,7 @@ from mxconv.speculative.session import Session
 from mxconv.speculative.sharpness import Sharpened, Sharpness
 from mxconv.speculative.statistics import LevelStatistics
 from mxconv.speculative.step import Step
-from mxconv.speculative.trees.model_tree import grow_by_passes, with_runners_up
+from mxconv.speculative.trees.model_tree import Evaluate, grow_by_passes, with_runners_up
 from mxconv.speculative.trees.round_tree import RoundTree
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
@@ -156,7 +156,8 @@ class Level:
         if self.drafts:
             said = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
             return with_runners_up(said, len(context), self.acceptance, self.sharpness.value, floors, goes_on)
-        first, evaluate = self._pass(self._missing(context))[0], self._pass
+        evaluate: Evaluate = self._pass
+        first = self._pass(self._missing(context))[0]
         if self.acceptance.penalties is not None:
             first, evaluate = self.acceptance.penalties.passes(context, first, evaluate)
         proposal, kept = grow_by_passes(

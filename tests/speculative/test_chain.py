@@ -17,6 +17,7 @@ from mxconv.errors import ModelError
 from mxconv.model.distribution import Sampling
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.loader import LoadedPackage
+from mxconv.model.penalties import Penalties
 from mxconv.speculative.chain import Chain
 from mxconv.speculative.hierarchy import Hierarchy
 from mxconv.speculative.level import Level
@@ -103,6 +104,15 @@ def test_each_kind_alone(loaded: dict[str, LoadedLevel], name: str, selection: S
     assert (accepted > 0 or is_rare) and proposed > 0 and accepted <= proposed
     is_disguised = name in ("noisy", "padded") or (name == "renumbered" and selection is GREEDY)  # noise goes by number
     assert accepted > 0.5 * proposed or not is_disguised
+
+
+@pytest.mark.parametrize("names", [["padded", "stand"], ["mxfp4", "renumbered", "layer-skip"]], ids=" <- ".join)
+def test_penalties_with_drafts_of_other_vocabularies(loaded: dict[str, LoadedLevel], names: list[str]) -> None:
+    """Those of a draft with another tokenizer would be of other tokens: it proposes as it is."""
+    penalties = Penalties(1.3, 0.5, 0.25, ((1000, 1.0),))
+    for sampling in (None, Sampling(0.8, min_p=0.02)):
+        counts = assert_same_texts(chosen(loaded, names), Selection(sampling, penalties=penalties), [4])
+        assert counts[0, 1] > 0
 
 
 MIXED = [

@@ -17,6 +17,7 @@ from mxconv.errors import ModelError, MxconvError
 from mxconv.model.cache import KVCache
 from mxconv.model.distribution import Sampling
 from mxconv.model.loader import LoadedPackage
+from mxconv.model.penalties import Penalties
 from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.states import States
 from mxconv.model.tree import MOST_ROWS, Tree
@@ -72,6 +73,14 @@ def test_the_text_is_the_targets(
         lengths = "auto" if tree == "auto" else [3] * len(levels)
         proposed = check_all(loaded.levels, lengths, tree, selection)
     assert proposed[-1] > 0 or tree == "auto"
+
+
+@pytest.mark.parametrize(("spec", "tree"), [("", "chain"), ("", 12), (",num_candidates=4", 12)])
+def test_with_penalties_too(package: Path, spec: str, tree: int | str) -> None:
+    draft = specs(package.parent, f"speculator:HERE/speculator{spec}")
+    selection = Selection(penalties=Penalties(1.3, 0.5, 0.25))
+    with LoadedPackage(package, ["target"], drafts=draft) as loaded:  # type: ignore[arg-type]
+        assert check_all(loaded.levels, [3], tree, selection)[-1] > 0
 
 
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)

@@ -15,6 +15,7 @@ from mxconv.model.cache import KVCache
 from mxconv.model.distribution import Sampling
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.loader import LoadedPackage
+from mxconv.model.penalties import Penalties
 from mxconv.model.skipped import Skipped
 from mxconv.speculative.acceptance import Acceptance
 from mxconv.speculative.draft import Proposal
@@ -141,6 +142,19 @@ def test_a_rehearsal_counts_what_the_variant_would_have_said(acceptance: Accepta
         expected += ours == text[place + 1]
     assert rehearsal.agreed(variant, acceptance, VOCAB_SIZE) == expected
     assert expected == 16 or spec != "none"
+
+
+def test_a_rehearsal_is_under_the_penalties_of_the_text() -> None:
+    """The target itself agrees with all of its text; without them it would not."""
+    decoder = decoder_of(target_level(**SIZES))
+    selection = Selection(penalties=Penalties(1.5, 0.5, 0.5))
+    text = [*PROMPT, *by_hand(decoder, PROMPT, 40 - len(PROMPT), (), selection).token_ids]
+    session = Session(KVCache(decoder.config))
+    session.feed(decoder, text[:-1], 1)
+    rehearsal = Rehearsal.of(session, text, len(PROMPT))
+    assert rehearsal is not None
+    assert rehearsal.agreed(decoder, selection.acceptance(len(PROMPT)), VOCAB_SIZE) == rehearsal.num_tokens
+    assert rehearsal.agreed(decoder, GreedyAcceptance(), VOCAB_SIZE) < rehearsal.num_tokens
 
 
 def test_only_what_the_level_above_has_written_is_rehearsed() -> None:

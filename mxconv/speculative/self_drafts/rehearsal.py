@@ -65,8 +65,7 @@ class Rehearsal:
             logits = self.session.passes.forward(decoder, rows)[:, :vocab_size]
         if (penalties := acceptance.penalties) is not None:
             before, behind = self.session.tokens[: self.start], self.tokens
-            rows = [penalties.row(row, before, behind[: place + 1]) for place, row in enumerate(logits)]
-            logits = np.stack(rows)
+            logits = np.stack([penalties.row(row, before, behind[: place + 1]) for place, row in enumerate(logits)])
         choices = self._choices(logits, acceptance)
         return sum(ours == theirs for ours, theirs in zip(choices, self.tokens[1:], strict=True))
 
