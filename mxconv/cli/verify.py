@@ -112,6 +112,8 @@ def verify(
         "frequency_penalty": frequency_penalty,
         "logit_bias": biases(logit_bias),
     }
+    # greedy unless told, whatever the model recommends: strategies are compared
+    selection = SamplingInUse.of(asked, GenerationConfig(), GREEDY_DEFAULTS).selection(seed)
     if write:
         check_writable(package, "the certificate")
     with progress_bars() as progress:
@@ -131,8 +133,7 @@ def verify(
                 thresholds(confidence),
                 tree_size(tree),
                 max_new_tokens,
-                # greedy unless told, whatever the model recommends: strategies are compared
-                SamplingInUse.of(asked, GenerationConfig(), GREEDY_DEFAULTS).selection(seed),
+                selection,
                 batch,
                 kernel,
                 threads,
@@ -142,9 +143,7 @@ def verify(
                 if workers == "threads":  # all processors for one text after another
                     loaded, hierarchy = settings.open()
                     stack.callback(loaded.close)
-                    record = verify_decoding(
-                        loaded, hierarchy, prompts, max_new_tokens, settings.selection, progress, batch
-                    )
+                    record = verify_decoding(loaded, hierarchy, prompts, max_new_tokens, selection, progress, batch)
                 else:
                     named = kernel or os.environ.get("MXCONV_KERNEL")  # which nodes may not have
                     record = decode_by(executor(), replace(settings, kernel=named, num_threads=1), prompts, progress)

@@ -8,7 +8,7 @@ for piece in model.stream("Once upon a time", temperature=0.8, seed=1):
     print(piece, end="", flush=True)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType

@@ -117,7 +117,7 @@ def test_levels_target_decodes_plainly_to_the_same_text(run: Any, package: Path)
 def test_check_compares_with_plain_decoding(run: Any, package: Path, prompts: Path) -> None:
     outcome = run("generate", package, "--prompts", prompts, "--max-new-tokens", 10, "--check", "--json")
     assert outcome.exit_code == 0
-    assert set(outcome.json) == {"results", "target", "kv_dtype", "geomean_speedup"}
+    assert set(outcome.json) == {"results", "target", "kv_dtype", "sampling", "geomean_speedup"}
     assert outcome.json["geomean_speedup"] > 0
     for result in outcome.json["results"]:
         assert set(result) >= RESULT_KEYS | {"identical_to_target", "plain_tokens_per_second"}
