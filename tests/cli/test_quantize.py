@@ -1,11 +1,13 @@
 """`mxconv quantize`: the JSON contract, the plan, and every refusal."""
 
+import json
 import re
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf_files import write_gguf
 
 from mxconv.checkpoint.manifest import read_manifest
 from mxconv.cli.output import format_bytes
@@ -155,3 +157,26 @@ def test_nothing_is_overwritten_without_force(run: Any, source: Path, tmp_path: 
 )
 def test_bytes_are_shown_in_decimal_units(num_bytes: float, text: str) -> None:
     assert format_bytes(num_bytes) == text
+
+
+def test_a_quantized_gguf_says_what_the_proof_is_about(run: Any, tmp_path: Path) -> None:
+    source, package = (
+        write_gguf(tmp_path / "a.gguf", matrix_type="Q4_1", types={"token_embd.weight": "Q8_0"}),
+        tmp_path / "p",
+    )
+    note = (
+        "The source is quantized (Q4_1, Q8_0): the proof is about its values rounded to BF16; what the quantizer lost"
+    )
+    refused = run("quantize", source, "-o", package)
+    assert refused.exit_code == 1
+    assert "Give --dtype bf16 or --dtype fp16 to round the values of all tensors" in " ".join(refused.stderr.split())
+    done = run("quantize", source, "-o", package, "--dtype", "bf16", "--json")
+    assert done.exit_code == 0 and note in done.stderr
+    assert done.json["rounded_from"] == {"Q4_1": 8, "F32": 3, "Q8_0": 1}
+    assert done.json["num_bytes_source"] < source.stat().st_size
+    checked = run("verify", package, "--source", source, "--json")
+    assert checked.exit_code == 0 and note in checked.stderr
+    assert checked.json["rounded_from"] == done.json["rounded_from"]
+    assert json.loads((package / "config.json").read_text())["torch_dtype"] == "bfloat16"
+    referenced = run("quantize", source, "-o", tmp_path / "q", "--dtype", "bf16", "--target", "reference")
+    assert referenced.exit_code == 1 and "a GGUF checkpoint; only 16-bit safetensors can be" in referenced.stderr

@@ -34,7 +34,7 @@ QUANTIZED = (
     "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "IQ1_M",
     "TQ1_0", "TQ2_0", "NVFP4",
 )  # fmt: skip
-KNOWN = [name for name in QUANTIZED if name in gguf.GGMLQuantizationType.__members__]  # NVFP4 came in 0.18
+KNOWN = [name for name in QUANTIZED if name in gguf.GGMLQuantizationType.__members__]  # NVFP4 came in 0.19
 FLOATS: dict[str, Any] = {"bf16": bfloat16, "fp16": np.float16}
 NAMES = {"bf16": "BF16", "fp16": "F16"}
 
@@ -78,6 +78,14 @@ def test_the_table_of_types_is_the_librarys() -> None:
         found = ggml_type(kind.value)
         if found is not None:
             assert (found.name, found.block, found.block_bytes) == (kind.name, block, block_bytes)
+
+
+def test_the_documented_types_are_those_that_are_read() -> None:
+    docs = (Path(__file__).parents[3] / "docs" / "interop.md").read_text(encoding="utf-8")
+    table = docs.split("| type | read as | tested on |")[1].split("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines()[2:]]
+    read = {name for names, how in rows if "refused" not in how for name in names.strip().split(", ")}
+    assert read == {*QUANTIZED, "F32", "F16", "BF16", "MXFP4"}
 
 
 @pytest.mark.parametrize("name", KNOWN)
