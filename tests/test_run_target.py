@@ -226,7 +226,7 @@ def test_a_small_model_of_the_package_is_decoded_in_its_own_tokens(tmp_path: Pat
     (foreign / "chat_template.jinja").write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
     nested = tmp_path / "nested"
     quantize(foreign, nested)
-    quantize(TRAINED, tmp_path / "package", drafts=(f"package:{nested}", "prompt-lookup"))
+    quantize(TRAINED, tmp_path / "package", drafts=(f"package:{nested},level=target", "prompt-lookup"))
     with LoadedPackage(foreign_alone(foreign, tmp_path), ["target"]) as alone:
         expected = by_hand(decoder_of(alone.levels[0]), alone.tokenizer.encode(PROMPTS[0]), 24, selection=selection)
     with LoadedPackage(tmp_path / "package", ["target"]) as other:

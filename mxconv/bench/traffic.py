@@ -2,6 +2,7 @@
 
 from mxconv.checkpoint.package import Package
 from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
+from mxconv.model.chosen_levels import recorded_level
 from mxconv.model.decoder import Decoder
 from mxconv.model.loaded_level import LoadedLevel
 from mxconv.model.loader import LoadedPackage
@@ -34,7 +35,10 @@ def _whole_bytes(loaded: LoadedPackage, level: LoadedLevel) -> int:
     assert level.folder is not None
     if level.record.codec == "package":
         with Package(level.folder) as package:
-            return package_bytes(package, is_draft=level.reader is not None)
+            if level.reader is not None:
+                return package_bytes(package, is_draft=True)
+            inner = recorded_level(level.folder, package.manifest, level.record)
+            return package_bytes(package, inner.kind == "self-draft")
     return checkpoint_bytes(level.folder)
 
 

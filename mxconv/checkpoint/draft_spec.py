@@ -1,6 +1,7 @@
 """What `--draft` says: KIND[:SUBJECT][,key=value ...], the same when converting and when decoding.
 
-checkpoint:PATH_OR_ID   a 16-bit model as it is         package:PATH   a converted one
+checkpoint:PATH_OR_ID   a 16-bit model as it is
+package:PATH_OR_ID      a converted one, from its 4 bits; level=NAME names another of its levels
 layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
 fewer-experts:NUMBER    the target, every token sent to so many experts
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
@@ -47,7 +48,7 @@ READERS = ("speculator", "spire", "eagle3", "mtp")
 COMMON = ("num_draft_tokens", "confidence")
 OF_KIND: dict[str, tuple[str, tuple[str, ...]]] = {  # what its subject is, and its own parameters
     "checkpoint": ("PATH_OR_ID", ()),
-    "package": ("PATH_OR_ID", ()),
+    "package": ("PATH_OR_ID", ("level",)),
     "layer-skip": ("LAYERS", ("cache",)),
     "swift": ("", ("skip",)),
     "early-exit": ("", ()),
@@ -89,6 +90,7 @@ class DraftSpec:
     window: int | None = None
     skip: float | None = None
     bits: int | None = None
+    level: str | None = None
 
     def record(
         self,
@@ -122,6 +124,7 @@ class DraftSpec:
             shares=shares,
             num_draft_tokens=self.num_draft_tokens or DEFAULT_NUM_DRAFT_TOKENS,
             confidence=default if self.confidence is None else self.confidence,
+            level=self.level,
             skipped=self.subject if kind == "layer-skip" else None,
             skip=(DEFAULT_SKIP if self.skip is None else self.skip) if kind == "swift" else None,
             max_ngram=(self.max_ngram or DEFAULT_MAX_NGRAM[kind]) if kind in DEFAULT_MAX_NGRAM else None,
@@ -170,6 +173,10 @@ def _parameter(text: str, part: str, allowed: tuple[str, ...]) -> tuple[str, int
     if key == "cache":
         if value not in ("shared", "own"):
             raise MxconvError(f"--draft {text}: cache is {value!r}; shared or own is required.")
+        return key, value
+    if key == "level":
+        if not value:
+            raise MxconvError(f"--draft {text}: level has no name; that of a level of the package is required.")
         return key, value
     try:
         number = float(value) if key in ("confidence", "skip") else int(value)

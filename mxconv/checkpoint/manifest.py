@@ -117,6 +117,10 @@ class LevelRecord(Record):
     confidence: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None, description="drafting stops when the top probability falls below"
     )
+    level: str | None = Field(
+        default=None,
+        description="model with codec package: name of the level of that package which drafts; null: its target",
+    )
     skipped: str | None = Field(default=None, description="layer-skip: the parts left out, as a3-5+m7+8")
     skip: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None, description="swift: the share of attention and MLP parts that is left out at most"

@@ -9,7 +9,7 @@ from typing import Literal
 
 from mxconv.checkpoint.draft_spec import LOOK_UPS, READERS, DraftSpec
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord, read_manifest
+from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord
 from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.package_folder import draft_package
@@ -18,6 +18,7 @@ from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.options import Codec
 from mxconv.conversion.staging import PlacedFile
 from mxconv.errors import MxconvError, PackageError
+from mxconv.model.chosen_levels import draft_level
 from mxconv.model.families.table import describe_values
 from mxconv.model.fewer_experts import check_fewer
 from mxconv.model.readers.eagle3_config import Eagle3Config
@@ -153,8 +154,13 @@ def _open_model(spec: DraftSpec) -> DraftLevel:
     if (root := draft_package(spec)) is not None:
         with Package(root) as package:
             if not package.has_target:
-                raise PackageError(f"{root}: references its target; a draft must be whole. Convert it with its target.")
-            files = (Path(FILE_NAME), *(Path(record.path) for record in read_manifest(root).files))
+                raise PackageError(
+                    f"{root}: references its target; a draft must be whole, and its 4-bit level too takes "
+                    "embedding and norms from there. Convert it with --target include."
+                )
+            files = (Path(FILE_NAME), *(Path(record.path) for record in package.manifest.files))
+            if spec.kind == "package":
+                spec = replace(spec, level=draft_level(root, package.manifest, spec.level).name)
         return DraftLevel(spec, _name(spec, root), root, files, "package")
     with open_checkpoint(spec.subject) as checkpoint:
         root = checkpoint.root

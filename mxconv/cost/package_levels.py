@@ -11,6 +11,7 @@ from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
 from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
+from mxconv.model.chosen_levels import recorded_level
 from mxconv.model.families.table import describe_file
 from mxconv.model.readers.mtp import layer_config
 from mxconv.model.readers.speculator_config import SpeculatorConfig
@@ -18,7 +19,7 @@ from mxconv.model.readers.spire_config import SpireConfig
 from mxconv.model.skipped import Skipped
 
 CONFIG = "config.json"
-CODECS = {"bf16": "bf16", "f16": "fp16", "bsfp": "bsfp", "mxfp4": "mxfp4", "package": "bf16"}  # of manifest and models
+CODECS = {"bf16": "bf16", "f16": "fp16", "bsfp": "bsfp", "mxfp4": "mxfp4"}  # of manifest and models
 NOT_KNOWN = "nobody measured such a draft; give --acceptance or a trace"
 
 
@@ -112,8 +113,13 @@ def _spire(folder: Path, record: LevelRecord) -> CostLevel:
 def _model(folder: Path, record: LevelRecord) -> CostLevel:
     """A draft model in a folder of its own."""
     acceptance, source = TYPICAL_ACCEPTANCE["small"]
-    architecture = Architecture.from_file(folder / CONFIG)
-    num_bytes = _stored_bytes(folder, record, is_draft=False)
+    if record.codec == "package":
+        with Package(folder) as inner:
+            target = _own(inner, inner.manifest.levels[0])
+            chosen = recorded_level(folder, inner.manifest, record)
+            level = target if chosen.kind == "target" else _draft(inner, chosen, target)
+        return replace(level, name=record.name, acceptance=acceptance, acceptance_source=source)
+    architecture, num_bytes = Architecture.from_file(folder / CONFIG), checkpoint_bytes(folder)
     return CostLevel(record.name, CODECS[record.codec or "bf16"], architecture, acceptance, source, num_bytes)
 
 
@@ -132,13 +138,9 @@ def _stage(folder: Path, record: LevelRecord, target: Architecture) -> CostLevel
         num_experts=0,
     )
     num_passes = 1 if config.tie_weights else config.n_predict
-    num_bytes = _stored_bytes(folder, record, is_draft=True) // num_passes
-    codec = "mxfp4" if record.codec == "package" else CODECS[record.codec or "bf16"]
-    return CostLevel(record.name, codec, stage, acceptance, source, num_bytes)
-
-
-def _stored_bytes(folder: Path, record: LevelRecord, is_draft: bool) -> int:
     if record.codec == "package":
         with Package(folder) as inner:
-            return package_bytes(inner, is_draft)
-    return checkpoint_bytes(folder)
+            codec, num_bytes = "mxfp4", package_bytes(inner, is_draft=True)
+    else:
+        codec, num_bytes = CODECS[record.codec or "bf16"], checkpoint_bytes(folder)
+    return CostLevel(record.name, codec, stage, acceptance, source, num_bytes // num_passes)

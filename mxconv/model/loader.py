@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -18,7 +19,7 @@ from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.errors import PackageError
 from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.four_bit import Activations
-from mxconv.model.chosen_levels import choose_levels
+from mxconv.model.chosen_levels import choose_levels, draft_level, recorded_level
 from mxconv.model.config import ModelConfig
 from mxconv.model.decoder import Decoder
 from mxconv.model.families.table import describe_file
@@ -173,6 +174,8 @@ class LoadedPackage:
         """A level that is no part of the package."""
         place = draft_package(spec)
         codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"] | None = None if place is None else "package"
+        if spec.kind == "package" and place is not None:
+            spec = replace(spec, level=draft_level(place, read_manifest(place), spec.level).name)
         if spec.kind == "mtp":
             codec = self.package.manifest.options.codec
         elif spec.kind == "ngram":
@@ -220,16 +223,13 @@ class LoadedPackage:
         return table
 
     def _model(self, record: LevelRecord, folder: Path) -> Decoder:
-        """A draft model in a folder of its own: the target of a nested package, or a 16-bit checkpoint."""
+        """A draft model in a folder of its own: a level of a nested package, or a 16-bit checkpoint."""
         if record.codec == "package":
-            target = read_manifest(folder).levels[0].name
-            nested = (
-                self._stack.enter_context(LoadedPackage(folder, [target], *self._kernel, kv_dtype=self.kv_dtype))
-                .levels[0]
-                .decoder
-            )
-            assert nested is not None
-            return nested
+            chosen = recorded_level(folder, read_manifest(folder), record)
+            nested = LoadedPackage(folder, [chosen.name], *self._kernel, kv_dtype=self.kv_dtype)
+            decoder = self._stack.enter_context(nested).levels[0].decoder
+            assert decoder is not None
+            return decoder
         checkpoint = self._stack.enter_context(open_checkpoint(folder))
         config = describe_file(folder / "config.json")
         weights = dense_weights(checkpoint.tensors, config, self.matrices)

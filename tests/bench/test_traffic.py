@@ -68,7 +68,7 @@ def test_a_model_level_reads_its_own_matrices(tmp_path: Path) -> None:
     quantize(source, tmp_path / "package", drafts=(f"checkpoint:{small}", f"package:{tmp_path / 'nested'}"))
     found = per_level(tmp_path / "package")
     assert found["small"] == checkpoint_bytes(small)
-    assert found["nested"] == per_level(tmp_path / "nested")["target"]
+    assert found["nested"] == per_level(tmp_path / "nested")["bsfp"]
     config = json.loads((small / "config.json").read_text())
     hidden, middle, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     assert found["small"] == 2 * (3 * hidden * hidden + 3 * hidden * middle + vocabulary * hidden)

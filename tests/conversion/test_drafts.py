@@ -19,8 +19,8 @@ def test_a_draft_travels_in_a_folder_of_its_own_and_is_verified_with_the_rest(tm
         tmp_path / "p",
         drafts=(f"checkpoint:{small},num_draft_tokens=3", f"package:{tmp_path / 'packed'},confidence=0.5"),
     )
-    records = [(level.kind, level.codec, level.num_draft_tokens, level.confidence) for level in manifest.levels[2:]]
-    assert records == [("model", "bf16", 3, 0.4), ("model", "package", 8, 0.5)]
+    records = [(r.kind, r.codec, r.level, r.num_draft_tokens, r.confidence) for r in manifest.levels[2:]]
+    assert records == [("model", "bf16", None, 3, 0.4), ("model", "package", "bsfp", 8, 0.5)]
     assert {path.name for path in (tmp_path / "p/drafts/1-small").iterdir()} == {p.name for p in small.iterdir()}
     assert verify(tmp_path / "p/drafts/2-packed").lossless
     assert verify(tmp_path / "p").ok
@@ -164,7 +164,8 @@ def test_a_package_without_its_target_is_no_draft(tmp_path: Path) -> None:
     with pytest.raises(PackageError) as caught:
         quantize(folder, tmp_path / "p", drafts=(f"package:{tmp_path / 'd'}",))
     assert str(caught.value) == (
-        f"{tmp_path / 'd'}: references its target; a draft must be whole. Convert it with its target."
+        f"{tmp_path / 'd'}: references its target; a draft must be whole, and its 4-bit level too takes embedding and "
+        "norms from there. Convert it with --target include."
     )
 
 

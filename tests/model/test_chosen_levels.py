@@ -21,7 +21,7 @@ def test_a_nested_package_drafts_with_its_target(tmp_path: Path, codec: str) -> 
     source = write_tiny_llama(tmp_path / "source")
     small = write_tiny_llama(tmp_path / "small", seed=1, hidden_size=32, num_hidden_layers=1, dtype="F16")
     nested = pack(small, tmp_path / "small-package", codec=codec)
-    package = pack(source, tmp_path / "package", drafts=(f"package:{nested}",))
+    package = pack(source, tmp_path / "package", drafts=(f"package:{nested},level=target",))
     with LoadedPackage(package) as loaded:
         assert [level.name for level in loaded.levels] == ["target", "mxfp4", "small-package"]
         level = loaded.levels[2]

@@ -120,7 +120,7 @@ def test_a_table_that_was_replaced_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("as_package", [True, False])
 def test_a_model_with_a_tokenizer_of_its_own_brings_it(tmp_path: Path, as_package: bool, is_in_package: bool) -> None:
     small = write_tiny_llama(tmp_path / "small", vocab_size=90, seed=1)
-    spec = f"package:{pack(small, tmp_path / 'small-package')}" if as_package else f"checkpoint:{small}"
+    spec = f"package:{pack(small, tmp_path / 'small-package')},level=target" if as_package else f"checkpoint:{small}"
     with load(tmp_path, [spec, "token-recycling"], is_in_package) as loaded:
         target, _, level, look_up = loaded.levels
         assert level.tokenizer is not None and level.tokenizer is not target.tokenizer
