@@ -12,6 +12,29 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 HIDDEN, INNER, HEADS, KV_HEADS, VOCABULARY = 64, 96, 4, 2, 40
+# the names of these tensors in a checkpoint
+NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output.weight": "lm_head.weight",
+    "output_norm.weight": "model.norm.weight",
+    "blk.0.attn_norm.weight": "model.layers.0.input_layernorm.weight",
+    "blk.0.attn_q.weight": "model.layers.0.self_attn.q_proj.weight",
+    "blk.0.attn_k.weight": "model.layers.0.self_attn.k_proj.weight",
+    "blk.0.attn_v.weight": "model.layers.0.self_attn.v_proj.weight",
+    "blk.0.attn_output.weight": "model.layers.0.self_attn.o_proj.weight",
+    "blk.0.ffn_norm.weight": "model.layers.0.post_attention_layernorm.weight",
+    "blk.0.ffn_gate.weight": "model.layers.0.mlp.gate_proj.weight",
+    "blk.0.ffn_up.weight": "model.layers.0.mlp.up_proj.weight",
+    "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
+}
+
+
+def own_name(name: str) -> str:
+    """Of a tensor of any layer, in a checkpoint."""
+    if not name.startswith("blk."):
+        return NAMES[name]
+    layer, _, rest = name.removeprefix("blk.").partition(".")
+    return NAMES[f"blk.0.{rest}"].replace("layers.0.", f"layers.{layer}.")
 
 
 def tensors(seed: int = 0, layers: int = 1, hidden: int = HIDDEN, inner: int = INNER) -> dict[str, np.ndarray]:

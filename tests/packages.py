@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.checkpoint.manifest import Manifest
-from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.target import Target
 from mxconv.convert import convert
+from mxconv.model.gguf.open_source import open_source
 from mxconv.progress import Progress, silent
 
 MANIFEST = "mxconv.json"
@@ -20,7 +20,7 @@ MANIFEST = "mxconv.json"
 
 def quantize(source: Path, package: Target, progress: Progress = silent, **options: Any) -> Manifest:
     """Convert as `mxconv quantize` does."""
-    with open_checkpoint(source) as checkpoint:
+    with open_source(source) as checkpoint:
         return convert(checkpoint, package, QuantizeOptions(**options), progress)
 
 

@@ -1,4 +1,6 @@
-"""Opening a 16-bit checkpoint, wherever it is: a folder, a single file (GGUF too), the Hub or an object store.
+"""Opening a 16-bit checkpoint, wherever it is: a folder, a single file, the Hub or an object store.
+
+GGUF files are opened by `mxconv.model.gguf.open_source`, which knows what their names stand for.
 
     with open_checkpoint("stories260K-bf16") as checkpoint:
         for tensor in checkpoint.tensors.values():
@@ -104,7 +106,7 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
     """Open a checkpoint and check its structure.
 
     Args:
-        source: a folder, a .safetensors (or .bin, or .gguf) file, a Hub id `owner/name`, or the URL of a folder on
+        source: a folder, a .safetensors (or .bin) file, a Hub id `owner/name`, or the URL of a folder on
             an object store. A path that exists wins.
         revision: branch, tag or commit of a Hub repository; its default branch when None.
 
@@ -134,7 +136,9 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
 def _open_file(source: str, path: Path) -> Checkpoint:
     check_regular_file(path)
     if path.suffix == ".gguf":
-        return _open_gguf(source, path)
+        raise CheckpointError(
+            f"{path}: a GGUF file; safetensors are required here. Convert it with mxconv quantize and pass the package."
+        )
     if path.suffix not in (".safetensors", ".bin"):
         raise CheckpointError(
             f"{path}: a file that ends in {path.suffix!r}; a model folder, a .safetensors or a .gguf file is required. "
@@ -142,33 +146,6 @@ def _open_file(source: str, path: Path) -> Checkpoint:
         )
     weights = Weights((path.name,), None, None, is_legacy=path.suffix == ".bin")
     return _open(source, None, path.parent, weights, is_single_file=True)
-
-
-def _open_gguf(source: str, path: Path) -> Checkpoint:
-    """A whole model in one file: its configuration and tokenizer are made from the file's keys."""
-    import json
-
-    from mxconv.checkpoint.gguf.file import GgufFile, GgufTensor
-    from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
-
-    file = GgufFile(path)
-
-    def derive_files() -> dict[str, bytes]:
-        return {"config.json": json.dumps(file.config, indent=1).encode(), **derive_tokenizer(file.values, path)}
-
-    return Checkpoint(
-        id=source,
-        commit=None,
-        root=path.parent,
-        weight_files=(path,),
-        companion_files=(),
-        index_file=None,
-        tensors=MappingProxyType({name: GgufTensor(name, file) for name in sorted(file.entries)}),
-        config=file.config,
-        container="GGUF",
-        _files=(file,),
-        derive_files=derive_files,
-    )
 
 
 def _open_store(source: str, revision: str | None) -> Checkpoint:

@@ -108,14 +108,14 @@ def quantize(
         return
     if source is None or output is None:
         raise typer.BadParameter("SOURCE and --output, or --from-file, are required.")
-    from mxconv.checkpoint.source import open_checkpoint
-    from mxconv.checkpoint.store.store import Store
+        from mxconv.checkpoint.store.store import Store
     from mxconv.cli.quantize_plan import plan_of, print_plan
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare
     from mxconv.conversion.target import check_target, parse_target
     from mxconv.convert import convert
     from mxconv.errors import MxconvError
+    from mxconv.model.gguf.open_source import open_source
     from mxconv.system.processor import usable_processors
 
     if residual_bits != "auto" and not residual_bits.isdecimal():
@@ -144,7 +144,7 @@ def quantize(
     check_target(package, force)
     begin = time.perf_counter()
     with (
-        open_checkpoint(source, revision=revision) as checkpoint,
+        open_source(source, revision=revision) as checkpoint,
         progress_bars() as progress,
         executors(workers, options.num_threads, memory) as executor,
     ):

@@ -88,9 +88,9 @@ def verify(
 
     from mxconv.checkpoint.draft_spec import parse_draft
     from mxconv.checkpoint.package_folder import check_writable, find_package
-    from mxconv.checkpoint.source import open_checkpoint
     from mxconv.kernels.engine import usable_processors
     from mxconv.model.generation_config import GenerationConfig
+    from mxconv.model.gguf.open_source import open_source
     from mxconv.speculative.prompts import read_prompts
     from mxconv.speculative.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
     from mxconv.verification.decode_task import DecodeSettings, decode_by
@@ -119,7 +119,7 @@ def verify(
     with progress_bars() as progress:
         folder = find_package(package, None if source else revision, progress)
     with ExitStack() as stack:
-        checkpoint = stack.enter_context(open_checkpoint(source, revision=revision)) if source else None
+        checkpoint = stack.enter_context(open_source(source, revision=revision)) if source else None
         executor = stack.enter_context(executors(workers, usable_processors() if threads is None else threads))
         with progress_bars() as progress:
             verification = verify_package(folder, checkpoint, progress, executor=executor())

@@ -13,7 +13,7 @@ from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord
 from mxconv.checkpoint.ngram_file import read_ngram_table
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.package_folder import draft_package
-from mxconv.checkpoint.source import Checkpoint, open_checkpoint
+from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.options import Codec
 from mxconv.conversion.staging import PlacedFile
@@ -21,6 +21,7 @@ from mxconv.errors import MxconvError, PackageError
 from mxconv.model.chosen_levels import draft_level
 from mxconv.model.families.table import describe_values
 from mxconv.model.fewer_experts import check_fewer
+from mxconv.model.gguf.open_source import open_source
 from mxconv.model.readers.eagle3_config import Eagle3Config
 from mxconv.model.readers.kinds import CONFIGS
 from mxconv.model.readers.mtp import check_mtp
@@ -162,7 +163,7 @@ def _open_model(spec: DraftSpec) -> DraftLevel:
             if spec.kind == "package":
                 spec = replace(spec, level=draft_level(root, package.manifest, spec.level).name)
         return DraftLevel(spec, _name(spec, root), root, files, "package")
-    with open_checkpoint(spec.subject) as checkpoint:
+    with open_source(spec.subject) as checkpoint:
         root = checkpoint.root
         if checkpoint.config is None:
             raise MxconvError(

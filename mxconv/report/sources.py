@@ -9,8 +9,8 @@ from pathlib import Path
 
 from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.package_folder import find_package_or_none
-from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import MxconvError
+from mxconv.model.gguf.open_source import open_source
 from mxconv.report.checkpoint_weights import Dtype, checkpoint_weights
 from mxconv.report.package_weights import package_weights
 from mxconv.report.weights import Weights
@@ -40,5 +40,5 @@ def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | Non
             package = stack.enter_context(Package(path))
             yield replace(package_weights(source, package, stack), reopen=reopen)
         else:
-            checkpoint = stack.enter_context(open_checkpoint(source, revision=revision))
+            checkpoint = stack.enter_context(open_source(source, revision=revision))
             yield replace(checkpoint_weights(checkpoint, dtype), reopen=reopen)

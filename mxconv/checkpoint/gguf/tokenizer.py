@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.gguf.config import special_token_ids
 from mxconv.checkpoint.gguf.token_types import TokenType
 from mxconv.checkpoint.gguf.vocabulary_kinds import KINDS, REMEDY
 from mxconv.errors import CheckpointError
 
+END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 BOS_BY_DEFAULT = ("llama-bpe", "lfm2", "tekken")  # of gpt2 vocabularies, where the file does not say
 
 
@@ -47,6 +47,19 @@ def derive_tokenizer(values: Mapping[str, Any], path: Path) -> dict[str, bytes]:
         "tokenizer_config.json": json.dumps(_settings(values, tokens), ensure_ascii=False, indent=1).encode(),
         "generation_config.json": json.dumps(special_token_ids(values)).encode(),
     }
+
+
+def special_token_ids(values: Mapping[str, Any]) -> dict[str, Any]:
+    """bos_token_id and eos_token_id, as far as the file names them; several ends make a list."""
+    ids: dict[str, Any] = {}
+    first = values.get("tokenizer.ggml.bos_token_id")
+    if type(first) is int:
+        ids["bos_token_id"] = first
+    ends = [values.get(f"tokenizer.ggml.{key}") for key in END_KEYS]
+    found = list(dict.fromkeys(token_id for token_id in ends if type(token_id) is int))
+    if found:
+        ids["eos_token_id"] = found[0] if len(found) == 1 else found
+    return ids
 
 
 def _tokens(values: Mapping[str, Any], path: Path) -> tuple[list[str], list[int]]:

@@ -15,9 +15,9 @@ from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import BLOCK_BYTES, pack_blocks
 from mxconv.codecs.mxfp4 import BLOCK, dequantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
-from mxconv.interop.gguf.arrangement import arranged, block_columns, shape_of, source_rows
-from mxconv.interop.gguf.place import Place
 from mxconv.interop.gguf.source_hash import SourceHash
+from mxconv.model.gguf.arrangement import arranged, block_columns, shape_of, source_rows
+from mxconv.model.gguf.place import Place
 from mxconv.report.weights import WeightTensor
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from mxconv.checkpoint.json_file import read_json_object
 from mxconv.errors import ModelError
-from mxconv.interop.gguf.architecture import Architecture
-from mxconv.interop.gguf.architectures import ARCHITECTURES
 from mxconv.interop.gguf.fits import check_fits
-from mxconv.interop.gguf.keys import add_keys
-from mxconv.interop.gguf.parts import activation_of
 from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.table import describe_file
 from mxconv.model.fields import Fields
+from mxconv.model.gguf.architecture import Architecture
+from mxconv.model.gguf.architectures import ARCHITECTURES
+from mxconv.model.gguf.keys import add_keys
+from mxconv.model.gguf.parts import activation_of
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter

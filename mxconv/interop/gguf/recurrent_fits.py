@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from mxconv.interop.gguf.parts import states
 from mxconv.model.config import ModelConfig
+from mxconv.model.gguf.parts import states
 from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2
 
 

@@ -8,15 +8,15 @@ from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.errors import ModelError
-from mxconv.interop.gguf.arrangement import block_columns
 from mxconv.interop.gguf.gguf_tensor import GgufTensor, four_bit, made_tensor, sixteen_bit
 from mxconv.interop.gguf.metadata import Metadata
-from mxconv.interop.gguf.parts import first_mixture
-from mxconv.interop.gguf.place import EMBEDDING, HEAD, Place
-from mxconv.interop.gguf.places import places
-from mxconv.interop.gguf.rope_keys import rope_tensors
 from mxconv.interop.gguf.stacked_tensor import StackedTensor
 from mxconv.model.config import ModelConfig
+from mxconv.model.gguf.arrangement import block_columns
+from mxconv.model.gguf.parts import first_mixture
+from mxconv.model.gguf.place import EMBEDDING, HEAD, Place
+from mxconv.model.gguf.places import places
+from mxconv.model.gguf.rope_keys import rope_tensors
 from mxconv.report.weights import Weights, WeightTensor
 
 Level = Literal["target", "draft"]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gguf_files import tensors, write_gguf
 
-from mxconv.checkpoint.gguf.rope_factors import llama3_factors
-from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import CheckpointError
 from mxconv.model.families.table import describe_values
+from mxconv.model.gguf.open_source import open_source
+from mxconv.model.gguf.rope_factors import llama3_factors
 from mxconv.model.rope import frequencies
 from mxconv.model.rope_parameters import RopeParameters
 
@@ -20,7 +20,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def config_of(path: Path) -> dict[str, Any]:
-    with open_checkpoint(path) as checkpoint:
+    with open_source(path) as checkpoint:
         assert checkpoint.config is not None
         describe_values(checkpoint.config)  # what mxconv runs
         return checkpoint.config
@@ -43,6 +43,7 @@ def test_keys_and_tensors_become_a_configuration(tmp_path: Path) -> None:
         "hidden_act": "silu",
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
+        "pad_token_id": None,
         "attention_bias": False,
         "mlp_bias": False,
         "rope_scaling": None,
@@ -109,8 +110,8 @@ REFUSALS: dict[str, tuple[Change, str]] = {
         "llama.attention.key_length is 15; RoPE rotates pairs, so an even length is required, not 15",
     ),
     "scaling": (
-        lambda keys: keys.update({"rope.scaling.type": "yarn"}),
-        "llama.rope.scaling.type is yarn; none, linear, or the factors of Llama 3.1 are supported",
+        lambda keys: keys.update({"rope.scaling.type": "dynamic"}),
+        "llama.rope.scaling.type is dynamic; none, linear, yarn, longrope, or the factors of Llama 3.1 are supported",
     ),
 }
 
@@ -120,13 +121,13 @@ def test_a_key_that_makes_no_configuration_is_refused(name: str, tmp_path: Path)
     change, message = REFUSALS[name]
     path = write_gguf(tmp_path / "a.gguf", change=change)
     with pytest.raises(CheckpointError, match=re.escape(f"{path}: {message}")):
-        open_checkpoint(path)
+        open_source(path)
 
 
 def test_another_architecture_is_refused(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "a.gguf", architecture="gemma3")
-    with pytest.raises(CheckpointError, match=r"architecture is 'gemma3'; one of llama, qwen2, qwen3 is required"):
-        open_checkpoint(path)
+    path = write_gguf(tmp_path / "a.gguf", architecture="gemma9")
+    with pytest.raises(CheckpointError, match=r"architecture is 'gemma9'; one of arcee, cohere2, .* is required"):
+        open_source(path)
 
 
 def test_a_file_without_an_embedding_is_refused(tmp_path: Path) -> None:
@@ -134,11 +135,11 @@ def test_a_file_without_an_embedding_is_refused(tmp_path: Path) -> None:
     del values["token_embd.weight"]
     path = write_gguf(tmp_path / "a.gguf", values)
     with pytest.raises(CheckpointError, match=r"has no matrix token_embd.weight; a whole model is required"):
-        open_checkpoint(path)
+        open_source(path)
 
 
 def test_factors_of_another_scaling_are_refused(tmp_path: Path) -> None:
     factors = np.linspace(1, 8, 8, dtype=np.float32)
     path = write_gguf(tmp_path / "a.gguf", tensors() | {"rope_freqs.weight": factors})
     with pytest.raises(CheckpointError, match=r"rope_freqs.weight of \[8\] up to 8 are not the factors of Llama 3.1"):
-        open_checkpoint(path)
+        open_source(path)

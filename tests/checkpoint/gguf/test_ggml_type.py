@@ -11,17 +11,17 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from gguf_files import tensors, write_gguf
+from gguf_files import own_name, tensors, write_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 from packages import quantize
 
 from mxconv.checkpoint.gguf.ggml_type import ggml_type, readable_types
-from mxconv.checkpoint.gguf.names import from_gguf
 from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.source import Checkpoint, open_checkpoint
+from mxconv.checkpoint.source import Checkpoint
 from mxconv.errors import CheckpointError
+from mxconv.model.gguf.open_source import open_source
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verification.rebuilt import RebuiltTensor
@@ -54,7 +54,7 @@ def expected_values(path: Path) -> dict[str, np.ndarray]:
         if tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
             heads = values.reshape(len(values) // HEAD_DIM, HEAD_DIM // 2, 2, -1)
             values = heads.swapaxes(1, 2).reshape(values.shape)
-        found[from_gguf(tensor.name) or ""] = values
+        found[own_name(tensor.name)] = values
     return found
 
 
@@ -68,7 +68,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def opened(mixed: Path) -> Iterator[Checkpoint]:
-    with open_checkpoint(mixed) as checkpoint:
+    with open_source(mixed) as checkpoint:
         yield checkpoint
 
 
@@ -92,7 +92,7 @@ def test_the_documented_types_are_those_that_are_read() -> None:
 def test_rows_are_what_the_library_decodes(name: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.gguf", {}, name)
     expected = expected_values(path)
-    with open_checkpoint(path) as checkpoint:
+    with open_source(path) as checkpoint:
         assert set(checkpoint.tensors) == set(expected)
         for tensor in checkpoint.tensors.values():
             values = expected[tensor.name]
@@ -123,7 +123,7 @@ def test_any_rows_of_any_type_are_those_of_the_whole(opened: Checkpoint, number:
 def test_a_package_has_every_value_rounded_once(mixed: Path, codec: str, dtype: str, tmp_path: Path) -> None:
     """The library decodes, ml_dtypes rounds; 16-bit tensors of the other float are rounded too."""
     manifest = quantize(mixed, tmp_path / "package", codec=codec, dtype=dtype)
-    types = {from_gguf(t.name): t.tensor_type.name for t in gguf.GGUFReader(mixed).tensors}
+    types = {own_name(t.name): t.tensor_type.name for t in gguf.GGUFReader(mixed).tensors}
     with Package(tmp_path / "package") as package:
         for name, values in expected_values(mixed).items():
             (record,) = (record for record in package.manifest.tensors if record.name == name)
@@ -134,7 +134,7 @@ def test_a_package_has_every_value_rounded_once(mixed: Path, codec: str, dtype: 
             assert record.rounded_from == (None if as_read == NAMES[dtype] else as_read)
     assert manifest.source.cast and manifest.lossless
     assert manifest.rounded_from == Counter(r.rounded_from for r in manifest.tensors if r.rounded_from)
-    with open_checkpoint(mixed) as source:
+    with open_source(mixed) as source:
         verification = verify(tmp_path / "package", source)
     assert verification.ok and verification.num_bit_exact == len(types)
 
@@ -145,7 +145,7 @@ def test_verify_finds_a_block_that_another_file_has(mixed: Path, tmp_path: Path)
     raw = bytearray(mixed.read_bytes())
     raw[tensor.data_offset + 40] ^= 0x11
     (tmp_path / "other.gguf").write_bytes(raw)
-    with open_checkpoint(tmp_path / "other.gguf") as source:
+    with open_source(tmp_path / "other.gguf") as source:
         wrong = [found for found in verify(tmp_path / "package", source).tensors if found.status != "bit-exact"]
     assert [found.name for found in wrong] == ["model.layers.1.mlp.up_proj.weight"]
     assert "the source is not the one that was converted" in wrong[0].detail
@@ -153,7 +153,7 @@ def test_verify_finds_a_block_that_another_file_has(mixed: Path, tmp_path: Path)
 
 def test_verify_names_another_type(tmp_path: Path) -> None:
     quantize(write(tmp_path / "a.gguf", {}, "Q4_1"), tmp_path / "package", dtype="bf16")
-    with open_checkpoint(write(tmp_path / "b.gguf", {}, "Q8_0")) as source:
+    with open_source(write(tmp_path / "b.gguf", {}, "Q8_0")) as source:
         found = verify(tmp_path / "package", source).tensors
     details = [tensor.detail for tensor in found if tensor.name == "lm_head.weight"]
     assert details == ["source has Q8_0 [40, 256], package BF16 [40, 256], rounded from Q4_1"]
@@ -206,9 +206,9 @@ def test_a_damaged_block_is_found_in_its_place(
         quantize(path, tmp_path / "package", codec=codec, dtype=dtype)
     assert not (tmp_path / "package").exists()
     manifest = quantize(path, tmp_path / "package", codec=codec, dtype=dtype, on_nonfinite="keep")
-    (record,) = (record for record in manifest.tensors if record.name == from_gguf(theirs))
+    (record,) = (record for record in manifest.tensors if record.name == own_name(theirs))
     assert record.codec == "keep" and record.rounded_from == "Q8_0"
-    with open_checkpoint(path) as source:
+    with open_source(path) as source:
         assert verify(tmp_path / "package", source).ok
 
 

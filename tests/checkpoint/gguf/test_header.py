@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mxconv.checkpoint.gguf.header import read_gguf_header
-from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import CheckpointError
+from mxconv.model.gguf.open_source import open_source
 
 U32, STRING, ARRAY = 4, 8, 9
 
@@ -179,7 +179,7 @@ def test_damage_raises_our_error_or_nothing(tmp_path: Path, first: int, byte: in
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(raw)
     try:
-        with open_checkpoint(damaged) as checkpoint:
+        with open_source(damaged) as checkpoint:
             for tensor_ in checkpoint.tensors.values():
                 tensor_.array()
             checkpoint.derive_files()

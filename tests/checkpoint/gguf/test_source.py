@@ -6,7 +6,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from gguf_files import HIDDEN, INNER, VOCABULARY, tensors, write_gguf
+from gguf_files import HIDDEN, INNER, NAMES, VOCABULARY, tensors, write_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -14,31 +14,19 @@ from ml_dtypes import bfloat16
 from packages import quantize
 
 from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import pack_blocks, unpack_blocks
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.errors import CheckpointError, MxconvError
+from mxconv.model.gguf.open_source import open_source
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verify import verify
 
-NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output.weight": "lm_head.weight",
-    "output_norm.weight": "model.norm.weight",
-    "blk.0.attn_norm.weight": "model.layers.0.input_layernorm.weight",
-    "blk.0.attn_q.weight": "model.layers.0.self_attn.q_proj.weight",
-    "blk.0.attn_k.weight": "model.layers.0.self_attn.k_proj.weight",
-    "blk.0.attn_v.weight": "model.layers.0.self_attn.v_proj.weight",
-    "blk.0.attn_output.weight": "model.layers.0.self_attn.o_proj.weight",
-    "blk.0.ffn_norm.weight": "model.layers.0.post_attention_layernorm.weight",
-    "blk.0.ffn_gate.weight": "model.layers.0.mlp.gate_proj.weight",
-    "blk.0.ffn_up.weight": "model.layers.0.mlp.up_proj.weight",
-    "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
-}
+BIASES = {f"blk.0.attn_{part}.bias": np.ones(size, np.float32) for part, size in (("q", 64), ("k", 32), ("v", 32))}
+NAMES_WITH_BIASES = NAMES | {name: f"model.layers.0.self_attn.{name[11]}_proj.bias" for name in BIASES}
 HEAD_DIM = 16
 FLOATS: dict[str, Any] = {"BF16": bfloat16, "F16": np.float16, "F32": np.float32}
 
@@ -52,12 +40,13 @@ def unpaired(rows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("matrix_type", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_tensors_have_hugging_faces_names_rows_and_bits(matrix_type: str, architecture: str, tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "a.gguf", matrix_type=matrix_type, architecture=architecture)
-    with open_checkpoint(path) as checkpoint:
+    made = tensors() | ({} if architecture == "llama" else BIASES)
+    path = write_gguf(tmp_path / "a.gguf", made, matrix_type=matrix_type, architecture=architecture)
+    with open_source(path) as checkpoint:
         assert checkpoint.container == "GGUF" and checkpoint.weight_files == (path,)
-        assert set(checkpoint.tensors) == set(NAMES.values())
-        for theirs, values in tensors().items():
-            found = checkpoint.tensors[NAMES[theirs]]
+        assert set(checkpoint.tensors) == {NAMES_WITH_BIASES[theirs] for theirs in made}
+        for theirs, values in made.items():
+            found = checkpoint.tensors[NAMES_WITH_BIASES[theirs]]
             if architecture == "llama" and theirs.endswith(("attn_q.weight", "attn_k.weight")):
                 values = unpaired(values)
             expected = values.astype(FLOATS["F32" if values.ndim == 1 else matrix_type])
@@ -75,7 +64,7 @@ def test_tensors_have_hugging_faces_names_rows_and_bits(matrix_type: str, archit
 
 def test_mxfp4_tensors_read_as_bf16_of_the_same_values(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf", matrix_type="MXFP4")
-    with open_checkpoint(path) as checkpoint:
+    with open_source(path) as checkpoint:
         for tensor in gguf.GGUFReader(path).tensors:
             found = checkpoint.tensors[NAMES[tensor.name]]
             expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
@@ -104,9 +93,9 @@ def test_a_conversion_is_lossless_and_verifies_against_the_file(matrix_type: str
     path = write_gguf(tmp_path / "a.gguf", matrix_type=matrix_type)
     manifest = quantize(path, tmp_path / "package", codec=codec)
     assert manifest.lossless and manifest.source.files[0].path == "a.gguf"
-    with open_checkpoint(path) as source:
+    with open_source(path) as source:
         verification = verify(tmp_path / "package", source)
-    assert verification.ok and verification.num_bit_exact == len(NAMES)
+    assert verification.ok and verification.num_bit_exact == len(tensors())
     assert not (tmp_path / "package" / "a.gguf").exists()  # the target is stored as safetensors
 
 
@@ -142,7 +131,7 @@ def test_a_quantized_file_needs_a_dtype(tmp_path: Path) -> None:
 
 def test_a_gguf_target_cannot_be_referenced_nor_be_a_draft(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf")
-    with open_checkpoint(path) as source:
+    with open_source(path) as source:
         with pytest.raises(CheckpointError, match="a GGUF checkpoint; only 16-bit safetensors can be referenced"):
             convert(source, tmp_path / "package", QuantizeOptions(target="reference"))
         with pytest.raises(MxconvError, match="F32 in GGUF files; BF16 or F16 safetensors are required"):
@@ -170,11 +159,11 @@ def test_a_value_that_mxfp4_has_and_bf16_has_not_is_refused(tmp_path: Path) -> N
 def test_a_tensor_without_a_place_is_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf", tensors() | {"blk.0.ffn_gate_inp.weight": np.zeros((4, HIDDEN), np.float32)})
     with pytest.raises(CheckpointError, match=r"'blk.0.ffn_gate_inp.weight' has no place in a llama model"):
-        open_checkpoint(path)
+        open_source(path)
 
 
 def test_rows_that_are_no_whole_heads_are_refused(tmp_path: Path) -> None:
     changed = tensors() | {"blk.0.attn_q.weight": np.zeros((40, HIDDEN), np.float32)}
     path = write_gguf(tmp_path / "a.gguf", changed)
     with pytest.raises(CheckpointError, match=r"'blk.0.attn_q.weight' of shape \[40, 64\]; whole heads of 16 rows"):
-        open_checkpoint(path)
+        open_source(path)

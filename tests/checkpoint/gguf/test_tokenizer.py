@@ -14,9 +14,9 @@ from tokenizers import Tokenizer as Backend
 
 from mxconv.checkpoint.gguf.pre_tokenizers import IGNORE_MERGES, PRE_TOKENIZERS, pre_tokenizer_json, pre_tokenizer_name
 from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
-from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import CheckpointError
 from mxconv.interop.gguf_export import export_gguf
+from mxconv.model.gguf.open_source import open_source
 from mxconv.model.tokenizer import Tokenizer
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -123,6 +123,6 @@ def test_a_vocabulary_that_contradicts_itself_is_refused_before_anything_is_writ
     keys, changes, message = REFUSALS[name]
     derive_tokenizer(keys, tmp_path)
     path = write_gguf(tmp_path / "a.gguf", change=lambda found: found.update(keys | changes))
-    with open_checkpoint(path), pytest.raises(CheckpointError, match=re.escape(f"{path}: {message}")):
+    with open_source(path), pytest.raises(CheckpointError, match=re.escape(f"{path}: {message}")):
         quantize(path, tmp_path / "package")
     assert [found.name for found in tmp_path.iterdir()] == ["a.gguf"]

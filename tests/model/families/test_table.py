@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from packed_families import PACKED
 
-from mxconv.interop.gguf.architectures import ARCHITECTURES
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import LayerParts, Linear, Norm
 from mxconv.model.families.table import FAMILIES, TOWERS, describe_values
+from mxconv.model.gguf.architectures import ARCHITECTURES
 from mxconv.model.mixture import Mixture
 from mxconv.model.native_parts import missing_parts
 

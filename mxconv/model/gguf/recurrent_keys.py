@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from mxconv.interop.gguf.architecture import Architecture
-from mxconv.interop.gguf.parts import states
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention
+from mxconv.model.gguf.architecture import Architecture
+from mxconv.model.gguf.parts import states
 from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2, ShortConvolution
 
 if TYPE_CHECKING:

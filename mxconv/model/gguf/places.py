@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mxconv.interop.gguf.architecture import Architecture
-from mxconv.interop.gguf.expert_places import expert_places
-from mxconv.interop.gguf.place import EMBEDDING, HEAD, POSITIONS, Place, RowOrder, of_linear, of_norm, of_rows
-from mxconv.interop.gguf.recurrent_places import recurrent_places
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, LayerParts, Mlp
+from mxconv.model.gguf.architecture import Architecture
+from mxconv.model.gguf.expert_places import expert_places
+from mxconv.model.gguf.place import EMBEDDING, HEAD, POSITIONS, Place, RowOrder, of_linear, of_norm, of_rows
+from mxconv.model.gguf.recurrent_places import recurrent_places
 from mxconv.model.mixture import Mixture
 from mxconv.model.recurrent.description import Recurrent
 

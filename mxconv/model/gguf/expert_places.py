@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from mxconv.checkpoint.carried import ENDINGS
-from mxconv.interop.gguf.place import Place, Ranges
+from mxconv.model.gguf.place import Place, Ranges
 from mxconv.model.mixture import Experts, Mixture
 
 PARTS = ("gate", "up", "down")

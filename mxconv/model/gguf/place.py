@@ -36,6 +36,7 @@ class Place:
         rows: of the checkpoint's rows those that stand here; None is all. Of a stack, each expert's.
         columns: likewise.
         shape: of a vector, or of what is as small, where GGUF has another; the values follow each other alike.
+        own_shape: of the same in the checkpoint.
         offset: added to every value: what norms of some families leave out.
         is_rate: whether each value x is here -exp(x): how fast a state decays.
         is_transposed: whether the checkpoint has rows and columns exchanged.
@@ -48,11 +49,17 @@ class Place:
     rows: Ranges | None = None
     columns: Ranges | None = None
     shape: tuple[int, ...] | None = None
+    own_shape: tuple[int, ...] | None = None
     offset: float = 0.0
     is_rate: bool = False
     is_transposed: bool = False
     is_vector: bool = False
     expert: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows and columns are those of the checkpoint."""
+        return self.order is None and self.expert is None and not self.is_read_whole
 
     @property
     def is_read_whole(self) -> bool:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mxconv.interop.gguf.architecture import Architecture
-from mxconv.interop.gguf.parts import attentions, first_mixture
-from mxconv.interop.gguf.recurrent_keys import add_states, lists_states
-from mxconv.interop.gguf.rope_keys import add_rope
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, LayerParts
+from mxconv.model.gguf.architecture import Architecture
+from mxconv.model.gguf.parts import attentions, first_mixture
+from mxconv.model.gguf.recurrent_keys import add_states, lists_states
+from mxconv.model.gguf.rope_keys import add_rope
 from mxconv.model.mixture import Mixture
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mxconv.checkpoint.stacked import Axes
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Activation, Attention, Temperature
 from mxconv.model.mixture import ClampedGate
@@ -78,6 +79,7 @@ class Architecture:
         clamped: what is made of gates and ups of experts, its own; biases of experts and routers go with it.
         rounds_yarn: whether it rounds where YaRN begins and ends, which the model does not; a note says so.
         needs_experts: whether there must be some.
+        stacks: of experts that the checkpoint has stacked, which axes a matrix has there.
 
     Source:
         src/models/*.cpp and llama-model.cpp of the llama.cpp in llama-cpp-python 0.3.36.
@@ -115,3 +117,4 @@ class Architecture:
     clamped: ClampedGate | None = None
     rounds_yarn: bool = False
     needs_experts: bool = False
+    stacks: Axes = "out_in"

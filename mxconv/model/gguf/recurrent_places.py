@@ -10,7 +10,7 @@ Source:
 from collections.abc import Iterator
 from itertools import pairwise
 
-from mxconv.interop.gguf.place import Place, Ranges, of_linear, of_norm, of_rows
+from mxconv.model.gguf.place import Place, Ranges, of_linear, of_norm, of_rows
 from mxconv.model.recurrent.description import Convolution, GatedDeltaNet, Mamba2, Recurrent
 
 
@@ -70,17 +70,19 @@ def _mamba2(mixer: Mamba2) -> Iterator[tuple[str, Place]]:
     yield from of_linear(mixer.inputs, "ssm_in")
     yield from _convolution(mixer.convolution, mixer.state.num_channels, "ssm_conv1d")
     yield mixer.step_bias, Place("ssm_dt.bias")
-    yield mixer.decay_log, Place("ssm_a", shape=column, is_rate=True)
-    yield mixer.skip, Place("ssm_d", shape=column)
+    yield mixer.decay_log, Place("ssm_a", shape=column, own_shape=column[:1], is_rate=True)
+    yield mixer.skip, Place("ssm_d", shape=column, own_shape=column[:1])
     groups = mixer.norm_groups, mixer.size // mixer.norm_groups
-    yield f"{mixer.norm.name}.weight", Place("ssm_norm.weight", shape=groups, offset=mixer.norm.offset)
+    norm = Place("ssm_norm.weight", shape=groups, own_shape=(mixer.size,), offset=mixer.norm.offset)
+    yield f"{mixer.norm.name}.weight", norm
     yield from of_linear(mixer.output, "ssm_out")
 
 
 def _convolution(
     convolution: Convolution, num_channels: int, module: str, channels: Ranges | None = None
 ) -> Iterator[tuple[str, Place]]:
-    shape = num_channels, convolution.kernel_size
-    yield f"{convolution.name}.weight", Place(f"{module}.weight", rows=channels, shape=shape, is_vector=True)
+    shape, own_shape = (num_channels, convolution.kernel_size), (num_channels, 1, convolution.kernel_size)
+    place = Place(f"{module}.weight", rows=channels, shape=shape, own_shape=own_shape, is_vector=True)
+    yield f"{convolution.name}.weight", place
     if convolution.has_bias:
         yield f"{convolution.name}.bias", Place(f"{module}.bias", rows=channels)

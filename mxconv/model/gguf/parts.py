@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from mxconv.interop.gguf.architecture import Architecture, State
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Activation, Attention, LayerParts, Mlp
+from mxconv.model.gguf.architecture import Architecture, State
 from mxconv.model.latent import LatentAttention
 from mxconv.model.mixture import Mixture, Routing
 from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2, Recurrent

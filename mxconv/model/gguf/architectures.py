@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mxconv.interop.gguf.architecture import MLP, OUTPUT, QKV, Architecture, Scale, all_or_none, layers_with_windows
 from mxconv.model.config import ModelConfig
 from mxconv.model.description import Attention, Temperature
+from mxconv.model.gguf.architecture import MLP, OUTPUT, QKV, Architecture, Scale, all_or_none, layers_with_windows
 from mxconv.model.mixture import ClampedGate
 
 STANDARD = frozenset({"default", "linear", "yarn"})
@@ -119,6 +119,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         clamped=ClampedGate(1.702, 7.0),
         rounds_yarn=True,
         needs_experts=True,
+        stacks="in_out",
     ),
     "granite": GRANITE,
     "granitemoe": replace(GRANITE, name="granitemoe", rotates=all_or_none, experts="normalized", needs_experts=True),
@@ -151,6 +152,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         experts="sigmoids",
         shares_expert="plain",
         needs_experts=True,
+        stacks="in_out",
     ),
     "mamba2": Architecture("mamba2", state="mamba2"),
     "ministral3": Architecture(

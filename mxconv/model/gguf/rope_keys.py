@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.checkpoint.gguf.rope_factors import llama3_factors
-from mxconv.interop.gguf.architecture import Architecture
-from mxconv.interop.gguf.parts import attentions
 from mxconv.model.config import ModelConfig
+from mxconv.model.gguf.architecture import Architecture
+from mxconv.model.gguf.parts import attentions
+from mxconv.model.gguf.rope_factors import llama3_factors
 from mxconv.model.rope_parameters import RopeParameters
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What stands in a GGUF file for a description: its tensors and keys, whether it is written or read."""
