@@ -97,20 +97,28 @@ def own_shape(parts: Sequence[tuple[tuple[int, ...], Place]], axes: Axes | None)
         ValueError: parts of such shapes make no tensor; in words what is required.
     """
     shape, first = parts[0]
+    if any(0 in found for found, _ in parts):
+        raise ValueError("no dimension of 0 is allowed")
     if first.shape is not None and first.own_shape is not None:
         if shape != first.shape:
             raise ValueError(f"{list(first.shape)} is required")
         return first.own_shape
     is_three = axes is not None or first.expert is not None
     matrices = [found[1:] if is_three else found for found, _ in parts]
-    if not all(matrices) or len({len(found) for found in matrices}) > 1 or (is_three and len(shape) != 3):
-        raise ValueError(f"{3 if is_three else '1 or 2'} dimensions are required")
+    allowed = {3} if is_three else {2} if first.is_transposed else {1, 2}
+    if {len(found) for found, _ in parts} - allowed:
+        raise ValueError(f"{' or '.join(map(str, sorted(allowed)))} dimensions are required")
+    if len({(found[:1] if axes else (), *matrix[1:]) for (found, _), matrix in zip(parts, matrices, strict=True)}) > 1:
+        raise ValueError("as many experts and in_features in all parts of a tensor are required")
+    if first.expert is not None and first.expert >= shape[0]:
+        raise ValueError(f"more than {first.expert} experts are required")
     for (_, place), found in zip(parts, matrices, strict=True):
         for ranges, size in ((place.rows, found[0]), (place.columns, found[-1])):
             if ranges is not None and sum(map(len, ranges)) != size:
                 raise ValueError(f"{sum(map(len, ranges))} in the place of {size} are required")
-        if place.order is not None and found[0] % place.order.head_dim:
-            raise ValueError(f"whole heads of {place.order.head_dim} rows are required")
+        head = 0 if place.order is None else place.order.head_dim * (3 if place.order.kind == "blocks" else 1)
+        if head and found[0] % head:
+            raise ValueError(f"whole heads of {head} rows are required")
     rows = _extent([place.rows for _, place in parts], matrices[0][0])
     rest = matrices[0][1:] if first.columns is None else (_extent([place.columns for _, place in parts], 0),)
     matrix = (rows, *rest)
