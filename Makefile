@@ -45,7 +45,7 @@ clean:
 
 # Edits of Python files take effect at once; edits of C++ files make pip build the kernels again.
 .venv/core.stamp: pyproject.toml constraints.txt $(NATIVE) | .venv/bin/pip
-	$(PIP) -e .
+	$(PIP) -e '.[chat,serve]'
 	@$(BIN)/python -c "import mxconv.kernels._native" 2>/dev/null || echo "mxconv: no native kernels were built \
 	(pip install -v . says why); everything runs on NumPy, slowly"
 	touch $@
