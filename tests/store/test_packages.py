@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from checkpoints import write_safetensors, write_tiny_llama
 from commands import run_mxconv
+from gguf_files import write_gguf
 from packages import files_of, quantize
 from s3_server import BUCKET, S3Server, store
 
@@ -56,6 +57,14 @@ def test_rounded_weights_in_small_pieces(
     quantize(source, store(folder), num_threads=3, **options)
     assert s3.files(folder) == files_of(tmp_path / "p")
     assert s3.unfinished_uploads(folder) == []
+
+
+def test_a_quantized_gguf_is_rounded_on_its_way(s3: S3Server, folder: str, tmp_path: Path) -> None:
+    source = write_gguf(tmp_path / "m.gguf", types={"blk.0.ffn_up.weight": "Q4_0"})
+    options: dict[str, Any] = {"codec": "mxfp4", "dtype": "bf16"}
+    quantize(source, tmp_path / "p", **options)
+    quantize(source, store(folder), **options)
+    assert s3.files(folder) == files_of(tmp_path / "p")
 
 
 def test_a_draft_model_goes_along(s3: S3Server, folder: str, tmp_path: Path) -> None:
