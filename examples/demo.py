@@ -21,21 +21,25 @@ PROMPTS = Path(__file__).parent / "prompts.jsonl"
 QUESTION, LONGER = "What is the capital of France?", "Why is the sky blue?"
 
 
-def mxconv(*arguments: str | Path) -> None:
-    """Show a command and run it; stop at the first that fails."""
+def mxconv(*arguments: str | Path, must_succeed: bool = True) -> bool:
+    """Show a command and run it. Stop at one that fails, where it must not; or say whether it succeeded."""
     words = [str(argument) for argument in arguments]
     shown = [f'"{word}"' if " " in word else re.sub(r"/.*/", "", word) for word in words]
     print("\n$ mxconv", *shown, flush=True)
-    subprocess.run([sys.executable, "-m", "mxconv.cli.main", *words], check=True)
+    command = [sys.executable, "-m", "mxconv.cli.main", *words]
+    return subprocess.run(command, check=must_succeed).returncode == 0
 
 
 def real_model(source: Path) -> None:
-    """Both packages stay beside the model, to chat with."""
+    """Both packages stay beside the model, to chat with; a later run proves them again instead of converting."""
     packages = {codec: FOLDER / f"smollm2-{codec}" for codec in ("mxfp4", "bsfp")}
     for codec, package in packages.items():
+        if package.exists() and mxconv("verify", package, must_succeed=False):
+            continue
         mxconv("quantize", source, "-o", package, "--codec", codec, "--dtype", "bf16", "--force")
         mxconv("verify", package, "--source", source)
-    mxconv("inspect", packages["bsfp"], "--per", "kind")
+        if codec == "bsfp":
+            mxconv("inspect", package, "--per", "kind")
     for package in packages.values():
         mxconv("generate", package, "--chat", "--prompt", QUESTION, "--temperature", "0", "--check")
     # eight tokens say little about speed

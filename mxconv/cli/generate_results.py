@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from mxconv.serving.batch import BatchAnswer
     from mxconv.speculative.text_model import Answer
 
+MIN_TOKENS_OF_A_SPEED = 24  # in fewer tokens what a level costs is not yet known, and the clock says little
+
 
 def result_of(prompt: "Prompt", answer: "Answer | BatchAnswer") -> dict[str, Any]:
     """The members of one text."""
@@ -80,18 +82,23 @@ def print_results(members: dict[str, Any], json_output: bool, with_texts: bool) 
     num_tokens = sum(len(result["token_ids"]) for result in results)
     seconds = members.get("seconds", sum(result["seconds"] for result in results))
     rounds = sum(result["rounds"] for result in results)
+    tells_speed = num_tokens >= MIN_TOKENS_OF_A_SPEED
+    rate = _rate(results, "decoding_tokens_per_second") if tells_speed and "seconds" not in members else ""
     out.print(
         # an interrupt may come before the first round
         f"{num_tokens} tokens in {rounds} rounds of the target ({num_tokens / max(rounds, 1):.2f} a round), "
-        f"{seconds:.1f} s{'' if 'seconds' in members else _rate(results, 'decoding_tokens_per_second')}",
+        f"{seconds:.1f} s{rate}",
         highlight=False,
     )
     if "geomean_speedup" in members:
         beside = f" with as many at a time ({members['plain_seconds']:.1f} s)" if "plain_seconds" in members else ""
         checked = [result["identical_to_target"] for result in results if "identical_to_target" in result]
+        plainly = _rate(results, "plain_tokens_per_second")
+        speed = (
+            f"{plainly}; {members['geomean_speedup']:.2f}x its speed{beside}" if tells_speed else "; too few to time"
+        )
         out.print(
-            f"{sum(checked)} of {len(checked)} texts identical to plain decoding of {members['target']}"
-            f"{_rate(results, 'plain_tokens_per_second')}; {members['geomean_speedup']:.2f}x its speed{beside}",
+            f"{sum(checked)} of {len(checked)} texts identical to plain decoding of {members['target']}{speed}",
             markup=False,
             highlight=False,
         )
