@@ -3,6 +3,7 @@
 from enum import IntEnum
 
 SPACE = "▁"
+NO_MERGE_SCORE = -1e6  # below every rank: of tokens that no merge makes
 
 
 class TokenType(IntEnum):

@@ -118,9 +118,19 @@ def _settings(values: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
         token_id = values.get(f"tokenizer.ggml.{key}_token_id")
         if type(token_id) is int and 0 <= token_id < len(tokens):
             settings[name] = tokens[token_id]
-    if isinstance(template := values.get("tokenizer.chat_template"), str):
-        settings["chat_template"] = template
+    if templates := _chat_templates(values):
+        default = templates.get("default")
+        named = [{"name": name, "template": text} for name, text in templates.items()]
+        settings["chat_template"] = named if len(templates) > 1 or default is None else default
     return settings
+
+
+def _chat_templates(values: Mapping[str, Any]) -> dict[str, str]:
+    """By name, "default" among them; the file lists the names of the others."""
+    names = values.get("tokenizer.chat_templates")
+    keys = {"default": "tokenizer.chat_template"}
+    keys |= {name: f"tokenizer.chat_template.{name}" for name in (names if isinstance(names, list) else ())}
+    return {name: text for name, key in keys.items() if isinstance(text := values.get(key), str)}
 
 
 def _check(tokenizer: dict[str, Any], path: Path) -> None:

@@ -6,14 +6,16 @@ vocabulary has merges too, and spaces written as `SPACE`.
 """
 
 from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from mxconv.checkpoint.gguf.pre_tokenizers import IGNORE_MERGES, PRE_TOKENIZERS, pre_tokenizer_json
-from mxconv.checkpoint.gguf.token_types import SPACE, TokenType
+from mxconv.checkpoint.gguf.token_types import NO_MERGE_SCORE, SPACE, TokenType
 from mxconv.checkpoint.sentencepiece.merges import merges_by_score
 from mxconv.errors import CheckpointError
 
+COMPOSED = ("qwen2", "deepseek-r1-qwen", "qwen35")  # published tokenizers with these names compose characters first
 MAX_TOKEN_LENGTH = 1024  # characters of a token that is split into merges
 REMEDY = "Take tokenizer.json from the original checkpoint, and convert that."
 Kind = Callable[[Mapping[str, Any], list[str], list[int], Path], dict[str, Any]]
@@ -29,7 +31,7 @@ def _byte_level(values: Mapping[str, Any], tokens: list[str], types: list[int], 
         )
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
-        "normalizer": {"type": "NFC"} if name in ("qwen2", "deepseek-r1-qwen", "qwen35") else None,
+        "normalizer": {"type": "NFC"} if name in COMPOSED else None,
         "pre_tokenizer": pre_tokenizer,
         "decoder": byte_level,
         "model": _model(
@@ -92,8 +94,9 @@ def _spaced(
 
 
 def _merges(tokens: list[str], types: list[int], scores: list[float], path: Path) -> list[list[str]]:
-    """Of the normal tokens, by score."""
-    ids = {text: token_id for token_id, text in enumerate(tokens) if types[token_id] == TokenType.NORMAL}
+    """Of the normal tokens, by score, and of those that a user defined and merges make, as runs of Gemma's spaces."""
+    made: dict[int, float] = {TokenType.NORMAL: -inf, TokenType.USER_DEFINED: NO_MERGE_SCORE}
+    ids = {text: token_id for token_id, text in enumerate(tokens) if scores[token_id] > made.get(types[token_id], inf)}
     for text, token_id in ids.items():
         if len(text) > MAX_TOKEN_LENGTH:
             raise CheckpointError(

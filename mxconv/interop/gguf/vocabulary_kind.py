@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mxconv.checkpoint.gguf.pre_tokenizers import CASE_OF_ASCII, flattened, pre_tokenizer_name
-from mxconv.checkpoint.gguf.token_types import SPACE
+from mxconv.checkpoint.gguf.token_types import NO_MERGE_SCORE, SPACE
 from mxconv.errors import ModelError
 
-NO_MERGE_SCORE = -1e6  # below every rank: of tokens that no merge makes
 Model = Literal["gpt2", "llama", "gemma4"]
 Merges = list[tuple[str, str]]
 

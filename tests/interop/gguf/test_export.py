@@ -12,6 +12,7 @@ from gguf_models import MODELS, write_model
 from packages import quantize
 from safetensors import safe_open
 
+from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
 from mxconv.checkpoint.package import Package
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.interop.gguf_export import export_gguf
@@ -188,6 +189,11 @@ def test_templates_by_name_and_the_file_of_a_template(tmp_path: Path) -> None:
     keys = {name: field.contents() for name, field in gguf.GGUFReader(tmp_path / "a.gguf").fields.items()}
     assert keys["tokenizer.chat_template"] == "new"
     assert keys["tokenizer.chat_template.tool_use"] == "tools"
+    again = json.loads(derive_tokenizer(keys, tmp_path / "a.gguf")["tokenizer_config.json"])
+    assert {each["name"]: each["template"] for each in again["chat_template"]} == {
+        "default": "new",
+        "tool_use": "tools",
+    }
 
 
 def test_windows_are_noted(tmp_path: Path) -> None:
