@@ -1,4 +1,4 @@
-"""What a package's own codec says its 4-bit weights are, by the NumPy reference."""
+"""What a package's own codecs say its draft's weights are, by the NumPy reference."""
 
 from pathlib import Path
 
@@ -6,11 +6,12 @@ import numpy as np
 
 from mxconv.checkpoint.package import Package
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
-from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
+from mxconv.codecs.mxint8 import dequantize_mxint8
+from mxconv.codecs.vnni8 import unpack_nibbles, unpack_quads, unpack_scales
 
 
 def dequantized(package: Path) -> dict[str, np.ndarray]:
-    """Float32 values of every MXFP4 tensor, by name."""
+    """Float32 values of every MXFP4 or MXINT8 tensor, by name."""
     with Package(package) as opened:
         found = {}
         for record in opened.manifest.tensors:
@@ -18,4 +19,8 @@ def dequantized(package: Path) -> dict[str, np.ndarray]:
                 stored = opened.mxfp4(record)
                 values = dequantize_mxfp4(unpack_nibbles(stored.codes), unpack_scales(stored.scales))
                 found[record.name] = values[: stored.shape[0], : stored.shape[1]].copy()
+            elif record.codec == "mxint8":
+                head = opened.mxint8(record)
+                values = dequantize_mxint8(unpack_quads(head.elements), unpack_scales(head.scales))
+                found[record.name] = values[: head.shape[0], : head.shape[1]].copy()
         return found

@@ -97,6 +97,22 @@ def mxfp4_by_compressed_tensors(values: F32) -> tuple[U8, U8]:
     return codes, stored["weight_scale"].numpy()
 
 
+def int8_by_compressed_tensors(values: F32, scales: F32) -> NDArray[np.int8]:
+    """Elements of (rows, n * 32) for given scales, one a block, by compressed-tensors' int8 groups.
+
+    Rounding: x / scale, nearest, ties to even, clamped.
+    Known defects: it clamps to -128, which MXINT8 has not; here that becomes -127.
+    """
+    import torch
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import quantize
+
+    arguments = QuantizationArgs(num_bits=8, type="int", strategy="group", group_size=BLOCK, symmetric=True)
+    scale = torch.from_numpy(scales)
+    found = quantize(torch.from_numpy(values), scale, torch.zeros_like(scale), arguments, dtype=torch.int8)
+    return np.maximum(found.numpy(), -127)
+
+
 def compressed_tensors_is_sound(values: F32, scales: U8) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Blocks (rows, n) and elements (rows, n * 32) that none of compressed-tensors' defects touches."""
     blocks = values.reshape(len(values), -1, BLOCK)

@@ -107,9 +107,11 @@ def record_of(manifest: Manifest, name: str) -> tuple[str, str]:
         {"codec": "mxfp4", "scale_rule": "ceil", "skip": ("odd.*",)},
         {"codec": "mxfp4", "scale_rule": "ggml", "max_shard_bytes": 4000},
         {"codec": "mxfp4", "scale_rule": "mse", "num_threads": 3},
+        {"codec": "mxfp4", "lm_head": "quantize"},
         {"codec": "bsfp"},
         {"codec": "bsfp", "segments": "paper"},
         {"codec": "bsfp", "residual_bits": 10, "lm_head": "keep"},
+        {"codec": "bsfp", "lm_head": "exact"},
         {"codec": "bsfp", "max_shard_bytes": 30_000, "skip": ("pri*", "row.weight")},
     ],
     ids=lambda options: "-".join(str(value) for value in options.values()),
@@ -126,7 +128,10 @@ def test_every_tensor_comes_back_bit_for_bit(tmp_path: Path, dtype: str, options
     for record in manifest.tensors:
         assert record.sha256 == hashlib.sha256(tensors[record.name].tobytes()).hexdigest()
     assert record_of(manifest, "positions") == ("keep", "not a matrix")
-    assert record_of(manifest, "lm_head.weight")[0] == ("keep" if options.get("lm_head") else options["codec"])
+    head = {"mxfp4": "mxint8", "bsfp": "bsfp"}[options["codec"]]
+    head = {"keep": "keep", "quantize": options["codec"], "exact": "bsfp"}.get(options.get("lm_head", ""), head)
+    assert record_of(manifest, "lm_head.weight")[0] == head
+    assert manifest.options.lm_head == options.get("lm_head", {"mxfp4": "int8", "bsfp": "quantize"}[options["codec"]])
     if "skip" in options:
         assert {record.name for record in manifest.tensors if record.reason.startswith("--skip")} in (
             {"odd.weight"},
@@ -168,7 +173,7 @@ def test_a_model_folder_converts_with_its_companions_unchanged(
     assert manifest.tokenizer is not None and manifest.tokenizer.vocab_size == 96
     assert manifest.tokenizer.sha256 == hashlib.sha256(files["tokenizer.json"]).hexdigest()
     embedding = record_of(manifest, "model.embed_tokens.weight")[0]
-    assert embedding == (codec if tied else "keep")
+    assert embedding == ({"mxfp4": "mxint8", "bsfp": "bsfp"}[codec] if tied else "keep")
     recorded = {record.path: record.sha256 for record in manifest.source.files}
     originals = [*source.glob("*.safetensors"), *source.glob("*.index.json")]
     assert recorded == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in originals}

@@ -104,7 +104,7 @@ def test_a_nan_or_infinity_in_the_source_is_an_infinite_error_and_no_crash(
     if codec == "bsfp":
         assert found[MATRIX].max_abs_error == float("inf")
     else:
-        assert found[MATRIX].detail == "value at index (0, 0) is nan; MXFP4 needs finite values."
+        assert found[MATRIX].detail == "value at index (0, 0) is nan; MX formats need finite values."
 
 
 @each_codec

@@ -4,7 +4,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from scalar import FLOAT32, Random, pattern_of, patterns_hex, rounded, value_of
-from tiles import bits_hex, bytes_hex, nibbles_hex, scales_in_order
+from tiles import bits_hex, bytes_hex, nibbles_hex, quads_hex, scales_in_order
 
 MAGNITUDES = [Fraction(m) for m in ("0", "0.5", "1", "1.5", "2", "3", "4", "6")]
 
@@ -59,6 +59,7 @@ def vnni8() -> dict:
                 "nibbles_packed": nibbles_hex(nibbles),
                 "bytes": [patterns_hex(row, 2) for row in values],
                 "bytes_packed": bytes_hex(values),
+                "quads_packed": quads_hex(values),
                 "bits": ["".join(map(str, row)) for row in bits],
                 "bits_packed": bits_hex([bits]),
                 "scales": [patterns_hex(row, 4) for row in scales],

@@ -29,6 +29,17 @@ def bytes_hex(matrix: list[list[int]]) -> str:
     return "".join(f"{value:02x}" for tile in tiles(matrix) for row in tile for value in row)
 
 
+def quads_hex(matrix: list[list[int]]) -> str:
+    """64 bytes for four columns of 16 rows: byte 4r + j is column j."""
+    return "".join(
+        f"{matrix[top + r][left + j]:02x}"
+        for top in range(0, len(matrix), 16)
+        for left in range(0, len(matrix[0]), 4)
+        for r in range(16)
+        for j in range(4)
+    )
+
+
 def bits_hex(planes: list[list[list[int]]]) -> str:
     """16 bytes a tile and plane, the planes of a tile side by side: bit c of byte r is column c."""
     tiled = [tiles(plane) for plane in planes]

@@ -148,7 +148,7 @@ class OptionsRecord(Record):
 
     codec: Literal["mxfp4", "bsfp"]
     scale_rule: Literal["ocp", "even", "ceil", "ggml", "mse"]
-    lm_head: Literal["keep", "quantize"]
+    lm_head: Literal["keep", "quantize", "int8", "exact"]
     skip: list[str]
     outliers: Literal["exact", "rescale"]
     segments: Literal["fitted", "paper"]

@@ -14,16 +14,17 @@ from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.checkpoint.manifest import FILE_NAME, Manifest, TensorRecord, read_manifest
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.stored import StoredArray, mxfp4_arrays
-from mxconv.checkpoint.stored_matrix import StoredBsfp, StoredMxfp4
+from mxconv.checkpoint.stored import StoredArray, mxfp4_arrays, mxint8_arrays
+from mxconv.checkpoint.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.checkpoint.tensor_arrays import place_of, stored_shape, tensor_arrays
 from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.float16 import FORMATS
+from mxconv.codecs.mxint8 import check_mxint8
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import CheckpointError, CodecError, PackageError
 
-__all__ = ["Package", "StoredBsfp", "StoredMxfp4", "inside"]
+__all__ = ["Package", "StoredBsfp", "StoredMxfp4", "StoredMxint8", "inside"]
 
 
 def inside(root: Path, name: str) -> Path:
@@ -105,6 +106,22 @@ class Package:
         codes, scales = (self._array(a.name)[tiles] for a in mxfp4_arrays(record.stem, stored_shape(record)))
         return StoredMxfp4(shape, cast(U8, codes), cast(U8, scales))
 
+    def mxint8(self, record: TensorRecord) -> StoredMxint8:
+        """An MXINT8 matrix; its bytes are read through once.
+
+        Raises:
+            PackageError: an element or a scale is none of the format.
+        """
+        elements, scales = (self._array(a.name) for a in mxint8_arrays(record.name, stored_shape(record)))
+        stored = StoredMxint8(stored_shape(record), cast(I8, elements), cast(U8, scales))
+        try:
+            check_mxint8(stored.elements, stored.scales)
+        except CodecError as error:
+            raise PackageError(
+                f"{self.root}: tensor {record.name}: {error} The file is damaged; convert again."
+            ) from error
+        return stored
+
     def bsfp(self, record: TensorRecord, expert: int | None = None) -> StoredBsfp:
         """A matrix of a BSFP package, or that of one expert of a stack, of which alone is read: target and draft.
 
@@ -181,7 +198,7 @@ class Package:
     def release(self, record: TensorRecord, start: int, stop: int) -> None:
         """Drop rows [start, stop) of a tensor from resident memory: its tiles, or itself where it is kept."""
         tiles = start // TILE_ROWS, -(-stop // TILE_ROWS)
-        for part in ("codes", "scales", "residual_low", "residual_high"):
+        for part in ("codes", "elements", "scales", "residual_low", "residual_high"):
             if (array := self.arrays.get(f"{record.name}.{part}")) is not None:
                 array.release(*tiles)
         if record.name in self.arrays:
@@ -241,8 +258,8 @@ class Package:
         expected: list[StoredArray] = []
         if record.scaled is not None and self.has_target:
             self.fp8(record)
-        is_mxfp4 = record.codec == "mxfp4" and (record.scaled is not None or record.carried is not None)
-        has_weights = record.dtype in FORMATS or is_mxfp4
+        is_carried = record.codec == "mxfp4" and record.carried is not None
+        has_weights = record.dtype in FORMATS or is_carried or (record.scaled is not None and record.codec != "bsfp")
         if record.codec != "keep" and not has_weights:
             raise PackageError(
                 f"{self.root}: tensor {record.name}: {record.codec} of {record.dtype}; BF16 or F16 is required. "
@@ -250,6 +267,8 @@ class Package:
             )
         if record.codec == "mxfp4":
             expected += mxfp4_arrays(record.stem, stored_shape(record))
+        if record.codec == "mxint8":
+            expected += mxint8_arrays(record.name, stored_shape(record))
         if record.codec == "bsfp":
             if not record.all_segments:
                 raise PackageError(f"{self.root}: tensor {record.name}: codec bsfp without segments. Convert again.")

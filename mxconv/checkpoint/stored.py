@@ -1,6 +1,6 @@
 """The arrays that a quantized matrix is stored as: their names, dtypes and shapes, known before they are computed.
 
-Writer and reader both ask this file; `formats/mxfp4.md` and `formats/bsfp.md` are the law behind it.
+Writer and reader both ask this file; `formats/mxfp4.md`, `mxint8.md` and `bsfp.md` are the law behind it.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
 from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.codecs.vnni8 import TILE_COLUMNS, TILE_ELEMENTS, TILE_ROWS, padded
+from mxconv.codecs.vnni8 import QUAD, TILE_COLUMNS, TILE_ELEMENTS, TILE_ROWS, padded
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,16 @@ def mxfp4_arrays(name: str, shape: tuple[int, int]) -> tuple[StoredArray, ...]:
     row_tiles = rows // TILE_ROWS
     return (
         StoredArray(f"{name}.codes", "U8", (row_tiles, columns // TILE_COLUMNS, TILE_ELEMENTS // 2)),
+        StoredArray(f"{name}.scales", "U8", (row_tiles, columns // BLOCK, TILE_ROWS)),
+    )
+
+
+def mxint8_arrays(name: str, shape: tuple[int, int]) -> tuple[StoredArray, ...]:
+    """The arrays of an MXINT8 matrix of (out_features, in_features)."""
+    rows, columns = padded(shape[0], TILE_ROWS), padded(shape[1], BLOCK)
+    row_tiles = rows // TILE_ROWS
+    return (
+        StoredArray(f"{name}.elements", "I8", (row_tiles, columns // QUAD, TILE_ROWS * QUAD)),
         StoredArray(f"{name}.scales", "U8", (row_tiles, columns // BLOCK, TILE_ROWS)),
     )
 

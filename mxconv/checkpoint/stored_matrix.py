@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mxconv.arrays import I64, U8, U16
+from mxconv.arrays import I8, I64, U8, U16
 from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
 from mxconv.codecs.bsfp.rescale import undo_rescale
 from mxconv.codecs.bsfp.table import SegmentTable
-from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.codecs.mxint8 import mxint8_patterns
+from mxconv.codecs.vnni8 import TILE_ROWS, unpack_quads, unpack_scales
 
 DecodeBsfp = Callable[[PackedBsfp, SegmentTable, tuple[int, int]], U16]
 
@@ -21,6 +22,21 @@ class StoredMxfp4:
     shape: tuple[int, int]
     codes: U8  # (row tiles, column tiles, 64)
     scales: U8  # (row tiles, blocks, 16)
+
+
+@dataclass(frozen=True)
+class StoredMxint8:
+    """An MXINT8 matrix as stored, see formats/mxint8.md."""
+
+    shape: tuple[int, int]
+    elements: I8  # (row tiles, column quads, 64)
+    scales: U8  # (row tiles, blocks, 16)
+
+    def patterns(self, start: int, stop: int) -> U16:
+        """The values of rows [start, stop) as BF16 patterns, exactly; start is a multiple of 16."""
+        tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
+        rows = mxint8_patterns(unpack_quads(self.elements[tiles]), unpack_scales(self.scales[tiles]))
+        return rows[: stop - start, : self.shape[1]]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Which arrays of a package stand for a tensor, and where in them one expert of a stack lies."""
 
 from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays
+from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays, mxint8_arrays
 from mxconv.codecs.vnni8 import TILE_ROWS, padded
 from mxconv.errors import PackageError
 
@@ -35,6 +35,8 @@ def tensor_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
         return (carried_array(carried),)
     if record.codec == "mxfp4":
         return mxfp4_arrays(record.name, stored_shape(record))
+    if record.codec == "mxint8":
+        return mxint8_arrays(record.name, stored_shape(record))
     return _bsfp_arrays(record) if record.codec == "bsfp" else ()
 
 

@@ -78,7 +78,7 @@ class TensorRecord(Record):
     name: str
     dtype: str = Field(description="as safetensors names it; of a cast tensor the 16-bit one")
     shape: list[Count]
-    codec: Literal["mxfp4", "bsfp", "keep"]
+    codec: Literal["mxfp4", "mxint8", "bsfp", "keep"]
     reason: str = Field(description="why it has this codec")
     sha256: Digest = Field(description="of the tensor's bytes, row-major, little-endian")
     rounded_from: str | None = Field(
@@ -104,9 +104,9 @@ class TensorRecord(Record):
                 )
         if self.experts is None:
             return self
-        if self.codec == "keep" or len(self.shape) != 3 or 0 in self.shape:
+        if self.codec in ("keep", "mxint8") or len(self.shape) != 3 or 0 in self.shape:
             raise ValueError(
-                f"experts of {self.codec} {self.shape}; three dimensions, none empty, that are not kept are required"
+                f"experts of {self.codec} {self.shape}; three dimensions, none empty, of mxfp4 or bsfp are required"
             )
         if own := self.experts.segments:
             widths = {(each.residual_bits, len(each.starts)) for each in own}

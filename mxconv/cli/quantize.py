@@ -41,8 +41,13 @@ def quantize(
         ),
     ] = "ocp",
     lm_head: Annotated[
-        str, typer.Option(help="Output head: quantize, or keep in 16 bits.", autocompletion=one_of("quantize", "keep"))
-    ] = "quantize",
+        str | None,
+        typer.Option(
+            help="The draft's output head. MXFP4: int8 (the default), quantize (to 4 bits) or keep (in 16 bits). "
+            "BSFP: quantize (the default), exact (all bits of the weights) or keep.",
+            autocompletion=one_of("int8", "exact", "quantize", "keep"),
+        ),
+    ] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Tensor name pattern to leave in 16 bits; repeatable.")] = None,
     outliers: Annotated[
         str,

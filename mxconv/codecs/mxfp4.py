@@ -32,7 +32,7 @@ class NonFiniteError(CodecError):
     """A weight has no code; says which."""
 
     def __init__(self, row: int, column: int, value: float) -> None:
-        super().__init__(f"value at index ({row}, {column}) is {value}; MXFP4 needs finite values.")
+        super().__init__(f"value at index ({row}, {column}) is {value}; MX formats need finite values.")
         self.row, self.column, self.value = row, column, value
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -16,7 +16,8 @@ from mxconv.checkpoint.stored import carried_array
 from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.packing import PackedBsfp, escape_offsets
 from mxconv.codecs.mxfp4 import BLOCK, NonFiniteError, ScaleRule
-from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.codecs.mxint8 import quantize_mxint8
+from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Segments, Survey
 from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4, row_shifts_of
@@ -60,7 +61,7 @@ def encode_tensor(
         The tensor's hash, and each written array's checksum.
 
     Raises:
-        NonFiniteError: MXFP4 of a weight that is not finite.
+        NonFiniteError: MXFP4 or MXINT8 of a weight that is not finite.
     """
     checksums: Counter[str] = Counter()
     written: Counter[str] = Counter()
@@ -97,7 +98,7 @@ def encoded_slices(
         order. Where a stack of experts is stored another way than it lies, rows and pieces come by turns.
 
     Raises:
-        NonFiniteError: MXFP4 of a weight that is not finite.
+        NonFiniteError: MXFP4 or MXINT8 of a weight that is not finite.
     """
     plan, num_escapes, is_first = survey.plan, 0, True
     if plan.carried is not None:
@@ -109,6 +110,8 @@ def encoded_slices(
             pass
         elif plan.codec == "mxfp4":
             parts = _mxfp4_parts(survey, piece.patterns, scale_rule)
+        elif plan.codec == "mxint8":
+            parts = _mxint8_parts(survey, piece.patterns)
         elif plan.codec == "bsfp":
             packed = _bsfp_piece(survey.segments_of(piece.matrix), piece.start, piece.patterns)
             offsets = num_escapes + escape_offsets(packed)
@@ -130,6 +133,13 @@ def _mxfp4_parts(survey: Survey, patterns: U16, scale_rule: ScaleRule) -> dict[s
     assert survey.plan.float_format is not None
     codes, scales = encode_mxfp4(patterns, survey.plan.float_format, scale_rule)
     return {"codes": codes, "scales": scales}
+
+
+def _mxint8_parts(survey: Survey, patterns: U16) -> dict[str, NDArray[np.generic]]:
+    """The stored arrays of some rows: `elements` and `scales`."""
+    assert survey.plan.float_format is not None
+    elements, scales = quantize_mxint8(survey.plan.float_format.decode(patterns))
+    return {"elements": pack_quads(pad(elements, TILE_ROWS, 1)), "scales": pack_scales(pad(scales, TILE_ROWS, 1))}
 
 
 def _bsfp_piece(segments: Segments, first: int, patterns: U16) -> PackedBsfp:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxconv.checkpoint.header_format import format_header
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays
+from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays, mxint8_arrays
 from mxconv.conversion.survey import Survey
 from mxconv.errors import CheckpointError
 
@@ -46,6 +46,8 @@ def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
         return (carried_array(plan.carried),)
     if plan.codec == "mxfp4":
         return mxfp4_arrays(plan.name, plan.stored_shape)
+    if plan.codec == "mxint8":
+        return mxint8_arrays(plan.name, plan.stored_shape)
     if plan.codec == "bsfp":
         assert survey.table is not None
         table = survey.table

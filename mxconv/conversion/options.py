@@ -8,6 +8,8 @@ from mxconv.codecs.mxfp4 import SCALE_RULES, ScaleRule
 from mxconv.errors import MxconvError
 
 Codec = Literal["mxfp4", "bsfp"]
+Head = Literal["int8", "exact", "quantize", "keep"]
+DEFAULT_HEADS: dict[Codec, Head] = {"mxfp4": "int8", "bsfp": "quantize"}
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 
 
@@ -17,7 +19,7 @@ class QuantizeOptions:
 
     codec: Codec = "mxfp4"
     scale_rule: ScaleRule = "ocp"
-    lm_head: Literal["keep", "quantize"] = "quantize"
+    lm_head: Head | None = None  # None: int8 with MXFP4, quantize with BSFP
     skip: tuple[str, ...] = ()
     outliers: Literal["exact", "rescale"] = "exact"
     segments: Literal["fitted", "paper"] = "fitted"
@@ -36,7 +38,7 @@ class QuantizeOptions:
         choices: dict[str, tuple[object, ...]] = {
             "codec": get_args(Codec),
             "scale_rule": SCALE_RULES,
-            "lm_head": ("keep", "quantize"),
+            "lm_head": (None, *get_args(Head)),
             "outliers": ("exact", "rescale"),
             "segments": ("fitted", "paper"),
             "on_nonfinite": ("error", "keep"),
@@ -53,9 +55,14 @@ class QuantizeOptions:
             if getattr(self, name) < least:
                 raise MxconvError(f"{_flag(name)}: {getattr(self, name)}; at least {least} is required.")
         foreign = (
-            {"scale_rule": ("ocp",), "target": (None, "include")}
+            {"scale_rule": ("ocp",), "target": (None, "include"), "lm_head": (None, "exact", "quantize", "keep")}
             if self.codec == "bsfp"
-            else {"outliers": ("exact",), "segments": ("fitted",), "residual_bits": (None,)}
+            else {
+                "outliers": ("exact",),
+                "segments": ("fitted",),
+                "residual_bits": (None,),
+                "lm_head": (None, "int8", "quantize", "keep"),
+            }
         )
         for name, harmless in foreign.items():
             if getattr(self, name) not in harmless:
@@ -69,12 +76,17 @@ class QuantizeOptions:
                 f"--residual-bits: {self.residual_bits} with --segments paper, whose width is fixed. Leave it out."
             )
 
+    @property
+    def head(self) -> Head:
+        """What becomes of the draft's output head."""
+        return self.lm_head or DEFAULT_HEADS[self.codec]
+
     def record(self, is_local: bool) -> OptionsRecord:
         """As the manifest keeps them; the target's place is decided here."""
         return OptionsRecord(
             codec=self.codec,
             scale_rule=self.scale_rule,
-            lm_head=self.lm_head,
+            lm_head=self.head,
             skip=list(self.skip),
             outliers=self.outliers,
             segments=self.segments,

@@ -13,11 +13,12 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
-from mxconv.conversion.options import Codec, QuantizeOptions
+from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.refused_sources import check_quantizer
 from mxconv.conversion.rows import MAX_SLICE_WEIGHTS
 from mxconv.errors import CheckpointError
 
+TensorCodec = Literal["mxfp4", "mxint8", "bsfp", "keep"]
 INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 CASTS = {"bf16": BF16, "fp16": FP16}
 EMBEDDINGS = (
@@ -52,7 +53,7 @@ class TensorPlan:
     """What happens to one tensor."""
 
     tensor: SourceTensor
-    codec: Codec | Literal["keep"]
+    codec: TensorCodec
     reason: str
     float_format: FloatFormat | None  # of the result where it is a 16-bit float
     is_cast: bool = False  # rounded from F32, or whatever the tensor's dtype is
@@ -214,11 +215,10 @@ def is_rounded(tensor: SourceTensor, wanted: FloatFormat, recognized: Recognized
     )
 
 
-def choose_codec(
-    tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized
-) -> tuple[Codec | Literal["keep"], str]:
+def choose_codec(tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized) -> tuple[TensorCodec, str]:
     """What a tensor becomes, and why."""
     name = tensor.name
+    head: TensorCodec = {"int8": "mxint8", "keep": "keep"}.get(options.head, options.codec)  # type: ignore[assignment]
     if name in recognized.scales:
         return "keep", "scales of FP8 blocks"
     for glob in options.skip:
@@ -237,10 +237,10 @@ def choose_codec(
     if name in recognized.fp8 and options.codec == "bsfp":
         return "keep", "FP8, which BSFP would make larger"
     if matches(name, HEADS):
-        return (options.codec, "output head") if options.lm_head == "quantize" else ("keep", "--lm-head keep")
+        return ("keep", "--lm-head keep") if head == "keep" else (head, "output head")
     if matches(name, EMBEDDINGS):
-        if recognized.is_tied and not matches(name, LOOKED_UP) and options.lm_head == "quantize":
-            return options.codec, "output head, tied to the embeddings"
+        if recognized.is_tied and not matches(name, LOOKED_UP) and head != "keep":
+            return head, "output head, tied to the embeddings"
         return "keep", "embeddings"
     if matches(name, ROUTERS):
         return "keep", "expert router"

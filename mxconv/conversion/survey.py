@@ -94,7 +94,7 @@ def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
     if plan.carried is not None:
         check_carried(plan)
         return survey
-    if plan.codec == "mxfp4":
+    if plan.codec in ("mxfp4", "mxint8"):
         for rows in survey.matrices():
             for start, _, patterns in rows.slices():
                 if not _is_finite(patterns, plan.float_format):

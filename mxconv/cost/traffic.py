@@ -4,6 +4,7 @@ Counted are the matrices that are multiplied, the output head among them. The em
 KV cache are not: together they are a thousandth of a model.
 """
 
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from mxconv.checkpoint.tensor_arrays import tensor_arrays
 from mxconv.errors import MxconvError
 from mxconv.model.config import ModelConfig
 from mxconv.model.families.table import describe_file
-from mxconv.model.stored_weights import EMBEDDING, HEAD, head_tensor
+from mxconv.model.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor
 
 SPECULATOR_EMBEDDING = "speculator.emb."
 EAGLE3_EMBEDDING = "embed_tokens.weight"
@@ -30,7 +31,16 @@ def package_bytes(package: Package, is_draft: bool) -> int:
     scales = {r.scaled.by for r in matrices if r.scaled is not None}  # of what is decoded when it is loaded
     config = _config(package.root)
     multiplied = [r for r in matrices if r.name not in scales and _is_multiplied(r.name, names, config)]
-    return sum(_record_bytes(record, is_draft) for record in multiplied)
+    exact = _heads(names, config) if has_exact_head(package) else ()
+    return sum(_record_bytes(record, is_draft and record.name not in exact) for record in multiplied)
+
+
+def head_bytes(package: Package, is_draft: bool) -> int:
+    """Of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors."""
+    names = {record.name for record in package.manifest.tensors}
+    heads = _heads(names, _config(package.root))
+    as_draft = is_draft and not has_exact_head(package)
+    return sum(_record_bytes(record, as_draft) for record in package.manifest.tensors if record.name in heads)
 
 
 def mtp_bytes(package: Package, in_four_bits: bool) -> int:
@@ -42,7 +52,8 @@ def mtp_bytes(package: Package, in_four_bits: bool) -> int:
     }
     head = matrices.get(head_tensor(config)) or matrices[config.embedding]
     own = [record for name, record in matrices.items() if name is not None and config.mtp.reads(name)]
-    return sum(_record_bytes(record, in_four_bits) for record in (*own, head))
+    head_in_four_bits = in_four_bits and not has_exact_head(package)
+    return sum(_record_bytes(record, in_four_bits) for record in own) + _record_bytes(head, head_in_four_bits)
 
 
 def checkpoint_bytes(folder: Path) -> int:
@@ -62,6 +73,13 @@ def _config(folder: Path) -> ModelConfig | None:
         return None
 
 
+def _heads(names: Iterable[str], config: ModelConfig | None) -> set[str]:
+    """The tensor that is the output head: its own, or else the embedding."""
+    own = {name: name if config is None else config.own_name(name) for name in names}
+    head, embedding = (HEAD, EMBEDDING) if config is None else (head_tensor(config), config.embedding)
+    return {name for name in own if own[name] == head} or {name for name in own if own[name] == embedding}
+
+
 def _is_multiplied(name: str, names: set[str], config: ModelConfig | None) -> bool:
     """Not an embedding, unless it is the output head too, nor what is of another tower or of an MTP module."""
     if name.startswith(SPECULATOR_EMBEDDING) or name == EAGLE3_EMBEDDING:
@@ -78,7 +96,7 @@ def _is_multiplied(name: str, names: set[str], config: ModelConfig | None) -> bo
 
 def _record_bytes(record: TensorRecord, is_draft: bool) -> int:
     arrays = tensor_arrays(record)
-    if record.codec == "mxfp4" and (is_draft or record.carried is not None):
+    if record.codec in ("mxfp4", "mxint8") and (is_draft or record.carried is not None):
         return _sum(arrays)
     if record.codec != "bsfp":
         return prod(record.shape) * BYTES_PER_WEIGHT

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # imported once a device was found: without Triton it cannot 
     from mxconv.kernels.triton.weight import Activations, Weight
 
 ON_HOST = ("row_shifts", "escape_offsets")  # parts of which other arrays are made
-OF_DRAFT = ("codes", "scales")
+OF_DRAFT = ("codes", "elements", "scales")
 ADJOINING = (*OF_DRAFT, "residual_low")  # of experts: as long for each of them
 
 
@@ -54,6 +54,7 @@ class GpuPackage:
         """
         self.device = checked_device(device)
         from mxconv.gpu.stored_weight import stored_stack, stored_weight
+        from mxconv.kernels.triton.eight_bit_weight import EightBitWeight
 
         with Package(find_package(package)) as opened:
             self.manifest: Manifest = opened.manifest
@@ -74,13 +75,17 @@ class GpuPackage:
             for name in arrays:
                 stem, _, part = name.rpartition(".")
                 parts[stem][part] = streamed.pop(name)
-            self.weights: dict[str, Weight] = {
-                each.name: stored_weight(opened, each, parts.pop(each.stem), self.device, activations) for each in alone
-            }
+            self.weights: dict[str, Weight] = {}
+            for each in alone:
+                own = parts.pop(each.stem)
+                if each.codec == "mxint8":
+                    self.weights[each.name] = EightBitWeight(own["elements"], own["scales"], opened.mxint8(each).shape)
+                else:
+                    self.weights[each.name] = stored_weight(opened, each, own, self.device, activations)
             self.stacks: dict[str, ExpertStack] = {}
             for group in groups:
-                own = {each.stem: parts.pop(each.stem) for each in group.records}
-                self.stacks[group.name] = stored_stack(opened, group, own, self.device, activations)
+                parts_of = {each.stem: parts.pop(each.stem) for each in group.records}
+                self.stacks[group.name] = stored_stack(opened, group, parts_of, self.device, activations)
 
     @property
     def num_bytes(self) -> int:

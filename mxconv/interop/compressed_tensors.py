@@ -6,7 +6,8 @@ For a module `m` with weights (out_features, in_features):
     m.weight_scale    U8 (out_features, in_features / 32)   E8M0, bias 127
 
 Codes and scales are carried over, nothing is rounded again. What the format has no place for stays in the target's 16
-bits and is named in `ignore`: embeddings, an output head tied to them, rows that are no multiple of 32.
+bits and is named in `ignore`: embeddings, an output head that is tied to them or MXINT8, rows that are no multiple of
+32. `--lm-head quantize` gives a head that is packed.
 
 Source:
     compressed-tensors 0.20, `MXFP4PackedCompressor` and the preset `MXFP4A16`. The head is a target by name since
@@ -39,6 +40,7 @@ from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
 
 FORMAT = "mxfp4-pack-quantized"
+DRAFTED = ("mxfp4", "mxint8")
 WEIGHT = ".weight"
 MAX_SLICE_CODES = 1 << 22
 
@@ -83,7 +85,7 @@ def export_compressed_tensors(
             for tensor in weights.tensors
         }
         config = read_json_object(inside(package, "config.json"), unique_keys=False)
-        dense = {r.name: _reason(r) for r in records.values() if r.codec == "mxfp4" and r.name not in packed}
+        dense = {r.name: _reason(r) for r in records.values() if r.codec in DRAFTED and r.name not in packed}
         folder = ModelFolder(
             format="compressed-tensors",
             package=opened,
@@ -151,6 +153,8 @@ def _reason(record: TensorRecord) -> str:
         return "not the weight of a module"
     if matches(record.name, EMBEDDINGS):
         return "the output head is tied to the embeddings, which stay in 16 bits"
+    if record.codec == "mxint8":
+        return "the draft's output head has 8 bits, which this format has no place for"
     if record.shape[1] % BLOCK:
         return f"in_features {record.shape[1]} is no multiple of {BLOCK}"
     return ""

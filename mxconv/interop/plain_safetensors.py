@@ -94,8 +94,8 @@ def _notes(embedding: TensorRecord | None) -> tuple[str, ...]:
     if embedding is None or embedding.codec == "keep":
         return ()
     return (
-        f"{EMBEDDING} is also the output head, and one tensor is both: its look-ups are 4-bit values here, exact in "
-        "the package's draft, so that this is another model. A GGUF file has two: export --to gguf.",
+        f"{EMBEDDING} is also the output head, and one tensor is both: its look-ups are the draft's values here, exact "
+        "in the package's draft, so that this is another model. A GGUF file has two: export --to gguf.",
     )
 
 
@@ -126,6 +126,6 @@ def _draft_pieces(tensor: WeightTensor, record: TensorRecord, package: Path) -> 
             )
         return patterns
 
-    assert record.codec == "mxfp4"
+    assert record.codec in ("mxfp4", "mxint8")
     for _, _, patterns in replace(tensor, rows=draft_slice).slices():
         yield patterns

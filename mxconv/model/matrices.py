@@ -5,12 +5,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mxconv.arrays import U16
 from mxconv.checkpoint.fp8 import Fp8Matrix
-from mxconv.checkpoint.package import StoredBsfp, StoredMxfp4
+from mxconv.checkpoint.package import StoredBsfp, StoredMxfp4, StoredMxint8
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.kernels.bsfp_full import BsfpMatrix
 from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.eight_bit import mxint8_matrix
 from mxconv.kernels.four_bit import Activations, bsfp_draft_matrix, mxfp4_matrix
 from mxconv.kernels.matrix import Matrix
 from mxconv.model.config import ModelConfig
@@ -81,6 +84,18 @@ class Matrices:
     def mxfp4_target(self, stored: StoredMxfp4) -> Matrix:
         """MXFP4 weights that are a target's own: activations stay float32, and a row has the same bits among others."""
         return replace(self, activations="fp32").mxfp4_draft(stored)
+
+    def mxint8_draft(self, stored: StoredMxint8) -> Matrix:
+        """The 8-bit weights of an MXINT8 tensor; where activations stay float32, as the BF16 weights that they are."""
+        if self.activations == "fp32":
+            return self.dense(stored.patterns(0, stored.shape[0]), BF16)
+        elements = stored.elements.view(np.uint8)
+        reference = mxint8_matrix(stored.shape, elements, stored.scales)
+        if self.engine is None:
+            return reference
+        from mxconv.kernels.native_matrix import native_mxint8
+
+        return native_mxint8(self.engine, reference, elements, stored.scales)
 
     def bsfp_draft(self, stored: StoredBsfp) -> Matrix:
         """The 4-bit weights of a BSFP tensor."""

@@ -15,7 +15,14 @@ from mxconv.model.config import ModelConfig
 from mxconv.model.families.table import describe_file
 from mxconv.model.matrices import Matrices
 from mxconv.model.stored_experts import DeferredMatrix, exact_stacks, four_bit_stacks
-from mxconv.model.stored_weights import dense_weights, four_bit_matrices, head_tensor, own_stacks, tied
+from mxconv.model.stored_weights import (
+    dense_weights,
+    four_bit_matrices,
+    has_exact_head,
+    head_tensor,
+    own_stacks,
+    tied,
+)
 from mxconv.model.weights import Weights
 
 
@@ -57,7 +64,7 @@ class OwnWeights:
         """
         if self._in_four_bits is None:
             exact = self.sixteen_bits if with_target else self._kept(level)
-            config, found = self.config, four_bit_matrices(self.package, self._make)
+            config, found = self.config, four_bit_matrices(self.package, self._make, self._heads)
             drafts = {own: matrix for name, matrix in found.items() if (own := config.own_name(name)) is not None}
             if config.tie_word_embeddings and config.embedding in drafts:  # the quantized output head
                 drafts.setdefault(head_tensor(config), drafts[config.embedding])
@@ -69,10 +76,22 @@ class OwnWeights:
             )
         return self._in_four_bits
 
+    @cached_property
+    def _heads(self) -> frozenset[str]:
+        """Names of the tensors that are the output head: its own, or the embedding that it is tied to."""
+        config = self.config
+        own = {head_tensor(config), config.embedding} if config.tie_word_embeddings else {head_tensor(config)}
+        return frozenset(r.name for r in self.package.manifest.tensors if config.own_name(r.name) in own)
+
     def _kept(self, level: str) -> Weights:
         """Of the exact weights those that a 4-bit level needs."""
         config, records = self.config, self.package.manifest.tensors
-        needed = [r for r in records if r.codec == "keep" or config.own_name(r.name) in config.looked_up]
+        exact_heads = self._heads if has_exact_head(self.package) else ()
+        needed = [
+            r
+            for r in records
+            if r.codec == "keep" or config.own_name(r.name) in config.looked_up or r.name in exact_heads
+        ]
         try:
             return self._exact(needed)
         except MxconvError as error:

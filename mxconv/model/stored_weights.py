@@ -1,6 +1,6 @@
 """From stored tensors to the weights of a model: 16 bits as they lie in a file, 4 bits of a package."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -54,14 +54,27 @@ def own_stacks(stacks: Mapping[str, ExpertStack], config: ModelConfig | None) ->
     return {name: stack for name, stack in named.items() if name is not None}
 
 
-def four_bit_matrices(package: Package, make: Matrices) -> dict[str, Matrix]:
-    """The 4-bit matrices of a package, by the names of the tensors."""
+def four_bit_matrices(package: Package, make: Matrices, heads: Container[str]) -> dict[str, Matrix]:
+    """The matrices of a package's 4-bit level, by the names of the tensors; its output head may have 8 bits.
+
+    Args:
+        package: open.
+        make: its matrices.
+        heads: names of tensors that are output heads: they are missing where the level multiplies their exact weights.
+    """
     made: dict[str, Callable[[TensorRecord], Matrix]] = {
         "mxfp4": lambda record: make.mxfp4_draft(package.mxfp4(record)),
+        "mxint8": lambda record: make.mxint8_draft(package.mxint8(record)),
         "bsfp": lambda record: make.bsfp_draft(package.bsfp(record)),
     }
     matrices = [record for record in package.manifest.tensors if record.codec in made and record.stack is None]
-    return {record.name: made[record.codec](record) for record in matrices}
+    is_exact = has_exact_head(package)
+    return {r.name: made[r.codec](r) for r in matrices if not (is_exact and r.name in heads)}
+
+
+def has_exact_head(package: Package) -> bool:
+    """Whether the 4-bit level's output head is the target's, of which both read all bits."""
+    return package.manifest.options.lm_head == "exact"
 
 
 def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matrix:

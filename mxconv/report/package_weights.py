@@ -13,7 +13,9 @@ from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.referenced import open_referenced
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.checkpoint.tensor_arrays import tensor_arrays
+from mxconv.codecs.float16 import BF16
 from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.cost.traffic import head_bytes, package_bytes
 from mxconv.errors import PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
 from mxconv.model.families.table import describe_file
@@ -41,6 +43,7 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
             f"{manifest.decoded_level} with drafts and without, {decode.num_token_mismatches} tokens and "
             f"{decode.num_logit_mismatches} positions' logits differ."
         )
+    notes += _head_note(package)
     names = [record.name for record in manifest.tensors]
     if mtp := mtp_note(lambda: describe_file(package.root / "config.json"), names):
         notes.append(mtp)
@@ -57,9 +60,24 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> Weights:
         if record.scaled is not None:
             tensors.append(_with_fp8(tensor, package, record, referenced))
             continue
-        has_draft = record.codec == "mxfp4" and record.carried is None
-        tensors.append(_with_mxfp4(tensor, package, record) if has_draft else tensor)
+        if record.codec == "mxint8":
+            tensor = _with_mxint8(tensor, package, record)
+        elif record.codec == "mxfp4" and record.carried is None:
+            tensor = _with_mxfp4(tensor, package, record)
+        tensors.append(tensor)
     return Weights(source, "package", manifest.source.commit, tuple(tensors), tuple(notes))
+
+
+def _head_note(package: Package) -> list[str]:
+    """What the output head takes of the bytes that a pass of the draft reads."""
+    head, draft = head_bytes(package, is_draft=True), package_bytes(package, is_draft=True)
+    if not head or draft <= head:
+        return []
+    kind = {"int8": "MXINT8", "exact": "all bits of the exact weights", "keep": "16 bits", "quantize": "4 bits"}
+    return [
+        f"the output head is {head:,} of the {draft:,} bytes that a pass of the draft reads ({head / draft:.0%}): "
+        f"{kind[package.manifest.options.lm_head]}."
+    ]
 
 
 def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
@@ -147,6 +165,8 @@ def _with_fp8(
     weights = decoded(tensor, package.fp8(record, referenced))
     if record.codec == "mxfp4":
         weights = _mxfp4_matrix(weights, package, record, None)
+    elif record.codec == "mxint8":
+        weights = _with_mxint8(weights, package, record)
     return replace(tensor, matrices=lambda: [weights])
 
 
@@ -185,6 +205,21 @@ def _mxfp4_matrix(tensor: WeightTensor, package: Package, record: TensorRecord, 
     return replace(
         tensor, release=release, num_stored_bytes=stored.codes.nbytes + stored.scales.nbytes, draft_rows=draft_rows
     )
+
+
+def _with_mxint8(tensor: WeightTensor, package: Package, record: TensorRecord) -> WeightTensor:
+    stored = package.mxint8(record)
+
+    def draft_rows(start: int, stop: int) -> F32:
+        return BF16.decode(stored.patterns(start, stop))
+
+    def release(start: int, stop: int) -> None:
+        tensor.release(start, stop)
+        for array in tensor_arrays(record):
+            package.arrays[array.name].release(start // TILE_ROWS, -(-stop // TILE_ROWS))
+
+    num_bytes = stored.elements.nbytes + stored.scales.nbytes
+    return replace(tensor, release=release, num_stored_bytes=num_bytes, draft_rows=draft_rows)
 
 
 def _referenced(package: Package, record: TensorRecord, tensors: Mapping[str, SourceTensor]) -> SourceTensor:

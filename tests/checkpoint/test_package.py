@@ -1,5 +1,6 @@
 """Opening a package. Damaged and forged ones are in tests/verify."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,13 @@ from checkpoints import write_tiny_llama
 from packages import forge, quantize
 
 from mxconv.checkpoint.package import Package
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.codecs.float16 import BF16
 from mxconv.errors import PackageError
+from mxconv.model.loader import LoadedPackage
+from mxconv.verify import verify
 
+HEAD = "lm_head.weight"  # (96, 32)
 NAME = "model.layers.1.mlp.down_proj.weight"  # (32, 172): 2 row tiles, 172 columns in 2 groups
 
 
@@ -57,6 +63,53 @@ def test_an_mxfp4_matrix_has_its_codes_and_scales_in_tile_order(made: Path) -> N
     with Package(made / "mxfp4") as package:
         stored = package.mxfp4(record_of(package, NAME))
         assert (stored.shape, stored.codes.shape, stored.scales.shape) == ((32, 172), (2, 24, 64), (2, 6, 16))
+
+
+def test_an_mxint8_head_is_within_half_a_step_of_the_weights(made: Path) -> None:
+    with Package(made / "mxfp4") as package:
+        record = record_of(package, HEAD)
+        stored = package.mxint8(record)
+        rows, columns = stored.shape
+        assert (record.codec, stored.shape) == ("mxint8", tuple(record.shape))
+        tiles = -(-rows // 16)
+        assert (stored.elements.shape, stored.scales.shape) == ((tiles, columns // 4, 64), (tiles, columns // 32, 16))
+        values = BF16.decode(stored.patterns(16, rows)).reshape(rows - 16, -1, 32)
+    expected = BF16.decode(weights(made)[HEAD].view(np.uint16)[16:]).reshape(values.shape)
+    scales = np.exp2(np.floor(np.log2(np.abs(expected).max(axis=-1, keepdims=True))))
+    saturated = np.abs(expected) > 127.5 / 64 * scales
+    assert (np.abs(values - expected)[~saturated] <= np.broadcast_to(scales / 128, values.shape)[~saturated]).all()
+    assert np.allclose(values, expected, atol=scales.max() / 64)
+
+
+@pytest.mark.parametrize(
+    ("part", "byte", "found"),
+    [
+        ("elements", 0x80, "MXINT8 element -128; -127 to 127 is required."),
+        ("scales", 0xFF, "MXINT8 scale 255, which is NaN; 0 to 254 is required."),
+    ],
+)
+def test_bytes_that_mxint8_does_not_have_are_refused(
+    made: Path, tmp_path: Path, part: str, byte: int, found: str
+) -> None:
+    package = Path(shutil.copytree(made / "reference", tmp_path / "p"))
+    shard = package / "mxfp4.safetensors"
+    content = bytearray(shard.read_bytes())
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    begin = 8 + int.from_bytes(content[:8], "little") + header[f"{HEAD}.{part}"]["data_offsets"][0]
+    content[begin + 3] = byte
+    shard.write_bytes(content)
+    forge(package)
+    message = f"{package}: tensor {HEAD}: {found} The file is damaged; convert again."
+    with Package(package) as opened, pytest.raises(PackageError) as caught:
+        opened.mxint8(record_of(opened, HEAD))
+    assert str(caught.value) == message
+    with pytest.raises(PackageError) as caught, LoadedPackage(package, ["mxfp4"]):
+        pass
+    assert str(caught.value) == message
+    with open_checkpoint(made / "m") as source:
+        proof = {tensor.name: tensor for tensor in verify(package, source).tensors}
+    assert proof[HEAD].status == "mismatch"
+    assert proof[HEAD].detail == f"{HEAD}.{part} differs from what the source encodes to"
 
 
 def test_released_rows_can_be_read_again(made: Path) -> None:

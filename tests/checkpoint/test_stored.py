@@ -1,6 +1,6 @@
 import pytest
 
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
+from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays, mxint8_arrays
 
 
 def described(arrays: tuple[StoredArray, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -21,6 +21,16 @@ def test_mxfp4_pads_rows_to_16_and_columns_to_32(
     shape: tuple[int, int], codes: tuple[int, ...], scales: tuple[int, ...]
 ) -> None:
     assert described(mxfp4_arrays("w", shape)) == {"w.codes": ("U8", codes), "w.scales": ("U8", scales)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "elements", "scales"),
+    [((1, 1), (1, 8, 64), (1, 1, 16)), ((16, 32), (1, 8, 64), (1, 1, 16)), ((33, 172), (3, 48, 64), (3, 6, 16))],
+)
+def test_mxint8_pads_likewise_and_has_quads_of_columns(
+    shape: tuple[int, int], elements: tuple[int, ...], scales: tuple[int, ...]
+) -> None:
+    assert described(mxint8_arrays("w", shape)) == {"w.elements": ("I8", elements), "w.scales": ("U8", scales)}
 
 
 @pytest.mark.parametrize(

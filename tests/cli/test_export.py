@@ -54,7 +54,7 @@ def test_a_tied_embedding_that_is_rounded_with_the_head_is_told(run: Any, tmp_pa
         arguments = ["export", folder / "package", "--to", "safetensors", "-o"]
         outcome = run(*arguments, folder / "draft", "--level", "draft")
         assert outcome.exit_code == 0
-        note = "note: model.embed_tokens.weight is also the output head, and one tensor is both: its look-ups are 4-bit"
+        note = "note: model.embed_tokens.weight is also the output head, and one tensor is both: its look-ups are the"
         assert (note in outcome.stderr) == tied
         outcome = run(*arguments, folder / "target")
         assert (outcome.exit_code, outcome.stderr) == (0, "")
@@ -95,7 +95,8 @@ def test_bad_usage_is_explained_with_exit_code_2(
 def test_a_gguf_file_goes_through_quantize_verify_and_inspect(run: Any, exportable: Path, tmp_path: Path) -> None:
     path = tmp_path / "draft.gguf"
     assert run("export", exportable, "--to", "gguf", "-o", path).exit_code == 0
-    assert run("quantize", path, "-o", tmp_path / "package").exit_code == 0
+    # its head is Q8_0: one of the types that are rounded, here without a loss
+    assert run("quantize", path, "-o", tmp_path / "package", "--dtype", "bf16").exit_code == 0
     verified = run("verify", tmp_path / "package", "--source", path, "--json")
     assert verified.exit_code == 0 and verified.json["lossless"] is True
     inspected = run("inspect", path, "--json")

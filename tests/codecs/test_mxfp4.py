@@ -147,7 +147,7 @@ def test_all_codes_under_all_scales_decode_exactly() -> None:
 def test_a_value_that_is_not_finite_is_an_error_that_names_the_first_index(value: float) -> None:
     values = np.zeros((4, 50), np.float32)
     values[2, 33] = values[3, 0] = value
-    with pytest.raises(CodecError, match=r"^value at index \(2, 33\) is -?(nan|inf); MXFP4 needs finite values\.$"):
+    with pytest.raises(CodecError, match=r"^value at index \(2, 33\) is -?(nan|inf); MX formats need finite values\.$"):
         quantize_mxfp4(values)
 
 

@@ -19,9 +19,10 @@ from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.float16 import float_format
 from mxconv.codecs.int8 import quantize_int8
 from mxconv.codecs.mxfp4 import SCALE_RULES, quantize_mxfp4
+from mxconv.codecs.mxint8 import mxint8_patterns, quantize_mxint8
 
 VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
-NAMES = ("e2m1", "mxfp4", "bsfp", "vnni8", "int8", "ngram", "spire", "experts", "fp8")
+NAMES = ("e2m1", "mxfp4", "mxint8", "bsfp", "vnni8", "int8", "ngram", "spire", "experts", "fp8")
 
 
 def load(name: str) -> Any:
@@ -58,11 +59,15 @@ def test_the_worked_examples_of_the_formats_are_vectors() -> None:
     def spaced(text: str) -> str:
         return " ".join(text[i : i + 2] for i in range(0, len(text), 2))
 
-    texts = {name: (VECTORS.parent / f"{name}.md").read_text() for name in ("mxfp4", "bsfp", "vnni8")}
+    texts = {name: (VECTORS.parent / f"{name}.md").read_text() for name in ("mxfp4", "mxint8", "bsfp", "vnni8")}
     block = next(case for case in load("mxfp4")["blocks"] if case["name"] == "amax 7.5")
     for rule in SCALE_RULES:
         line = f"{rule:<6} {block[rule]['scale']}     {' '.join(block[rule]['codes'][:3])} "
         assert line in texts["mxfp4"], line
+    eight = next(case for case in load("mxint8")["blocks"] if case["name"] == "amax 1.5")
+    shown = " ".join(f"{element & 0xFF:02x}" for element in eight["elements"][:5])
+    assert f"scale     {eight['scale']} " in texts["mxint8"]
+    assert f"elements  {shown} " in texts["mxint8"]
     matrix = next(case for case in load("bsfp")["matrices"] if case["name"] == "escapes below and above")
     for found in (matrix["codes"][:8], matrix["residual_low"][:16], matrix["escape_high"]):
         assert spaced(found) in texts["bsfp"], found
@@ -96,6 +101,23 @@ def test_mxfp4_matrices_as_stored() -> None:
         assert values.shape == (case["rows"], case["columns"])
         codes, scales = quantize_mxfp4(vnni8.pad(values, 16, 32), case["scale_rule"])
         assert vnni8.pack_nibbles(codes).tobytes().hex() == case["codes"]
+        assert vnni8.pack_scales(scales).tobytes().hex() == case["scales"]
+
+
+def test_mxint8_blocks() -> None:
+    for case in load("mxint8")["blocks"]:
+        elements, scales = quantize_mxint8(floats(case["values"])[None])
+        assert same_bits(scales[0], patterns(case["scale"], 2)), case["name"]
+        assert elements[0].tolist() == case["elements"], case["name"]
+        assert same_bits(mxint8_patterns(elements, scales)[0], patterns(case["bf16"], 4)), case["name"]
+
+
+def test_mxint8_matrices_as_stored() -> None:
+    for case in load("mxint8")["matrices"]:
+        values = floats(case["values"])
+        assert values.shape == (case["rows"], case["columns"])
+        elements, scales = quantize_mxint8(vnni8.pad(values, 16, 32))
+        assert vnni8.pack_quads(elements).tobytes().hex() == case["elements"]
         assert vnni8.pack_scales(scales).tobytes().hex() == case["scales"]
 
 
@@ -186,6 +208,10 @@ def test_vnni8_vectors() -> None:
             stored = patterns(case[f"{part}_packed"], 4 if part == "scales" else 2)
             assert same_bits(packed.ravel(), stored), part
             assert same_bits(getattr(vnni8, f"unpack_{part}")(stored.reshape(packed.shape)), matrix), part
+        values = patterns(case["bytes"], 2)
+        quads = patterns(case["quads_packed"], 2)
+        assert same_bits(vnni8.pack_quads(values).ravel(), quads)
+        assert same_bits(vnni8.unpack_quads(quads.reshape(len(values) // 16, -1, 64)), values)
 
 
 def test_int8_vectors() -> None:

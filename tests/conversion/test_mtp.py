@@ -47,15 +47,17 @@ def test_bytes_of_its_pass_are_its_own_and_the_heads(source: Path, codec: str, t
     quantize(source, tmp_path / "package", codec=codec, drafts=("mtp",))
     with open_checkpoint(source) as checkpoint:
         sizes = {n: prod(t.shape) for n, t in checkpoint.tensors.items() if len(t.shape) == 2}
-    own = sum(size for name, size in sizes.items() if name.startswith(MODULE)) + sizes["model.embed_tokens.weight"]
+    head = sizes["model.embed_tokens.weight"]
+    module = sum(size for name, size in sizes.items() if name.startswith(MODULE))
+    own, whole = module + head, sum(sizes.values()) - module
     drafts = [parse_draft("mtp,bits=16")]
     with LoadedPackage(tmp_path / "package", drafts=drafts) as loaded:
         target, draft, four_bits, exact = (bytes_per_forward(loaded, level) for level in loaded.levels)
-    bits = 16 if codec == "mxfp4" else 8 * target / (sum(sizes.values()) - own + sizes["model.embed_tokens.weight"])
+    bits = 16 if codec == "mxfp4" else 8 * target / whole
+    head_bits = 8.25 if codec == "mxfp4" else 4.25
     assert exact == pytest.approx(own * bits / 8, rel=0.02)
-    assert own / 2 < four_bits < own * 0.6
-    whole = sum(sizes.values()) - own + sizes["model.embed_tokens.weight"]
-    assert whole / 2 < draft < whole * 0.6  # the module is no part of the model's own passes
+    assert four_bits == pytest.approx((module * 4.25 + head * head_bits) / 8, rel=0.02)
+    assert draft == pytest.approx(((whole - head) * 4.25 + head * head_bits) / 8, rel=0.02)  # without the module
     with Package(tmp_path / "package") as package:
         levels = {level.name: level for level in package_levels(package)}
     assert levels["mtp"].num_bytes == four_bits and levels["mtp"].architecture is not None

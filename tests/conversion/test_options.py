@@ -11,7 +11,7 @@ from mxconv.errors import MxconvError
     [
         ({"codec": "int4"}, "--codec: 'int4'; one of mxfp4, bsfp is required."),
         ({"scale_rule": "max"}, "--scale-rule: 'max'; one of ocp, even, ceil, ggml, mse is required."),
-        ({"lm_head": "drop"}, "--lm-head: 'drop'; one of keep, quantize is required."),
+        ({"lm_head": "drop"}, "--lm-head: 'drop'; one of int8, exact, quantize, keep is required."),
         ({"outliers": "clip"}, "--outliers: 'clip'; one of exact, rescale is required."),
         ({"segments": "lloyd"}, "--segments: 'lloyd'; one of fitted, paper is required."),
         ({"on_nonfinite": "zero"}, "--on-nonfinite: 'zero'; one of error, keep is required."),
@@ -31,6 +31,14 @@ from mxconv.errors import MxconvError
         (
             {"outliers": "rescale"},
             "--outliers: 'rescale' with --codec mxfp4; only bsfp has this option. Leave it out, or use --codec bsfp.",
+        ),
+        (
+            {"codec": "bsfp", "lm_head": "int8"},
+            "--lm-head: 'int8' with --codec bsfp; only mxfp4 has this option. Leave it out, or use --codec mxfp4.",
+        ),
+        (
+            {"lm_head": "exact"},
+            "--lm-head: 'exact' with --codec mxfp4; only bsfp has this option. Leave it out, or use --codec bsfp.",
         ),
         ({"segments": "paper"}, "--segments: 'paper' with --codec mxfp4; only bsfp has this option."),
         ({"residual_bits": 8}, "--residual-bits: 8 with --codec mxfp4; only bsfp has this option."),

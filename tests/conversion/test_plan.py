@@ -61,14 +61,16 @@ def test_every_tensor_has_a_codec_and_a_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tied", "lm_head", "embedding", "head"),
     [
+        (False, None, ("keep", "embeddings"), ("mxint8", "output head")),
         (False, "quantize", ("keep", "embeddings"), ("mxfp4", "output head")),
         (False, "keep", ("keep", "embeddings"), ("keep", "--lm-head keep")),
+        (True, None, ("mxint8", "output head, tied to the embeddings"), None),
         (True, "quantize", ("mxfp4", "output head, tied to the embeddings"), None),
         (True, "keep", ("keep", "embeddings"), None),
     ],
 )
-def test_the_output_head_is_quantized_unless_told_otherwise_tied_or_not(
-    tmp_path: Path, tied: bool, lm_head: str, embedding: tuple[str, str], head: tuple[str, str] | None
+def test_the_output_head_has_8_bits_unless_told_otherwise_tied_or_not(
+    tmp_path: Path, tied: bool, lm_head: str | None, embedding: tuple[str, str], head: tuple[str, str] | None
 ) -> None:
     plans = plan(write_tiny_llama(tmp_path / "m", tie_word_embeddings=tied), lm_head=lm_head)
     assert plans["model.embed_tokens.weight"] == embedding

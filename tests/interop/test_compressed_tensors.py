@@ -74,11 +74,13 @@ def test_its_logits_are_those_of_the_dequantized_weights(mxfp4: Path, exported: 
     assert (found - expected).abs().max() <= 1e-5
 
 
-def test_the_library_reads_the_configuration_as_its_own_preset(exported: Path) -> None:
+def test_the_library_reads_the_configuration_as_its_own_preset(llama: Path, tmp_path: Path) -> None:
     from compressed_tensors.quantization import QuantizationConfig
     from compressed_tensors.quantization.quant_scheme import MXFP4A16
 
-    members = json.loads((exported / "config.json").read_text())["quantization_config"]
+    quantize(llama, tmp_path / "package", lm_head="quantize")
+    export_compressed_tensors(tmp_path / "package", tmp_path / "export")
+    members = json.loads((tmp_path / "export" / "config.json").read_text())["quantization_config"]
     parsed = QuantizationConfig.model_validate(members)
     scheme = parsed.config_groups["group_0"]
     assert scheme.weights == MXFP4A16["weights"]
@@ -103,14 +105,21 @@ def test_bytes_are_those_that_the_librarys_own_compressor_writes(tmp_path: Path)
 
 def test_what_cannot_be_packed_stays_in_16_bits_and_is_ignored(exported: Path) -> None:
     ignored = json.loads((exported / "config.json").read_text())["quantization_config"]["ignore"]
-    assert ignored == [f"model.layers.{layer}.mlp.down_proj" for layer in (0, 1)]
-    assert in_16_bits(exported) == {f"{name}.weight": "in_features 172 is no multiple of 32" for name in ignored}
+    assert ignored == ["lm_head", *(f"model.layers.{layer}.mlp.down_proj" for layer in (0, 1))]
+    assert in_16_bits(exported) == {
+        "lm_head.weight": "the draft's output head has 8 bits, which this format has no place for",
+        **{f"{name}.weight": "in_features 172 is no multiple of 32" for name in ignored[1:]},
+    }
 
 
 def test_the_export_says_what_stayed_in_16_bits(mxfp4: Path, tmp_path: Path) -> None:
     notes = export_compressed_tensors(mxfp4, tmp_path / "export").notes
-    assert notes[0] == "model.layers.0.mlp.down_proj.weight is left in 16 bits: in_features 172 is no multiple of 32."
-    assert len(notes) == 2
+    assert "model.layers.0.mlp.down_proj.weight is left in 16 bits: in_features 172 is no multiple of 32." in notes
+    assert (
+        "lm_head.weight is left in 16 bits: the draft's output head has 8 bits, which this format has no place for."
+        in notes
+    )
+    assert len(notes) == 3
 
 
 def test_a_kept_matrix_is_ignored(llama: Path, tmp_path: Path) -> None:
@@ -126,7 +135,7 @@ def test_a_float16_model_runs_dequantized_and_says_so(tmp_path: Path) -> None:
     from transformers import CompressedTensorsConfig
 
     source = write_tiny_llama(tmp_path / "source", dtype="F16", num_hidden_layers=1)
-    quantize(source, tmp_path / "package")
+    quantize(source, tmp_path / "package", lm_head="quantize")
     export = export_compressed_tensors(tmp_path / "package", tmp_path / "export")
     assert export.notes[-1].endswith("quantization_config=CompressedTensorsConfig(dequantize=True)).")
     with pytest.warns(UserWarning, match="already has a `quantization_config`"):

@@ -17,6 +17,7 @@ from packages import header_of
 from mxconv.errors import PackageError
 from mxconv.kernels.bsfp_full import BsfpMatrix
 from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.eight_bit import EightBitMatrix
 from mxconv.kernels.four_bit import FourBitFloatMatrix, FourBitMatrix
 from mxconv.model.loader import LoadedPackage
 from mxconv.model.stored_weights import EMBEDDING, HEAD
@@ -47,19 +48,26 @@ def test_the_target_is_the_source_bit_for_bit_and_the_draft_is_near(
         assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.8
 
 
-@pytest.mark.parametrize(("codec", "exact"), [("mxfp4", DenseMatrix), ("bsfp", BsfpMatrix)])
-def test_a_tied_embedding_stays_exact_while_the_same_tensor_is_a_4_bit_head(
-    tmp_path: Path, codec: str, exact: type
+@pytest.mark.parametrize(
+    ("codec", "lm_head", "exact", "head"),
+    [
+        ("mxfp4", None, DenseMatrix, EightBitMatrix),
+        ("mxfp4", "quantize", DenseMatrix, FourBitMatrix),
+        ("bsfp", "quantize", BsfpMatrix, FourBitMatrix),
+    ],
+)
+def test_a_tied_embedding_stays_exact_while_the_same_tensor_is_a_head_of_fewer_bits(
+    tmp_path: Path, codec: str, lm_head: str | None, exact: type, head: type
 ) -> None:
     source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=True)
     stored = safetensors.numpy.load_file(source / "model.safetensors")[EMBEDDING].astype(np.float32)
-    with LoadedPackage(pack(source, tmp_path / "package", codec=codec)) as loaded:
+    with LoadedPackage(pack(source, tmp_path / "package", codec=codec, lm_head=lm_head)) as loaded:
         target, draft = (level.decoder for level in loaded.levels)
         assert kind(target.embedding) is exact
         assert target.head is target.embedding
         assert draft.embedding is target.embedding
         assert (draft.embedding.rows(np.arange(96)) == stored).all()
-        assert kind(draft.head) is FourBitMatrix
+        assert kind(draft.head) is head
         assert not (draft.head.rows(np.arange(96)) == stored).all()
 
 
@@ -68,12 +76,27 @@ def test_activations_decide_how_4_bit_matrices_multiply_and_nothing_else(tmp_pat
     package = pack(write_tiny_llama(tmp_path / "source"), tmp_path / "package", codec=codec)
     with LoadedPackage(package) as loaded, LoadedPackage(package, activations="fp32") as other:
         target, draft = (level.decoder for level in other.levels)
-        assert kind(draft.layers[0].mlp.gate.matrix) is kind(draft.head) is FourBitFloatMatrix
+        assert kind(draft.layers[0].mlp.gate.matrix) is FourBitFloatMatrix
+        # MXINT8 values are BF16 numbers, and multiplied as such
+        assert kind(draft.head) is {"mxfp4": DenseMatrix, "bsfp": FourBitFloatMatrix}[codec]
         assert kind(target.head) is kind(loaded.levels[0].decoder.head)
         assert logits(target).tobytes() == logits(loaded.levels[0].decoder).tobytes()
         found, expected = logits(draft), logits(loaded.levels[1].decoder)
         assert not (found == expected).all()
         assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("levels", [["target", "bsfp"], ["bsfp"]])
+def test_a_bsfp_draft_may_read_all_bits_of_the_head(tmp_path: Path, tied: bool, levels: list[str]) -> None:
+    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=tied)
+    stored = safetensors.numpy.load_file(source / "model.safetensors")[EMBEDDING if tied else HEAD].astype(np.float32)
+    with LoadedPackage(pack(source, tmp_path / "package", codec="bsfp", lm_head="exact"), levels) as loaded:
+        draft = loaded.levels[-1].decoder
+        assert kind(draft.head) is BsfpMatrix
+        assert (draft.head.rows(np.arange(96)) == stored).all()
+        assert len(levels) == 1 or draft.head is loaded.levels[0].decoder.head
+        assert kind(draft.layers[0].mlp.gate.matrix) is FourBitMatrix
 
 
 @pytest.mark.parametrize("tied", [False, True])

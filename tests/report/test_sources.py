@@ -64,9 +64,12 @@ def test_what_a_package_stores_is_measured_from_its_bytes(
     assert fitted.stored.bits_per_weight == fitted.drafts.bsfp_bits_per_weight
     paper = inspect_path(package(tiny_llama, "paper", codec="bsfp", segments="paper")).total
     assert paper.stored_draft_sqnr_db == pytest.approx(paper.bsfp_paper_draft_sqnr_db, abs=1e-12)
-    ocp = inspect_path(package(tiny_llama, "ocp")).total
+    ocp = inspect_path(package(tiny_llama, "ocp", lm_head="quantize")).total
     assert ocp.stored_draft_sqnr_db == pytest.approx(ocp.mxfp4_sqnr_db, abs=1e-12)
-    mse = inspect_path(package(tiny_llama, "mse", scale_rule="mse")).total
+    (head,) = inspect_path(package(tiny_llama, "int8"), tensor_glob="lm_head.weight").tensors
+    assert head.stored_draft_sqnr_db is not None and head.mxfp4_sqnr_db is not None
+    assert head.stored_draft_sqnr_db > head.mxfp4_sqnr_db + 20  # four more bits, of 6.02 dB each, less saturation
+    mse = inspect_path(package(tiny_llama, "mse", scale_rule="mse", lm_head="quantize")).total
     assert mse.stored_draft_sqnr_db is not None and mse.mxfp4_sqnr_db is not None
     assert mse.stored_draft_sqnr_db > mse.mxfp4_sqnr_db
 

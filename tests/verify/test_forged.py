@@ -47,8 +47,8 @@ from packages import MANIFEST, forge, header_of
         ("quantized.shape", [16.5, 16], "valid integer"),
         ("quantized.dtype", "F32", " of F32; BF16 or F16 is required. Convert again."),
         ("quantized.dtype", "I64", " of I64; BF16 or F16 is required. Convert again."),
-        ("quantized.codec", "int4", "'mxfp4', 'bsfp' or 'keep'"),
-        ("quantized.name", "ghost", "array ghost.codes is missing; U8 "),
+        ("quantized.codec", "int4", "'mxfp4', 'mxint8', 'bsfp' or 'keep'"),
+        ("quantized.name", "ghost", "array ghost."),
         ("format_version", 2, "format 'mxconv', version 2; this program reads 'mxconv', version 1. Convert again, or"),
         ("format", "zip", "format 'zip', version 1; this program reads"),
         ("surprise", 1, "surprise: Extra inputs are not permitted"),
@@ -65,7 +65,9 @@ def test_a_forged_manifest_is_refused_with_a_reason(package: Path, path: str, va
 def test_a_draft_without_its_files_is_refused(tmp_path: Path, made: dict[str, Path]) -> None:
     package = Path(shutil.copytree(made["mxfp4"], tmp_path / "p"))
     forge(package, put("levels.1.files", []))
-    assert error_of(package).startswith(f"{package}: array lm_head.weight.codes is missing; U8 [6, 4, 64] is required.")
+    assert error_of(package).startswith(
+        f"{package}: array lm_head.weight.elements is missing; I8 [6, 8, 64] is required."
+    )
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

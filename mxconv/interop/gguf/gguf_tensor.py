@@ -12,9 +12,9 @@ from mxconv.arrays import F32, U8, U16
 from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.codecs.float16 import BF16
-from mxconv.codecs.gguf_block import BLOCK_BYTES, pack_blocks
+from mxconv.codecs.gguf_block import BLOCK_BYTES, Q8_0_BYTES, fits_q8_0, pack_blocks, pack_q8_0
 from mxconv.codecs.mxfp4 import BLOCK, dequantize_mxfp4
-from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
+from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_quads, unpack_scales
 from mxconv.interop.gguf.source_hash import SourceHash
 from mxconv.model.gguf.arrangement import arranged, block_columns, shape_of, source_rows
 from mxconv.model.gguf.place import Place
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
 
 Rows = Callable[[int, int], NDArray[Any]]
-GgufType = Literal["F32", "F16", "BF16", "MXFP4"]
+GgufType = Literal["F32", "F16", "BF16", "MXFP4", "Q8_0"]
 PIECE_BYTES = 4 << 20
-BYTES_PER_WEIGHT = {"F32": 4.0, "F16": 2.0, "BF16": 2.0, "MXFP4": BLOCK_BYTES / BLOCK}
+BYTES_PER_WEIGHT = {"F32": 4.0, "F16": 2.0, "BF16": 2.0, "MXFP4": BLOCK_BYTES / BLOCK, "Q8_0": Q8_0_BYTES / BLOCK}
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,36 @@ def four_bit(
     return GgufTensor(
         place.name, shape, "BF16" if blocks is None else "MXFP4", rows, _pieces(place, weight)[0], release
     )
+
+
+def eight_bit(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> GgufTensor:
+    """MXINT8 as Q8_0 where that has all its scales and its rows are whole blocks here; else its values, as BF16.
+
+    Args:
+        place: the tensor's.
+        package: holds the elements.
+        record: of the tensor.
+        weight: its 16 bits.
+    """
+    stored = package.mxint8(record)
+    num_rows, columns = stored.shape
+    in_order = place.columns is None and not place.is_read_whole
+    is_q8_0 = in_order and columns % BLOCK == 0 and fits_q8_0(stored.elements, stored.scales)
+
+    def rows(start: int, stop: int) -> U8 | U16:
+        if place.is_read_whole:
+            start, stop = 0, num_rows
+        if not is_q8_0:
+            return arranged(place, stored.patterns(start, stop), start, num_rows)
+        tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
+        elements = unpack_quads(stored.elements[tiles])[: stop - start]
+        scales = unpack_scales(stored.scales[tiles])[: stop - start]
+        if (order := source_rows(place, start, stop, num_rows)) is not None:
+            elements, scales = elements[order - start], scales[order - start]
+        return pack_q8_0(elements, scales)
+
+    shape = shape_of(place, stored.shape)
+    return GgufTensor(place.name, shape, "Q8_0" if is_q8_0 else "BF16", rows, *_pieces(place, weight))
 
 
 def _pieces(place: Place, weight: WeightTensor) -> tuple[int, Callable[[int, int], None]]:

@@ -8,7 +8,7 @@ from mxconv.checkpoint.manifest import TensorRecord
 from mxconv.checkpoint.package import Package
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.errors import ModelError
-from mxconv.interop.gguf.gguf_tensor import GgufTensor, four_bit, made_tensor, sixteen_bit
+from mxconv.interop.gguf.gguf_tensor import GgufTensor, eight_bit, four_bit, made_tensor, sixteen_bit
 from mxconv.interop.gguf.metadata import Metadata
 from mxconv.interop.gguf.stacked_tensor import StackedTensor
 from mxconv.model.config import ModelConfig
@@ -78,7 +78,9 @@ def _tensors(
     place: Place, package: Package, record: TensorRecord, weight: WeightTensor, metadata: Metadata, level: Level
 ) -> list[GgufTensor]:
     """Of one tensor: itself, or where the embedding is the output head too, both."""
-    make = sixteen_bit if level == "target" or record.codec == "keep" else four_bit
+    make = four_bit if record.codec == "mxfp4" else eight_bit
+    if level == "target" or record.codec == "keep":
+        make = sixteen_bit
     if place.name != EMBEDDING:
         return [make(place, package, record, weight)]
     embedding = sixteen_bit(place, package, record, weight)  # a draft's is exact, its output head is not
@@ -113,6 +115,10 @@ def _notes(package: Package, metadata: Metadata, level: Level, skipped: list[str
                 f"{len(mixed)} matrices, such as {mixed[0]}, have heads in another order, of values that are no whole "
                 "blocks of 32: their 4-bit values are stored as BF16, exactly."
             )
+        of_head = [record for record in package.manifest.tensors if record.codec == "mxint8"]
+        if metadata.architecture.head == "embedding" and of_head:
+            found |= {r.name: known.get(metadata.config.own_name(r.name) or "", ()) for r in of_head}
+            named += [(record, place) for record in of_head for place in found[record.name][:1]]
         if metadata.architecture.head == "embedding" and any(place.name == EMBEDDING for _, place in named):
             notes.append(
                 f"llama.cpp's {metadata.architecture.name} has no output head of its own: the draft's is the "

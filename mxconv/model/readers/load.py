@@ -19,7 +19,15 @@ from mxconv.model.readers.speculator import MlpSpeculator
 from mxconv.model.readers.speculator_config import SpeculatorConfig
 from mxconv.model.readers.spire import Spire
 from mxconv.model.readers.spire_config import SpireConfig
-from mxconv.model.stored_weights import EMBEDDING, HEAD, dense_weights, exact_matrix, four_bit_matrices, tied
+from mxconv.model.stored_weights import (
+    EMBEDDING,
+    HEAD,
+    dense_weights,
+    exact_matrix,
+    four_bit_matrices,
+    has_exact_head,
+    tied,
+)
 from mxconv.model.weights import Weights
 
 
@@ -69,9 +77,12 @@ def _weights(
     kept = {tensor.name for tensor in package.manifest.tensors if tensor.codec == "keep"}
     stored = {name: tensor for name, tensor in package.arrays.items() if name in kept}
     exact = dense_weights(stored, make=make)
-    made = {**exact.matrices, **four_bit_matrices(package, make)}
+    made = {**exact.matrices, **four_bit_matrices(package, make, (HEAD, EMBEDDING))}
     records = {tensor.name: tensor for tensor in package.manifest.tensors}
     if EMBEDDING in records and records[EMBEDDING].codec != "keep":  # the output head too; look-ups stay exact
-        made[HEAD] = made[EMBEDDING]
-        made[EMBEDDING] = exact_matrix(package, records[EMBEDDING], make)
+        embedding = exact_matrix(package, records[EMBEDDING], make)
+        made[HEAD] = made.get(EMBEDDING, embedding)
+        made[EMBEDDING] = embedding
+    elif has_exact_head(package) and HEAD in records:
+        made[HEAD] = exact_matrix(package, records[HEAD], make)
     return Weights(made, exact.vectors), stored

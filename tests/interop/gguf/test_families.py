@@ -18,6 +18,7 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
+from mxconv.codecs.mxint8 import dequantize_mxint8, quantize_mxint8
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.metadata import read_metadata
 from mxconv.interop.gguf_export import export_gguf
@@ -219,7 +220,7 @@ def as_float(tensor: SourceTensor) -> np.ndarray:
 
 
 def check_draft(folder: Path, is_turned: bool) -> None:
-    """The draft's matrices are the target's in the same places, each block of 32 rounded."""
+    """The draft's matrices are the target's in the same places, each block of 32 rounded, to 8 bits in the head."""
     target, draft = (values_of(folder / f"out-{level}.gguf") for level in ("BF16", "MXFP4"))
     assert set(target) <= set(draft) <= {*target, "output.weight"}
     num_rounded = 0
@@ -229,7 +230,9 @@ def check_draft(folder: Path, is_turned: bool) -> None:
             continue
         turned = exact.T if is_turned and name != "output.weight" else exact
         rows = np.ascontiguousarray(turned).reshape(-1, turned.shape[-1])  # of all experts
-        rounded = dequantize_mxfp4(*quantize_mxfp4(rows))[:, : turned.shape[-1]].reshape(turned.shape)
+        is_head = name == "output.weight"
+        found = dequantize_mxint8(*quantize_mxint8(rows)) if is_head else dequantize_mxfp4(*quantize_mxfp4(rows))
+        rounded = found[:, : turned.shape[-1]].reshape(turned.shape)
         np.testing.assert_array_equal(values, rounded.T if turned is not exact else rounded, name)
         num_rounded += 1
     assert num_rounded >= 4

@@ -114,7 +114,7 @@ def test_the_first_nonfinite_weight_is_named(place: tuple[int, int], rule: Any, 
             encoders.encode_mxfp4(patterns, kind, rule)
         assert (caught.value.row, caught.value.column) == place
         value = kind.decode(np.array([pattern], np.uint16))[0]
-        assert str(caught.value) == f"value at index {place} is {value}; MXFP4 needs finite values."
+        assert str(caught.value) == f"value at index {place} is {value}; MX formats need finite values."
 
 
 def test_mxfp4_vectors_as_stored(kernel: str) -> None:
