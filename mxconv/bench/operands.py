@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, F64, U16
-from mxconv.bench.slabs import BsfpSlab, bsfp_slab, gaussian_slab, mxfp4_slab, repeat, repeat_bsfp
+from mxconv.bench.slabs import BsfpSlab, bsfp_slab, gaussian_slab, mxfp4_slab, mxint8_slab, repeat, repeat_bsfp
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.packing import decode_bsfp, decode_bsfp_draft, escape_offsets
 from mxconv.codecs.e2m1 import DOUBLED
@@ -19,7 +19,7 @@ from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS, padded
 from mxconv.kernels import _native
 
-KERNELS = ("bf16", "fp16", "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-fp32")
+KERNELS = ("bf16", "fp16", "bsfp-full", "bsfp-draft", "mxint8", "mxfp4-int8", "mxfp4-fp32")
 PAGE_BYTES = 4096
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -75,6 +75,8 @@ def make_operand(kernel: str, shape: tuple[int, int], seed: int = 0) -> Operand:
         return _dense(kernel, shape, values, BF16 if kernel == "bf16" else FP16)
     if kernel.startswith("mxfp4"):
         return _mxfp4(kernel, shape, values)
+    if kernel == "mxint8":
+        return _mxint8(shape, values)
     slab = bsfp_slab(values)
     return _bsfp_full(shape, slab) if kernel == "bsfp-full" else _bsfp_draft(shape, slab)
 
@@ -104,6 +106,16 @@ def _mxfp4(kernel: str, shape: tuple[int, int], values: F32) -> Operand:
 
     arrays = {"codes": repeat(slab.codes, shape[0]), "scales": repeat(slab.scales, shape[0])}
     return Operand(kernel, "int8" if integers else "float", shape, arrays, bind, slab.weights)
+
+
+def _mxint8(shape: tuple[int, int], values: F32) -> Operand:
+    slab = mxint8_slab(values)
+
+    def bind(arrays: Arrays) -> _native.Matrix:
+        return _native.mxint8(*shape, arrays["elements"], arrays["scales"])
+
+    arrays = {"elements": repeat(slab.codes, shape[0]), "scales": repeat(slab.scales, shape[0])}
+    return Operand("mxint8", "int8", shape, arrays, bind, slab.weights)
 
 
 def _bsfp_draft(shape: tuple[int, int], slab: BsfpSlab) -> Operand:

@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from mxconv.bench.machine import Machine
 
 AnyResult = TypeVar("AnyResult", bound=ProductResult)
-PURPLE, SKY = "#CC79A7", "#56B4E9"
+PURPLE, SKY, BROWN = "#CC79A7", "#56B4E9", "#8C6D31"
 STYLES = {
     "bf16": (BLUE, "o"),
     "fp16": (SKY, "v"),
     "bsfp-full": (GREEN, "D"),
     "bsfp-draft": (VERMILION, "^"),
+    "mxint8": (BROWN, "X"),
     "mxfp4-int8": (ORANGE, "s"),
     "mxfp4-fp32": (PURPLE, "P"),
     "mxfp4-bf16": (PURPLE, "P"),
     "dfloat11": (SKY, "v"),
 }
 PEAKS = {  # the kernels that share a peak
-    "int8": ("bsfp-draft", "mxfp4-int8"),
+    "int8": ("bsfp-draft", "mxint8", "mxfp4-int8"),
     "bf16": ("bf16", "bsfp-full"),
     "fp32": ("fp16", "mxfp4-fp32"),
 }

@@ -17,7 +17,17 @@ from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, padded, unpack_nibbles, unpack_scales
+from mxconv.codecs.mxint8 import dequantize_mxint8, quantize_mxint8
+from mxconv.codecs.vnni8 import (
+    TILE_ROWS,
+    pack_nibbles,
+    pack_quads,
+    pack_scales,
+    pad,
+    padded,
+    unpack_nibbles,
+    unpack_scales,
+)
 
 SLAB_ROWS = 1024
 SIGMA = 0.02  # of the weights: what linear layers of language models have
@@ -30,20 +40,28 @@ def gaussian_slab(shape: tuple[int, int], seed: int = 0) -> F32:
 
 
 @dataclass(frozen=True)
-class Mxfp4Slab:
-    """Rows in MXFP4."""
+class MxSlab:
+    """Rows in MXFP4 or MXINT8."""
 
-    codes: U8  # (T, C, 64) as stored
+    codes: U8  # (T, C, 64) as stored; of MXINT8 (T, 2 C, 64) elements
     scales: U8  # (T, blocks, 16)
     weights: F32  # (rows, in_features) that they mean
 
 
-def mxfp4_slab(values: F32) -> Mxfp4Slab:
-    """Encode (rows, in_features) weights."""
+def mxfp4_slab(values: F32) -> MxSlab:
+    """Encode (rows, in_features) weights in MXFP4."""
     codes, scales = quantize_mxfp4(values)
     packed, packed_scales = pack_nibbles(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1))
     weights = dequantize_mxfp4(unpack_nibbles(packed), unpack_scales(packed_scales))[: len(values), : values.shape[1]]
-    return Mxfp4Slab(packed, packed_scales, weights)
+    return MxSlab(packed, packed_scales, weights)
+
+
+def mxint8_slab(values: F32) -> MxSlab:
+    """Encode (rows, in_features) weights in MXINT8."""
+    elements, scales = quantize_mxint8(values)
+    packed = pack_quads(pad(elements.view(np.uint8), TILE_ROWS, 1))
+    weights = dequantize_mxint8(elements, scales)[:, : values.shape[1]]
+    return MxSlab(packed, pack_scales(pad(scales, TILE_ROWS, 1)), weights)
 
 
 @dataclass(frozen=True)

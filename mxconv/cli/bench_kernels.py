@@ -21,10 +21,18 @@ def kernels(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="bf16, fp16, bsfp-full, bsfp-draft, mxfp4-int8 or mxfp4-fp32; on a GPU mxfp4-bf16 and dfloat11, and "
-            "no fp16 or mxfp4-fp32; repeatable; all by default.",
+            help="bf16, fp16, bsfp-full, bsfp-draft, mxint8, mxfp4-int8 or mxfp4-fp32; on a GPU mxfp4-bf16 and "
+            "dfloat11, and no fp16, mxint8 or mxfp4-fp32; repeatable; all by default.",
             autocompletion=one_of(
-                "bf16", "fp16", "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-fp32", "mxfp4-bf16", "dfloat11"
+                "bf16",
+                "fp16",
+                "bsfp-full",
+                "bsfp-draft",
+                "mxint8",
+                "mxfp4-int8",
+                "mxfp4-fp32",
+                "mxfp4-bf16",
+                "dfloat11",
             ),
         ),
     ] = None,

@@ -11,7 +11,7 @@ from mxconv.bench.slabs import SIGMA, SLAB_ROWS
 
 @pytest.mark.parametrize(
     ("kernel", "bits"),
-    [("bf16", 16), ("fp16", 16), ("mxfp4-int8", 4.25), ("mxfp4-fp32", 4.25), ("bsfp-draft", 4.125)],
+    [("bf16", 16), ("fp16", 16), ("mxint8", 8.25), ("mxfp4-int8", 4.25), ("mxfp4-fp32", 4.25), ("bsfp-draft", 4.125)],
 )
 def test_a_product_reads_the_bits_that_a_weight_takes(kernel: str, bits: float) -> None:
     assert make_operand(kernel, (64, 256)).bits_per_weight == bits

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mxconv.arrays import F32, F64, U16
 from mxconv.bench.gpu.dfloat11 import DFloat11Matrix
-from mxconv.bench.slabs import BsfpSlab, Mxfp4Slab, bsfp_slab, gaussian_slab, mxfp4_slab, repeat, repeat_bsfp
+from mxconv.bench.slabs import BsfpSlab, MxSlab, bsfp_slab, gaussian_slab, mxfp4_slab, repeat, repeat_bsfp
 from mxconv.codecs.bsfp.packing import decode_bsfp_draft
 from mxconv.codecs.float16 import BF16
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
@@ -97,7 +97,7 @@ class GpuOperands:
         return bsfp_slab(gaussian_slab(self._shape))
 
     @cached_property
-    def _mxfp4_slab(self) -> Mxfp4Slab:
+    def _mxfp4_slab(self) -> MxSlab:
         return mxfp4_slab(gaussian_slab(self._shape))
 
     def _patterns(self) -> tuple[U16, U16]:
