@@ -41,7 +41,7 @@ def check_same_tokens(source: Path, tmp_path: Path, texts: list[str]) -> None:
     """Out into GGUF and back: the same ids, the same text, the same stops."""
     quantize(source, tmp_path / "package")
     export_gguf(tmp_path / "package", tmp_path / "model.gguf")
-    quantize(tmp_path / "model.gguf", tmp_path / "again")
+    quantize(tmp_path / "model.gguf", tmp_path / "again", dtype="bf16")  # a head in Q8_0
     ours, again = Tokenizer.from_folder(source), Tokenizer.from_folder(tmp_path / "again")
     for text in texts:
         ids = ours.encode(text)
