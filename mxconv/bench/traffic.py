@@ -1,7 +1,7 @@
 """How many bytes of weights each level of a loaded package reads for one forward pass."""
 
 from mxconv.checkpoint.package import Package
-from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
+from mxconv.cost.traffic import checkpoint_bytes, head_bytes, mtp_bytes, package_bytes
 from mxconv.model.chosen_levels import recorded_level
 from mxconv.model.decoder import Decoder
 from mxconv.model.loaded_level import LoadedLevel
@@ -22,7 +22,7 @@ def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
     if level.decoder is None:
         return 0
     if level.record.kind in PARTS:  # of the run's target, or itself that; of those that change, as they begin
-        return round(_whole_bytes(loaded, loaded.levels[0]) * _share(level.decoder))
+        return round(_part_bytes(loaded, loaded.levels[0], level.decoder))
     return round(_whole_bytes(loaded, level) * _share(level.decoder))
 
 
@@ -40,6 +40,16 @@ def _whole_bytes(loaded: LoadedPackage, level: LoadedLevel) -> int:
             inner = recorded_level(level.folder, package.manifest, level.record)
             return package_bytes(package, inner.kind == "self-draft")
     return checkpoint_bytes(level.folder)
+
+
+def _part_bytes(loaded: LoadedPackage, target: LoadedLevel, part: Decoder) -> float:
+    """Of a part of the run's target: the head, whose weights may take other bits, and its share of the layers."""
+    whole = _whole_bytes(loaded, target)
+    if target.record.kind == "model":
+        return whole * _share(part)
+    head = head_bytes(loaded.package, target.record.kind == "self-draft")
+    read, stored = PartBytes.of(part), PartBytes.of(part, every_expert=True)
+    return head + (whole - head) * (read.total(_skipped(part)) - read.head) / (stored.total() - stored.head)
 
 
 def _share(decoder: Decoder) -> float:

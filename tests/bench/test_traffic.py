@@ -28,7 +28,7 @@ def test_an_mxfp4_package_reads_16_bits_for_the_target_and_codes_and_scales_for_
     quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package", target="include")
     with Package(tmp_path / "package") as package:
         target = stored(package, "proj.weight", "lm_head.weight")
-        draft = stored(package, ".codes", ".scales")
+        draft = stored(package, ".codes", ".elements", ".scales")
     assert per_level(tmp_path / "package") == {"target": target, "mxfp4": draft}
 
 
@@ -58,7 +58,9 @@ def test_a_tied_head_is_read_and_a_head_kept_in_16_bits_is_read_by_the_draft_too
     head = 96 * 64  # vocabulary x hidden
     kept = per_level(tmp_path / "kept-package")
     assert kept["target"] == with_head["target"]
-    assert kept["mxfp4"] == with_head["mxfp4"] - head * 17 // 32 + head * 2
+    assert kept["mxfp4"] == with_head["mxfp4"] - head * 33 // 32 + head * 2
+    quantize(apart, tmp_path / "quantized-package", lm_head="quantize")
+    assert per_level(tmp_path / "quantized-package")["mxfp4"] == kept["mxfp4"] - head * 2 + head * 17 // 32
 
 
 def test_a_model_level_reads_its_own_matrices(tmp_path: Path) -> None:
@@ -87,10 +89,10 @@ def test_a_part_of_the_runs_target_reads_that_targets_bytes_of_the_layers_left(t
     with LoadedPackage(tmp_path / "package", [first], kernel="numpy", drafts=specs) as loaded:
         whole, part, streaming, look_up = (bytes_per_forward(loaded, level) for level in loaded.levels)
     with Package(tmp_path / "package") as package:
-        endings = (".codes", ".scales") if first == "mxfp4" else ("proj.weight", "lm_head.weight")
+        endings = (".codes", ".elements", ".scales") if first == "mxfp4" else ("proj.weight", "lm_head.weight")
         assert whole == stored(package, *endings)
-    layer, head = 3 * 64 * 64 + 3 * 64 * 172, 96 * 64  # weights; two layers
-    assert part == pytest.approx(whole * (layer + head) / (2 * layer + head), abs=1)
+    head = 96 * 64 * (33 / 32 if first == "mxfp4" else 2)  # vocabulary x hidden x bytes a weight
+    assert part == (whole - head) / 2 + head  # one of two layers
     assert (streaming, look_up) == (whole, 0)
 
 
