@@ -20,7 +20,8 @@ from mxconv.checkpoint.manifest import read_manifest
 from mxconv.checkpoint.package import Package
 from mxconv.codecs.bsfp.packing import decode_bsfp_draft
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
-from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
+from mxconv.codecs.mxint8 import dequantize_mxint8
+from mxconv.codecs.vnni8 import unpack_nibbles, unpack_quads, unpack_scales
 from mxconv.errors import ModelError, PackageError
 from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.kernels.engine import kernel_names
@@ -153,10 +154,8 @@ def torch_model(package: Path, source: Path) -> Any:
     values = safetensors.numpy.load_file(source / "model.safetensors")
     state = {name: torch.from_numpy(array.astype(np.float32)) for name, array in values.items()}
     with Package(package) as opened:
-        codec = opened.manifest.options.codec
-        names = [record.name for record in opened.manifest.tensors if record.codec == codec]
         drafts = {
-            record.name: draft_values(opened, record) for record in opened.manifest.tensors if record.name in names
+            record.name: draft_values(opened, record) for record in opened.manifest.tensors if record.codec != "keep"
         }
     assert len(drafts) >= 15
     if EMBEDDING in drafts:
@@ -172,8 +171,12 @@ def draft_values(package: Package, record: Any) -> np.ndarray:
     if record.codec == "bsfp":
         bsfp = package.bsfp(record)
         return np.array(decode_bsfp_draft(bsfp.packed, bsfp.table, bsfp.shape))
-    stored = package.mxfp4(record)
-    values = dequantize_mxfp4(unpack_nibbles(stored.codes), unpack_scales(stored.scales))
+    if record.codec == "mxint8":
+        stored = package.mxint8(record)
+        values = dequantize_mxint8(unpack_quads(stored.elements), unpack_scales(stored.scales))
+    else:
+        stored = package.mxfp4(record)
+        values = dequantize_mxfp4(unpack_nibbles(stored.codes), unpack_scales(stored.scales))
     return values[: stored.shape[0], : stored.shape[1]].copy()
 
 
