@@ -71,8 +71,9 @@ def embedded_models() -> None:
             mxconv("quantize", TARGET, "-o", folder / codec, "--codec", codec, "--draft", f"checkpoint:{DRAFT}")
             mxconv("verify", folder / codec, "--source", TARGET)
         mxconv("inspect", TARGET, "--per", "kind")
-        mxconv("generate", folder / "bsfp", "--prompt", "def read(self, path", "--max-new-tokens", "64")
-        five = ("--draft", f"spire:{SPIRE}", "--draft", f"speculator:{SPECULATOR}")
+        mxconv("generate", folder / "bsfp", "--prompt", "def read(self, path", "--max-new-tokens", "20")
+        readers = ("--draft", f"spire:{SPIRE}", "--draft", f"speculator:{SPECULATOR}")
+        five = (*readers, "--num-draft-tokens", "auto")
         for package, drafts in (("mxfp4", ()), ("bsfp", ()), ("bsfp", five)):
             mxconv("verify", folder / package, "--decode", PROMPTS, "--max-new-tokens", "32", *drafts)
 
