@@ -90,7 +90,7 @@ def test_transformers_computes_with_the_values_of_the_package(family: str, tmp_p
     changes, num_packed = PACKED[family]
     source, package, exported = tmp_path / "source", tmp_path / "package", tmp_path / "export"
     checkpoints.write_checkpoint(checkpoints.make_model(family, **(SIZES | changes)), source)
-    quantize(source, package)
+    quantize(source, package, lm_head="quantize")
     export_compressed_tensors(package, exported)
     left = json.loads((exported / "mxconv_export.json").read_text())["left_in_16_bits"]
     packed = dequantized(package).keys() - left.keys()
