@@ -47,7 +47,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quantize(write_noisy(folder / "source", 0.0), folder / "plain")
     quantize(write_fitted(folder / "head", folder / "plain"), folder / "head-mxfp4", lm_head="quantize")
     drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", f"eagle3:{folder / 'head'}", "prompt-lookup")
-    quantize(folder / "source", folder / "package", drafts=drafts)
+    quantize(folder / "source", folder / "package", drafts=drafts, lm_head="quantize")
     return folder / "package"
 
 
