@@ -8,7 +8,7 @@ from mxconv.checkpoint.package import Package, inside
 from mxconv.gpu.streamed_file import stream_file
 from mxconv.progress import Progress
 
-TORCH_DTYPES = {"U8": torch.uint8, "BF16": torch.int16}
+TORCH_DTYPES = {"U8": torch.uint8, "I8": torch.int8, "BF16": torch.int16}
 
 
 def stream_arrays(

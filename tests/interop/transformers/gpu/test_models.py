@@ -116,7 +116,7 @@ def test_a_package_takes_the_place_of_layers_that_hold_nothing(
     from packages import quantize
 
     model, package = tiny(tie_word_embeddings=True)
-    quantize(package.parent / "source", tmp_path / "package", codec=codec)
+    quantize(package.parent / "source", tmp_path / "package", codec=codec, lm_head="quantize")
     encoded = copy.deepcopy(model)
     names = quantize_model(encoded, codec, device=DEVICE)
     for module in model.modules():
