@@ -102,8 +102,8 @@ def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
     for line in lines:
         *_, levels, record = re.split(r" (?=num_prompts)|chain |auto |16 ", line)
         target = levels.split(" <- ")[0]
-        counts = "num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0"
-        assert f"{counts} target='{target}' batch=None" in record
+        assert "num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0" in record
+        assert f"target='{target}' batch=None" in record
     assert sum("target='target'" in line for line in lines) == 2 * 2 * 23
 
 

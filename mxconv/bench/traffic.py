@@ -15,19 +15,29 @@ PARTS = ("layer-skip", "streaming", "fewer-experts", "swift", "early-exit")
 def bytes_per_forward(loaded: LoadedPackage, level: LoadedLevel) -> int:
     """Bytes of weights that one forward pass of a level reads, whatever the number of tokens; none for a look-up.
 
-    Of a speculator a pass is a stage: all take the same. Of experts those of one token: of more it reads more.
+    A speculator's pass is one of its stages: all read the same. A mixture of experts is counted for one token; a pass
+    over more tokens reads more.
     """
     if level.reader is not None:
         return _whole_bytes(loaded, level) // level.reader.num_passes
     if level.decoder is None:
         return 0
-    if level.record.kind in PARTS:  # of the run's target, or itself that; of those that change, as they begin
-        return round(_part_bytes(loaded, loaded.levels[0], level.decoder))
+    if level.record.kind in PARTS:  # a part of the run's target, or of an earlier draft that is a whole model
+        target = loaded.levels[0]
+        if target.record.kind == "model":
+            return round(_whole_bytes(loaded, target) * _share(level.decoder))
+        return round(_part_bytes(loaded.package, target.record.kind == "self-draft", level.decoder))
+    if level.record.codec == "package":
+        assert level.folder is not None
+        with Package(level.folder) as package:
+            inner = recorded_level(level.folder, package.manifest, level.record)
+            if inner.kind in PARTS:
+                return round(_part_bytes(package, is_draft=False, part=level.decoder))
     return round(_whole_bytes(loaded, level) * _share(level.decoder))
 
 
 def _whole_bytes(loaded: LoadedPackage, level: LoadedLevel) -> int:
-    """Of the model that a level is, or is a part of."""
+    """Bytes of the model that a level is, or is a part of."""
     if level.reader is None and level.record.kind != "model":
         return package_bytes(loaded.package, level.record.kind == "self-draft")
     if level.record.kind == "mtp":
@@ -42,12 +52,9 @@ def _whole_bytes(loaded: LoadedPackage, level: LoadedLevel) -> int:
     return checkpoint_bytes(level.folder)
 
 
-def _part_bytes(loaded: LoadedPackage, target: LoadedLevel, part: Decoder) -> float:
-    """Of a part of the run's target: the head, whose weights may take other bits, and its share of the layers."""
-    whole = _whole_bytes(loaded, target)
-    if target.record.kind == "model":
-        return whole * _share(part)
-    head = head_bytes(loaded.package, target.record.kind == "self-draft")
+def _part_bytes(package: Package, is_draft: bool, part: Decoder) -> float:
+    """Bytes of a part of a package's model: the head, which may have its own bits, and the layers that are kept."""
+    whole, head = package_bytes(package, is_draft), head_bytes(package, is_draft)
     read, stored = PartBytes.of(part), PartBytes.of(part, every_expert=True)
     return head + (whole - head) * (read.total(_skipped(part)) - read.head) / (stored.total() - stored.head)
 
