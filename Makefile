@@ -32,7 +32,7 @@ lint: .venv/test.stamp
 	$(BIN)/lint-imports
 
 schema: .venv/core.stamp
-	$(BIN)/python -m mxconv.checkpoint.manifest > formats/manifest.schema.json
+	$(BIN)/python -m mxconv.package.manifest > formats/manifest.schema.json
 
 vectors:
 	$(PYTHON) formats/vectors/generate.py

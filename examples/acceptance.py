@@ -11,10 +11,10 @@ from pathlib import Path
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.model.chat import encode_prompts
-from mxconv.model.loader import LoadedPackage
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.prompts import read_prompts
+from mxconv.engine.loader import LoadedPackage
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.prompts import read_prompts
+from mxconv.text.chat import encode_prompts
 
 MAX_NEW_TOKENS = 64
 CONFIDENCE = [0.4]  # the same for all, so that rates compare

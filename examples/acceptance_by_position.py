@@ -21,13 +21,13 @@ from typing import Any
 
 from train_tiny_pair import read_library
 
-from mxconv.checkpoint.draft_spec import DraftSpec
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.model.loader import LoadedLevel, LoadedPackage
-from mxconv.model.sink_window import SinkWindow
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.engine.loader import LoadedLevel, LoadedPackage
+from mxconv.engine.sink_window import SinkWindow
+from mxconv.package.draft_spec import DraftSpec
+from mxconv.speculation.hierarchy import Hierarchy
 
 MODELS = Path(__file__).parent / "models"
 TARGET = MODELS / "pylib-1.5m"

@@ -14,9 +14,9 @@ from mxconv.bench.capability import FORMS
 from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.rates import PeakArithmetic, ReadBandwidth
 from mxconv.cost.hardware import BANDWIDTH, PEAKS, THIS_MACHINE, Hardware
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
 from mxconv.kernels import _native
-from mxconv.model.decoder import Decoder
-from mxconv.model.forest import SequenceRows
 
 LEAST_SAMPLES, MOST_SAMPLES = 2, 7
 ENOUGH_SECONDS = 0.4  # of samples of one pass, or proposal: short ones are taken more often

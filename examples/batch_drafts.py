@@ -13,15 +13,15 @@ from batch_texts import Texts
 from greenlet import greenlet
 
 from mxconv.arrays import F32
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.forest import SequenceRows
-from mxconv.model.readers.speculator import MlpSpeculator
-from mxconv.model.readers.spire import Spire
-from mxconv.model.readers.spire_cache import SpireCache
-from mxconv.model.tree import Tree
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.readers.speculator import MlpSpeculator
+from mxconv.engine.readers.spire import Spire
+from mxconv.engine.readers.spire_cache import SpireCache
+from mxconv.engine.tree import Tree
 from mxconv.serving.wanted import WantedRows
-from mxconv.speculative.passes import StageRows
+from mxconv.speculation.passes import StageRows
 
 STOOD = 3  # tokens by which a text is longer at each proposal: so many keys a SPIRe draft makes of new states
 

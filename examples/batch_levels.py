@@ -16,17 +16,17 @@ from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, pass_seconds
 from mxconv.cost.package_levels import package_levels
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.own_weights import OwnWeights
+from mxconv.engine.readers.speculator import MlpSpeculator
+from mxconv.engine.readers.speculator_config import SpeculatorConfig
+from mxconv.engine.readers.spire import MEMORY_WEIGHTS, Spire
+from mxconv.engine.readers.spire_config import SpireConfig, config_for
+from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.weights import Weights
 from mxconv.errors import MxconvError
 from mxconv.kernels.matrix import Matrix
-from mxconv.model.decoder import Decoder
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.own_weights import OwnWeights
-from mxconv.model.readers.speculator import MlpSpeculator
-from mxconv.model.readers.speculator_config import SpeculatorConfig
-from mxconv.model.readers.spire import MEMORY_WEIGHTS, Spire
-from mxconv.model.readers.spire_config import SpireConfig, config_for
-from mxconv.model.sink_window import SinkWindow
-from mxconv.model.weights import Weights
 
 SINK, WINDOW = 1, 64  # of MagicDec and SPIRe, arXiv 2504.06419, section 4
 MOST_STAGES = 64

@@ -31,12 +31,12 @@ from batch_texts import Texts
 
 from mxconv.bench.engine import implementations
 from mxconv.bench.machine import Machine, this_machine
-from mxconv.checkpoint.manifest import read_manifest
 from mxconv.cli.output import progress_bars
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.pages.dtype import KV_DTYPES
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import usable_processors
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.pages.dtype import KV_DTYPES
+from mxconv.package.manifest import read_manifest
 
 ACCEPTANCE = Path(__file__).with_name("acceptance_by_position.json")
 WIDTHS = (1, 2, 3, 4, 5, 7, 9, 14)  # rows of each sequence; between them lines are drawn

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.pages.dtype import FORMATS
+from mxconv.engine.pages.slabs import PAGE
 from mxconv.errors import MxconvError
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.pages.dtype import FORMATS
-from mxconv.model.pages.slabs import PAGE
 from mxconv.serving.joint_passes import JointPasses
 from mxconv.serving.kv_budget import KvBudget
 

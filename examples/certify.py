@@ -12,16 +12,16 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from mxconv.checkpoint.draft_spec import parse_draft
-from mxconv.checkpoint.ngram_file import write_ngram_table
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedPackage
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.prompts import read_prompts
-from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.engine.loader import LoadedPackage
+from mxconv.package.draft_spec import parse_draft
+from mxconv.package.ngram_file import write_ngram_table
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.prompts import read_prompts
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import Sampling
 from mxconv.train.ngram import train_ngram
 from mxconv.verification.decoding import verify_decoding
 

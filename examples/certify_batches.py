@@ -17,17 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.checkpoint.draft_spec import parse_draft
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.pages.slabs import PAGE
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.pages.slabs import PAGE
+from mxconv.package.draft_spec import parse_draft
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import Sampling
 
 Heard = list[tuple[int, bytes]]  # tokens, each with the SHA-256 of the logits that chose it
 SHARED, LONGEST = PAGE + 7, 140  # tokens of the beginning, and of an answer

@@ -17,17 +17,17 @@ import mtp_models
 from checkpoints import write_tiny_tokenizer
 from family_checkpoints import FAMILIES, make_model, write_checkpoint
 
-from mxconv.checkpoint.draft_spec import parse_draft
+from mxconv.arch.families.table import describe_file
+from mxconv.arch.mixture import Mixture
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.model.distribution import Sampling
-from mxconv.model.families.table import describe_file
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.mixture import Mixture
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.prompts import read_prompts, text_of
-from mxconv.speculative.selection import Selection
+from mxconv.engine.loader import LoadedPackage
+from mxconv.package.draft_spec import parse_draft
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.prompts import read_prompts, text_of
+from mxconv.speculation.selection import Selection
+from mxconv.text.distribution import Sampling
 from mxconv.verification.decoding import verify_decoding
 
 NUM_PROMPTS, NUM_TOKENS, MOST_CHARACTERS = 20, 32, 24

@@ -25,7 +25,6 @@ from pathlib import Path
 import numpy as np
 
 from mxconv.bench.prompts import prompt_ids
-from mxconv.checkpoint.package import StoredBsfp
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.codecs.bsfp.cut import CUTS, Cut, cut_draft
 from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
@@ -33,13 +32,14 @@ from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.cost.traffic import package_bytes
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.stored_weights import EMBEDDING, HEAD, dense_weights
-from mxconv.model.weights import Weights
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.prompts import read_prompts
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.stored_weights import EMBEDDING, HEAD, dense_weights
+from mxconv.engine.weights import Weights
+from mxconv.package.package import StoredBsfp
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.prompts import read_prompts
 
 CODECS = {
     "mxfp4": QuantizeOptions(lm_head="quantize"),  # the formats in every matrix

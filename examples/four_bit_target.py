@@ -42,15 +42,15 @@ from mxconv.bench.forwards import BANDWIDTH_CACHES, CONTEXT
 from mxconv.bench.machine import last_level_cache_bytes, this_machine
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
-from mxconv.checkpoint.draft_spec import parse_draft
-from mxconv.checkpoint.manifest import read_manifest
+from mxconv.engine.loader import LoadedPackage
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels import _native
-from mxconv.model.chat import encode_prompts
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.tokenizer import Tokenizer
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.prompts import read_prompts
+from mxconv.package.draft_spec import parse_draft
+from mxconv.package.manifest import read_manifest
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.prompts import read_prompts
+from mxconv.text.chat import encode_prompts
+from mxconv.text.tokenizer import Tokenizer
 
 LEVEL = "mxfp4"
 WARM_TOKENS = 8

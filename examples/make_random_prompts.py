@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.text.tokenizer import Tokenizer
 
 tokenizer = Tokenizer.from_folder(Path(sys.argv[1]))
 num_prompts = int(sys.argv[3]) if len(sys.argv) > 3 else 50

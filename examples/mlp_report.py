@@ -24,17 +24,17 @@ from rich.table import Table
 from safetensors.torch import load_file, save_file
 
 from mxconv.arrays import F32
-from mxconv.model.cache import KVCache
-from mxconv.model.chat import encode_prompts
-from mxconv.model.distribution import Sampling
-from mxconv.model.readers.speculator_config import SpeculatorConfig
-from mxconv.model.states import States
-from mxconv.model.tokenizer import Tokenizer
-from mxconv.model.tree import Tree
-from mxconv.speculative.draft import Proposal
-from mxconv.speculative.prompts import read_prompts
-from mxconv.speculative.readers.candidate_tree import grow_candidates
-from mxconv.speculative.rules.greedy import GreedyAcceptance
+from mxconv.engine.cache import KVCache
+from mxconv.engine.readers.speculator_config import SpeculatorConfig
+from mxconv.engine.states import States
+from mxconv.engine.tree import Tree
+from mxconv.speculation.draft import Proposal
+from mxconv.speculation.prompts import read_prompts
+from mxconv.speculation.readers.candidate_tree import grow_candidates
+from mxconv.speculation.rules.greedy import GreedyAcceptance
+from mxconv.text.chat import encode_prompts
+from mxconv.text.distribution import Sampling
+from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.fit import accelerator, fit
 from mxconv.train.frozen_target import FrozenTarget
 from mxconv.train.schedule import Stage

@@ -19,13 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mxconv.model.cache import KVCache
-from mxconv.model.chat import encode_prompts
-from mxconv.model.decoder import Decoder
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.sampling import greedy
-from mxconv.speculative.prompts import read_prompts
-from mxconv.speculative.session import Session
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.loader import LoadedPackage
+from mxconv.speculation.prompts import read_prompts
+from mxconv.speculation.session import Session
+from mxconv.text.chat import encode_prompts
+from mxconv.text.sampling import greedy
 
 MAX_NEW_TOKENS = 64
 

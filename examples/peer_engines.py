@@ -14,9 +14,9 @@ from mxconv.bench.engine import implementations
 from mxconv.bench.kernels import CACHE_MULTIPLE
 from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.operands import Operand, make_operand
+from mxconv.engine.cache import KVCache
+from mxconv.engine.loader import LoadedPackage
 from mxconv.kernels import _native
-from mxconv.model.cache import KVCache
-from mxconv.model.loader import LoadedPackage
 
 THREADS = 2
 MODEL_WIDTHS, PRODUCT_WIDTHS = (1, 4, 8), (1, 8)  # tokens in one step

@@ -11,10 +11,10 @@ import numpy as np
 from peer_engines import THREADS, open_llama
 
 from mxconv.arrays import F32
-from mxconv.model.loader import LoadedPackage
+from mxconv.engine.loader import LoadedPackage
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.hierarchy import Hierarchy
 
 Prompts = list[list[int]]  # of one length
 Decoded = tuple[float, int, list[list[int]]]  # seconds behind the prompts, tokens decoded in them, all new tokens

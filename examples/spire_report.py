@@ -55,7 +55,7 @@ from tokens_a_round import Rate, measure
 from torch.nn.functional import cross_entropy
 from train_tiny_pair import read_library
 
-from mxconv.checkpoint.draft_spec import DraftSpec
+from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cli.output import progress_bars
 from mxconv.cli.train_draft import draft as train_draft
@@ -64,9 +64,9 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.cost.throughput import Body
 from mxconv.errors import MxconvError
-from mxconv.model.families.table import describe_file
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.package.draft_spec import DraftSpec
 from mxconv.report.plot import check_suffix
+from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.frozen_target import FrozenTarget
 
 EMBEDDED = Path(__file__).parent / "models" / "pylib-1.5m"

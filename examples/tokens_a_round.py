@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mxconv.checkpoint.draft_spec import DraftSpec
+from mxconv.engine.loader import LoadedPackage
 from mxconv.errors import MxconvError
-from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedPackage
-from mxconv.speculative.generation import Generation
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import Selection
+from mxconv.package.draft_spec import DraftSpec
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import Selection
+from mxconv.text.distribution import Sampling
 
 NUM_RESAMPLES, COVERED = 10_000, 0.95
 

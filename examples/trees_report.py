@@ -26,16 +26,16 @@ from mxconv.bench.forwards import BANDWIDTH_CACHES
 from mxconv.bench.machine import last_level_cache_bytes, this_machine
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
-from mxconv.checkpoint.draft_spec import parse_draft
-from mxconv.checkpoint.manifest import read_manifest
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.loader import LoadedPackage
 from mxconv.kernels.engine import usable_processors
-from mxconv.model.chat import encode_prompts
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.model.loader import LoadedPackage
-from mxconv.speculative.generation import Generation
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.prompts import read_prompts
-from mxconv.speculative.selection import GREEDY
+from mxconv.package.draft_spec import parse_draft
+from mxconv.package.manifest import read_manifest
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.prompts import read_prompts
+from mxconv.speculation.selection import GREEDY
+from mxconv.text.chat import encode_prompts
 
 BANDWIDTH_BYTES = 1 << 26
 WARM_TOKENS = 8

@@ -12,7 +12,6 @@ formats/package.md says what comes out.
 from collections.abc import Callable
 
 from mxconv import __version__
-from mxconv.checkpoint.manifest import FileRecord, Manifest
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.store.store import Store
 from mxconv.codecs.mxfp4 import NonFiniteError
@@ -29,6 +28,7 @@ from mxconv.conversion.staging import PlacedFile, Staging, fingerprint
 from mxconv.conversion.survey import Survey
 from mxconv.conversion.target import Target, check_apart, check_target, open_staging, recover_target
 from mxconv.conversion.work import Workers
+from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.progress import Progress, silent
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxconv import __version__
-from mxconv.checkpoint.damaged_files import FileCheck
-from mxconv.checkpoint.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest, replace_manifest
-from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.executor import ByteCounter, Executor
 from mxconv.conversion.work import Workers
 from mxconv.errors import PackageError
+from mxconv.package.damaged_files import FileCheck
+from mxconv.package.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest, replace_manifest
+from mxconv.package.package import Package
 from mxconv.progress import Progress, silent
 from mxconv.verification.rebuilt import num_bytes_of
 from mxconv.verification.task import VerifyPiece, VerifyTensor

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from tiny_levels import Decoded, by_hand, decoder_of
 
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.model.pages.slabs import PAGE
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.pages.slabs import PAGE
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.serving.sequence import Sequence as Running
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.hierarchy import Hierarchy
 
 Cancels = Callable[[int, int], bool]  # of the number of a request and that of its tokens so far
 

@@ -5,9 +5,27 @@ it is imported, and other libraries import it too.
 """
 
 import os
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 settings.register_profile("mxconv", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("mxconv")
+
+SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")
+
+
+def shared_folders() -> list[Any]:
+    if SHARED_MODELS is None:
+        return [pytest.param(None, id="none", marks=pytest.mark.skip(reason="MXCONV_TEST_MODELS is not set"))]
+    return [pytest.param(folder, id=folder.name) for folder in sorted(Path(SHARED_MODELS).iterdir())]
+
+
+@pytest.fixture(scope="session", params=shared_folders())
+def shared_folder(request: pytest.FixtureRequest) -> Path:
+    """Every trained model folder in MXCONV_TEST_MODELS in turn."""
+    folder: Path = request.param
+    return folder

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from mxconv.checkpoint.package import Package
+from mxconv.arch.fields import Fields
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import Hardware, open_hardware, parse_hardware
 from mxconv.cost.levels import FOUR_BIT, SMALL, Workload, strategies_of, with_acceptance, with_rows
@@ -12,7 +12,7 @@ from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.published.architectures import GPT_OSS_20B, LLAMA_3_1_8B
 from mxconv.cost.report import Question
 from mxconv.cost.trace import read_trace
-from mxconv.model.fields import Fields
+from mxconv.package.package import Package
 
 MEASURED = """
 name = "measured"

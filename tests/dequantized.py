@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mxconv.checkpoint.package import Package
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.mxint8 import dequantize_mxint8
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_quads, unpack_scales
+from mxconv.package.package import Package
 
 
 def dequantized(package: Path) -> dict[str, np.ndarray]:

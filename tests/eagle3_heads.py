@@ -11,12 +11,12 @@ import torch
 from checkpoints import write_safetensors
 
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.readers.draft_vocabulary import target_tokens
+from mxconv.engine.readers.eagle3 import Eagle3
+from mxconv.engine.readers.eagle3_config import Eagle3Config
+from mxconv.engine.stored_weights import dense_weights
 from mxconv.kernels.engine import choose_engine
-from mxconv.model.matrices import Matrices
-from mxconv.model.readers.draft_vocabulary import target_tokens
-from mxconv.model.readers.eagle3 import Eagle3
-from mxconv.model.readers.eagle3_config import Eagle3Config
-from mxconv.model.stored_weights import dense_weights
 
 DTYPES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16}
 

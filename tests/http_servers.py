@@ -15,10 +15,10 @@ import openai
 from packages import quantize
 from trained_levels import TRAINED
 
-from mxconv.model.pages.dtype import KvDtype
+from mxconv.engine.pages.dtype import KvDtype
 from mxconv.serving.http.limits import Limits
 from mxconv.serving.http.serve import ServeOptions, Serving
-from mxconv.speculative.text_model import TextModel, load
+from mxconv.speculation.text_model import TextModel, load
 
 TEMPLATE = "{% for message in messages %}# {{ message.role }}: {{ message.content }}\n{% endfor %}import "
 NAME = "pylib"

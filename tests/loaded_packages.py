@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 from checkpoints import write_tiny_llama
 
+from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.stored_weights import dense_weights
 from mxconv.kernels.engine import choose_engine
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.families.table import describe_file
-from mxconv.model.matrices import Matrices
-from mxconv.model.stored_weights import dense_weights
+from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
 
 IDS = [int(token) for token in np.random.default_rng(8).integers(0, 96, 20)]
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from tiny_levels import record, tiny_config
 
-from mxconv.model.cache import KVCache
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.model.tree import Tree
+from mxconv.engine.cache import KVCache
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.tree import Tree
 
 
 @dataclass

@@ -9,15 +9,15 @@ from checkpoints import write_safetensors
 from tiny_levels import by_hand
 from trained_levels import PROMPTS, TRAINED, copy_trained
 
+from mxconv.arch.families.table import describe_file
 from mxconv.arrays import F32
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.states import States
+from mxconv.engine.stored_weights import dense_weights
 from mxconv.kernels.rowwise import rms_norm
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.families.table import describe_file
-from mxconv.model.states import States
-from mxconv.model.stored_weights import dense_weights
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.text.tokenizer import Tokenizer
 
 HIDDEN_SIZE, NUM_LAYERS = 64, 3  # of the trained model
 NUM_TOKENS = 20  # of the texts behind the prompts

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, U16
-from mxconv.checkpoint.package import StoredBsfp, StoredMxfp4
 from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
 from mxconv.codecs.bsfp.packing import encode_bsfp
@@ -15,14 +15,14 @@ from mxconv.codecs.float16 import BF16, FORMATS, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.conversion.plan import ROUTERS, matches
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.expert_stack import ExpertStack
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.weights import Weights
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.float32 import Float32Matrix
 from mxconv.kernels.matrix import Matrix
-from mxconv.model.config import ModelConfig
-from mxconv.model.decoder import Decoder
-from mxconv.model.expert_stack import ExpertStack
-from mxconv.model.matrices import Matrices
-from mxconv.model.weights import Weights
+from mxconv.package.package import StoredBsfp, StoredMxfp4
 
 Maker = Callable[[Matrices, U16, FloatFormat], Matrix]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.manifest import Manifest
+from mxconv.arch.gguf.open_source import open_source
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.target import Target
 from mxconv.convert import convert
-from mxconv.model.gguf.open_source import open_source
+from mxconv.package.manifest import Manifest
 from mxconv.progress import Progress, silent
 
 MANIFEST = "mxconv.json"

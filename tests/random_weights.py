@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from mxconv.arch.config import ModelConfig
 from mxconv.codecs.float16 import FloatFormat
+from mxconv.engine.weights import Weights
 from mxconv.kernels.dense import DenseMatrix
-from mxconv.model.config import ModelConfig
-from mxconv.model.weights import Weights
 
 
 def shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
 
 WIDTHS = (1, 2, 3, 5, 8, 16, 33, 64)
 

@@ -10,10 +10,10 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 
-from mxconv.model.tokenizer import Tokenizer
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import GREEDY
-from mxconv.speculative.trace_lines import trace_lines
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY
+from mxconv.speculation.trace_lines import trace_lines
+from mxconv.text.tokenizer import Tokenizer
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

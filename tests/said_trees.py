@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mxconv.speculative.draft import Proposal
-from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculation.draft import Proposal
+from mxconv.speculation.statistics import LevelStatistics
 
 
 def paths_of(proposal: Proposal) -> list[tuple[int, ...]]:

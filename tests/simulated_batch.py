@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mxconv.speculative.pacing.load import JointPass, Load
-from mxconv.speculative.pacing.pace import Choice, Outcome, Pace
+from mxconv.speculation.pacing.load import JointPass, Load
+from mxconv.speculation.pacing.pace import Choice, Outcome, Pace
 
 Price = Callable[[int], float]  # rows of a pass to seconds
 

@@ -2,11 +2,11 @@
 
 from tiny_levels import decoder_of
 
-from mxconv.checkpoint.draft_spec import parse_draft
-from mxconv.model.distribution import Sampling
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.model.skipped import Skipped
-from mxconv.speculative.selection import Selection
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.skipped import Skipped
+from mxconv.package.draft_spec import parse_draft
+from mxconv.speculation.selection import Selection
+from mxconv.text.distribution import Sampling
 
 COUPLED = Selection(Sampling(0.9), "coupled", 3)
 PROMPT = [3, 1, 4, 1, 5, 9, 2]

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from mxconv.checkpoint.manifest import read_manifest
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
+from mxconv.engine.loader import LoadedPackage
 from mxconv.errors import MxconvError
-from mxconv.model.loader import LoadedPackage
+from mxconv.package.manifest import read_manifest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TARGET = EXAMPLES / "models" / "pylib-1.5m"

@@ -13,14 +13,14 @@ import torch
 from checkpoints import llama_tensors, write_safetensors, write_sharded, write_tiny_llama
 from packages import files_of, quantize
 
-from mxconv.checkpoint.manifest import Manifest, read_manifest
-from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
 from mxconv.errors import CheckpointError
+from mxconv.package.manifest import Manifest, read_manifest
+from mxconv.package.package import Package
 from mxconv.verify import verify
 
 DTYPES = {"BF16": ml_dtypes.bfloat16, "F16": np.float16, "F32": np.float32}

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import typer
 
-from mxconv.checkpoint.draft_spec import parse_draft
+from mxconv.arch.families.table import FAMILIES
 from mxconv.cli.main import app
 from mxconv.errors import MxconvError
-from mxconv.model.families.table import FAMILIES
+from mxconv.package.draft_spec import parse_draft
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "methods.md").read_text()
@@ -233,8 +233,8 @@ THIS = "`tests/test_methods.py::test_the_checker_knows_the_program`"
         ("yes", "`mxconv inspect --segments paper`", THIS, "no flag --segments"),
         ("yes", "`mxconv quantize --segments fated`", THIS, "'fated'; one of fitted, paper"),
         ("yes", "`--kv-dtype clairvoyance`", THIS, "'clairvoyance'; one of fp32"),
-        ("yes", "`mxconv/speculative/oracle.py`", THIS, "does not exist"),
-        ("yes", "`mxconv.speculative.oracle`", THIS, "oracle"),
+        ("yes", "`mxconv/speculation/oracle.py`", THIS, "does not exist"),
+        ("yes", "`mxconv.speculation.oracle`", THIS, "oracle"),
         ("yes", "`mxconv.cost.throughput.unit_saved`", THIS, "unit_saved"),
         ("yes", "`clairvoyance`", THIS, "is no command, flag, path or name"),
         ("yes", "somewhere", THIS, "names nothing"),

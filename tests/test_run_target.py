@@ -15,22 +15,22 @@ from packages import forge, quantize
 from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import PROMPTS, TRAINED, write_noisy, write_renumbered
 
-from mxconv.checkpoint.draft_spec import parse_draft
-from mxconv.checkpoint.manifest import read_manifest
-from mxconv.checkpoint.package import Package
 from mxconv.codecs.bsfp.packing import decode_bsfp_draft
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.mxint8 import dequantize_mxint8
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_quads, unpack_scales
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError, PackageError
 from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.kernels.engine import kernel_names
-from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.matrices import Matrices
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import GREEDY, Selection
-from mxconv.speculative.text_model import TextModel
+from mxconv.package.draft_spec import parse_draft
+from mxconv.package.manifest import read_manifest
+from mxconv.package.package import Package
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.text_model import TextModel
+from mxconv.text.distribution import Sampling
 from mxconv.verification.decoding import verify_decoding
 from mxconv.verify import verify, write_certificate
 

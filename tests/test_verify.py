@@ -12,9 +12,9 @@ import safetensors.numpy
 from checkpoints import write_safetensors, write_tiny_llama
 from packages import flip, forge, header_of, patch_array, quantize
 
-from mxconv.checkpoint.manifest import read_manifest
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import PackageError
+from mxconv.package.manifest import read_manifest
 from mxconv.verify import TensorVerification, Verification, verify, write_certificate
 
 MATRIX = "model.layers.0.mlp.up_proj.weight"

@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from mxconv.checkpoint.manifest import Kind, LevelRecord
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.table import describe_values
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.weights import Weights
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.four_bit import FourBitMatrix, mxfp4_matrix
 from mxconv.kernels.matrix import Matrix
-from mxconv.model.cache import KVCache
-from mxconv.model.config import ModelConfig
-from mxconv.model.decoder import Decoder
-from mxconv.model.distribution import distribution
-from mxconv.model.families.table import describe_values
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.model.weights import Weights
-from mxconv.speculative.generation import Generation
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.package.manifest import Kind, LevelRecord
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import distribution
 
 VOCAB_SIZE = 24
 MAX_POSITIONS = 40

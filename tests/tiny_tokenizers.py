@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[1]
 SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")

@@ -17,12 +17,12 @@ from mxconv.bench.prompts import prompt_ids
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import GREEDY, Strategy, strategies_of
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.messages import Prompt
+from mxconv.engine.loader import LoadedPackage
 from mxconv.progress import Progress, silent
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
-from mxconv.speculative.generation import Generation
+from mxconv.speculation.generation import Generation
+from mxconv.text.messages import Prompt
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native

@@ -18,9 +18,9 @@ from mxconv.cluster.node import node_name
 from mxconv.conversion.executor import Advance, ByteCounter, Executor
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
-from mxconv.model.messages import Prompt
 from mxconv.progress import Progress, silent
 from mxconv.system.processor import cpu_name, usable_processors
+from mxconv.text.messages import Prompt
 from mxconv.verification.decode_task import DecodeSettings, Prompts, check_one_kernel, pieces_of
 
 

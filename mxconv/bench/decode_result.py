@@ -9,7 +9,7 @@ from typing import Literal
 from mxconv.bench.prediction import ml_specqd_speedup, predicted_speedup, timings_of
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import StrategyRecord
-from mxconv.speculative.generation import Generation
+from mxconv.speculation.generation import Generation
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import GREEDY, Strategy, StrategyRecord, strategies_of
 from mxconv.bench.traffic import bytes_per_forward
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.messages import Prompt
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.loader import LoadedPackage
 from mxconv.progress import Progress, silent
+from mxconv.text.messages import Prompt
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native

@@ -14,13 +14,13 @@ from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.rates import ReadBandwidth, seconds_of
 from mxconv.bench.samples import spread
 from mxconv.bench.traffic import bytes_per_forward
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.loader import LoadedPackage
 from mxconv.errors import MxconvError
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.model.loader import LoadedPackage
 from mxconv.progress import Progress, silent
-from mxconv.speculative.borrowed import borrowed
+from mxconv.speculation.borrowed import borrowed
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native

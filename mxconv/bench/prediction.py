@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from mxconv.cost.speedup import expected_tokens
-from mxconv.speculative.statistics import Trace, TraceEntry
+from mxconv.speculation.statistics import Trace, TraceEntry
 
 MOST_MEDIANS = 3  # that a pass counts for
 

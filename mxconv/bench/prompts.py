@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mxconv.errors import MxconvError
-from mxconv.model.chat import encode_prompts
-from mxconv.model.messages import Prompt
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.text.chat import encode_prompts
+from mxconv.text.messages import Prompt
+from mxconv.text.tokenizer import Tokenizer
 
 DEFAULT_PROMPTS = (
     "The memory of a computer is",

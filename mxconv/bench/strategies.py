@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mxconv.engine.loaded_level import LoadedLevel
 from mxconv.errors import ModelError
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.speculative.chain import growers
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.chain import growers
+from mxconv.speculation.hierarchy import Hierarchy
 
 GREEDY = "greedy"
 

@@ -30,12 +30,12 @@ from mxconv.bench.decoding import WARM_TOKENS
 from mxconv.bench.prediction import MOST_MEDIANS, timings_of
 from mxconv.bench.prompts import prompt_ids
 from mxconv.cost.early_exit import expected_round
+from mxconv.engine.loader import LoadedPackage
 from mxconv.errors import ModelError
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.messages import Prompt
 from mxconv.progress import Progress, silent
-from mxconv.speculative.generation import Generation
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.text.messages import Prompt
 
 LENGTHS = (2, 4, 8, 16, 20)
 THRESHOLDS = (0.0, 0.2, 0.4, 0.6, 0.8)

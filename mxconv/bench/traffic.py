@@ -1,13 +1,13 @@
 """How many bytes of weights each level of a loaded package reads for one forward pass."""
 
-from mxconv.checkpoint.package import Package
 from mxconv.cost.traffic import checkpoint_bytes, head_bytes, mtp_bytes, package_bytes
-from mxconv.model.chosen_levels import recorded_level
-from mxconv.model.decoder import Decoder
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.skipped import Skipped
-from mxconv.speculative.self_drafts.part_bytes import PartBytes
+from mxconv.engine.chosen_levels import recorded_level
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.skipped import Skipped
+from mxconv.package.package import Package
+from mxconv.speculation.self_drafts.part_bytes import PartBytes
 
 PARTS = ("layer-skip", "streaming", "fewer-experts", "swift", "early-exit")
 

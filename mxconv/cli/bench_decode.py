@@ -86,7 +86,7 @@ def decode(
     With --device cuda: transformers on a GPU, the checkpoint in 16 bits, the package, and with its self-draft.
     """
     from mxconv.bench.prompts import DEFAULT_PROMPTS
-    from mxconv.speculative.prompts import given_prompts
+    from mxconv.speculation.prompts import given_prompts
 
     check_system(system, chat)
     if is_gpu(context, device, OF_CPU, ["source"]):
@@ -107,14 +107,14 @@ def decode(
     from mxconv.bench.machine import this_machine
     from mxconv.bench.strategies import four_bit_level
     from mxconv.bench.sweep import sweep_draft
-    from mxconv.checkpoint.draft_spec import parse_draft
-    from mxconv.checkpoint.manifest import read_manifest
-    from mxconv.checkpoint.package_folder import find_package
     from mxconv.cli.bench_decode_nodes import decode_on_nodes
     from mxconv.cli.bench_decode_tables import print_tables
+    from mxconv.engine.loader import LoadedPackage
     from mxconv.kernels.engine import choose_engine, usable_processors
-    from mxconv.model.loader import LoadedPackage
-    from mxconv.model.messages import num_chat_prompts
+    from mxconv.package.draft_spec import parse_draft
+    from mxconv.package.manifest import read_manifest
+    from mxconv.package.package_folder import find_package
+    from mxconv.text.messages import num_chat_prompts
     from mxconv.verification.decode_task import DecodeSettings
 
     widths = widths_of(num_tokens)

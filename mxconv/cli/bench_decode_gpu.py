@@ -10,7 +10,7 @@ from mxconv.cli.output import console, format_bytes, print_json, progress_bars
 if TYPE_CHECKING:
     from mxconv.bench.gpu.decode_result import GpuDecodeResult
     from mxconv.bench.gpu.machine import GpuMachine
-    from mxconv.model.messages import Prompt
+    from mxconv.text.messages import Prompt
 
 
 def decode_on_gpu(

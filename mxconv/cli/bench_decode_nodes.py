@@ -12,7 +12,7 @@ from mxconv.cli.output import console, print_json, progress_bars
 if TYPE_CHECKING:
     from mxconv.bench.decode_nodes import NodeResult
     from mxconv.bench.decode_result import DecodeResult
-    from mxconv.model.messages import Prompt
+    from mxconv.text.messages import Prompt
     from mxconv.verification.decode_task import DecodeSettings
 
 
@@ -30,7 +30,7 @@ def decode_on_nodes(
     """
     from mxconv.bench.decode_nodes import bench_nodes
     from mxconv.bench.machine import this_machine
-    from mxconv.model.messages import num_chat_prompts
+    from mxconv.text.messages import num_chat_prompts
 
     with executors(workers, num_threads) as executor, progress_bars("prompts") as progress:
         results, nodes = bench_nodes(executor(), settings, prompts, progress)

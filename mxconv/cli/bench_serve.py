@@ -77,10 +77,10 @@ def serve(
     from mxconv.cli.bench_serve_tables import print_table
     from mxconv.errors import ModelError
     from mxconv.kernels.engine import choose_engine
-    from mxconv.model.messages import num_chat_prompts
     from mxconv.report.output_file import check_output, write_output
     from mxconv.report.plot import check_suffix
-    from mxconv.speculative.prompts import given_prompts
+    from mxconv.speculation.prompts import given_prompts
+    from mxconv.text.messages import num_chat_prompts
 
     check_system(system, chat)
     if (package is None) == (url is None):

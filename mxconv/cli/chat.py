@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mxconv.serving.conversation import Conversation
-    from mxconv.speculative.text_model import Options
+    from mxconv.speculation.text_model import Options
 
 COLOURS = ("#3d9bd6", "#e0752d", "#1fa37e", "#c774ad", "#b8922a", "#7b8cf0")  # readable on dark and light
 
@@ -70,9 +70,9 @@ def chat(
     min_p 0.05. Options win. /help names the commands; Ctrl-C ends a reply, Ctrl-D the program.
     """
     from mxconv.errors import ModelError
-    from mxconv.model.chat import ChatTemplate
     from mxconv.serving.conversation import Conversation
-    from mxconv.speculative.text_model import load
+    from mxconv.speculation.text_model import load
+    from mxconv.text.chat import ChatTemplate
 
     options: Options = {
         "max_new_tokens": max_new_tokens,

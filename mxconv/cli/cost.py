@@ -139,7 +139,7 @@ def _write_page(question: "Question", report: dict[str, Any], package: Path | No
     if package is None:
         write_cost_page(question, report, path)
         return
-    from mxconv.checkpoint.manifest import read_manifest
+    from mxconv.package.manifest import read_manifest
     from mxconv.report.inspection import inspect_weights
     from mxconv.report.sources import open_weights
 
@@ -165,8 +165,8 @@ def _question(
     from mxconv.cost.trace import read_trace
 
     if package is not None:
-        from mxconv.checkpoint.package import Package
         from mxconv.cost.package_levels import package_levels, package_strategies
+        from mxconv.package.package import Package
 
         with Package(package) as opened:
             levels = package_levels(opened)

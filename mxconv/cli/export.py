@@ -47,7 +47,7 @@ def export(
         raise typer.BadParameter("--level: compressed-tensors holds the 4-bit draft alone. Leave it out.")
     from rich.markup import escape
 
-    from mxconv.checkpoint.package_folder import find_package
+    from mxconv.package.package_folder import find_package
 
     module, function = EXPORTERS[to]
     options: dict[str, Any] = {} if level is None else {"level": level.value}

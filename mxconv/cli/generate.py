@@ -42,11 +42,11 @@ from mxconv.cli.generate_trace import check_new_trace, write_trace
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.model.messages import Prompt
     from mxconv.progress import Progress
     from mxconv.serving.batch import BatchAnswer
-    from mxconv.speculative.generation import Generation
-    from mxconv.speculative.text_model import Answer, Options, TextModel
+    from mxconv.speculation.generation import Generation
+    from mxconv.speculation.text_model import Answer, Options, TextModel
+    from mxconv.text.messages import Prompt
 
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
@@ -89,9 +89,9 @@ def generate(
     """
     from mxconv.errors import ModelError
     from mxconv.progress import silent
-    from mxconv.speculative.prompts import given_prompts, text_of
-    from mxconv.speculative.text_model import load
-    from mxconv.speculative.trace_lines import trace_lines
+    from mxconv.speculation.prompts import given_prompts, text_of
+    from mxconv.speculation.text_model import load
+    from mxconv.speculation.trace_lines import trace_lines
 
     if (prompt is None) == (prompts is None):
         raise typer.BadParameter("give either --prompt or --prompts")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mxconv.model.messages import Prompt
     from mxconv.progress import Progress
     from mxconv.serving.batch import BatchAnswer
-    from mxconv.speculative.text_model import Options, TextModel
+    from mxconv.speculation.text_model import Options, TextModel
+    from mxconv.text.messages import Prompt
 
 
 @dataclass(frozen=True)

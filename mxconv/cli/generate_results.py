@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 from mxconv.cli.output import console
 
 if TYPE_CHECKING:
-    from mxconv.model.messages import Prompt
     from mxconv.serving.batch import BatchAnswer
-    from mxconv.speculative.text_model import Answer
+    from mxconv.speculation.text_model import Answer
+    from mxconv.text.messages import Prompt
 
 MIN_TOKENS_OF_A_SPEED = 24  # in fewer tokens what a level costs is not yet known, and the clock says little
 
 
 def result_of(prompt: "Prompt", answer: "Answer | BatchAnswer") -> dict[str, Any]:
     """The members of one text."""
-    from mxconv.speculative.prompts import text_of
+    from mxconv.speculation.prompts import text_of
 
     generation = answer.generation
     return {

@@ -11,7 +11,7 @@ from mxconv.cli.completion import drafts, one_of
 from mxconv.cli.output import console, format_bytes, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.checkpoint.manifest import Manifest
+    from mxconv.package.manifest import Manifest
 
 
 def quantize(
@@ -113,6 +113,7 @@ def quantize(
         return
     if source is None or output is None:
         raise typer.BadParameter("SOURCE and --output, or --from-file, are required.")
+    from mxconv.arch.gguf.open_source import open_source
     from mxconv.checkpoint.store.store import Store
     from mxconv.cli.quantize_plan import plan_of, print_plan
     from mxconv.conversion.options import QuantizeOptions
@@ -120,7 +121,6 @@ def quantize(
     from mxconv.conversion.target import check_target, parse_target
     from mxconv.convert import convert
     from mxconv.errors import MxconvError
-    from mxconv.model.gguf.open_source import open_source
     from mxconv.system.processor import usable_processors
 
     if residual_bits != "auto" and not residual_bits.isdecimal():

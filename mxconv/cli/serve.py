@@ -23,7 +23,7 @@ from mxconv.cli.generate_options import (
 from mxconv.cli.output import print_json
 
 if TYPE_CHECKING:
-    from mxconv.speculative.text_model import Options
+    from mxconv.speculation.text_model import Options
 
 MOST_KEY_BYTES = 4096
 
@@ -69,7 +69,7 @@ def serve(
             f"mxconv serve: {error.name} is not installed; it belongs to the extra `serve`. "
             "Run: pip install 'mxconv[serve]'"
         ) from None
-    from mxconv.speculative.text_model import load
+    from mxconv.speculation.text_model import load
 
     limits = Limits(
         max_queue=max_queue,

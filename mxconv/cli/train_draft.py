@@ -35,10 +35,10 @@ def draft(
 
     It goes on where it was killed. Under `torchrun` the processes share every batch.
     """
+    from mxconv.arch.families.table import describe_file
     from mxconv.checkpoint.json_file import read_json_object
     from mxconv.cli.training import Training, sizes_of, weights_of
     from mxconv.errors import ModelError
-    from mxconv.model.families.table import describe_file
     from mxconv.train.draft import DraftTask
     from mxconv.train.fit import accelerator
     from mxconv.train.frozen_target import FrozenTarget

@@ -34,11 +34,11 @@ def eagle3(
     It reads three of the target's states, then what it gave itself, in training as at run time. A run that was killed
     goes on with the same command; under `torchrun` processes share every batch. Source: arXiv 2503.01840.
     """
+    from mxconv.arch.families.table import describe_file
     from mxconv.checkpoint.json_file import read_json_object
     from mxconv.cli.training import Training, sizes_of
+    from mxconv.engine.readers.eagle3_config import config_for, layers_for
     from mxconv.errors import MxconvError
-    from mxconv.model.families.table import describe_file
-    from mxconv.model.readers.eagle3_config import config_for, layers_for
     from mxconv.train.eagle3 import Eagle3Task
     from mxconv.train.fit import accelerator
     from mxconv.train.frequent_tokens import frequent_tokens

@@ -29,9 +29,9 @@ def generate(
     """
     import numpy as np
 
-    from mxconv.model.distribution import Sampling
-    from mxconv.model.tokenizer import Tokenizer
     from mxconv.report.output_file import check_output, write_output
+    from mxconv.text.distribution import Sampling
+    from mxconv.text.tokenizer import Tokenizer
     from mxconv.train.target_decoder import target_decoder
     from mxconv.train.windows import text_windows
     from mxconv.train.written import continuations

@@ -40,11 +40,11 @@ def spire(
     It learns behind every k-th prefix of a text. A run that was killed goes on with the same command; under `torchrun`
     processes share every batch. Source: arXiv 2504.06419.
     """
+    from mxconv.arch.families.table import describe_file
     from mxconv.checkpoint.json_file import read_json_object
     from mxconv.cli.training import Training, sizes_of
+    from mxconv.engine.readers.spire_config import config_for
     from mxconv.errors import MxconvError
-    from mxconv.model.families.table import describe_file
-    from mxconv.model.readers.spire_config import config_for
     from mxconv.train.fit import accelerator
     from mxconv.train.frozen_target import FrozenTarget
     from mxconv.train.spire import SpireChoices, SpireTask

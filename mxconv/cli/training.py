@@ -35,9 +35,9 @@ def sizes_of(target: Path) -> Sizes:
     """Raises MxconvError where the folder holds no 16-bit model that mxconv decodes."""
     import torch
 
+    from mxconv.arch.families.table import describe_file
     from mxconv.checkpoint.source import open_checkpoint
     from mxconv.errors import ModelError
-    from mxconv.model.families.table import describe_file
 
     config = describe_file(target / "config.json")
     with open_checkpoint(target) as checkpoint:
@@ -93,7 +93,7 @@ class Training:
             MxconvError: a file is no text of this target's tokens, or windows are too long or too short.
         """
         from mxconv.errors import MxconvError
-        from mxconv.model.tokenizer import Tokenizer
+        from mxconv.text.tokenizer import Tokenizer
         from mxconv.train.schedule import Stage
         from mxconv.train.windows import text_windows, written_windows
 

@@ -10,7 +10,7 @@ from mxconv.cli.generate_options import KERNEL
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.speculative.self_drafts.layer_search import LayerSearch
+    from mxconv.speculation.self_drafts.layer_search import LayerSearch
 
 MAX_ROWS = 12
 
@@ -37,11 +37,11 @@ def layer_skip(
     Scored is the speed-up where time is bytes of weights read, on texts that the target itself writes.
     """
     from mxconv.bench.prompts import prompt_ids
-    from mxconv.checkpoint.manifest import read_manifest, replace_manifest
-    from mxconv.checkpoint.package_folder import check_writable, find_package
-    from mxconv.model.loader import LoadedPackage
-    from mxconv.model.skipped import Skipped
-    from mxconv.speculative.prompts import read_prompts
+    from mxconv.engine.loader import LoadedPackage
+    from mxconv.engine.skipped import Skipped
+    from mxconv.package.manifest import read_manifest, replace_manifest
+    from mxconv.package.package_folder import check_writable, find_package
+    from mxconv.speculation.prompts import read_prompts
     from mxconv.tuning.layers import tune_layers, with_layer_skip
 
     if write:

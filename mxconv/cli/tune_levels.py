@@ -14,7 +14,7 @@ from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
     from mxconv.bench.machine import Machine
-    from mxconv.checkpoint.manifest import TunedRecord
+    from mxconv.package.manifest import TunedRecord
     from mxconv.tuning.levels import Decodes, Tuning
 
 MAX_ROWS = 12
@@ -46,13 +46,13 @@ def levels(
 
     from mxconv.bench.machine import this_machine
     from mxconv.bench.prompts import prompt_ids
-    from mxconv.checkpoint.draft_spec import parse_draft
-    from mxconv.checkpoint.manifest import read_manifest, replace_manifest
-    from mxconv.checkpoint.package_folder import check_writable, find_package
+    from mxconv.engine.loader import LoadedPackage
     from mxconv.errors import ModelError
     from mxconv.kernels.engine import usable_processors
-    from mxconv.model.loader import LoadedPackage
-    from mxconv.speculative.prompts import read_prompts
+    from mxconv.package.draft_spec import parse_draft
+    from mxconv.package.manifest import read_manifest, replace_manifest
+    from mxconv.package.package_folder import check_writable, find_package
+    from mxconv.speculation.prompts import read_prompts
     from mxconv.tuning.levels import Decodes, record_of, tune_levels
 
     if not dry_run:

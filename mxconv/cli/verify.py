@@ -38,7 +38,7 @@ from mxconv.cli.generate_options import (
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from mxconv.checkpoint.manifest import DecodeRecord
+    from mxconv.package.manifest import DecodeRecord
     from mxconv.verify import Verification
 
 
@@ -86,13 +86,13 @@ def verify(
     from contextlib import ExitStack
     from dataclasses import replace
 
-    from mxconv.checkpoint.draft_spec import parse_draft
-    from mxconv.checkpoint.package_folder import check_writable, find_package
+    from mxconv.arch.gguf.open_source import open_source
     from mxconv.kernels.engine import usable_processors
-    from mxconv.model.generation_config import GenerationConfig
-    from mxconv.model.gguf.open_source import open_source
-    from mxconv.speculative.prompts import read_prompts
-    from mxconv.speculative.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
+    from mxconv.package.draft_spec import parse_draft
+    from mxconv.package.package_folder import check_writable, find_package
+    from mxconv.speculation.prompts import read_prompts
+    from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
+    from mxconv.text.generation_config import GenerationConfig
     from mxconv.verification.decode_task import DecodeSettings, decode_by
     from mxconv.verification.decoding import verify_decoding
     from mxconv.verify import verify as verify_package

@@ -3,20 +3,20 @@
 from pathlib import Path
 from typing import Literal
 
-from mxconv.checkpoint.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
-from mxconv.checkpoint.manifest import (
+from mxconv.conversion.encode import EncodedTensor
+from mxconv.conversion.names import draft_folder, relative_name
+from mxconv.conversion.preparation import Preparation
+from mxconv.conversion.staging import Staging
+from mxconv.conversion.survey import Survey
+from mxconv.package.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
+from mxconv.package.manifest import (
     FileRecord,
     LevelRecord,
     Manifest,
     SourceRecord,
     TokenizerRecord,
 )
-from mxconv.checkpoint.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
-from mxconv.conversion.encode import EncodedTensor
-from mxconv.conversion.names import draft_folder, relative_name
-from mxconv.conversion.preparation import Preparation
-from mxconv.conversion.staging import Staging
-from mxconv.conversion.survey import Survey
+from mxconv.package.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
 from mxconv.progress import Progress
 
 

@@ -7,27 +7,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mxconv.checkpoint.draft_spec import LOOK_UPS, READERS, DraftSpec
+from mxconv.arch.families.table import describe_values
+from mxconv.arch.gguf.open_source import open_source
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.manifest import FILE_NAME, LevelRecord
-from mxconv.checkpoint.ngram_file import read_ngram_table
-from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.package_folder import draft_package
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.options import Codec
 from mxconv.conversion.staging import PlacedFile
+from mxconv.engine.chosen_levels import draft_level
+from mxconv.engine.fewer_experts import check_fewer
+from mxconv.engine.readers.eagle3_config import Eagle3Config
+from mxconv.engine.readers.kinds import CONFIGS
+from mxconv.engine.readers.mtp import check_mtp
+from mxconv.engine.readers.reader import check_target
+from mxconv.engine.readers.speculator_config import SpeculatorConfig
+from mxconv.engine.skipped import Skipped
 from mxconv.errors import MxconvError, PackageError
-from mxconv.model.chosen_levels import draft_level
-from mxconv.model.families.table import describe_values
-from mxconv.model.fewer_experts import check_fewer
-from mxconv.model.gguf.open_source import open_source
-from mxconv.model.readers.eagle3_config import Eagle3Config
-from mxconv.model.readers.kinds import CONFIGS
-from mxconv.model.readers.mtp import check_mtp
-from mxconv.model.readers.reader import check_target
-from mxconv.model.readers.speculator_config import SpeculatorConfig
-from mxconv.model.skipped import Skipped
+from mxconv.package.draft_spec import LOOK_UPS, READERS, DraftSpec
+from mxconv.package.manifest import FILE_NAME, LevelRecord
+from mxconv.package.ngram_file import read_ngram_table
+from mxconv.package.package import Package
+from mxconv.package.package_folder import draft_package
 
 VOCABULARY_DTYPES = ("I64", "I32", "BOOL")  # of a head that knows some of the target's tokens
 

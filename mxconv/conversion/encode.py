@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from mxconv.arrays import U8, U16
 from mxconv.checkpoint.carried import CarriedTensor
-from mxconv.checkpoint.stored import carried_array
 from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.packing import PackedBsfp, escape_offsets
 from mxconv.codecs.mxfp4 import BLOCK, NonFiniteError, ScaleRule
@@ -21,6 +20,7 @@ from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Segments, Survey
 from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4, row_shifts_of
+from mxconv.package.stored import carried_array
 
 BYTES_A_SLICE_WEIGHT = 4  # slices of tensors that are copied: 4 MB
 NOTHING = np.zeros(0, np.uint16)

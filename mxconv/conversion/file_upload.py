@@ -4,7 +4,6 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.checkpoint.manifest import FileRecord
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.checkpoint.store.store import Store
 from mxconv.conversion.executor import Advance
@@ -12,6 +11,7 @@ from mxconv.conversion.marker import check_lasts
 from mxconv.conversion.object_note import ObjectNote, note_object
 from mxconv.conversion.staging import PlacedFile
 from mxconv.errors import CheckpointError
+from mxconv.package.manifest import FileRecord
 
 READ_BYTES = 1 << 22
 

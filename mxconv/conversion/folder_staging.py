@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.manifest import FILE_NAME, FileRecord
-from mxconv.checkpoint.stored import StoredArray
 from mxconv.conversion.encode import EncodedTensor
 from mxconv.conversion.executor import ByteCounter, Executor
 from mxconv.conversion.folder_target import named
@@ -30,6 +28,8 @@ from mxconv.conversion.replaced import delete_old, remove, step_aside
 from mxconv.conversion.shard_hash import ShardHash
 from mxconv.conversion.staged_shards import CheckIntact, Place, Places, ShardSink, StagedShards, reported
 from mxconv.conversion.staging import PlacedFile
+from mxconv.package.manifest import FILE_NAME, FileRecord
+from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
 from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, reserve
 from mxconv.system.positional import write_at

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from mxconv.checkpoint.manifest import FILE_NAME
 from mxconv.conversion.replaced import check_aside, recover
 from mxconv.errors import PackageError
+from mxconv.package.manifest import FILE_NAME
 
 
 def recover_folder(target: Path) -> None:

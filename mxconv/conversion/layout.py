@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxconv.checkpoint.header_format import format_header
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays, mxint8_arrays
 from mxconv.conversion.survey import Survey
 from mxconv.errors import CheckpointError
+from mxconv.package.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays, mxint8_arrays
 
 MAX_ALIGNMENT = 64
 RESERVED = "__metadata__"

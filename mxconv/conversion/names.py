@@ -3,11 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from mxconv.checkpoint.manifest import FILE_NAME, check_relative
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.drafts import DraftLevel
 from mxconv.conversion.layout import Layout
 from mxconv.errors import CheckpointError, MxconvError
+from mxconv.package.manifest import FILE_NAME, check_relative
 
 
 def relative_name(path: Path, checkpoint: Checkpoint) -> str:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mxconv.checkpoint.manifest import OptionsRecord
 from mxconv.codecs.mxfp4 import SCALE_RULES, ScaleRule
 from mxconv.errors import MxconvError
+from mxconv.package.manifest import OptionsRecord
 
 Codec = Literal["mxfp4", "bsfp"]
 Head = Literal["int8", "exact", "quantize", "keep"]

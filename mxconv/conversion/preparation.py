@@ -4,10 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-from mxconv.checkpoint.draft_spec import parse_draft
-from mxconv.checkpoint.manifest import OptionsRecord
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.checkpoint.stored import StoredArray
 from mxconv.conversion.drafts import DraftLevel, open_drafts
 from mxconv.conversion.executor import ByteCounter, Executor
 from mxconv.conversion.layout import Layout, plan_layout, quantized_arrays
@@ -18,6 +15,9 @@ from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept
 from mxconv.conversion.work import Workers
 from mxconv.errors import CheckpointError
+from mxconv.package.draft_spec import parse_draft
+from mxconv.package.manifest import OptionsRecord
+from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}

@@ -12,8 +12,8 @@ import os
 import shutil
 from pathlib import Path
 
-from mxconv.checkpoint.manifest import FILE_NAME
 from mxconv.errors import PackageError
+from mxconv.package.manifest import FILE_NAME
 
 MARKER = ".mxconv-replaced"
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mxconv.checkpoint.hashing import FileHash
-from mxconv.checkpoint.manifest import FileRecord
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.tensor import WindowedFile
 from mxconv.conversion.executor import Advance, ByteCounter, Executor, uncounted
 from mxconv.conversion.names import relative_name
 from mxconv.conversion.survey import Survey
 from mxconv.kernels.sha256 import HashStream, new_stream, update
+from mxconv.package.manifest import FileRecord
 from mxconv.progress import Progress
 
 WINDOW_BYTES = 1 << 22  # mapped at a time

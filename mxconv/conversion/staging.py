@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from mxconv.checkpoint.manifest import FileRecord
 from mxconv.conversion.encode import EncodedTensor, Write
 from mxconv.conversion.executor import Executor
 from mxconv.conversion.layout import Layout
+from mxconv.package.manifest import FileRecord
 from mxconv.progress import Progress
 
 

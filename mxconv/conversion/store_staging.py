@@ -12,7 +12,6 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from mxconv.checkpoint.manifest import FILE_NAME, FileRecord
 from mxconv.checkpoint.store.store import Store
 from mxconv.conversion.encode import EncodedTensor
 from mxconv.conversion.executor import ByteCounter, Executor
@@ -26,6 +25,7 @@ from mxconv.conversion.spool import SpoolSink, find_finished
 from mxconv.conversion.staging import PlacedFile
 from mxconv.conversion.store_target import delete_partial, partial_looks, partial_of
 from mxconv.errors import PackageError
+from mxconv.package.manifest import FILE_NAME, FileRecord
 from mxconv.progress import Progress
 
 

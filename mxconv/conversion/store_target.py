@@ -12,10 +12,10 @@ The partial folder is no format: another version of mxconv begins anew.
 import re
 from collections.abc import Iterable
 
-from mxconv.checkpoint.manifest import FILE_NAME
 from mxconv.checkpoint.store.store import ObjectLook, Store
 from mxconv.conversion.marker import MARKER
 from mxconv.errors import PackageError
+from mxconv.package.manifest import FILE_NAME
 
 OURS = re.compile(rf"[0-9a-f]{{64}}/({MARKER}|tensors/\d{{6,}}|notes/.+)", re.ASCII | re.DOTALL)
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.description import Attention, LayerParts, Mlp
+from mxconv.arch.families.table import describe
+from mxconv.arch.fields import Fields
+from mxconv.arch.latent import LatentAttention
+from mxconv.arch.mixture import Mixture
 from mxconv.cost.mixer_count import MixerCount, norm_numbers
 from mxconv.errors import ModelError
-from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attention, LayerParts, Mlp
-from mxconv.model.families.table import describe
-from mxconv.model.fields import Fields
-from mxconv.model.latent import LatentAttention
-from mxconv.model.mixture import Mixture
 
 
 @dataclass(frozen=True)

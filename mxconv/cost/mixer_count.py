@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from mxconv.model.description import Attention, LayerParts, Linear, Norm
-from mxconv.model.latent import LatentAttention
-from mxconv.model.recurrent.description import GatedDeltaNet, Recurrent, ShortConvolution
+from mxconv.arch.description import Attention, LayerParts, Linear, Norm
+from mxconv.arch.latent import LatentAttention
+from mxconv.arch.state_mixers import GatedDeltaNet, Recurrent, ShortConvolution
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,18 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
-from mxconv.checkpoint.manifest import LevelRecord
-from mxconv.checkpoint.package import Package, inside
+from mxconv.arch.families.table import describe_file
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
 from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
-from mxconv.model.chosen_levels import recorded_level
-from mxconv.model.families.table import describe_file
-from mxconv.model.readers.mtp import layer_config
-from mxconv.model.readers.speculator_config import SpeculatorConfig
-from mxconv.model.readers.spire_config import SpireConfig
-from mxconv.model.skipped import Skipped
+from mxconv.engine.chosen_levels import recorded_level
+from mxconv.engine.readers.mtp import layer_config
+from mxconv.engine.readers.speculator_config import SpeculatorConfig
+from mxconv.engine.readers.spire_config import SpireConfig
+from mxconv.engine.skipped import Skipped
+from mxconv.package.manifest import LevelRecord
+from mxconv.package.package import Package, inside
 
 CONFIG = "config.json"
 CODECS = {"bf16": "bf16", "f16": "fp16", "bsfp": "bsfp", "mxfp4": "mxfp4"}  # of manifest and models

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.expert_names import stacked_experts
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.checkpoint.stored import StoredArray
-from mxconv.checkpoint.tensor_arrays import tensor_arrays
+from mxconv.engine.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor
 from mxconv.errors import MxconvError
-from mxconv.model.config import ModelConfig
-from mxconv.model.families.table import describe_file
-from mxconv.model.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
+from mxconv.package.stored import StoredArray
+from mxconv.package.tensor_arrays import tensor_arrays
 
 SPECULATOR_EMBEDDING = "speculator.emb."
 EAGLE3_EMBEDDING = "embed_tokens.weight"

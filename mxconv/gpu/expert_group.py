@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mxconv.checkpoint.tensor_record import TensorRecord
+from mxconv.package.tensor_record import TensorRecord
 
 OF_AN_EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<matrix>.+)")
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from mxconv.checkpoint.manifest import Manifest, TensorRecord
-from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.package_folder import find_package
-from mxconv.checkpoint.tensor_arrays import tensor_arrays
 from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device
 from mxconv.gpu.expert_group import ExpertGroup, expert_groups
 from mxconv.gpu.memory import require_room
 from mxconv.gpu.streamed_arrays import stream_arrays
+from mxconv.package.manifest import Manifest, TensorRecord
+from mxconv.package.package import Package
+from mxconv.package.package_folder import find_package
+from mxconv.package.tensor_arrays import tensor_arrays
 from mxconv.progress import Progress, silent
 
 if TYPE_CHECKING:  # imported once a device was found: without Triton it cannot be

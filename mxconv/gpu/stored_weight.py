@@ -4,9 +4,6 @@ from collections.abc import Mapping
 
 import torch
 
-from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.tensor_arrays import place_of
-from mxconv.checkpoint.tensor_record import TensorRecord
 from mxconv.errors import CodecError, PackageError
 from mxconv.gpu.expert_group import ExpertGroup
 from mxconv.kernels.triton.arrays.four_bit_arrays import FourBitArrays
@@ -14,6 +11,9 @@ from mxconv.kernels.triton.arrays.upload import as_words
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
 from mxconv.kernels.triton.expert_stack import ExpertStack
 from mxconv.kernels.triton.weight import Activations, FourBitWeight
+from mxconv.package.package import Package
+from mxconv.package.tensor_arrays import place_of
+from mxconv.package.tensor_record import TensorRecord
 
 Parts = Mapping[str, torch.Tensor]  # of a tensor, by the last part of their names
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from mxconv.checkpoint.package import Package, inside
 from mxconv.gpu.streamed_file import stream_file
+from mxconv.package.package import Package, inside
 from mxconv.progress import Progress
 
 TORCH_DTYPES = {"U8": torch.uint8, "I8": torch.int8, "BF16": torch.int16}

@@ -24,9 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.checkpoint.json_file import read_json_object
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package, inside
-from mxconv.checkpoint.stored import StoredArray
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.nibble_pairs import pack_pairs
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
@@ -36,6 +33,9 @@ from mxconv.interop.export import Export
 from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
 from mxconv.interop.plain_safetensors import dense_tensor
 from mxconv.interop.refused_tensors import refuse_experts_left, refuse_fp8, refuse_stacks
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package, inside
+from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
 

@@ -11,13 +11,13 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from mxconv.checkpoint.package import Package
 from mxconv.errors import PackageError
 from mxconv.interop.export import Export
 from mxconv.interop.gguf.file import write_gguf
 from mxconv.interop.gguf.metadata import read_metadata
 from mxconv.interop.gguf.tensors import Level, level_tensors
 from mxconv.interop.refused_tensors import refuse_fp8
+from mxconv.package.package import Package
 from mxconv.progress import Progress, silent
 from mxconv.report.output_file import check_output, write_output
 from mxconv.report.package_weights import package_weights

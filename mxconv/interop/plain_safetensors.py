@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import U16
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.stored import StoredArray
+from mxconv.engine.stored_weights import EMBEDDING
 from mxconv.errors import MxconvError, PackageError
 from mxconv.interop.export import Export
 from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
 from mxconv.interop.refused_tensors import refuse_fp8
-from mxconv.model.stored_weights import EMBEDDING
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
+from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 from mxconv.report.package_weights import package_weights
 from mxconv.report.weights import WeightTensor

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Set
 
-from mxconv.checkpoint.package import Package
 from mxconv.errors import MxconvError
+from mxconv.package.package import Package
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 

@@ -2,13 +2,13 @@
 
 from typing import Literal, cast
 
+from mxconv.arch.families.table import describe_values
 from mxconv.arrays import U16
 from mxconv.checkpoint.source import Checkpoint, SourceTensor
 from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, Recognized, choose_codec, is_rounded
 from mxconv.conversion.rows import rounded
-from mxconv.model.families.table import describe_values
 from mxconv.report.draft_head import find_draft_head
 from mxconv.report.expert_weights import with_experts
 from mxconv.report.fp8_weights import with_decoded

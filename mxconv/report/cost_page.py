@@ -10,7 +10,7 @@ from mxconv.report.template import render
 from mxconv.report.text import printable
 
 if TYPE_CHECKING:  # of a package only; importing them takes longer than a cost report
-    from mxconv.checkpoint.manifest import Manifest
+    from mxconv.package.manifest import Manifest
     from mxconv.report.inspection import Inspection
 
 LONGEST_LENGTH = 16  # of the sliders, unless more is asked for

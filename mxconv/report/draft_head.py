@@ -7,7 +7,7 @@ of the target's tokens; two tensors then say which:
     d2t   (draft_vocab_size,)    target token id = draft token id + d2t[draft token id]
     t2d   (target vocab_size,)   whether the head knows this token of the target
 
-Nothing of such a head is run here; `mxconv.model.readers.eagle3` runs those of EAGLE-3.
+Nothing of such a head is run here; `mxconv.engine.readers.eagle3` runs those of EAGLE-3.
 
 Source:
     Eagle3SpeculatorConfig and Eagle3DraftModel of vllm-project/speculators 0.4; vLLM, models/llama_eagle3.py
@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from mxconv.arch.fields import Fields
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.model.fields import Fields
 
 MAX_MAPPED_TOKENS = 10_000_000  # of a mapping that is read
 

@@ -6,7 +6,6 @@ from math import log10
 import numpy as np
 
 from mxconv.arrays import F32, F64, U16
-from mxconv.checkpoint.stored import bsfp_arrays
 from mxconv.codecs.bsfp.fit import FittedTable
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import FloatFormat
@@ -17,6 +16,7 @@ from mxconv.kernels.encoders import (
     encode_mxfp4,
     row_shifts_of,
 )
+from mxconv.package.stored import bsfp_arrays
 
 
 @dataclass(frozen=True)

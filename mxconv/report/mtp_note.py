@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
+from mxconv.arch.config import ModelConfig
 from mxconv.errors import MxconvError
-from mxconv.model.config import ModelConfig
 
 
 def mtp_note(describe: Callable[[], ModelConfig], tensors: Iterable[str]) -> str | None:

@@ -7,18 +7,18 @@ from typing import cast
 
 import numpy as np
 
+from mxconv.arch.families.table import describe_file
 from mxconv.arrays import F32, U16
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.referenced import open_referenced
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.checkpoint.tensor_arrays import tensor_arrays
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.cost.traffic import head_bytes, package_bytes
 from mxconv.errors import PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
-from mxconv.model.families.table import describe_file
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
+from mxconv.package.referenced import open_referenced
+from mxconv.package.tensor_arrays import tensor_arrays
 from mxconv.report.checkpoint_weights import source_tensor
 from mxconv.report.expert_weights import of_experts, with_experts
 from mxconv.report.fp8_weights import decoded

@@ -1,6 +1,6 @@
 """A run as its trace tells it: prompts, rounds, and in each what was proposed and what stood.
 
-Source: the lines are those of mxconv/speculative/trace_lines.py; files of before it lack trees.
+Source: the lines are those of mxconv/speculation/trace_lines.py; files of before it lack trees.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

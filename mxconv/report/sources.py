@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mxconv.checkpoint.package import Package
-from mxconv.checkpoint.package_folder import find_package_or_none
+from mxconv.arch.gguf.open_source import open_source
 from mxconv.errors import MxconvError
-from mxconv.model.gguf.open_source import open_source
+from mxconv.package.package import Package
+from mxconv.package.package_folder import find_package_or_none
 from mxconv.report.checkpoint_weights import Dtype, checkpoint_weights
 from mxconv.report.package_weights import package_weights
 from mxconv.report.weights import Weights

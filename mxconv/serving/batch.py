@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from mxconv.errors import ModelError, MxconvError
-from mxconv.model.messages import Prompt
-from mxconv.model.text_stream import TextStream
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.serving.sequence import Sequence as Running
-from mxconv.speculative.generation import Generation
-from mxconv.speculative.text_model import Options, TextModel, selection_of
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.text_model import Options, TextModel, selection_of
+from mxconv.text.messages import Prompt
+from mxconv.text.text_stream import TextStream
 
 
 @dataclass

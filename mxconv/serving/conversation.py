@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mxconv.errors import ModelError
-from mxconv.model.text_stream import TextStream
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.serving.sequence import Sequence
-from mxconv.speculative.sampling_in_use import CHAT_DEFAULTS
-from mxconv.speculative.text_model import Options, TextModel, selection_of
+from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS
+from mxconv.speculation.text_model import Options, TextModel, selection_of
+from mxconv.text.text_stream import TextStream
 
 
 @dataclass(frozen=True)

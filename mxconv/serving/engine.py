@@ -12,7 +12,7 @@ from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.request import Request
 from mxconv.serving.scheduler import Scheduler
 from mxconv.serving.sequence import Decided, Sequence, decided
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.hierarchy import Hierarchy
 
 GROWTH = 64  # tokens for which there must be room where a sequence joins others, or it would soon be set back
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from greenlet import getcurrent, greenlet
 
 from mxconv.arrays import F32
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.forest import SequenceRows
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.wanted import Answer, StageAnswer, WantedRows, WantedStage
-from mxconv.speculative.pacing.load import ALONE, JointPass, Load
-from mxconv.speculative.passes import Meter, StageRows
+from mxconv.speculation.pacing.load import ALONE, JointPass, Load
+from mxconv.speculation.passes import Meter, StageRows
 
 
 class JointPasses:

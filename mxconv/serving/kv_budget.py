@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.pages.pool import KVPool
-from mxconv.model.pages.slabs import PAGE
-from mxconv.model.recurrent.state_cache import most_bytes
-from mxconv.model.tree import MOST_ROWS
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.pages.pool import KVPool
+from mxconv.engine.pages.slabs import PAGE
+from mxconv.engine.recurrent.state_cache import most_bytes
+from mxconv.engine.tree import MOST_ROWS
 
 
 class KvBudget:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mxconv.arrays import F32
-from mxconv.model.decoder import Decoder
+from mxconv.engine.decoder import Decoder
 
 MOST_ROWS = 32  # of a piece, for which running sequences wait
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.speculation.selection import GREEDY, Selection
 
 
 @dataclass(frozen=True)

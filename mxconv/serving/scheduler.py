@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from itertools import count
 
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
 from mxconv.errors import ModelError, MxconvError, PoolFull
-from mxconv.model.decoder import Decoder
-from mxconv.model.forest import SequenceRows
 from mxconv.serving.sequence import Sequence
 from mxconv.serving.wanted import Answer, AnyWanted, Model
-from mxconv.speculative.pacing.load import JointPass, Load
-from mxconv.speculative.passes import StageRows
-from mxconv.speculative.step import Step
+from mxconv.speculation.pacing.load import JointPass, Load
+from mxconv.speculation.passes import StageRows
+from mxconv.speculation.step import Step
 
 PROMPT_ROWS = 128  # of a sequence in a pass that others wait for
 MOST_ROWS = 512  # of long chains in a pass

@@ -11,9 +11,9 @@ from mxconv.serving.joint_passes import JointPasses
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.request import Request
 from mxconv.serving.wanted import Answer, AnyWanted, Wanted
-from mxconv.speculative.decoding import Decoding
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.step import Step
+from mxconv.speculation.decoding import Decoding
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.step import Step
 
 
 class Sequence:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mxconv.model.config import ModelConfig
+from mxconv.arch.config import ModelConfig
 from mxconv.train.layer_parts import GatedMlp, Projections, heads, rotate
 
 MOST_ROWS = 512  # that attend at once: shares of every row to every other are not kept for the way back

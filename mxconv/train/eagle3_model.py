@@ -8,9 +8,9 @@ Source:
 import torch
 from torch import Tensor, nn
 
+from mxconv.engine.readers.eagle3_config import Eagle3Config
+from mxconv.engine.rope import RotaryEmbedding
 from mxconv.errors import ModelError
-from mxconv.model.readers.eagle3_config import Eagle3Config
-from mxconv.model.rope import RotaryEmbedding
 from mxconv.train.eagle3_layer import Eagle3Layer, Seen
 from mxconv.train.layer_parts import rotations
 

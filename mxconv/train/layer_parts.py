@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mxconv.model.config import ModelConfig
-from mxconv.model.rope import RotaryEmbedding
+from mxconv.arch.config import ModelConfig
+from mxconv.engine.rope import RotaryEmbedding
 
 
 class Projections(nn.Module):

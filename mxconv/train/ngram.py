@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from mxconv.arrays import F64, I64, U32, U64, Bool
-from mxconv.checkpoint.ngram_file import MAX_VOCAB_SIZE
-from mxconv.checkpoint.ngram_table import NgramEntries, NgramTable
 from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.checkpoint.tokenizer_file import read_tokenizer_json
 from mxconv.errors import ModelError
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.package.ngram_file import MAX_VOCAB_SIZE
+from mxconv.package.ngram_table import NgramEntries, NgramTable
 from mxconv.progress import Progress, silent
+from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.ngram_counts import NgramCounts
 from mxconv.train.texts import read_pieces
 

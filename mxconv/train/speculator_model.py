@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from mxconv.model.readers.speculator import EPS
-from mxconv.model.readers.speculator_config import SpeculatorConfig
+from mxconv.engine.readers.speculator import EPS
+from mxconv.engine.readers.speculator_config import SpeculatorConfig
 
 
 class ScaleAndShift(nn.Module):

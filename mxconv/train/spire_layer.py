@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mxconv.model.config import ModelConfig
+from mxconv.arch.config import ModelConfig
 from mxconv.train.layer_parts import GatedMlp, Projections, heads, rotate
 
 

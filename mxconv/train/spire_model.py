@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mxconv.arch.config import ModelConfig
+from mxconv.engine.readers.spire import MEMORY_WEIGHTS
+from mxconv.engine.readers.spire_config import SpireConfig
+from mxconv.engine.rope import RotaryEmbedding
 from mxconv.errors import ModelError
-from mxconv.model.config import ModelConfig
-from mxconv.model.readers.spire import MEMORY_WEIGHTS
-from mxconv.model.readers.spire_config import SpireConfig
-from mxconv.model.rope import RotaryEmbedding
 from mxconv.train.layer_parts import rotations
 from mxconv.train.spire_layer import SpireLayer
 

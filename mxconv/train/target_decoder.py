@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mxconv.checkpoint.manifest import FILE_NAME
+from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.stored_weights import dense_weights
 from mxconv.kernels.engine import choose_engine
-from mxconv.model.decoder import Decoder
-from mxconv.model.families.table import describe_file
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.matrices import Matrices
-from mxconv.model.stored_weights import dense_weights
+from mxconv.package.manifest import FILE_NAME
 
 
 @contextmanager

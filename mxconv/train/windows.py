@@ -10,8 +10,8 @@ from mxconv.arrays import I32
 from mxconv.checkpoint.json_file import parse_json_object
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.errors import ModelError
-from mxconv.model.tokenizer import Tokenizer
 from mxconv.progress import Progress, silent
+from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.texts import MAX_LINE_BYTES, read_pieces
 
 

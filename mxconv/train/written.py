@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mxconv.arrays import I32
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.tree import MOST_ROWS
 from mxconv.errors import ModelError
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.distribution import Sampling, distribution
-from mxconv.model.forest import SequenceRows
-from mxconv.model.sampling import greedy
-from mxconv.model.tree import MOST_ROWS
+from mxconv.text.distribution import Sampling, distribution
+from mxconv.text.sampling import greedy
 
 BATCH = MOST_ROWS
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from mxconv.checkpoint.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LOOK_UPS
-from mxconv.checkpoint.manifest import LevelRecord
+from mxconv.package.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LOOK_UPS
+from mxconv.package.manifest import LevelRecord
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 FIRST_LENGTHS = (2, 4, 8)  # of every draft, to begin with

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from mxconv.checkpoint.draft_spec import DraftSpec
-from mxconv.checkpoint.manifest import LevelRecord, Manifest
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.skipped import Skipped
+from mxconv.package.draft_spec import DraftSpec
+from mxconv.package.manifest import LevelRecord, Manifest
 from mxconv.progress import Progress, silent
-from mxconv.speculative.self_drafts.layer_search import LayerSearch, layer_skip_speedup, search_layers
-from mxconv.speculative.self_drafts.part_bytes import PartBytes
-from mxconv.speculative.target_text import TargetText
+from mxconv.speculation.self_drafts.layer_search import LayerSearch, layer_skip_speedup, search_layers
+from mxconv.speculation.self_drafts.part_bytes import PartBytes
+from mxconv.speculation.target_text import TargetText
 
 LEVEL = "layer-skip"
 

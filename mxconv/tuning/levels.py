@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from mxconv.checkpoint.manifest import TunedRecord
+from mxconv.engine.loaded_level import LoadedLevel
 from mxconv.errors import ModelError
-from mxconv.model.loaded_level import LoadedLevel
+from mxconv.package.manifest import TunedRecord
 from mxconv.progress import Progress, silent
-from mxconv.speculative.generation import Generation
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.tuning.candidate import Candidate, first_candidates, neighbours
 from mxconv.tuning.race import Standing, race
 

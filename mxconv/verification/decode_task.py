@@ -6,16 +6,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal
 
-from mxconv.checkpoint.draft_spec import DraftSpec
-from mxconv.checkpoint.manifest import DecodeRecord, read_manifest
 from mxconv.conversion.executor import Advance, ByteCounter, Executor
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.pages.dtype import KvDtype
 from mxconv.errors import MxconvError
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.messages import Prompt
-from mxconv.model.pages.dtype import KvDtype
+from mxconv.package.draft_spec import DraftSpec
+from mxconv.package.manifest import DecodeRecord, read_manifest
 from mxconv.progress import Progress, silent
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.messages import Prompt
 from mxconv.verification.decoding import verify_decoding
 
 PROMPTS_AT_A_TIME = 4  # of a piece, where they are decoded one after another

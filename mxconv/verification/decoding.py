@@ -4,18 +4,18 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 
 from mxconv.arrays import F32
-from mxconv.checkpoint.manifest import DecodeRecord
+from mxconv.engine.loader import LoadedPackage
 from mxconv.kernels.engine import NUMPY
-from mxconv.model.chat import encode_prompts
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.messages import Prompt, num_chat_prompts
+from mxconv.package.manifest import DecodeRecord
 from mxconv.progress import Progress, silent
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.serving.sequence import Sequence as Running
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.system.processor import cpu_name
+from mxconv.text.chat import encode_prompts
+from mxconv.text.messages import Prompt, num_chat_prompts
 
 
 def verify_decoding(

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.checkpoint.dtypes import DTYPES
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.kernels.encoders import decode_bsfp
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
 
 SLICE_BYTES = 4 << 20
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.conversion.executor import Advance
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
 from mxconv.verification.rebuilt import num_bytes_of
 from mxconv.verification.tensors import TensorVerification, verify_alone, verify_with_source
 

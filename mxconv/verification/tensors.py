@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from mxconv.arrays import U16
 from mxconv.checkpoint.fp8 import Fp8Matrix
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.conversion.encode import encoded_slices
@@ -19,6 +17,8 @@ from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Segments, Survey
 from mxconv.errors import CheckpointError, MxconvError
 from mxconv.kernels.sha256 import HashStream, new_stream, update
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
 from mxconv.verification.rebuilt import RebuiltTensor
 
 Status = Literal["bit-exact", "lossy", "mismatch", "missing"]

@@ -16,8 +16,8 @@ from mxconv.bench.decoding import bench_decoding  # noqa: E402
 from mxconv.bench.forwards import bench_forwards  # noqa: E402
 from mxconv.bench.strategies import four_bit_level, strategies_of  # noqa: E402
 from mxconv.bench.traffic import bytes_per_forward  # noqa: E402
+from mxconv.engine.loader import LoadedPackage  # noqa: E402
 from mxconv.errors import ModelError, MxconvError  # noqa: E402
-from mxconv.model.loader import LoadedPackage  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_an_ablation_without_a_4_bit_draft_is_an_error(loaded: LoadedPackage) ->
 
 
 def test_tokens_that_differ_are_told(loaded: LoadedPackage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mxconv.speculative.hierarchy import Hierarchy
+    from mxconv.speculation.hierarchy import Hierarchy
 
     generate = Hierarchy.generate
 

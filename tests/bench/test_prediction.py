@@ -7,7 +7,7 @@ import pytest
 
 from mxconv.bench.prediction import LevelTiming, ml_specqd_speedup, predicted_speedup, timings_of
 from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, round_speedup
-from mxconv.speculative.statistics import LevelStatistics, Trace, TraceEntry
+from mxconv.speculation.statistics import LevelStatistics, Trace, TraceEntry
 
 
 def timing(name: str, seconds: float, passes: int, lengths: dict[int, int], acceptance: float) -> LevelTiming:

@@ -15,10 +15,10 @@ pytest.importorskip("mxconv.kernels._native", reason="the extension is not built
 from mxconv.bench.sweep import LENGTHS, THRESHOLDS, Sweep, highest, sweep_draft
 from mxconv.bench.sweep_plot import SPEQ_DEFAULT
 from mxconv.cost.early_exit import expected_round
+from mxconv.engine.loader import LoadedPackage
 from mxconv.errors import ModelError
-from mxconv.model.loader import LoadedPackage
-from mxconv.speculative.generation import Generation
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.hierarchy import Hierarchy
 
 PROMPTS = ["Once upon", "A dog"]
 GRID = (1, 4), (0.0, 0.05, 1.0)

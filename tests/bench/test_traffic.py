@@ -8,10 +8,10 @@ from checkpoints import write_tiny_llama
 from packages import quantize
 
 from mxconv.bench.traffic import bytes_per_forward
-from mxconv.checkpoint.draft_spec import parse_draft
-from mxconv.checkpoint.package import Package
 from mxconv.cost.traffic import checkpoint_bytes
-from mxconv.model.loader import LoadedPackage
+from mxconv.engine.loader import LoadedPackage
+from mxconv.package.draft_spec import parse_draft
+from mxconv.package.package import Package
 
 
 def stored(package: Package, *endings: str) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
-from mxconv.checkpoint.manifest import TunedRecord, read_manifest, replace_manifest  # noqa: E402
+from mxconv.package.manifest import TunedRecord, read_manifest, replace_manifest  # noqa: E402
 from mxconv.progress import silent  # noqa: E402
 
 SMALL = ("--out-features", 48, "--in-features", 160, "--samples", 20)

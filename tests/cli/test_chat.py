@@ -15,7 +15,7 @@ from rich.console import Console
 from mxconv.cli.chat_commands import run_command
 from mxconv.errors import ModelError
 from mxconv.serving.conversation import Conversation
-from mxconv.speculative.text_model import load
+from mxconv.speculation.text_model import load
 
 COMMAND = [sys.executable, "-m", "mxconv.cli.main", "chat"]
 

@@ -9,10 +9,10 @@ import pytest
 from http_servers import chat_package, running
 from transformers import AutoTokenizer
 
-from mxconv.checkpoint.manifest import read_manifest
+from mxconv.package.manifest import read_manifest
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.hierarchy import Hierarchy
 
 SYSTEM = {"role": "system", "content": "Be kind"}
 TURNS = [{"role": "user", "content": "os"}, {"role": "assistant", "content": "Yes"}, {"role": "user", "content": "sys"}]

@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 import pytest
 
-from mxconv.checkpoint.draft_spec import OF_KIND
 from mxconv.codecs.mxfp4 import SCALE_RULES
 from mxconv.conversion.options import Codec
 from mxconv.cost.hardware import hardware_names
 from mxconv.kernels.engine import kernel_names, native_names
+from mxconv.package.draft_spec import OF_KIND
 
 
 def offered(line: str) -> list[str]:

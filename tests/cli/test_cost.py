@@ -136,7 +136,7 @@ def test_an_answer_needs_no_pictures_no_manifest_and_no_arrays(config: Path) -> 
         "import sys\nfrom mxconv.cli.main import main\n"
         f"sys.argv = ['mxconv', 'cost', '--config', {str(config)!r}, '--hardware', 'speq-28nm']\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "heavy = ('numpy', 'matplotlib', 'jinja2', 'mxconv.checkpoint.manifest')\n"
+        "heavy = ('numpy', 'matplotlib', 'jinja2', 'mxconv.package.manifest')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)

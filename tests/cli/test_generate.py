@@ -11,8 +11,8 @@ from checkpoints import write_tiny_llama
 from packages import quantize
 
 from mxconv.kernels.engine import kernel_names
-from mxconv.speculative.generation import Generation
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.hierarchy import Hierarchy
 
 RATES = {"tokens_per_second", "decoding_tokens_per_second"}
 RESULT_KEYS = {"prompt", "text", "token_ids", "ending", "seconds", *RATES, "rounds", "levels"}

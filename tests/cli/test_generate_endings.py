@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from checkpoints import write_tiny_llama
 
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.hierarchy import Hierarchy
 
 
 def test_a_prompt_that_fills_all_positions_gets_one_token(run: Any, package: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mxconv.checkpoint.manifest import read_manifest
-from mxconv.model.cache import KVCache
+from mxconv.engine.cache import KVCache
+from mxconv.package.manifest import read_manifest
 
 
 @pytest.fixture

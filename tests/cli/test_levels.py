@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mxconv.checkpoint.manifest import read_manifest
 from mxconv.kernels.engine import native_names
+from mxconv.package.manifest import read_manifest
 
 FOUR_BITS = ["--levels", "mxfp4,small"]
 needs_native = pytest.mark.skipif(not native_names(), reason="the extension is not built on this machine")

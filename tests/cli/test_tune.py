@@ -11,7 +11,7 @@ from packages import quantize
 
 pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
-from mxconv.checkpoint.manifest import read_manifest
+from mxconv.package.manifest import read_manifest
 
 KEYS = {
     "levels", "num_draft_tokens", "confidence", "speedup", "num_prompts", "num_tokens", "cpu", "threads", "kernel",

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from checkpoints import llama_tensors, write_safetensors, write_tiny_llama
 
-from mxconv.checkpoint.manifest import read_manifest
-from mxconv.speculative.generation import Generation
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.package.manifest import read_manifest
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.hierarchy import Hierarchy
 
 KEYS = {"ok", "lossless", "num_tensors", "num_bit_exact", "tensors", "decode"}
 TENSOR_KEYS = {"name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error"}

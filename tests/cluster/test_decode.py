@@ -11,15 +11,15 @@ import pytest
 from packages import quantize
 from trained_levels import PROMPTS, write_noisy
 
-from mxconv.checkpoint.draft_spec import parse_draft
-from mxconv.checkpoint.manifest import DecodeRecord
 from mxconv.cluster.executor import RayExecutor
 from mxconv.conversion.work import Workers
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import choose_kernel
-from mxconv.model.distribution import Sampling
-from mxconv.speculative.selection import Selection
+from mxconv.package.draft_spec import parse_draft
+from mxconv.package.manifest import DecodeRecord
+from mxconv.speculation.selection import Selection
 from mxconv.system.processor import cpu_name
+from mxconv.text.distribution import Sampling
 from mxconv.verification.decode_task import DecodeSettings, decode_by, joined
 from mxconv.verification.decoding import verify_decoding
 

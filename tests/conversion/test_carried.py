@@ -14,13 +14,13 @@ from packages import files_of, forge, patch_array, quantize
 from stacked_models import write_random_model
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.interop.compressed_tensors import export_compressed_tensors
 from mxconv.interop.plain_safetensors import export_safetensors
+from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verify import Verification, verify

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from packages import StoppedError, files_of, forge, quantize, stop_after
 from stacked_models import write_random_model
 
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.kernels.encoders import encode_mxfp4
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verify import Verification, verify

@@ -13,16 +13,16 @@ from checkpoints import write_safetensors, write_tiny_tokenizer
 from fp8_models import BLOCK, dequantize, write_fp8_model
 from packages import forge, quantize
 
-from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import BF16
+from mxconv.engine.cache import KVCache
+from mxconv.engine.loader import LoadedPackage
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.interop.compressed_tensors import export_compressed_tensors
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.kernels.encoders import encode_mxfp4
-from mxconv.model.cache import KVCache
-from mxconv.model.loader import LoadedPackage
+from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verify import Verification, verify

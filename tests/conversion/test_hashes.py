@@ -12,13 +12,13 @@ from checkpoints import write_raw_safetensors, write_safetensors, write_sharded
 from packages import quantize
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.checkpoint.stored import StoredArray
 from mxconv.conversion import source_hash
 from mxconv.conversion.layout import plan_layout
 from mxconv.conversion.shard_hash import ShardHash
 from mxconv.conversion.source_hash import SourceHashes
 from mxconv.conversion.work import Workers
 from mxconv.errors import CheckpointError
+from mxconv.package.stored import StoredArray
 from mxconv.progress import silent
 
 

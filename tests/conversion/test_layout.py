@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packages import quantize
 
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays, mxfp4_arrays
 from mxconv.conversion.layout import RESERVED, plan_layout
 from mxconv.errors import CheckpointError
+from mxconv.package.stored import StoredArray, bsfp_arrays, mxfp4_arrays
 
 
 def kept(name: str, num_bytes: int) -> tuple[StoredArray, ...]:

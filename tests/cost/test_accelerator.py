@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from mxconv.arch.fields import Fields
 from mxconv.cost.accelerator.comparison import compare
 from mxconv.cost.accelerator.machine import Machine
 from mxconv.cost.accelerator.passes import run_pass, tokens_at_once
@@ -11,7 +12,6 @@ from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.published.architectures import LLAMA_3_1_8B
 from mxconv.errors import MxconvError
-from mxconv.model.fields import Fields
 
 HARDWARE = open_hardware("speq-28nm")
 MACHINE = Machine.of(HARDWARE)

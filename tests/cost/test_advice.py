@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from mxconv.arch.fields import Fields
 from mxconv.cost.advice import INNER_LENGTHS, OUTER_LENGTHS, THRESHOLDS, advise
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import count_pass
@@ -13,7 +14,6 @@ from mxconv.cost.levels import FOUR_BIT, Workload, pass_seconds, strategies_of, 
 from mxconv.cost.published.architectures import LLAMA_3_1_8B
 from mxconv.cost.roofline import pass_points, point
 from mxconv.cost.speedup import speedup
-from mxconv.model.fields import Fields
 
 LLAMA = Architecture.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
 STRATEGIES = strategies_of(LLAMA)

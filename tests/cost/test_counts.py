@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from mxconv.arch.fields import Fields
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import (
     attention_multiply_adds,
@@ -14,7 +15,6 @@ from mxconv.cost.counts import (
 )
 from mxconv.cost.published.architectures import LLAMA_3_1_8B, MIXTRAL_8X7B
 from mxconv.errors import ModelError, MxconvError
-from mxconv.model.fields import Fields
 
 DENSE: dict[str, Any] = {
     "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,

@@ -7,8 +7,6 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
 
-from mxconv.checkpoint.draft_spec import DraftSpec
-from mxconv.checkpoint.package import Package
 from mxconv.cost.advice import advise
 from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import Hardware
@@ -18,6 +16,8 @@ from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.trace import TraceLine, summarize
 from mxconv.cost.traffic import checkpoint_bytes, package_bytes
 from mxconv.errors import MxconvError
+from mxconv.package.draft_spec import DraftSpec
+from mxconv.package.package import Package
 
 MACHINE = Hardware("m", "a machine", 10.0, {"fp32": 1000.0}, {})
 SLOW = Hardware("s", "one that multiplies slowly", 10.0, {"fp32": 5.0}, {})

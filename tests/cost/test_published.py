@@ -6,6 +6,7 @@ from statistics import mean, median
 
 import pytest
 
+from mxconv.arch.fields import Fields
 from mxconv.cost.advice import advise
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import open_hardware
@@ -18,7 +19,6 @@ from mxconv.cost.published.row import Row, Section
 from mxconv.cost.published.sections import markdown, sections
 from mxconv.cost.throughput import SPIRE_TARGET, critical_context
 from mxconv.cost.trace import acceptance_of
-from mxconv.model.fields import Fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "published.md"
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mxconv.arch.fields import Fields
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import hardware_names, open_hardware
 from mxconv.cost.levels import Workload, pass_seconds, seconds_per_token, strategies_of
@@ -12,7 +13,6 @@ from mxconv.cost.report import MODELS, Question, cost_report
 from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, round_speedup, speedup
 from mxconv.cost.surfaces import LEVIATHAN, draft_surface, throughput_surface, two_draft_surface
 from mxconv.cost.throughput import SPIRE_DRAFTS, SPIRE_TARGET, throughput_multiplier
-from mxconv.model.fields import Fields
 
 LLAMA = Architecture.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
 MIXTURE = Architecture.from_fields(Fields(QWEN3_30B_A3B, "config.json"))

@@ -13,12 +13,12 @@ from checkpoints import write_tiny_llama
 from gpu_weights import DEVICE, bits
 from packages import quantize
 
-from mxconv.checkpoint.package import Package
 from mxconv.errors import ModelError, PackageError
 from mxconv.gpu import memory, streamed_file
 from mxconv.gpu.package import GpuPackage
 from mxconv.kernels.encoders import decode_bsfp_draft, decode_mxfp4
 from mxconv.kernels.triton.bsfp_weight import BsfpWeight
+from mxconv.package.package import Package
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from packages import quantize
 
+from mxconv.arch.description import Attention
+from mxconv.arch.families.table import describe_file
+from mxconv.arch.latent import LatentAttention
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import count_parameters, kv_bytes, multiplied_weights, state_bytes, state_row_bytes
+from mxconv.engine.cache import KVCache
 from mxconv.interop.hub.card import model_card
 from mxconv.interop.hub.source_card import SourceCard
-from mxconv.model.cache import KVCache
-from mxconv.model.description import Attention
-from mxconv.model.families.table import describe_file
-from mxconv.model.latent import LatentAttention
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 

@@ -9,12 +9,12 @@ import torch
 from packages import quantize
 from stacked_models import write_random_model
 
-from mxconv.checkpoint.package import Package
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.errors import MxconvError
 from mxconv.interop.compressed_tensors import export_compressed_tensors
 from mxconv.interop.plain_safetensors import export_safetensors
+from mxconv.package.package import Package
 
 STACKS = {
     "gpt_oss": "model.layers.0.mlp.experts.down_proj",

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxconv.engine.activations import ACTIVATIONS
 from mxconv.kernels import rowwise
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.model.activations import ACTIVATIONS
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxconv.engine.pages.slabs import PAGE
 from mxconv.kernels.engine import choose_engine
-from mxconv.model.pages.slabs import PAGE
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 

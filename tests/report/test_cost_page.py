@@ -10,8 +10,8 @@ from typing import Any
 
 from cost_pages import config_question, mixture_question, package_question
 
-from mxconv.checkpoint.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest
 from mxconv.cost.report import Question, cost_report
+from mxconv.package.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest
 from mxconv.report.cost_page import render_cost_page, write_cost_page
 from mxconv.report.inspection import Inspection
 

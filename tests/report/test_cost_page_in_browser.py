@@ -10,11 +10,11 @@ import pytest
 from browser import Browse, browser
 from cost_pages import config_question, mixture_question, package_question, tree_question
 
-from mxconv.checkpoint.manifest import read_manifest
 from mxconv.cost.levels import costs, level_count, seconds_per_token, with_acceptance
 from mxconv.cost.report import DEFAULT_NUM_DRAFT_TOKENS, Question, cost_report
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import TokensPerRound, accepted_tokens, expected_tokens, hierarchy_seconds
+from mxconv.package.manifest import read_manifest
 from mxconv.report.cost_page import render_cost_page
 from mxconv.report.cost_page_data import ROOFLINE_TOKENS, page_data
 from mxconv.report.inspection import Inspection

@@ -5,13 +5,13 @@ from pathlib import Path
 import matplotlib
 import pytest
 
+from mxconv.arch.fields import Fields
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import strategies_of
 from mxconv.cost.published.architectures import LLAMA_3_1_8B
 from mxconv.cost.report import Question
 from mxconv.errors import MxconvError
-from mxconv.model.fields import Fields
 from mxconv.report.cost_plot import write_figure
 
 LLAMA = Architecture.from_fields(Fields(LLAMA_3_1_8B, "config.json"))

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_levels import FORMATS, VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.pages.slabs import PAGE
 from mxconv.errors import ModelError
-from mxconv.model.decoder import Decoder
-from mxconv.model.distribution import Sampling
-from mxconv.model.forest import SequenceRows
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.model.pages.slabs import PAGE
 from mxconv.serving import scheduler as scheduler_module
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import Sampling
 
 SIZES = {"max_position_embeddings": 320}
 

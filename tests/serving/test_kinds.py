@@ -16,14 +16,14 @@ from spires import spire_config, spire_tensors, write_spire
 from trained_levels import PROMPTS, TRAINED, write_noisy, write_renumbered
 
 from mxconv.arrays import F32
-from mxconv.checkpoint.draft_spec import parse_draft
-from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.readers.speculator import MlpSpeculator
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.readers.speculator import MlpSpeculator
+from mxconv.package.draft_spec import parse_draft
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import Sampling
 
 CONFIG = json.loads((TRAINED / "config.json").read_text())
 TENSORS = safetensors.numpy.load_file(TRAINED / "model.safetensors")

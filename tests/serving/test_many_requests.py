@@ -8,14 +8,14 @@ from batches import alone, assert_as_alone, position_bytes, run_all
 from packages import quantize
 from trained_levels import write_noisy
 
-from mxconv.checkpoint.draft_spec import parse_draft
-from mxconv.model.distribution import Sampling
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.pages.slabs import PAGE
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.pages.slabs import PAGE
+from mxconv.package.draft_spec import parse_draft
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import GREEDY, Selection
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import Sampling
 
 NUM_REQUESTS = 24
 

@@ -9,8 +9,8 @@ from commands import run_mxconv
 from packages import files_of, quantize
 from s3_server import BUCKET, S3Server
 
-from mxconv.checkpoint.package_folder import find_package, find_package_or_none
 from mxconv.errors import CheckpointError, PackageError
+from mxconv.package.package_folder import find_package, find_package_or_none
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_told_and_not_kept(
 def test_a_manifest_that_is_too_long_is_not_read(
     s3: S3Server, folder: str, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mxconv.checkpoint.store.package.MAX_JSON_BYTES", 100)
+    monkeypatch.setattr("mxconv.package.store_package.MAX_JSON_BYTES", 100)
     with pytest.raises(PackageError, match=r"/mxconv\.json: [\d,]+ bytes; at most 100 are read"):
         find_package(upload(s3, package, folder))
 

@@ -10,8 +10,8 @@ from packages import quantize
 from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import TRAINED
 
-from mxconv.model.loader import LoadedPackage
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.engine.loader import LoadedPackage
+from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.train.draft import kl_divergence, tvd_plus_plus
 
 

@@ -12,10 +12,10 @@ from eagle3_heads import eagle3_config, open_eagle3, write_eagle3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mxconv.engine.readers.eagle3_config import Eagle3Config
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import native_names
 from mxconv.kernels.rowwise import rms_norm
-from mxconv.model.readers.eagle3_config import Eagle3Config
 from mxconv.train.eagle3_layer import attend
 from mxconv.train.eagle3_model import Eagle3Model
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.ngram_file import write_ngram_table
-from mxconv.checkpoint.ngram_table import NgramTable
 from mxconv.errors import MxconvError
+from mxconv.package.ngram_file import write_ngram_table
+from mxconv.package.ngram_table import NgramTable
 from mxconv.train import ngram_counts, texts
 from mxconv.train.ngram import Followers, NgramTrainer, train_ngram
 

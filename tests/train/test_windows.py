@@ -8,7 +8,7 @@ import pytest
 from trained_levels import TRAINED
 
 from mxconv.errors import ModelError, MxconvError
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.windows import text_windows, written_windows
 
 TEXT = "def read(self):\n    return self.items\n" * 20

@@ -5,7 +5,7 @@ import pytest
 from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, target_level
 
 from mxconv.errors import ModelError
-from mxconv.model.distribution import Sampling
+from mxconv.text.distribution import Sampling
 from mxconv.train.written import BATCH, continuations
 
 RNG = np.random.default_rng(3)
@@ -38,8 +38,8 @@ def test_draws_follow_the_distribution() -> None:
     decoder = decoder_of(target_level())
     prompts = np.repeat(PROMPTS[:1], 2_000, 0)
     found = np.concatenate(list(continuations(decoder, prompts, 1, Sampling(1.0), 4)))[:, -1]
-    from mxconv.model.cache import KVCache
-    from mxconv.model.distribution import distribution
+    from mxconv.engine.cache import KVCache
+    from mxconv.text.distribution import distribution
 
     shares = distribution(decoder.forward(PROMPTS[0].tolist(), KVCache(decoder.config))[-1], Sampling(1.0))
     counts = np.bincount(found, minlength=VOCAB_SIZE)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mxconv.checkpoint.manifest import LevelRecord
+from mxconv.package.manifest import LevelRecord
 from mxconv.tuning.candidate import LENGTHS, THRESHOLDS, Candidate, first_candidates, neighbours
 
 

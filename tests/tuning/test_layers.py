@@ -7,11 +7,11 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
 
-from mxconv.checkpoint.manifest import Manifest, replace_manifest
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.skipped import Skipped
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.package.manifest import Manifest, replace_manifest
+from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.tuning.layers import tune_layers, with_layer_skip
 
 

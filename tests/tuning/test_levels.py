@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tiny_levels import noisy_copy, self_draft, target_level
 
+from mxconv.engine.loaded_level import LoadedLevel
 from mxconv.errors import ModelError
-from mxconv.model.loaded_level import LoadedLevel
 from mxconv.tuning.candidate import Candidate
 from mxconv.tuning.levels import Decodes, record_of, tune_levels
 

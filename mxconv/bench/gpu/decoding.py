@@ -21,16 +21,16 @@ from mxconv.bench.gpu.read_bandwidth import ReadBandwidth
 from mxconv.bench.gpu.recorded_text import RecordedText, record_text
 from mxconv.bench.gpu.traffic import bytes_per_pass
 from mxconv.bench.prompts import prompt_ids
-from mxconv.checkpoint.manifest import read_manifest
-from mxconv.checkpoint.package_folder import find_package
 from mxconv.errors import ModelError
 from mxconv.gpu.memory import require_room
 from mxconv.interop.transformers.drafts import Drafts
 from mxconv.interop.transformers.gpu.load_package import load_package
 from mxconv.interop.transformers.graphs.graphed import Graphed
-from mxconv.model.messages import Prompt
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.package.manifest import read_manifest
+from mxconv.package.package_folder import find_package
 from mxconv.progress import Progress, silent
+from mxconv.text.messages import Prompt
+from mxconv.text.tokenizer import Tokenizer
 
 LAUNCHED, PLAIN, TARGET, DRAFTED = "16-bit launched", "16-bit", "bsfp", "bsfp + draft"
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}

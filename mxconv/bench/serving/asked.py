@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from mxconv.model.messages import Prompt
+from mxconv.text.messages import Prompt
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from statistics import median
 
 import numpy as np
 
+from mxconv.arch.fields import Fields
 from mxconv.arrays import F64
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.candidates import CandidateStep
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.published.architectures import CODELLAMA_13B, LLAMA_2_7B
 from mxconv.cost.published.row import Row, Section
-from mxconv.model.fields import Fields
 
 BATCHES = (1, 2, 4)
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from mxconv.arch.fields import Fields
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import active_parameters, count_parameters
 from mxconv.cost.published.architectures import GPT_OSS_20B, GPT_OSS_120B, LLAMA_3_1_8B, MIXTRAL_8X7B, QWEN3_30B_A3B
 from mxconv.cost.published.row import Row, Section
-from mxconv.model.fields import Fields
 
 CARDS = (  # billions: all, active; and whether the card counts the embedding as active
     ("Llama 3.1 8B", LLAMA_3_1_8B, 8.03, None, False),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import mean
 
+from mxconv.arch.fields import Fields
 from mxconv.cost.accelerator.comparison import Comparison, compare
 from mxconv.cost.accelerator.element import DRAFT_LANES, INPUT_BITS
 from mxconv.cost.accelerator.machine import Machine
@@ -13,7 +14,6 @@ from mxconv.cost.hardware import open_hardware
 from mxconv.cost.published.architectures import LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_1_8B, LLAMA_3_2_3B
 from mxconv.cost.published.row import Row, Section
 from mxconv.cost.speedup import expected_tokens, speedup
-from mxconv.model.fields import Fields
 
 MODELS = {
     "Vicuna-7b": LLAMA_2_7B,

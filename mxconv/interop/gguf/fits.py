@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.description import Attention, Linear, Mlp
+from mxconv.arch.gguf.architecture import MLP, Architecture
+from mxconv.arch.gguf.parts import activation_of, attentions, unknown_parts
+from mxconv.arch.gguf.rope_keys import far_rope, near_rope, reads_betas
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.recurrent_fits import state_differences
-from mxconv.model.config import ModelConfig
-from mxconv.model.description import Attention, Linear, Mlp
-from mxconv.model.gguf.architecture import MLP, Architecture
-from mxconv.model.gguf.parts import activation_of, attentions, unknown_parts
-from mxconv.model.gguf.rope_keys import far_rope, near_rope, reads_betas
 
 CHUNK = 8192  # llama.cpp's only length
 GELU = {"gelu", "gelu_tanh"}

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mxconv.arch.gguf.arrangement import arranged, block_columns, shape_of, source_rows
+from mxconv.arch.gguf.place import Place
 from mxconv.arrays import F32, U8, U16
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import BLOCK_BYTES, Q8_0_BYTES, fits_q8_0, pack_blocks, pack_q8_0
 from mxconv.codecs.mxfp4 import BLOCK, dequantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_quads, unpack_scales
 from mxconv.interop.gguf.source_hash import SourceHash
-from mxconv.model.gguf.arrangement import arranged, block_columns, shape_of, source_rows
-from mxconv.model.gguf.place import Place
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
 from mxconv.report.weights import WeightTensor
 
 if TYPE_CHECKING:

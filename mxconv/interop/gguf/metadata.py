@@ -4,17 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.table import describe_file
+from mxconv.arch.fields import Fields
+from mxconv.arch.gguf.architecture import Architecture
+from mxconv.arch.gguf.architectures import ARCHITECTURES
+from mxconv.arch.gguf.keys import add_keys
+from mxconv.arch.gguf.parts import activation_of
 from mxconv.checkpoint.json_file import read_json_object
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.fits import check_fits
 from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary
-from mxconv.model.config import ModelConfig
-from mxconv.model.families.table import describe_file
-from mxconv.model.fields import Fields
-from mxconv.model.gguf.architecture import Architecture
-from mxconv.model.gguf.architectures import ARCHITECTURES
-from mxconv.model.gguf.keys import add_keys
-from mxconv.model.gguf.parts import activation_of
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from mxconv.model.config import ModelConfig
-from mxconv.model.gguf.parts import states
-from mxconv.model.recurrent.description import GatedDeltaNet, Mamba2
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.gguf.parts import states
+from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2
 
 
 def state_differences(config: ModelConfig) -> Iterator[str]:

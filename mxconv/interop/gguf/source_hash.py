@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
 from mxconv.errors import PackageError
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
 
 
 class SourceHash:

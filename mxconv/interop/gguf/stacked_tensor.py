@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mxconv.arch.gguf.arrangement import arranged, shape_of
+from mxconv.arch.gguf.place import Place
 from mxconv.arrays import U8, U16
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.gguf_tensor import GgufTensor, GgufType, four_bit
 from mxconv.interop.gguf.source_hash import SourceHash
-from mxconv.model.gguf.arrangement import arranged, shape_of
-from mxconv.model.gguf.place import Place
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
 from mxconv.report.weights import WeightTensor
 
 if TYPE_CHECKING:

@@ -4,19 +4,19 @@ from dataclasses import replace
 from math import prod
 from typing import Literal
 
-from mxconv.checkpoint.manifest import TensorRecord
-from mxconv.checkpoint.package import Package
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.gguf.arrangement import block_columns
+from mxconv.arch.gguf.parts import first_mixture
+from mxconv.arch.gguf.place import EMBEDDING, HEAD, Place
+from mxconv.arch.gguf.places import places
+from mxconv.arch.gguf.rope_keys import rope_tensors
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.gguf_tensor import GgufTensor, eight_bit, four_bit, made_tensor, sixteen_bit
 from mxconv.interop.gguf.metadata import Metadata
 from mxconv.interop.gguf.stacked_tensor import StackedTensor
-from mxconv.model.config import ModelConfig
-from mxconv.model.gguf.arrangement import block_columns
-from mxconv.model.gguf.parts import first_mixture
-from mxconv.model.gguf.place import EMBEDDING, HEAD, Place
-from mxconv.model.gguf.places import places
-from mxconv.model.gguf.rope_keys import rope_tensors
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
 from mxconv.report.weights import Weights, WeightTensor
 
 Level = Literal["target", "draft"]

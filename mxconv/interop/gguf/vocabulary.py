@@ -12,7 +12,7 @@ from mxconv.checkpoint.json_file import parse_json_object, read_json_object
 from mxconv.checkpoint.tokenizer_file import read_tokenizer_json
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.vocabulary_kind import Model, token_scores, vocabulary_kind
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxconv.checkpoint.hub_repository import check_hub_id, fetch_files, retried
-from mxconv.checkpoint.manifest import FILE_NAME, read_manifest
 from mxconv.errors import CheckpointError, PackageError
+from mxconv.package.manifest import FILE_NAME, read_manifest
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.checkpoint.damaged_files import damaged_files
-from mxconv.checkpoint.manifest import FILE_NAME, FileRecord, LevelRecord, Manifest, read_manifest
 from mxconv.checkpoint.regular_file import open_file
 from mxconv.errors import PackageError
+from mxconv.package.damaged_files import damaged_files
+from mxconv.package.manifest import FILE_NAME, FileRecord, LevelRecord, Manifest, read_manifest
 from mxconv.progress import Progress, silent
 
 

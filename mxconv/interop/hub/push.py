@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mxconv.checkpoint.hub_repository import retried
 from mxconv.checkpoint.json_file import read_json_object
-from mxconv.checkpoint.manifest import FILE_NAME
+from mxconv.engine.readers.kinds import kind_of
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import FILE_NAME as CARD
 from mxconv.interop.hub.card import MARKER, model_card
@@ -24,7 +24,7 @@ from mxconv.interop.hub.measurements import Measurements
 from mxconv.interop.hub.publication import Publication
 from mxconv.interop.hub.source_card import read_source_card
 from mxconv.interop.hub.upload_errors import translated_upload_errors
-from mxconv.model.readers.kinds import kind_of
+from mxconv.package.manifest import FILE_NAME
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.manifest import SourceRecord
+from mxconv.package.manifest import SourceRecord
 
 MAX_CARD_BYTES = 1_000_000
 

@@ -8,19 +8,19 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mxconv.arrays import U16
-from mxconv.checkpoint.package import StoredBsfp
-from mxconv.checkpoint.stored import StoredArray, bsfp_arrays
 from mxconv.codecs.bsfp.histogram import PatternHistogram
 from mxconv.codecs.bsfp.packing import PackedBsfp, escape_offsets
 from mxconv.codecs.bsfp.table import NUM_CODES, SHIFTS_PER_OCTAVE, SegmentTable
 from mxconv.codecs.float16 import FORMATS
 from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.engine.matrices import Matrices
 from mxconv.errors import CodecError, ModelError
 from mxconv.interop.transformers.linear import KernelLinear
 from mxconv.interop.transformers.weights import TORCH_FORMATS, weight_patterns
 from mxconv.kernels.encoders import add_to_histogram, decode_bsfp, encode_bsfp, fit_table, row_shifts_of
 from mxconv.kernels.matrix import Matrix
-from mxconv.model.matrices import Matrices
+from mxconv.package.package import StoredBsfp
+from mxconv.package.stored import StoredArray, bsfp_arrays
 
 
 class BSFPLinear(KernelLinear):

@@ -1,6 +1,6 @@
 """The draft levels of a package under somebody else's target: each drafts for the one above, the first for torch.
 
-This file is all that couples transformers to `mxconv.speculative`. The package's own target stays at the head of the
+This file is all that couples transformers to `mxconv.speculation`. The package's own target stays at the head of the
 chain, since drafts may be parts of it, but it is never run.
 """
 
@@ -13,14 +13,14 @@ from typing import Literal
 
 import torch
 
+from mxconv.engine.loaded_level import LoadedLevel
 from mxconv.interop.transformers.target import TorchTarget
-from mxconv.model.loaded_level import LoadedLevel
-from mxconv.speculative.chain import Chain
-from mxconv.speculative.draft import Proposal
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.pacing.pace import Choice, Outcome
-from mxconv.speculative.rules.greedy import GreedyAcceptance
-from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculation.chain import Chain
+from mxconv.speculation.draft import Proposal
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.pacing.pace import Choice, Outcome
+from mxconv.speculation.rules.greedy import GreedyAcceptance
+from mxconv.speculation.statistics import LevelStatistics
 
 
 class DraftLevels:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mxconv.checkpoint.package_folder import find_package
+from mxconv.engine.loader import LoadedPackage
 from mxconv.errors import ModelError
 from mxconv.interop.transformers.arguments import check_arguments
 from mxconv.interop.transformers.chain import DraftLevels
@@ -30,7 +30,7 @@ from mxconv.interop.transformers.graphs.replayed_target import ReplayedTarget
 from mxconv.interop.transformers.proposer import Proposers
 from mxconv.interop.transformers.run import Run, first_difference
 from mxconv.interop.transformers.target import TorchTarget
-from mxconv.model.loader import LoadedPackage
+from mxconv.package.package_folder import find_package
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mxconv.checkpoint.dtypes import DTYPES
-from mxconv.checkpoint.stored import StoredArray
+from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.matrix import Matrix
-from mxconv.model.matrices import Matrices
+from mxconv.package.stored import StoredArray
 
 INPUT_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 

@@ -3,15 +3,15 @@
 import torch
 from torch import nn
 
-from mxconv.checkpoint.package import StoredMxfp4
-from mxconv.checkpoint.stored import StoredArray, mxfp4_arrays
 from mxconv.codecs.mxfp4 import NonFiniteError, ScaleRule
+from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError
 from mxconv.interop.transformers.linear import KernelLinear
 from mxconv.interop.transformers.weights import weight_patterns
 from mxconv.kernels.encoders import decode_mxfp4, encode_mxfp4
 from mxconv.kernels.matrix import Matrix
-from mxconv.model.matrices import Matrices
+from mxconv.package.package import StoredMxfp4
+from mxconv.package.stored import StoredArray, mxfp4_arrays
 
 
 class MXFP4Linear(KernelLinear):

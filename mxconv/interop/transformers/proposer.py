@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from mxconv.interop.transformers.target import TorchTarget
-from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculation.statistics import LevelStatistics
 
 
 class Proposer(Protocol):

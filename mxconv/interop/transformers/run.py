@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculation.statistics import LevelStatistics
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 // Gated DeltaNet: linear attention whose memory forgets, and is corrected by what it misses. See
-// mxconv/model/recurrent/description.py.
+// mxconv/arch/state_mixers.py.
 #pragma once
 
 #include "lines.hpp"

@@ -1,4 +1,4 @@
-// Mamba-2: a state space a head, whose decay is one number. See mxconv/model/recurrent/description.py.
+// Mamba-2: a state space a head, whose decay is one number. See mxconv/arch/state_mixers.py.
 #pragma once
 
 #include "recurrent.hpp"

@@ -7,7 +7,7 @@
 
 namespace mxconv {
 
-// How rows choose, as mxconv/model/mixture.py has it.
+// How rows choose, as mxconv/arch/mixture.py has it.
 struct Routing {
     enum class Score { kSoftmax, kSoftmaxOfChosen, kSigmoid };
 

@@ -1,4 +1,4 @@
-// What a decoder is made of, as mxconv/model/description.py has it: plain structs over weights that others keep alive. What
+// What a decoder is made of, as mxconv/arch/description.py has it: plain structs over weights that others keep alive. What
 // a layer adds to its rows is a `Part`: attention, an MLP; each in a file of its own, which knows nothing of the others.
 #pragma once
 

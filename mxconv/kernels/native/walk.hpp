@@ -1,4 +1,4 @@
-// What a sequence keeps of mixers with a state, and the way of a pass through its rows: as mxconv/model/recurrent/walk.py and
+// What a sequence keeps of mixers with a state, and the way of a pass through its rows: as mxconv/engine/recurrent/walk.py and
 // state_cache.py beside it have them. Places count the rows of a cache.
 #pragma once
 

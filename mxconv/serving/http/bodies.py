@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from mxconv.model.penalties import LEAST_REPETITION, MOST_BIAS, MOST_REPETITION
-from mxconv.speculative.sampling_in_use import Asked
-from mxconv.speculative.selection import MAX_SEED
+from mxconv.speculation.sampling_in_use import Asked
+from mxconv.speculation.selection import MAX_SEED
+from mxconv.text.penalties import LEAST_REPETITION, MOST_BIAS, MOST_REPETITION
 
 MOST_CHOICES = 128
 MOST_STOPS = 16

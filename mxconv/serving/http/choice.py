@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from mxconv.model.text_stream import TextStream
-from mxconv.model.tokenizer import Tokenizer
 from mxconv.serving.http.job import Prompt
 from mxconv.serving.http.placed import PlacedLogprob, place
 from mxconv.serving.http.updates import LevelCount, NewToken, Update
+from mxconv.text.text_stream import TextStream
+from mxconv.text.tokenizer import Tokenizer
 
 NUM_CONTEXT = 64  # tokens
 

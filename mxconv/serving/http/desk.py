@@ -2,11 +2,11 @@
 
 import math
 
-from mxconv.model.tokenizer import Tokenizer
 from mxconv.serving.http.call import Call
 from mxconv.serving.http.engine_thread import EngineThread
 from mxconv.serving.http.errors import OVERLOADED, SERVER, ApiError, shutting_down
 from mxconv.serving.http.job import Job
+from mxconv.text.tokenizer import Tokenizer
 
 LONGEST_RETRY = 60  # seconds
 

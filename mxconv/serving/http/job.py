@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from mxconv.speculative.sampling_in_use import SamplingInUse
-from mxconv.speculative.selection import MAX_SEED, Selection
+from mxconv.speculation.sampling_in_use import SamplingInUse
+from mxconv.speculation.selection import MAX_SEED, Selection
 
 
 @dataclass(frozen=True)

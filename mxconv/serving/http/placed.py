@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mxconv.model.text_stream import TextStream
-from mxconv.model.token_label import token_label
-from mxconv.model.tokenizer import Tokenizer
 from mxconv.serving.http.job import Prompt
 from mxconv.serving.http.logprobs import TokenLogprobs
+from mxconv.text.text_stream import TextStream
+from mxconv.text.token_label import token_label
+from mxconv.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

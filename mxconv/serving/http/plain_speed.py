@@ -1,8 +1,8 @@
 """How fast the target decodes without drafts: what the page compares with."""
 
-from mxconv.speculative.hierarchy import Hierarchy
-from mxconv.speculative.selection import GREEDY
-from mxconv.speculative.text_model import TextModel
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY
+from mxconv.speculation.text_model import TextModel
 
 MOST_TOKENS = 48
 MOST_SECONDS = 1.5

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mxconv.engine.decoder import Decoder
 from mxconv.errors import MxconvError
-from mxconv.model.decoder import Decoder
 from mxconv.serving.http.logprobs import TokenLogprobs, token_logprobs
 from mxconv.serving.prompt_scoring import PromptScoring
 

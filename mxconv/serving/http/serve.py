@@ -15,7 +15,7 @@ from mxconv.serving.http.page import Page
 from mxconv.serving.http.prompt_scores import Scorer
 from mxconv.serving.http.served import ServedModel
 from mxconv.serving.http.server import HttpServer, listen, url_of
-from mxconv.speculative.text_model import Options, TextModel
+from mxconv.speculation.text_model import Options, TextModel
 
 LEAST_KEY = 8  # characters; a shorter key can be guessed
 

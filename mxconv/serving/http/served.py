@@ -8,15 +8,15 @@ from dataclasses import replace
 import mxconv
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
-from mxconv.model.chat import ChatTemplate
 from mxconv.serving.http.bodies import ChatBody, CompletionBody, DecodingBody
 from mxconv.serving.http.errors import ApiError, invalid
 from mxconv.serving.http.job import Job, Prompt
 from mxconv.serving.http.limits import Limits
 from mxconv.serving.http.plain_speed import plain_tokens_per_second
-from mxconv.speculative.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
-from mxconv.speculative.selection import MAX_SEED
-from mxconv.speculative.text_model import TextModel
+from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
+from mxconv.speculation.selection import MAX_SEED
+from mxconv.speculation.text_model import TextModel
+from mxconv.text.chat import ChatTemplate
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions
 SEED_LIMIT = 2**53  # seeds that are drawn here come back whole from any reader of JSON

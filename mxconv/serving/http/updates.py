@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from mxconv.serving.http.logprobs import TokenLogprobs, token_logprobs
 from mxconv.serving.sequence import Decided, Sequence
-from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculation.statistics import LevelStatistics
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is miss
 from mxconv.bench.gpu.decode_result import Decoded, summarize
 from mxconv.bench.gpu.recorded_text import RecordedText
 from mxconv.interop.transformers.run import Choice, Run
-from mxconv.speculative.statistics import LevelStatistics
+from mxconv.speculation.statistics import LevelStatistics
 
 
 def text(tokens: list[int], seconds: float, run: Run | None = None, peak: int | None = None) -> RecordedText:

@@ -24,7 +24,7 @@ from mxconv.bench.gpu.traffic import bytes_per_pass
 from mxconv.errors import ModelError
 from mxconv.interop.transformers import Drafts, load_package
 from mxconv.interop.transformers.gpu.linear import GpuLinear
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.text.tokenizer import Tokenizer
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
          "num_key_value_heads": 1, "head_dim": 16}  # fmt: skip

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from gguf_files import tensors, write_gguf
 
+from mxconv.arch.families.table import describe_values
+from mxconv.arch.gguf.open_source import open_source
+from mxconv.arch.gguf.rope_factors import llama3_factors
+from mxconv.arch.rope_parameters import RopeParameters
+from mxconv.engine.rope import frequencies
 from mxconv.errors import CheckpointError
-from mxconv.model.families.table import describe_values
-from mxconv.model.gguf.open_source import open_source
-from mxconv.model.gguf.rope_factors import llama3_factors
-from mxconv.model.rope import frequencies
-from mxconv.model.rope_parameters import RopeParameters
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -83,7 +83,7 @@ def test_the_factors_of_llama_3_become_its_parameters(tmp_path: Path) -> None:
 
 
 def test_factors_divide_frequencies_as_our_own_rope_does() -> None:
-    """The model's RoPE agrees with transformers; see tests/model/test_rope.py."""
+    """The model's RoPE agrees with transformers; see tests/engine/test_rope.py."""
     rope = RopeParameters(5e5, "llama3", 8.0, 1.0, 4.0, 8192)
     divided = frequencies(RopeParameters(5e5), 128) / llama3_factors(128, 5e5, 8.0, 1.0, 4.0, 8192)
     np.testing.assert_allclose(divided, frequencies(rope, 128), rtol=1e-6)

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 from packages import quantize
 
+from mxconv.arch.gguf.open_source import open_source
 from mxconv.checkpoint.gguf.ggml_type import ggml_type, readable_types
-from mxconv.checkpoint.package import Package
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.errors import CheckpointError
-from mxconv.model.gguf.open_source import open_source
+from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verification.rebuilt import RebuiltTensor

@@ -10,9 +10,9 @@ from gguf_files import key, raw_gguf, tensor, text, write_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mxconv.arch.gguf.open_source import open_source
 from mxconv.checkpoint.gguf.header import read_gguf_header
 from mxconv.errors import CheckpointError
-from mxconv.model.gguf.open_source import open_source
 
 U32, STRING, ARRAY = 4, 8, 9
 

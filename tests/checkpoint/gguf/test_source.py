@@ -13,14 +13,14 @@ from hypothesis.extra import numpy as arrays
 from ml_dtypes import bfloat16
 from packages import quantize
 
-from mxconv.checkpoint.package import Package
+from mxconv.arch.gguf.open_source import open_source
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import pack_blocks, unpack_blocks
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.errors import CheckpointError, MxconvError
-from mxconv.model.gguf.open_source import open_source
+from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verify import verify

@@ -12,12 +12,12 @@ from gguf_models import MODELS, TEXTS, WORDS, write_model, write_sentence_piece_
 from packages import quantize
 from tokenizers import Tokenizer as Backend
 
+from mxconv.arch.gguf.open_source import open_source
 from mxconv.checkpoint.gguf.pre_tokenizers import IGNORE_MERGES, PRE_TOKENIZERS, pre_tokenizer_json, pre_tokenizer_name
 from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
 from mxconv.errors import CheckpointError
 from mxconv.interop.gguf_export import export_gguf
-from mxconv.model.gguf.open_source import open_source
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.text.tokenizer import Tokenizer
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GPT2 = {

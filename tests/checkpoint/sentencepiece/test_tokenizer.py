@@ -27,7 +27,7 @@ from transformers import AutoTokenizer
 
 from mxconv.checkpoint.sentencepiece.tokenizer import derive_tokenizer
 from mxconv.errors import CheckpointError, ModelError
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.text.tokenizer import Tokenizer
 
 LLAMA = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
 GEMMA = {"tokenizer_class": "GemmaTokenizer", "bos_token": "<bos>", "eos_token": "<eos>", "add_bos_token": True}

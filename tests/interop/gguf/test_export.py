@@ -12,13 +12,13 @@ from gguf_models import MODELS, write_model
 from packages import quantize
 from safetensors import safe_open
 
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
-from mxconv.checkpoint.package import Package
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels.encoders import decode_mxfp4
-from mxconv.model.config import ModelConfig
-from mxconv.model.families.table import describe_file
+from mxconv.package.package import Package
 
 KINDS = {  # as MODEL_TENSORS of the gguf library names them
     "self_attn.q_proj": "attn_q",

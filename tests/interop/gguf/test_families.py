@@ -14,21 +14,21 @@ from gguf_models import write_byte_level_tokenizer
 from llama_cpp_oracle import LlamaCpp, with_f32_matrices
 from packages import quantize
 
+from mxconv.arch.families.table import describe_file, describe_values
+from mxconv.arch.gguf.architectures import ARCHITECTURES
+from mxconv.arch.gguf.open_source import open_source
+from mxconv.arch.gguf.parts import activation_of
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.codecs.mxint8 import dequantize_mxint8, quantize_mxint8
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.stored_weights import dense_weights
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.metadata import read_metadata
 from mxconv.interop.gguf_export import export_gguf
-from mxconv.model.cache import KVCache
-from mxconv.model.decoder import Decoder
-from mxconv.model.families.table import describe_file, describe_values
-from mxconv.model.gguf.architectures import ARCHITECTURES
-from mxconv.model.gguf.open_source import open_source
-from mxconv.model.gguf.parts import activation_of
-from mxconv.model.stored_weights import dense_weights
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: E402  # of transformers

@@ -13,11 +13,11 @@ from packages import quantize
 from tokenizers import Tokenizer as BackendTokenizer
 
 from mxconv.arrays import F32
+from mxconv.engine.cache import KVCache
+from mxconv.engine.loader import LoadedPackage
 from mxconv.interop.gguf_export import export_gguf
-from mxconv.model.cache import KVCache
-from mxconv.model.loader import LoadedPackage
-from mxconv.model.tokenizer import Tokenizer
-from mxconv.speculative.hierarchy import Hierarchy
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.text.tokenizer import Tokenizer
 
 pytest.importorskip("llama_cpp", reason="make test builds llama-cpp-python")
 

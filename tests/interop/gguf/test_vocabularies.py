@@ -27,7 +27,7 @@ from mxconv.checkpoint.tokenizer_file import read_tokenizer_json
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.metadata import add_vocabulary
 from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary
-from mxconv.model.tokenizer import Tokenizer
+from mxconv.text.tokenizer import Tokenizer
 
 NUM_ROWS = 900
 CORPUS = [

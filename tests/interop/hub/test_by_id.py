@@ -9,8 +9,8 @@ from hub_client import Client
 from hub_server import HubServer
 from packages import quantize
 
-from mxconv.checkpoint.package import Package
 from mxconv.errors import PackageError
+from mxconv.package.package import Package
 
 LARGE = "bsfp.safetensors"
 

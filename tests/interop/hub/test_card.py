@@ -9,11 +9,11 @@ import pytest
 from huggingface_hub import ModelCard
 from packages import forge, quantize
 
-from mxconv.checkpoint.manifest import DecodeRecord, read_manifest
 from mxconv.errors import MxconvError
 from mxconv.interop.hub.card import MARKER, model_card
 from mxconv.interop.hub.measurements import read_measurements
 from mxconv.interop.hub.source_card import SourceCard, read_source_card
+from mxconv.package.manifest import DecodeRecord, read_manifest
 from mxconv.verify import verify, write_certificate
 
 APACHE = SourceCard(license="apache-2.0", language=["en"])

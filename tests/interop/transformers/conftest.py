@@ -48,7 +48,7 @@ def three_levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prompts() -> list[torch.Tensor]:
     """(1, length) ids of the example prompts."""
-    from mxconv.model.tokenizer import Tokenizer
+    from mxconv.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_folder(TARGET)
     lines = (MODELS.parent / "prompts.jsonl").read_text().splitlines()

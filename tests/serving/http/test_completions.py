@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from http_servers import NAME, Running
 
-from mxconv.model.distribution import Sampling
-from mxconv.speculative.selection import Selection
+from mxconv.speculation.selection import Selection
+from mxconv.text.distribution import Sampling
 
 PROMPT = "import os\n\ndef "
 MOST = 24

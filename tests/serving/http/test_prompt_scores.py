@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from http_servers import NAME, Running, running
 
+from mxconv.engine.cache import KVCache
 from mxconv.errors import ModelError
-from mxconv.model.cache import KVCache
 from mxconv.serving.http.prompt_scores import PromptScores, Scorer, Unscored
 from mxconv.serving.prompt_scoring import MOST_ROWS
 

@@ -6,12 +6,12 @@ from typing import Literal
 import torch
 from torch import nn
 
-from mxconv.checkpoint.manifest import read_manifest
-from mxconv.checkpoint.package_folder import find_package
 from mxconv.gpu.device import checked_device
 from mxconv.gpu.package import GpuPackage
 from mxconv.interop.transformers.gpu.expert_modules import matrices_of_experts
 from mxconv.interop.transformers.gpu.layer_weights import put_module, weights_of_layers
+from mxconv.package.manifest import read_manifest
+from mxconv.package.package_folder import find_package
 
 
 def load_package(

@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 from torch import nn
 
-from mxconv.checkpoint.manifest import LevelRecord
 from mxconv.errors import ModelError
 from mxconv.gpu.package import GpuPackage
 from mxconv.interop.transformers.gpu.expert_modules import matrices_of_experts
@@ -21,7 +20,8 @@ from mxconv.interop.transformers.gpu.layer_weights import put_module, weights_of
 from mxconv.interop.transformers.gpu.linear import GpuLinear
 from mxconv.interop.transformers.target import TorchTarget
 from mxconv.kernels.triton.weight import Weight
-from mxconv.speculative.statistics import LevelStatistics
+from mxconv.package.manifest import LevelRecord
+from mxconv.speculation.statistics import LevelStatistics
 
 
 class SelfDraft:

@@ -1,0 +1,167 @@
+"""What a model is made of, whatever its family: what both decoders read."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from mxconv.arch.description import Attending, LayerInputs, LayerParts, Norm
+from mxconv.arch.mixture import Mixture
+from mxconv.arch.mtp import Mtp
+from mxconv.arch.rope_parameters import RopeParameters
+from mxconv.arch.state_mixers import StateSizes
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The description of one decoder, whatever its family. Names follow config.json where it has them.
+
+    Args:
+        layers: in their order.
+        final_norm: behind them.
+        tie_word_embeddings: whether the embedding is the output head too.
+        embedding: the tensor's name.
+        head: the module that gives logits.
+        layer_prefix: of a layer's tensors, before its number.
+        positions: a learned embedding of each position, the tensor's name; None is none.
+        embedding_multiplier: of the embedding's rows.
+        logit_multiplier: of what the head gives.
+        logit_cap: c turns a logit s into c * tanh(s / c).
+        layer_inputs: embeddings of the layers' own.
+        mtp: where a checkpoint keeps what was trained to predict a token further, if it has such.
+        renamed: words that stand in the names of some checkpoints of the family, and what stands there in others.
+        towers: of a checkpoint that holds more than this decoder: how its tensors' names begin there, and here.
+    """
+
+    model_type: str
+    hidden_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    layers: tuple[LayerParts, ...]
+    final_norm: Norm
+    tie_word_embeddings: bool
+    embedding: str = "model.embed_tokens.weight"
+    head: str = "lm_head"
+    layer_prefix: str = "model.layers"
+    positions: str | None = None
+    embedding_multiplier: float = 1.0
+    logit_multiplier: float = 1.0
+    logit_cap: float | None = None
+    layer_inputs: LayerInputs | None = None
+    mtp: Mtp | None = None
+    towers: tuple[tuple[str, str], ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return len(self.layers)
+
+    @cached_property
+    def attentions(self) -> tuple[Attending, ...]:
+        """The mixers that attend, in the order of their layers."""
+        return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, Attending))
+
+    @cached_property
+    def slots(self) -> tuple[int, ...]:
+        """Of each layer which it is in a cache: among those that attend, or among those that have a state."""
+        attends = [isinstance(layer.mixer, Attending) for layer in self.layers]
+        return tuple(attends[:index].count(kind) for index, kind in enumerate(attends))
+
+    @cached_property
+    def state_sizes(self) -> StateSizes | None:
+        """Of each layer that has a state; None where all attend.
+
+        All such layers of a model are alike: families give one description to each.
+        """
+        sizes = {layer.mixer.state for layer in self.layers if not isinstance(layer.mixer, Attending)}
+        assert len(sizes) < 2, "one state for all"
+        return next(iter(sizes), None)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """A layer that attends: how many positions it sees, itself included; None is all."""
+        return tuple(mixer.window for mixer in self.attentions)
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """Most of any layer: what a cache has room for; 0 where none attends, as of the next ones."""
+        return max((mixer.num_key_value_heads for mixer in self.attentions), default=0)
+
+    @property
+    def head_dim(self) -> int:
+        """Largest of any layer: what a cache has room for."""
+        return max((mixer.head_dim for mixer in self.attentions), default=0)
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Of the first layer that attends: where all layers are alike this and the next ones say everything."""
+        return next((mixer.num_heads for mixer in self.attentions), 0)
+
+    @property
+    def intermediate_size(self) -> int:
+        """Of the first layer that has an MLP; 0 where none has."""
+        return next((layer.mlp.size for layer in self.layers if layer.mlp is not None), 0)
+
+    @property
+    def rms_norm_eps(self) -> float:
+        return self.final_norm.eps
+
+    @property
+    def rope(self) -> RopeParameters:
+        """Of the first layer that rotates; the default where none does."""
+        ropes = (mixer.rope for mixer in self.attentions)
+        return next((rope for rope in ropes if rope is not None), RopeParameters(10000.0))
+
+    @property
+    def qkv_bias(self) -> bool:
+        return any(mixer.query.has_bias for mixer in self.attentions[:1])
+
+    @property
+    def output_bias(self) -> bool:
+        return any(mixer.output.has_bias for mixer in self.attentions[:1])
+
+    @property
+    def mlp_bias(self) -> bool:
+        mlp = self.layers[0].mlp
+        return mlp is not None and (mlp.experts.has_bias if isinstance(mlp, Mixture) else mlp.down.has_bias)
+
+    @property
+    def qk_norm(self) -> bool:
+        return any(mixer.query_norm is not None for mixer in self.attentions[:1])
+
+    @property
+    def looked_up(self) -> tuple[str, ...]:
+        """The tensors of which a pass takes rows: they stay exact in a draft."""
+        inputs = () if self.layer_inputs is None else (self.layer_inputs.table,)
+        return (self.embedding, *inputs, *(() if self.positions is None else (self.positions,)))
+
+    @cached_property
+    def _expert_prefixes(self) -> tuple[str, ...]:
+        mixtures = ((index, layer.mlp) for index, layer in enumerate(self.layers) if isinstance(layer.mlp, Mixture))
+        return tuple(
+            f"{self.layer_prefix}.{index}.{name.partition('{}')[0]}"
+            for index, mixture in mixtures
+            for name in mixture.experts.apart or ()
+        )
+
+    def is_expert(self, tensor: str) -> bool:
+        """Whether a tensor is of one expert, which a pass reads where a row has chosen it."""
+        return tensor.startswith(self._expert_prefixes)
+
+    def without_windows(self) -> "ModelConfig":
+        """The same model, every layer of which sees all positions that it is given."""
+        layers = (
+            replace(layer, mixer=replace(layer.mixer, window=None)) if isinstance(layer.mixer, Attending) else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=tuple(layers))
+
+    def own_name(self, tensor: str) -> str | None:
+        """What this decoder calls a tensor of the checkpoint; None where it is of another tower."""
+        for theirs, ours in self.towers:
+            if tensor.startswith(theirs):
+                return self._common_name(ours + tensor.removeprefix(theirs))
+        return None if self.towers else self._common_name(tensor)
+
+    def _common_name(self, tensor: str) -> str:
+        for theirs, ours in self.renamed:
+            tensor = tensor.replace(theirs, ours)
+        return tensor

@@ -1,0 +1,31 @@
+"""HunYuan dense: queries and keys are normed behind their rotation, whose base a fixed factor stretches."""
+
+from dataclasses import replace
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.keys import Keys
+from mxconv.arch.fields import Fields
+
+
+def hunyuan_v1_dense(fields: Fields) -> ModelConfig:
+    """`model_type` hunyuan_v1_dense; `alpha` makes scaling of type dynamic a constant one."""
+    section = fields.section("rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters")
+    rope_type, alpha = section.values.get("rope_type", section.values.get("type")), section.values.get("alpha")
+    is_stretched = rope_type == "dynamic" and bool(alpha)
+    if is_stretched:  # by transformers' own code for this family, which always rotates whole heads
+        fields = Keys.ignoring(fields, "partial_rotary_factor")
+    keys = Keys.read(fields, max_positions=2048, eps=1e-5)
+    rope, bias = keys.rope(), fields.flag("attention_bias", False)
+    if is_stretched:
+        size = keys.head_dim
+        rope = replace(rope, theta=rope.theta * section.number("alpha") ** (size / max(size - 2, 1)))
+    mixer = keys.attention(
+        rope,
+        bias,
+        bias,
+        query_norm=keys.norm("self_attn.query_layernorm"),
+        key_norm=keys.norm("self_attn.key_layernorm"),
+        norms_rotated=True,
+    )
+    mlp = keys.gated_mlp(keys.activation("hidden_act", "silu"))
+    return keys.model([keys.layer(mixer, mlp)] * keys.num_hidden_layers)

@@ -1,0 +1,48 @@
+"""OLMo 2 and 3: norms of what a layer adds instead of what it takes in, and of whole rows of queries and keys."""
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.description import LayerParts
+from mxconv.arch.families.gemma import has_sections, rope_of
+from mxconv.arch.families.keys import FULL, SLIDING, Keys
+from mxconv.arch.fields import Fields
+from mxconv.arch.rope_parameters import RopeParameters
+
+
+def olmo2(fields: Fields) -> ModelConfig:
+    """`model_type` olmo2."""
+    keys = Keys.read(fields, max_positions=2048, eps=1e-5)
+    return keys.model([_layer(keys, keys.rope(), None)] * keys.num_hidden_layers)
+
+
+def olmo3(fields: Fields) -> ModelConfig:
+    """`model_type` olmo3: three of four layers see a window, and only the fourth's rotations are scaled."""
+    keys = Keys.read(fields, max_positions=2048, eps=1e-5)
+    window = keys.window(4096)
+    near, far = _rope(keys, SLIDING), _rope(keys, FULL)
+    kinds = keys.layer_kinds(lambda layer: (layer + 1) % 4 != 0)
+    return keys.model([_layer(keys, near, window) if slides else _layer(keys, far, None) for slides in kinds])
+
+
+def _rope(keys: Keys, kind: str) -> RopeParameters:
+    theta = 500000.0
+    return rope_of(keys, kind, theta if has_sections(keys) else keys.fields.number("rope_theta", theta, at_least=1))
+
+
+def _layer(keys: Keys, rope: RopeParameters, window: int | None) -> LayerParts:
+    bias = keys.fields.flag("attention_bias", False)
+    mixer = keys.attention(
+        rope,
+        bias,
+        bias,
+        window=window,
+        norm_span="row",
+        **keys.head_norms(),
+    )
+    return keys.layer(
+        mixer,
+        keys.gated_mlp(keys.activation("hidden_act", "silu")),
+        before_mixer=None,
+        before_mlp=None,
+        after_mixer=keys.norm("post_attention_layernorm"),
+        after_mlp=keys.norm("post_feedforward_layernorm"),
+    )

@@ -1,0 +1,89 @@
+"""Qwen 3.5: gated DeltaNet, and gated attention in every fourth layer; dense, or with experts in every layer."""
+
+from collections.abc import Callable
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.description import Attention, Linear, Mlp, Norm
+from mxconv.arch.families.expert_keys import gated_experts
+from mxconv.arch.families.keys import Keys
+from mxconv.arch.families.mtp import beside
+from mxconv.arch.fields import Fields
+from mxconv.arch.mixture import Mixture
+from mxconv.arch.state_mixers import Convolution, GatedDeltaNet
+
+LINEAR = "linear_attention"
+SILU = ("silu", "swish")
+
+
+def qwen3_5(fields: Fields) -> ModelConfig:
+    """`model_type` qwen3_5_text, alone or as the text tower of qwen3_5."""
+    keys = read_keys(fields)
+    return _model(keys, keys.gated_mlp(keys.activation("hidden_act", "silu", SILU)))
+
+
+def qwen3_5_moe(fields: Fields) -> ModelConfig:
+    """`model_type` qwen3_5_moe_text, alone or as the text tower of qwen3_5_moe."""
+    keys = read_keys(fields)
+    return _model(keys, gated_experts(fields, keys.activation("hidden_act", "silu", SILU)))
+
+
+def read_keys(fields: Fields, num_key_value_heads: int = 4) -> Keys:
+    """Of these models, and of Qwen3-Next."""
+    return Keys.read(fields, max_positions=32768, head_dim=256, num_key_value_heads=num_key_value_heads)
+
+
+def _model(keys: Keys, mlp: Mlp | Mixture) -> ModelConfig:
+    attention, delta_net, norms = gated_attention(keys), gated_delta_net(keys, fused=False), offset_norms(keys)
+    layers = [keys.layer(delta_net if recurs else attention, mlp, **norms) for recurs in recurrent_layers(keys)]
+    mtp = beside(keys, offset_norm(keys), keys.layer(attention, mlp, **norms))
+    return keys.model(layers, final_norm=keys.norm("model.norm", offset=1.0), mtp=mtp)
+
+
+def recurrent_layers(keys: Keys) -> tuple[bool, ...]:
+    """Of each layer whether its mixer is a gated DeltaNet."""
+    return keys.kinds(LINEAR, lambda layer: (layer + 1) % keys.fields.size("full_attention_interval", 4) != 0)
+
+
+def offset_norms(keys: Keys) -> dict[str, object]:
+    """A layer's two norms, which store what they differ from one by, for `Keys.layer`."""
+    places = {"before_mixer": "input_layernorm", "before_mlp": "post_attention_layernorm"}
+    return {place: keys.norm(name, offset=1.0) for place, name in places.items()}
+
+
+def offset_norm(keys: Keys) -> Callable[[str], Norm]:
+    """Makes any of the family's norms."""
+    return lambda name: keys.norm(name, offset=1.0)
+
+
+def gated_attention(keys: Keys) -> Attention:
+    """Whose query tensor holds a gate beside each query."""
+    bias = keys.fields.flag("attention_bias", False)
+    return keys.attention(keys.rope(share=0.25), bias, bias, is_gated=True, **keys.head_norms(offset=1.0))
+
+
+def gated_delta_net(keys: Keys, fused: bool) -> GatedDeltaNet:
+    """The mixer of the other layers; `fused` as the description has it."""
+    fields, prefix = keys.fields, "linear_attn."
+    num_key_heads, num_value_heads = fields.size("linear_num_key_heads", 16), fields.size("linear_num_value_heads", 32)
+    if num_value_heads % num_key_heads:
+        fields.reject("linear_num_value_heads", f"a multiple of linear_num_key_heads, {num_key_heads}, is required")
+    names = (
+        ("in_proj_qkvz",) * 2 + ("in_proj_ba",) * 2 if fused else tuple(f"in_proj_{part}" for part in ("qkv", *"zba"))
+    )
+    mixed, gate, beta, decay = (Linear(prefix + name) for name in names)
+    return GatedDeltaNet(
+        num_key_heads=num_key_heads,
+        num_value_heads=num_value_heads,
+        key_dim=fields.size("linear_key_head_dim", 128),
+        value_dim=fields.size("linear_value_head_dim", 128),
+        convolution=Convolution(f"{prefix}conv1d", fields.size("linear_conv_kernel_dim", 4)),
+        queries_keys_values=mixed,
+        gate=gate,
+        beta=beta,
+        decay=decay,
+        decay_bias=f"{prefix}dt_bias",
+        decay_log=f"{prefix}A_log",
+        norm=keys.norm(f"{prefix}norm"),
+        output=Linear(f"{prefix}out_proj"),
+        fused=fused,
+    )

@@ -1,0 +1,26 @@
+"""SmolLM3: Llama in which every fourth layer rotates nothing."""
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.keys import Keys
+from mxconv.arch.fields import Fields
+
+
+def smollm3(fields: Fields) -> ModelConfig:
+    """`model_type` smollm3; `no_rope_layers` has a 1 where a layer rotates."""
+    keys = Keys.read(fields, max_positions=32768, num_key_value_heads=4)
+    rope, count = keys.rope(theta=2e6), keys.num_hidden_layers
+    period = fields.size("no_rope_layer_interval", 4)
+    rotates = fields.values.get("no_rope_layers")
+    if rotates is None:
+        rotates = [int((layer + 1) % period != 0) for layer in range(count)]
+    if not isinstance(rotates, list) or len(rotates) != count or not all(each in (0, 1) for each in rotates):
+        fields.reject("no_rope_layers", f"a list of num_hidden_layers, {count}, numbers 0 or 1 is required")
+    window = keys.window(None) if fields.flag("use_sliding_window", False) else None
+    slides = keys.layer_kinds(lambda layer: window is not None and not rotates[layer])
+    bias = fields.flag("attention_bias", False)
+    mlp = keys.gated_mlp(keys.activation("hidden_act", "silu"), fields.flag("mlp_bias", False))
+    layers = [
+        keys.layer(keys.attention(rope if turns else None, bias, bias, window=window if near else None), mlp)
+        for turns, near in zip(rotates, slides, strict=True)
+    ]
+    return keys.model(layers, is_tied=True)

@@ -1,0 +1,130 @@
+"""Every family that mxconv runs, by the `model_type` of its config.json."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.arcee import arcee
+from mxconv.arch.families.cohere2 import cohere2
+from mxconv.arch.families.deepseek_v3 import deepseek_v3
+from mxconv.arch.families.exaone4 import exaone4
+from mxconv.arch.families.gemma import gemma, gemma2, gemma3
+from mxconv.arch.families.gemma4 import gemma4
+from mxconv.arch.families.glm4 import glm4
+from mxconv.arch.families.glm4_moe import glm4_moe
+from mxconv.arch.families.gpt2 import gpt2
+from mxconv.arch.families.gpt_neox import gpt_neox
+from mxconv.arch.families.gpt_oss import gpt_oss
+from mxconv.arch.families.granite import granite
+from mxconv.arch.families.granite_hybrid import granite_hybrid
+from mxconv.arch.families.granitemoe import granitemoe
+from mxconv.arch.families.hunyuan import hunyuan_v1_dense
+from mxconv.arch.families.lfm2 import lfm2
+from mxconv.arch.families.llama import llama
+from mxconv.arch.families.llama4 import llama4
+from mxconv.arch.families.mamba2 import mamba2
+from mxconv.arch.families.mimo import mimo
+from mxconv.arch.families.mistral import ministral3, mistral
+from mxconv.arch.families.mixtral import mixtral
+from mxconv.arch.families.olmo import olmo2, olmo3
+from mxconv.arch.families.olmoe import olmoe
+from mxconv.arch.families.phi3 import phi3
+from mxconv.arch.families.qwen import qwen2, qwen3
+from mxconv.arch.families.qwen3_5 import qwen3_5, qwen3_5_moe
+from mxconv.arch.families.qwen3_next import qwen3_next
+from mxconv.arch.families.qwen_moe import qwen2_moe, qwen3_moe
+from mxconv.arch.families.seed_oss import seed_oss
+from mxconv.arch.families.smollm3 import smollm3
+from mxconv.arch.families.starcoder2 import starcoder2
+from mxconv.arch.families.unknown import refuse
+from mxconv.arch.fields import Fields
+
+FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
+    "arcee": arcee,
+    "cohere2": cohere2,
+    "deepseek_v3": deepseek_v3,
+    "exaone4": exaone4,
+    "gemma": gemma,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+    "gemma4_text": gemma4,
+    "glm4": glm4,
+    "glm4_moe": glm4_moe,
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    "gpt_oss": gpt_oss,
+    "granite": granite,
+    "granitemoe": granitemoe,
+    "granitemoehybrid": granite_hybrid,
+    "hunyuan_v1_dense": hunyuan_v1_dense,
+    "lfm2": lfm2,
+    "llama": llama,
+    "llama4_text": llama4,
+    "mamba2": mamba2,
+    "mimo": mimo,
+    "ministral3": ministral3,
+    "mistral": mistral,
+    "mixtral": mixtral,
+    "olmo2": olmo2,
+    "olmo3": olmo3,
+    "olmoe": olmoe,
+    "phi3": phi3,
+    "qwen2": qwen2,
+    "qwen2_moe": qwen2_moe,
+    "qwen3": qwen3,
+    "qwen3_5_moe_text": qwen3_5_moe,
+    "qwen3_5_text": qwen3_5,
+    "qwen3_moe": qwen3_moe,
+    "qwen3_next": qwen3_next,
+    "seed_oss": seed_oss,
+    "smollm3": smollm3,
+    "starcoder2": starcoder2,
+}
+
+# checkpoints of several towers, whose text is one of these under `text_config`
+TOWERS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
+TOWER_NAMES = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("lm_head.", "lm_head."),
+    ("mtp.", "mtp."),
+)
+
+
+def describe(fields: Fields) -> ModelConfig:
+    """What the model of a config.json is made of.
+
+    Raises:
+        ModelError: the family is not known, a key is missing or ill-typed, or asks for what mxconv does not have.
+    """
+    kind = fields.values.get("model_type")
+    if kind in TOWERS:
+        text = fields.section("text_config")
+        if "tie_word_embeddings" in fields.values:
+            text = Fields({**text.values, "tie_word_embeddings": fields.values["tie_word_embeddings"]}, text.name)
+        return replace(_family(text)(text), towers=TOWER_NAMES)
+    return _family(fields)(fields)
+
+
+def describe_values(values: Mapping[str, object]) -> ModelConfig:
+    """The same of the parsed content of a config.json."""
+    return describe(Fields(values, "config.json"))
+
+
+def describe_file(path: Path) -> ModelConfig:
+    """The same of a config.json.
+
+    Raises:
+        CheckpointError: the file is missing, or no JSON object.
+        ModelError: as `describe`.
+    """
+    return describe(Fields.read(path))
+
+
+def _family(fields: Fields) -> Callable[[Fields], ModelConfig]:
+    kind = fields.values.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        refuse(fields, (*FAMILIES, *TOWERS))
+    return FAMILIES[kind]

@@ -1,0 +1,173 @@
+"""The config.json that a GGUF file's keys and tensors stand for: the inverse of what the export writes.
+
+What the file does not say is what the architecture's published models have; `docs/interop.md` lists it.
+"""
+
+from collections.abc import Callable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mxconv.arch.gguf.architecture import Architecture
+from mxconv.arch.gguf.architectures import ARCHITECTURES
+from mxconv.arch.gguf.family_keys import EPS_KEYS, MORE_KEYS, RENAMED, SHARES
+from mxconv.arch.gguf.place import EMBEDDING
+from mxconv.arch.gguf.read_keys import REMEDY, ReadKeys
+from mxconv.arch.gguf.read_rope import rope_section
+from mxconv.checkpoint.gguf.header import GgufEntry
+from mxconv.checkpoint.gguf.tokenizer import special_token_ids
+from mxconv.errors import CheckpointError
+
+TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+HIDDEN_ACTS = {"silu": "silu", "relu2": "relu2", "gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu"}
+CLASSES = {  # what comes before ForCausalLM, where it is not the model type with capitals
+    "gemma3_text": "Gemma3",
+    "gemma4_text": "Gemma4",
+    "gpt_neox": "GPTNeoX",
+    "granitemoe": "GraniteMoe",
+    "granitemoehybrid": "GraniteMoeHybrid",
+    "hunyuan_v1_dense": "HunYuanDenseV1",
+    "llama4_text": "Llama4",
+    "qwen3_5_text": "Qwen3_5",
+    "qwen3_5_moe_text": "Qwen3_5Moe",
+    "smollm3": "SmolLM3",
+}
+
+
+def derive_config(
+    values: Mapping[str, Any],
+    tensors: Mapping[str, GgufEntry],
+    factors: Callable[[str], NDArray[Any] | None],
+    is_tied: bool,
+    path: Path,
+) -> dict[str, Any]:
+    """What config.json would say.
+
+    Args:
+        values: the file's keys.
+        tensors: by GGUF's names.
+        factors: a tensor of rotations, if the file has it.
+        is_tied: whether the embedding is the output head too.
+        path: for messages.
+
+    Raises:
+        CheckpointError: the architecture is another one, or a key is missing, ill-typed or not supported.
+    """
+    keys = ReadKeys(values, path)
+    model_type = model_type_of(keys)
+    architecture = ARCHITECTURES[model_type]
+    embedding = tensors.get(EMBEDDING)
+    if embedding is None or len(embedding.shape) != 2:
+        raise CheckpointError(f"{path}: has no matrix {EMBEDDING}; a whole model is required. {REMEDY}")
+    config: dict[str, Any] = {
+        "architectures": [_class(model_type)],
+        "model_type": model_type,
+        "hidden_size": keys.size("embedding_length"),
+        "num_hidden_layers": keys.size("block_count"),
+        "vocab_size": embedding.shape[0],
+        "max_position_embeddings": keys.size("context_length"),
+        "tie_word_embeddings": is_tied,
+        "torch_dtype": TORCH_DTYPES[main_type(tensors)],
+        "pad_token_id": None,
+    }
+    is_rms = keys.has("attention.layer_norm_rms_epsilon") or not keys.has("attention.layer_norm_epsilon")
+    eps = keys.number(f"attention.layer_norm_{'rms_' if is_rms else ''}epsilon")
+    config[EPS_KEYS.get(model_type, "rms_norm_eps")] = eps
+    activation = HIDDEN_ACTS[architecture.activation]
+    config["hidden_activation" if model_type.startswith("gemma") and model_type != "gemma" else "hidden_act"] = (
+        activation
+    )
+    if keys.get("feed_forward_length") != 0:  # of layers without MLPs
+        config["intermediate_size"] = keys.sizes("feed_forward_length")[0]
+    if keys.get("attention.head_count") != 0 or architecture.state != "mamba2":
+        config |= _attention(keys, config, architecture, tensors, factors)
+    if keys.has("expert_count"):
+        config |= {"num_experts": keys.size("expert_count"), "num_experts_per_tok": keys.size("expert_used_count")}
+    if model_type in MORE_KEYS:
+        config |= MORE_KEYS[model_type](keys, config, tensors)
+    renamed = RENAMED.get(model_type, {})
+    config = {renamed.get(key, key): value for key, value in config.items()}
+    return config | special_token_ids(values)
+
+
+def model_type_of(keys: ReadKeys) -> str:
+    """The model type that comes back; of several with one name in GGUF, the one that the keys tell.
+
+    Raises:
+        CheckpointError: mxconv does not know the architecture.
+    """
+    named = [kind for kind, architecture in ARCHITECTURES.items() if architecture.name == keys.architecture]
+    if not named:
+        known = ", ".join(dict.fromkeys(architecture.name for architecture in ARCHITECTURES.values()))
+        raise CheckpointError(
+            f"{keys.path}: general.architecture is {keys.architecture[:80]!r}; one of {known} is required. {REMEDY}"
+        )
+    if keys.architecture == "llama":
+        return "mixtral" if keys.count("expert_count") else "llama"
+    if keys.architecture == "olmo2":
+        return "olmo3" if keys.has("attention.sliding_window") else "olmo2"
+    return named[0]
+
+
+def main_type(tensors: Mapping[str, GgufEntry]) -> str:
+    """What most weights read as."""
+    weights: dict[str, int] = {}
+    for entry in tensors.values():
+        weights[entry.type.dtype] = weights.get(entry.type.dtype, 0) + prod(entry.shape)
+    return max(weights, key=lambda name: weights[name])
+
+
+def _class(model_type: str) -> str:
+    if model_type == "gpt2":
+        return "GPT2LMHeadModel"
+    return CLASSES.get(model_type, "".join(part.capitalize() for part in model_type.split("_"))) + "ForCausalLM"
+
+
+def _attention(
+    keys: ReadKeys,
+    config: dict[str, Any],
+    architecture: Architecture,
+    tensors: Mapping[str, GgufEntry],
+    factors: Callable[[str], NDArray[Any] | None],
+) -> dict[str, Any]:
+    heads, num_layers, model_type = keys.size("attention.head_count"), config["num_hidden_layers"], config["model_type"]
+    head_dim = keys.size("attention.key_length", max(config["hidden_size"] // heads, 1))
+    rotated = keys.size("rope.dimension_count", head_dim)
+    if head_dim % 2:
+        keys.reject("attention.key_length", f"RoPE rotates pairs, so an even length is required, not {head_dim}")
+    if keys.size("attention.value_length", head_dim) != head_dim:
+        keys.reject("attention.value_length", f"the length of a head, {head_dim}, is required")
+    found: dict[str, Any] = {
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys.size("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "attention_bias": _have(tensors, ".attn_q.bias", ".attn_qkv.bias"),
+        "mlp_bias": _have(tensors, ".ffn_up.bias"),
+    }
+    if model_type in SHARES:
+        found[SHARES[model_type]] = _share(rotated, head_dim)
+    elif rotated != head_dim:
+        keys.reject("rope.dimension_count", f"the length of a head, {head_dim}, is required")
+    if architecture.windows:
+        window = keys.size("attention.sliding_window") if keys.has("attention.sliding_window") else None
+        found["sliding_window"] = window
+        slides = keys.flags("attention.sliding_window_pattern", num_layers) if window else [False] * num_layers
+        if slides is not None:
+            found["layer_types"] = ["sliding_attention" if near else "full_attention" for near in slides]
+    if keys.architecture == "gpt2":  # whose positions are learned
+        return found
+    found["rope_theta"] = keys.number("rope.freq_base", 10000.0)
+    found["rope_scaling"] = rope_section(keys, architecture, head_dim, rotated, found["rope_theta"], factors)
+    return found
+
+
+def _share(rotated: int, head_dim: int) -> float:
+    """Of a head's values, so that as many as rotate come out of it again."""
+    share = rotated / head_dim
+    return share if int(share * head_dim) == rotated else (rotated + 0.5) / head_dim
+
+
+def _have(tensors: Mapping[str, GgufEntry], *endings: str) -> bool:
+    return any(name.endswith(endings) for name in tensors)

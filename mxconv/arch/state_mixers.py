@@ -1,0 +1,171 @@
+"""Mixers that read the past through a state of constant size, as data.
+
+Each begins with a causal convolution over the last few rows, channel by channel; behind it some have a memory, a matrix
+a head. What a row adds to the state is its *input*: what goes into the convolution, and the gates beside it.
+"""
+
+from dataclasses import dataclass
+
+from mxconv.arch.elements import Activation, Linear, Norm
+
+
+@dataclass(frozen=True)
+class StateSizes:
+    """What a layer's state is made of, in float32 numbers.
+
+    Args:
+        kernel_size: rows that the convolution sees, its own included.
+        num_channels: of the convolution.
+        num_gates: of a row's input, beside the channels.
+        memory: (heads, rows, columns); (0, 0, 0) is none.
+    """
+
+    kernel_size: int
+    num_channels: int
+    num_gates: int = 0
+    memory: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def input_size(self) -> int:
+        """Numbers of a row's input."""
+        return self.num_channels + self.num_gates
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A causal convolution a channel, `<name>.weight` (channels, 1, kernel_size) and perhaps `<name>.bias`."""
+
+    name: str
+    kernel_size: int
+    has_bias: bool = False
+
+
+@dataclass(frozen=True)
+class ShortConvolution:
+    """A convolution between two gates: of a row B, C, x the output is C * convolution(B * x).
+
+    Args:
+        size: of each of the three.
+        inputs: (3 * size, hidden_size): B, C and x, one behind the other.
+        output: (hidden_size, size).
+
+    Source:
+        LFM2 of Liquid AI, as transformers' lfm2 computes it.
+    """
+
+    size: int
+    convolution: Convolution
+    inputs: Linear
+    output: Linear
+
+    @property
+    def state(self) -> StateSizes:
+        return StateSizes(self.convolution.kernel_size, self.size)
+
+
+@dataclass(frozen=True)
+class GatedDeltaNet:
+    """Linear attention whose memory forgets by a gate and is corrected by what it misses (the delta rule).
+
+    Of each value head, S its memory (key_dim, value_dim): S <- exp(g) * S; S <- S + k (beta * (v - S'k)); o = S'q. Key
+    head h serves value heads h * group .. (h + 1) * group - 1. Queries, keys and values have gone through the
+    convolution and SiLU; queries and keys are divided by their length.
+
+    Args:
+        key_dim: of a key head, as is `value_dim` of a value head.
+        queries_keys_values: (2 * keys + values, hidden_size), one behind the other.
+        gate: (values, hidden_size), of what is given.
+        beta: (num_value_heads, hidden_size), as is `decay`.
+        fused: two tensors hold the four, key head by key head: `queries_keys_values` and `gate` name one, `beta` and
+            `decay` the other.
+        decay_bias, decay_log: the tensors (num_value_heads,): g = -exp(decay_log) * softplus(decay + decay_bias).
+        norm: of each value head, before the gate.
+        output: (hidden_size, values).
+
+    Source:
+        Gated Delta Networks, arXiv 2412.06464, equation 10.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    convolution: Convolution
+    queries_keys_values: Linear
+    gate: Linear
+    beta: Linear
+    decay: Linear
+    decay_bias: str
+    decay_log: str
+    norm: Norm
+    output: Linear
+    fused: bool = False
+
+    @property
+    def num_keys(self) -> int:
+        """Numbers of all key heads."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def num_values(self) -> int:
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def state(self) -> StateSizes:
+        return StateSizes(
+            self.convolution.kernel_size,
+            2 * self.num_keys + self.num_values,
+            2 * self.num_value_heads,
+            (self.num_value_heads, self.key_dim, self.value_dim),
+        )
+
+
+@dataclass(frozen=True)
+class Mamba2:
+    """A state space whose memory decays by a number a head.
+
+    Of each head, S its memory (head_dim, state_size): S <- exp(dt * A) * S + (dt * x) B'; y = S C + D * x. Group g of B
+    and C serves heads g * heads / groups and on. x, B and C have gone through the convolution and its activation.
+
+    Args:
+        inputs: (gate + channels + heads, hidden_size): the gate of what is given, x with B and C, and dt.
+        step_limits: dt = softplus(dt + step_bias) is kept between them.
+        step_bias, decay_log, skip: the tensors (num_heads,) of dt's bias, of A = -exp(decay_log), and D.
+        norm: behind the gate, each of `norm_groups` equal parts by itself.
+        output: (hidden_size, num_heads * head_dim).
+
+    Source:
+        Transformers are SSMs, arXiv 2405.21060, sections 3 and 7.
+    """
+
+    num_heads: int
+    head_dim: int
+    state_size: int
+    num_groups: int
+    convolution: Convolution
+    activation: Activation
+    inputs: Linear
+    step_bias: str
+    step_limits: tuple[float, float]
+    decay_log: str
+    skip: str
+    norm: Norm
+    norm_groups: int
+    output: Linear
+
+    @property
+    def size(self) -> int:
+        """Numbers of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def state(self) -> StateSizes:
+        return StateSizes(
+            self.convolution.kernel_size,
+            self.size + 2 * self.num_groups * self.state_size,
+            self.num_heads,
+            (self.num_heads, self.head_dim, self.state_size),
+        )
+
+
+Recurrent = ShortConvolution | GatedDeltaNet | Mamba2

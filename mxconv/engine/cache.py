@@ -1,0 +1,249 @@
+"""What a decoder keeps of the positions that it has seen: keys and values, and states where mixers have some."""
+
+import weakref
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arrays import F32, I32
+from mxconv.engine.pages.dtype import KvDtype
+from mxconv.engine.pages.held_pages import HeldPages
+from mxconv.engine.pages.pool import KVPool
+from mxconv.engine.pages.slabs import PAGE, Kept
+from mxconv.engine.recurrent.state_cache import StateCache
+from mxconv.engine.tree import Tree
+from mxconv.errors import ModelError
+
+
+class KVCache:
+    """The keys and values of one sequence, in pages of a pool that may be of many.
+
+    `states` is what mixers with a state have; None where all layers attend. `slots` says of each layer which it is
+    among those of its kind.
+
+    Positions 0..length-1 are valid. A forward pass writes behind them and then advances; taking tokens back is
+    `truncate`, and the next pass overwrites. A draft that shares its target's cache drafts behind `length`,
+    truncates, and leaves the target to write its own keys and values there. States go back with the positions, bit for
+    bit, but not without limit: `reachable` says how far.
+
+    Whole pages can be shared by sequences that begin alike: `publish` and `adopt`. A shared page is copied before it is
+    written to. Models with states share nothing: the state behind a prefix is in no page.
+
+    `num_left_out` positions of the text are in no place: those of new rows are higher by as many. 0 unless set.
+
+    Args:
+        config: sizes.
+        capacity: positions to make room for at first; there is more when it is used up, and nothing moves.
+        rewinds: whether it can be cut back to any length, at the price of a row's input for every position in layers
+            with a state.
+        pool: where the pages come from; None is a pool of its own, without limit. Pages go back with `release`, or
+            when nobody has the cache any more.
+        dtype: of keys and values in a pool of its own.
+
+    Raises:
+        ModelError: a pool of other sizes, or no memory.
+        PoolFull: there is no room for `capacity`.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        capacity: int = 0,
+        rewinds: bool = False,
+        pool: KVPool | None = None,
+        dtype: KvDtype = "fp32",
+    ) -> None:
+        self.slots = config.slots
+        self.num_layers = config.num_hidden_layers
+        self.num_attending = len(config.attentions)
+        sizes = config.state_sizes
+        self.states = None if sizes is None else StateCache(sizes, self.num_layers - self.num_attending, rewinds)
+        self.num_key_value_heads = config.num_key_value_heads
+        self.head_dim = config.head_dim
+        self.length = 0
+        self.num_left_out = 0
+        self.pool = pool or KVPool(config, dtype=dtype)
+        if not self.pool.fits(config):
+            raise ModelError(
+                f"KV cache: a pool of pages {self.pool.slabs.page_shape}; {self.num_attending} layers, "
+                f"{self.num_key_value_heads} heads and head size {self.head_dim} are required. "
+                "Give each decoder a pool of its own."
+            )
+        self._pages = HeldPages(self.pool)
+        if pool is not None:
+            weakref.finalize(self, pool.give_back, self._pages.in_order).atexit = False
+        self.reserve(capacity)
+
+    @property
+    def capacity(self) -> int:
+        """Positions that there is room for."""
+        return len(self._pages) * PAGE
+
+    @property
+    def dtype(self) -> KvDtype:
+        return self.pool.dtype
+
+    @property
+    def numbers(self) -> I32:
+        """Its pages in the pool, in the order of their positions. A native pass writes behind `length` itself."""
+        return self._pages.numbers
+
+    @property
+    def arrays(self) -> tuple[F32, F32]:
+        """Copies of keys and values, (num_attending, num_key_value_heads, capacity, head_dim) float32 each."""
+        numbers, places = self._pages.at(range(self.capacity))
+        layers = [self.pool.slabs.read(layer, numbers, places) for layer in range(self.num_attending)]
+        keys, values = (np.array([layer[part] for layer in layers], np.float32) for part in range(2))
+        return keys, values
+
+    def fits(self, config: ModelConfig) -> bool:
+        """Whether a decoder of this configuration can use it."""
+        needed = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
+        if (self.num_layers, self.num_key_value_heads, self.head_dim) != needed:
+            return False
+        sizes, num_layers = config.state_sizes, config.num_hidden_layers - len(config.attentions)
+        return sizes is None if self.states is None else self.states.fits(sizes, num_layers)
+
+    def begin(self, tree: Tree, num_wanted: int) -> None:
+        """Make room for the rows of a pass and plan the way of their states; `advance` ends it.
+
+        Args:
+            tree: of the pass.
+            num_wanted: rows that may be taken back, the last ones.
+
+        Raises:
+            PoolFull: there is no room.
+        """
+        self.reserve(tree.num_rows)
+        if self.states is not None:
+            self.states.begin(self.length, tree, num_wanted)
+
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for `num_tokens` positions behind `length`, in pages that nobody else has.
+
+        Raises:
+            PoolFull: there are not enough. Nothing has changed.
+            ModelError: there is no memory for them.
+        """
+        self._pages.make_own(self.length, self.length + num_tokens)
+
+    def write(self, layer: int, keys: F32, values: F32) -> None:
+        """Put one layer's keys and values behind `length`, where `reserve` made room.
+
+        Args:
+            keys: (num_tokens, num_key_value_heads, head_dim) float32, as are the values, of perhaps another head_dim;
+                a layer of fewer or smaller heads leaves the rest alone.
+        """
+        stop = self.length + len(keys)
+        assert stop <= self.capacity
+        numbers, places = self._pages.at(range(self.length, stop))
+        for part, rows in enumerate((keys, values)):
+            self.pool.slabs.write(self.slots[layer], part, numbers, places, rows)
+
+    def read(self, layer: int, places: Sequence[int]) -> tuple[F32, F32]:
+        """Keys and values at some places, (num_key_value_heads, len(places), head_dim) float32 each; copies."""
+        return self.pool.slabs.read(self.slots[layer], *self._pages.at(places))
+
+    def advance(self, num_tokens: int) -> None:
+        """Declare the positions that all layers have written valid."""
+        assert self.length + num_tokens <= self.capacity
+        self.length += num_tokens
+        if self.states is not None:
+            self.states.commit()
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Of what lies behind `start`, keep some rows, moved together, and forget the rest.
+
+        Args:
+            start: positions that stay as they are.
+            rows: ascending, counted from `start`: a path of the tree that was evaluated there.
+
+        Raises:
+            ModelError: a row that there is not, or rows that do not ascend.
+            PoolFull: rows move into a page that others have, and there is none for a copy. Nothing has changed.
+        """
+        if any(row >= later for row, later in pairwise([-1, *rows, self.length - start])):
+            raise ModelError(
+                f"KV cache: rows {list(rows)} of {self.length - start}; ascending ones that are there are required."
+            )
+        moved = [(start + place, start + row) for place, row in enumerate(rows) if place != row]
+        if moved:
+            self._pages.make_own(moved[0][0], start + len(rows))
+            self.put([place for place, _ in moved], self.take([row for _, row in moved]))
+        if self.states is not None:
+            self.states.keep(start, rows)
+        self.length = start + len(rows)
+
+    def take(self, places: Sequence[int]) -> Kept:
+        """What all layers have at some places, as it is kept, for `put`."""
+        return self._pages.take(places)
+
+    def put(self, places: Sequence[int], taken: Kept) -> None:
+        """Put back what was taken. What lies in a page that others have too is there still: nobody writes to such."""
+        self._pages.put(places, taken)
+
+    def reachable(self, length: int) -> int:
+        """The most positions up to `length` that `truncate` can leave: `length`, or 0 where its states are gone.
+
+        At least the 64 last rows can be taken back, and all rows of a pass that wanted logits.
+        """
+        return length if self.states is None else self.states.reachable(length)
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions from `length` on; room for them stays.
+
+        Raises:
+            ModelError: there are fewer than `length`, or the states there are gone.
+        """
+        if not 0 <= length <= self.length:
+            raise ModelError(
+                f"KV cache: truncation to {length} positions; 0 to {self.length} are there. "
+                "Truncate to a length that was reached."
+            )
+        if self.reachable(length) != length:
+            raise ModelError(
+                f"KV cache: truncation to {length} positions, whose states are gone; {self.length} are there. "
+                "Truncate to 0 and evaluate the text again, or make the cache with rewinds=True."
+            )
+        if self.states is not None:
+            self.states.truncate(length)
+        self.length = length
+
+    def trim(self) -> None:
+        """Give back the pages behind `length`."""
+        self._pages.cut(-(-self.length // PAGE))
+
+    def release(self) -> None:
+        """Forget everything, and give back all pages."""
+        self.truncate(0)
+        self.trim()
+
+    def publish(self, tokens: Sequence[int]) -> None:
+        """Let the pool keep the whole pages of a text for others that begin alike, also when this one has ended.
+
+        Publish what no pass will take back. Pages that the pool knows already take the place of this cache's own: the
+        same decoder has written the same bits there. Models with states publish nothing.
+
+        Args:
+            tokens: of the positions from 0 on that are settled; all evaluated by the pool's decoder.
+        """
+        if self.states is not None or self.num_left_out:
+            return
+        self._pages.publish(tokens[: min(len(tokens), self.length) // PAGE * PAGE])
+
+    def adopt(self, tokens: Sequence[int]) -> int:
+        """Begin with the pages of a text that was published and begins alike.
+
+        Args:
+            tokens: of the text to evaluate. The last one is left out, since its logits are wanted.
+
+        Returns:
+            How many of its first tokens need not be evaluated, a multiple of PAGE; 0 for models with states.
+        """
+        assert self.length == 0 and self.num_left_out == 0, "an empty cache adopts"
+        if self.states is not None:
+            return 0
+        self.length = self._pages.adopt(tokens[:-1]) * PAGE
+        return self.length

@@ -1,0 +1,239 @@
+"""The reference decoder: token ids in, logits out, in plain float32.
+
+With matrices that obey the row promise of `Matrix`, the logits of a position depend on its token prefix alone:
+the same bits whether a prompt goes in at once, in chunks or token by token, whether or not other tokens were
+tried in between, and whatever other sequences are in the pass. Speculative decoding then has nothing to
+approximate: what a draft proposed is verified by the very numbers that plain decoding computes.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.description import Attending, Linear
+from mxconv.arrays import F32
+from mxconv.engine.cache import KVCache
+from mxconv.engine.fewer_experts import check_fewer, with_fewer
+from mxconv.engine.forest import SequenceRows, checked_ids, spans
+from mxconv.engine.layer import Layer
+from mxconv.engine.layer_input import WeightedInputs
+from mxconv.engine.norm import WeightedNorm
+from mxconv.engine.pages.dtype import KvDtype
+from mxconv.engine.pages.pool import KVPool
+from mxconv.engine.positions import Positions
+from mxconv.engine.projection import Projection
+from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.skipped import Skipped
+from mxconv.engine.states import StateRoom, States
+from mxconv.engine.tree import Tree
+from mxconv.engine.weights import CheckedWeights, Weights
+from mxconv.kernels.matrix import Matrix
+
+
+class Decoder:
+    """A model over any matrices, of the parts that its description names.
+
+    Args:
+        config: the description.
+        weights: the tensors; the 16-bit target and its 4-bit drafts differ in nothing but these.
+        name: what messages call the model.
+
+    Raises:
+        ModelError: a tensor is missing or has another shape than the configuration says.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Weights, name: str) -> None:
+        self.config = config
+        self.name = name
+        self.kv_dtype: KvDtype = "fp32"  # of the caches that it makes
+        tensors = CheckedWeights(weights, name)
+        size = config.hidden_size
+        self.embedding = tensors.matrix(config.embedding, config.vocab_size, size)
+        self.position_embedding: Matrix | None = None
+        if config.positions is not None:
+            self.position_embedding = tensors.matrix(config.positions, config.max_position_embeddings, size)
+        self.layer_inputs = config.layer_inputs and WeightedInputs.take(tensors, config, config.layer_inputs)
+        self.layers = [Layer.take(tensors, config, index) for index in range(config.num_hidden_layers)]
+        self.norm = WeightedNorm.take(tensors, config.final_norm, size)
+        self.output = Projection.take(tensors, Linear(config.head), (config.vocab_size, size))
+
+    @property
+    def head(self) -> Matrix:
+        """The matrix that logits come from, (vocab_size, hidden_size)."""
+        return self.output.matrix
+
+    def new_cache(self, capacity: int = 0, rewinds: bool = False, pool: KVPool | None = None) -> KVCache:
+        """An empty one that keeps keys and values in `kv_dtype`; a pool has that dtype already. See `KVCache`."""
+        return KVCache(self.config, capacity, rewinds, pool, self.kv_dtype)
+
+    def forward(
+        self,
+        token_ids: Sequence[int],
+        cache: KVCache,
+        last_only: bool = False,
+        tree: Tree | None = None,
+        states: States | None = None,
+    ) -> F32:
+        """Evaluate tokens of one sequence behind those in the cache, and advance it by them.
+
+        The logits of a row are those of its path alone, bit for bit. The cache then holds all rows in their order;
+        behind a tree that is no chain, `cache.keep` the rows of one path before anything else is evaluated.
+
+        Args:
+            token_ids: at least one.
+            cache: the keys and values of the tokens before; unchanged when an error is raised.
+            last_only: compute the logits of the last token alone, as for a prompt.
+            tree: where each token hangs; None makes them a chain.
+            states: receives the hidden states that it names, of every row; unchanged when an error is raised.
+
+        Returns:
+            (num_tokens, vocab_size) float32, or (1, vocab_size) with `last_only`.
+
+        Raises:
+            ModelError: no tokens, a token outside the vocabulary, more positions than the model has, a cache made for
+                another model, a tree of another number of rows, or a state that the model does not have.
+        """
+        return self.forward_forest([SequenceRows(token_ids, cache, tree, 1 if last_only else None, states)])[0]
+
+    def forward_forest(self, sequences: Sequence[SequenceRows]) -> list[F32]:
+        """Evaluate rows of several sequences in one pass over the weights, and advance each cache by its own.
+
+        What `forward` says of a row holds for each: bits that depend on its path alone, whatever is beside it.
+
+        Args:
+            sequences: at least one; no two have the same cache or states. Caches, states and lengths are unchanged
+                when an error is raised.
+
+        Returns:
+            Of each sequence (num_logits, vocab_size) float32.
+
+        Raises:
+            ModelError: no sequences, two with one cache or one `States`, more logits than rows, and what `forward`
+                raises for any sequence.
+        """
+        ids = checked_ids(sequences, self.config, self.name)
+        for rows in sequences:
+            rows.cache.begin(rows.branches, rows.num_wanted)
+        positions = Positions([position for rows in sequences for position in rows.positions])
+        rooms = [
+            rows.states.room(len(self.layers), rows.num_rows, self.config.hidden_size) if rows.states else None
+            for rows in sequences
+        ]
+        # weights may hold infinities and NaNs that somebody chose to keep: let them flow as IEEE says
+        with np.errstate(over="ignore", invalid="ignore"):
+            logits = self._evaluate(ids, sequences, positions, rooms)
+        for rows, room in zip(sequences, rooms, strict=True):
+            rows.cache.advance(rows.num_rows)
+            if rows.states and room:
+                rows.states.values = room.values
+        return [logits[span] for span in spans(rows.num_wanted for rows in sequences)]
+
+    def variant(
+        self,
+        skipped: Skipped | None = None,
+        sink_window: SinkWindow | None = None,
+        name: str | None = None,
+        num_experts: int | None = None,
+    ) -> Self:
+        """A draft made of this decoder's own weights, which the two share: cheap to make.
+
+        It uses the same KV cache, where it reads what this decoder wrote and writes nothing for attention that it
+        skips. What it did write is not what this decoder would have: truncate the cache before this one goes on.
+
+        Args:
+            skipped: the parts to leave out; None is none.
+            sink_window: what to attend to; None is everything. Neither adds to what a variant already leaves out.
+            name: what messages call it.
+            num_experts: that a row is sent to in each layer that has experts, fewer than otherwise; None is as many.
+
+        Raises:
+            ModelError: `skipped` names a layer that there is not, or no layer has more than `num_experts`.
+        """
+        if num_experts is not None:
+            check_fewer(self.config, num_experts, name or self.name)
+        skipped = self._with_readers(skipped or Skipped())
+        made = copy.copy(self)
+        made.name = name or self.name
+        made.layers = [
+            replace(
+                layer,
+                skips_attention=layer.index in skipped.attention,
+                skips_mlp=layer.index in skipped.mlp,
+                sink_window=sink_window,
+                mlp=layer.mlp if num_experts is None else with_fewer(layer.mlp, num_experts),
+            )
+            for layer in self.layers
+        ]
+        return made
+
+    def _with_readers(self, skipped: Skipped) -> Skipped:
+        """With the attention of layers whose keys and values another layer writes that leaves its own out.
+
+        Raises:
+            ModelError: `skipped` names a layer that there is not.
+        """
+        skipped.check(self.config.num_hidden_layers)
+        mixers = [layer.mixer for layer in self.config.layers]
+        readers = {
+            index
+            for index, mixer in enumerate(mixers)
+            if isinstance(mixer, Attending) and mixer.source in skipped.attention
+        }
+        return replace(skipped, attention=skipped.attention | readers)
+
+    def _embed(self, ids: NDArray[np.intp], positions: Positions) -> F32:
+        """What the first layer takes in, (num_tokens, hidden_size)."""
+        x = self.embedding.rows(ids)
+        if self.config.embedding_multiplier != 1:
+            x = x * np.float32(self.config.embedding_multiplier)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding.rows(np.array(positions.numbers, np.intp))
+        return x
+
+    def _evaluate(
+        self,
+        ids: NDArray[np.intp],
+        sequences: Sequence[SequenceRows],
+        positions: Positions,
+        rooms: Sequence[StateRoom | None],
+    ) -> F32:
+        """Logits of the rows that want them, (sum of num_wanted, vocab_size).
+
+        Args:
+            ids: (num_tokens,), the rows of each sequence behind those of the one before.
+            sequences: caches with room for the rows; their keys and values are written behind the caches' lengths.
+            positions: of the rows.
+            rooms: of each sequence, for its states; None wants none.
+        """
+        places = spans(rows.num_rows for rows in sequences)
+        reading = [(room, place) for room, place in zip(rooms, places, strict=True) if room]
+        num_layers = len(self.layers)
+        x = self._embed(ids, positions)
+        own = self.layer_inputs(ids, x) if self.layer_inputs else [None] * num_layers
+        for stage in range(num_layers + 1):
+            for room, place in reading:
+                room.take(stage, x[place])
+            if stage < num_layers:
+                x = self.layers[stage](x, sequences, positions, own[stage])
+        for room, place in reading:
+            room.take(num_layers + 1, self.norm(x[place]))
+        wanted = np.concatenate(
+            [x[place.stop - rows.num_wanted : place.stop] for rows, place in zip(sequences, places, strict=True)]
+        )
+        if len(wanted) == 0:
+            return np.empty((0, self.config.vocab_size), np.float32)
+        return self._finished(self.output(self.norm(wanted)))
+
+    def _finished(self, logits: F32) -> F32:
+        """What the head gave, multiplied and capped."""
+        if self.config.logit_multiplier != 1:
+            logits = logits * np.float32(self.config.logit_multiplier)
+        if (cap := self.config.logit_cap) is not None:
+            for row in logits:  # one at a time: a vectorized tanh may treat the ends of an array differently
+                row[...] = np.tanh(row / np.float32(cap)) * np.float32(cap)
+        return logits

@@ -1,0 +1,134 @@
+"""What a pass evaluates: rows of one sequence or of several, each with a cache and a tree of its own."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arch.config import ModelConfig
+from mxconv.engine.cache import KVCache
+from mxconv.engine.states import States
+from mxconv.engine.tree import Tree
+from mxconv.errors import ModelError
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceRows:
+    """The rows of one sequence in a pass; the decoder that evaluates them checks them.
+
+    Args:
+        token_ids: of the rows, at least one.
+        cache: the keys and values of the tokens before them.
+        tree: where each row hangs, 64 rows at most; None makes them a chain of any length.
+        num_logits: how many of the last rows want logits, from 0 on; None is all.
+        states: receives the hidden states that it names; None copies none.
+    """
+
+    token_ids: Sequence[int]
+    cache: KVCache
+    tree: Tree | None = None
+    num_logits: int | None = None
+    states: States | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_wanted(self) -> int:
+        """How many of the last rows want logits."""
+        return self.num_rows if self.num_logits is None else self.num_logits
+
+    @cached_property
+    def branches(self) -> Tree:
+        """The tree, or the chain that nobody named."""
+        return self.tree or Tree.chain(self.num_rows)
+
+    @property
+    def positions(self) -> list[int]:
+        """Of each row: how many tokens stand before it on its path."""
+        tree = self.branches
+        start = self.cache.length + self.cache.num_left_out - tree.num_cached
+        return [start + depth for depth in tree.depths[tree.num_cached :]]
+
+    def checked_ids(self, config: ModelConfig, name: str) -> NDArray[np.intp]:
+        """The token ids, when a model of this configuration can evaluate them.
+
+        Raises:
+            ModelError: no tokens, a token outside the vocabulary, a tree of another number of rows, more logits than
+                rows, more positions than the model has, a cache of another model or a state that there is not.
+        """
+        ids = np.array(self.token_ids, dtype=np.intp)
+        if len(ids) == 0:
+            raise ModelError(f"{name}: 0 tokens to evaluate; at least one is required. Give a prompt.")
+        outside = ids[(ids < 0) | (ids >= config.vocab_size)]
+        if len(outside):
+            raise ModelError(
+                f"{name}: token id {outside[0]}; ids from 0 to {config.vocab_size - 1} are required. "
+                "Use the tokenizer that belongs to the model."
+            )
+        tree = self.branches
+        if tree.num_rows != len(ids):
+            raise ModelError(f"{name}: a tree of {tree.num_rows} rows; {len(ids)}, a token each, are required.")
+        if tree.num_cached > self.cache.length:
+            raise ModelError(
+                f"{name}: a tree of which {tree.num_cached} rows are evaluated; the {self.cache.length} that the cache "
+                "holds at most are required."
+            )
+        if not 0 <= self.num_wanted <= len(ids):
+            raise ModelError(
+                f"{name}: logits of the last {self.num_wanted} rows; 0 to {len(ids)}, all that there are, are required."
+            )
+        num_positions = self.cache.length + self.cache.num_left_out - tree.num_cached + 1 + tree.deepest
+        if num_positions > config.max_position_embeddings:
+            raise ModelError(
+                f"{name}: {num_positions} positions; the model has "
+                f"{config.max_position_embeddings} (max_position_embeddings). "
+                "Shorten the prompt or generate fewer tokens."
+            )
+        if not self.cache.fits(config) and config.state_sizes is not None:
+            raise ModelError(
+                f"{name}: a KV cache whose states are of other sizes; {config.state_sizes} are required. "
+                "Give this model a cache of its own."
+            )
+        if not self.cache.fits(config):
+            raise ModelError(
+                f"{name}: a KV cache of {self.cache.num_layers} layers, {self.cache.num_key_value_heads} heads and "
+                f"head size {self.cache.head_dim}; {config.num_hidden_layers}, {config.num_key_value_heads} and "
+                f"{config.head_dim} are required. Give this model a cache of its own."
+            )
+        if self.states is not None:
+            self.states.check(config.num_hidden_layers, name)
+        return ids
+
+
+def checked_ids(sequences: Sequence[SequenceRows], config: ModelConfig, name: str) -> NDArray[np.intp]:
+    """The token ids of a pass, one sequence behind the other.
+
+    Raises:
+        ModelError: no sequences, two with one cache or one `States`, or what `SequenceRows.checked_ids` raises.
+    """
+    if not sequences:
+        raise ModelError(f"{name}: 0 sequences to evaluate; at least one is required. Leave the pass out.")
+    if len(sequences) == 1:
+        return sequences[0].checked_ids(config, name)
+    _require_own(name, "KV cache", [rows.cache for rows in sequences])
+    _require_own(name, "States", [rows.states for rows in sequences if rows.states is not None])
+    return np.concatenate(
+        [rows.checked_ids(config, f"{name}, sequence {index}") for index, rows in enumerate(sequences)]
+    )
+
+
+def spans(counts: Iterable[int]) -> list[slice]:
+    """Where each of several runs lies that stand one behind another."""
+    return [slice(start, stop) for start, stop in pairwise(accumulate(counts, initial=0))]
+
+
+def _require_own(name: str, what: str, things: Sequence[object]) -> None:
+    if len({id(thing) for thing in things}) < len(things):
+        raise ModelError(
+            f"{name}: two sequences of a pass with the same {what}; one each is required. Give every sequence its own."
+        )

@@ -1,0 +1,137 @@
+"""Which matrix stands for a stored tensor: NumPy's, or the native kernels' around it."""
+
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arrays import U16
+from mxconv.checkpoint.fp8 import Fp8Matrix
+from mxconv.codecs.float16 import BF16, FloatFormat
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.native_parts import missing_parts
+from mxconv.engine.pages.dtype import KvDtype
+from mxconv.engine.weights import Weights
+from mxconv.kernels.bsfp_full import BsfpMatrix
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.eight_bit import mxint8_matrix
+from mxconv.kernels.four_bit import Activations, bsfp_draft_matrix, mxfp4_matrix
+from mxconv.kernels.matrix import Matrix
+from mxconv.package.package import StoredBsfp, StoredMxfp4, StoredMxint8
+
+if TYPE_CHECKING:
+    from mxconv.kernels import _native
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """Makes matrices, and decoders of them, for one engine; None is NumPy.
+
+    The native modules are imported where they are used: without the extension they cannot be.
+
+    Args:
+        engine: which kernels, how many threads.
+        activations: what 4-bit weights are multiplied by.
+        kv_dtype: of keys and values in the caches that decoders make.
+    """
+
+    engine: "_native.Engine | None" = None
+    activations: Activations = "int8"
+    kv_dtype: KvDtype = "fp32"
+
+    def dense(self, patterns: U16, float_format: FloatFormat) -> Matrix:
+        """16-bit weights, (out_features, in_features)."""
+        matrix = DenseMatrix(patterns, float_format)
+        if self.engine is None or 0 in matrix.shape:  # no model has an empty matrix; its shape will be refused
+            return matrix
+        from mxconv.kernels.native_matrix import native_dense
+
+        return native_dense(self.engine, matrix)
+
+    def fp8(self, stored: Fp8Matrix) -> Matrix:
+        """The BF16 weights that an FP8 matrix stands for, decoded once and for good."""
+        return self.dense(stored.patterns(0, stored.codes.shape[0]), BF16)
+
+    def bsfp(self, stored: StoredBsfp, name: str) -> Matrix:
+        """The exact weights of a BSFP tensor. `name` is what messages call it.
+
+        Raises:
+            PackageError: its escape lists contradict themselves.
+        """
+        float_format = stored.table.float_format
+        reference = BsfpMatrix(stored.shape, float_format, stored.target_rows)
+        if self.engine is None:
+            return reference
+        if stored.rescale_factor != 1.0:
+            # its rows are rounded once more after they are rebuilt, which kernels do not do: rebuild it here for good
+            return self.dense(stored.target_rows(0, stored.shape[0]), float_format)
+        from mxconv.kernels.native_matrix import native_bsfp
+
+        return native_bsfp(self.engine, reference, stored.packed, stored.escape_offsets, stored.table, name)
+
+    def mxfp4_draft(self, stored: StoredMxfp4) -> Matrix:
+        """The 4-bit weights of an MXFP4 tensor."""
+        reference = mxfp4_matrix(stored.shape, stored.codes, stored.scales, self.activations)
+        if self.engine is None:
+            return reference
+        from mxconv.kernels.native_matrix import native_mxfp4
+
+        return native_mxfp4(self.engine, reference, stored.codes, stored.scales, self.activations)
+
+    def mxfp4_target(self, stored: StoredMxfp4) -> Matrix:
+        """MXFP4 weights that are a target's own: activations stay float32, and a row has the same bits among others."""
+        return replace(self, activations="fp32").mxfp4_draft(stored)
+
+    def mxint8_draft(self, stored: StoredMxint8) -> Matrix:
+        """The 8-bit weights of an MXINT8 tensor; where activations stay float32, as the BF16 weights that they are."""
+        if self.activations == "fp32":
+            return self.dense(stored.patterns(0, stored.shape[0]), BF16)
+        elements = stored.elements.view(np.uint8)
+        reference = mxint8_matrix(stored.shape, elements, stored.scales)
+        if self.engine is None:
+            return reference
+        from mxconv.kernels.native_matrix import native_mxint8
+
+        return native_mxint8(self.engine, reference, elements, stored.scales)
+
+    def bsfp_draft(self, stored: StoredBsfp) -> Matrix:
+        """The 4-bit weights of a BSFP tensor."""
+        packed = stored.packed
+        reference = bsfp_draft_matrix(stored.shape, packed.codes, packed.scales, stored.table, self.activations)
+        if self.engine is None:
+            return reference
+        from mxconv.kernels.native_matrix import native_bsfp_draft
+
+        return native_bsfp_draft(self.engine, reference, packed.codes, packed.scales, stored.table, self.activations)
+
+    def decoder(self, config: ModelConfig, weights: Weights, name: str) -> Decoder:
+        """A decoder of matrices that were made here: native where all parts are, or else NumPy's over them.
+
+        Raises:
+            ModelError: a tensor is missing or has another shape than the configuration says.
+        """
+        made = self._decoder(config, weights, name)
+        made.kv_dtype = self.kv_dtype
+        return made
+
+    def _decoder(self, config: ModelConfig, weights: Weights, name: str) -> Decoder:
+        if self.engine is None:
+            return Decoder(config, weights, name)
+        if lacking := missing_parts(config):
+            _say_that_layers_run_on_numpy(config.model_type, lacking)
+            return Decoder(config, weights, name)
+        from mxconv.engine.native_decoder import NativeDecoder
+
+        return NativeDecoder(config, weights, name, self.engine)
+
+
+@cache
+def _say_that_layers_run_on_numpy(model_type: str, lacking: tuple[str, ...]) -> None:
+    print(
+        f"mxconv: the native decoder lacks parts of {model_type} ({'; '.join(lacking)}): its layers run on NumPy, "
+        "slowly, over native matrices.",
+        file=sys.stderr,
+    )

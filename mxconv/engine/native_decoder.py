@@ -1,0 +1,98 @@
+"""The decoder whose whole forward pass is one native call; the NumPy one remains what it is compared with."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arrays import F32
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.native_layers import Tables, native_layer
+from mxconv.engine.native_parts import missing_parts
+from mxconv.engine.native_states import native_walk
+from mxconv.engine.native_vectors import native_handle, native_norm
+from mxconv.engine.positions import Positions
+from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.skipped import Skipped
+from mxconv.engine.states import StateRoom
+from mxconv.engine.weights import Weights
+from mxconv.kernels import _native
+
+
+class NativeDecoder(Decoder):
+    """The same model, checks and row promise as `Decoder`, by the native kernels.
+
+    Its bits are not those of NumPy: they are a promise per machine, instruction set and build. BF16 weights multiply
+    activations rounded to BF16, as such models were trained to.
+
+    Args:
+        config: the description, of parts that `missing_parts` does not name.
+        weights: every matrix but those that are looked up is a `NativeMatrix`.
+        name: what messages call the model.
+        engine: which kernels, how many threads.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Weights, name: str, engine: _native.Engine) -> None:
+        assert not missing_parts(config), "the NumPy decoder runs what this one lacks"
+        super().__init__(config, weights, name)
+        self.engine = engine
+        self.tables = Tables()
+        self.handle = self._make_handle()
+
+    def variant(
+        self,
+        skipped: Skipped | None = None,
+        sink_window: SinkWindow | None = None,
+        name: str | None = None,
+        num_experts: int | None = None,
+    ) -> Self:
+        made = super().variant(skipped, sink_window, name, num_experts)
+        made.handle = made._make_handle()
+        return made
+
+    def _make_handle(self) -> _native.Decoder:
+        """The pass through `layers`, over weights that stay where they are."""
+        config, norm = self.config, native_norm(self.norm)
+        assert norm is not None
+        return _native.Decoder(
+            self.engine,
+            [native_layer(layer, self.tables, config.slots) for layer in self.layers],
+            norm,
+            native_handle(self.output),
+            config.logit_multiplier,
+            config.logit_cap or 0.0,
+            (len(config.attentions), config.num_key_value_heads, config.head_dim),
+        )
+
+    def _evaluate(
+        self,
+        ids: NDArray[np.intp],
+        sequences: Sequence[SequenceRows],
+        positions: Positions,
+        rooms: Sequence[StateRoom | None],
+    ) -> F32:
+        x = self._embed(ids, positions)
+        own = self.layer_inputs(ids, x) if self.layer_inputs else None
+        logits = np.empty((sum(rows.num_wanted for rows in sequences), self.config.vocab_size), np.float32)
+        handed = [_handed(rows, room) for rows, room in zip(sequences, rooms, strict=True)]
+        self.handle.forward(x, *self.tables.of(positions), own, logits, handed)
+        return logits
+
+
+def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
+    cache, tree = rows.cache, rows.branches
+    return _native.SequenceTokens(
+        _native.Pages(cache.dtype, cache.pool.slabs.arrays, cache.numbers),
+        length=cache.length,
+        num_tokens=rows.num_rows,
+        num_logits=rows.num_wanted,
+        masks=None if tree.is_chain else tree.masks[tree.num_cached :],
+        mask_start=0 if tree.is_chain else cache.length - tree.num_cached,
+        stages=[] if room is None else room.stages,
+        states=None if room is None else room.values,
+        num_left_out=cache.num_left_out,
+        walk=native_walk(cache.states),
+    )

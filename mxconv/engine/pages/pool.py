@@ -1,0 +1,168 @@
+"""Pages for the caches of many sequences, within a budget of bytes."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from mxconv.arch.config import ModelConfig
+from mxconv.engine.pages.dtype import KvDtype
+from mxconv.engine.pages.prefixes import Prefixes
+from mxconv.engine.pages.slabs import PAGE, Slabs
+from mxconv.errors import ModelError, PoolFull
+
+
+class KVPool:
+    """Pages of PAGE positions each, of all layers, and who has them.
+
+    A page has owners: caches, and the pool itself where it keeps the page for the next text with the same beginning.
+    Nobody writes to a page that has several. One that nobody owns is free; one that the pool alone owns becomes free
+    when pages run out, least recently used first.
+
+    A pool is of one decoder: what another one wrote behind the same tokens is something else, of the same sizes or not.
+    It is not for several threads at once.
+
+    Args:
+        config: of the decoder.
+        num_bytes: that its pages take at most; None is no limit, and what is kept for other texts stays for good.
+        dtype: of keys and values.
+
+    Raises:
+        ModelError: not a page fits into `num_bytes`.
+    """
+
+    def __init__(self, config: ModelConfig, num_bytes: int | None = None, dtype: KvDtype = "fp32") -> None:
+        self.slabs = Slabs(len(config.attentions), config.num_key_value_heads, config.head_dim, dtype)
+        self.prefixes = Prefixes()
+        self.most_pages: int | None = None
+        if num_bytes is not None and self.page_bytes:
+            self.most_pages = num_bytes // self.page_bytes
+            if self.most_pages < 1:
+                raise ModelError(
+                    f"KV cache: {num_bytes} bytes; a page of {PAGE} positions takes {self.page_bytes} of "
+                    f"{config.model_type} in {dtype}. Give more bytes, or a smaller dtype."
+                )
+        self._num_owners: list[int] = []  # by page
+        self._free: list[int] = []
+
+    @property
+    def dtype(self) -> KvDtype:
+        return self.slabs.dtype
+
+    @property
+    def page_bytes(self) -> int:
+        return self.slabs.page_bytes
+
+    @property
+    def num_used(self) -> int:
+        """Pages that have owners."""
+        return self.slabs.num_pages - len(self._free)
+
+    @property
+    def num_kept(self) -> int:
+        """Of these, those that the pool alone owns: there for the taking."""
+        return sum(self._num_owners[page] == 1 for page in self.prefixes.least_recently_used())
+
+    @property
+    def num_saved(self) -> int:
+        """How many more pages its caches would have if each had its own."""
+        return sum(
+            max(count - 1 - (page in self.prefixes), 0) for page, count in enumerate(self._num_owners) if count > 1
+        )
+
+    @property
+    def num_available(self) -> int | None:
+        """Pages that `take` can give; None is no limit."""
+        return None if self.most_pages is None else self.most_pages - self.num_used + self.num_kept
+
+    def fits(self, config: ModelConfig) -> bool:
+        """Whether its pages have the sizes of a configuration."""
+        layers, _, heads, _, size = self.slabs.page_shape
+        return (layers, heads, size) == (len(config.attentions), config.num_key_value_heads, config.head_dim)
+
+    def take(self, count: int) -> list[int]:
+        """Pages with one owner, who asked.
+
+        Raises:
+            PoolFull: there are fewer, even without those that nobody else owns. Nothing has changed.
+            ModelError: there is no memory for them, within the budget as it may be.
+        """
+        missing = count - len(self._free)
+        if missing > 0:
+            room = missing if self.most_pages is None else self.most_pages - self.slabs.num_pages
+            spare = list(islice(self._spare(), max(missing - room, 0)))
+            if len(spare) < missing - room:
+                raise PoolFull(
+                    f"KV cache: {count} more pages of {PAGE} positions; {count - missing + max(room, 0) + len(spare)} "
+                    f"of {self.most_pages} can be had. Wait until a sequence ends, or give the pool more bytes."
+                )
+            if room > 0:
+                self._grow(min(missing, room))
+            for page in spare:
+                self.forget(page)
+        pages = [self._free.pop() for _ in range(count)]
+        for page in pages:
+            self._num_owners[page] = 1
+        return pages
+
+    def own(self, pages: Sequence[int]) -> None:
+        """One more owner for each."""
+        for page in pages:
+            assert self._num_owners[page] > 0
+            self._num_owners[page] += 1
+
+    def give_back(self, pages: Sequence[int]) -> None:
+        """One owner less for each."""
+        for page in pages:
+            assert self._num_owners[page] > 0
+            self._num_owners[page] -= 1
+            if self._num_owners[page] == 0:
+                self._free.append(page)
+
+    def is_shared(self, page: int) -> bool:
+        """Whether it has several owners, so that nobody writes to it."""
+        return self._num_owners[page] > 1
+
+    def is_kept_for(self, page: int) -> bool:
+        """Whether the pool is its only owner but one."""
+        return self._num_owners[page] == 2 and page in self.prefixes
+
+    def publish(self, tokens: Sequence[int], pages: Sequence[int]) -> list[int]:
+        """Keep pages for other texts that begin alike.
+
+        Args:
+            tokens: of whole pages, from the first of a text on.
+            pages: of the caller, that hold them.
+
+        Returns:
+            The caller's pages from here on: others that hold the same where there are such.
+        """
+        new = [page for page in pages if page not in self.prefixes]
+        known = self.prefixes.add(tokens, pages)
+        self.own([page for page in new if page in self.prefixes])
+        replaced = [(mine, other) for mine, other in zip(pages, known, strict=True) if mine != other]
+        self.own([other for _, other in replaced])
+        self.give_back([mine for mine, _ in replaced])
+        return known
+
+    def adopt(self, tokens: Sequence[int]) -> list[int]:
+        """Pages that hold the beginning of a text, and have one more owner now."""
+        pages = self.prefixes.find(tokens)
+        self.own(pages)
+        return pages
+
+    def forget(self, page: int) -> None:
+        """Keep a page no longer for other texts."""
+        self.prefixes.forget(page)
+        self.give_back([page])
+
+    def _grow(self, count: int) -> None:
+        """At least so many more, and up to twice as many as there are, so that arrays stay few."""
+        more = max(count, self.slabs.num_pages)
+        if self.most_pages is not None:
+            more = min(more, self.most_pages - self.slabs.num_pages)
+        first = self.slabs.num_pages
+        self.slabs.add(more)
+        self._num_owners += [0] * more
+        self._free += range(first + more - 1, first - 1, -1)
+
+    def _spare(self) -> Iterator[int]:
+        return (page for page in self.prefixes.least_recently_used() if self._num_owners[page] == 1)

@@ -1,0 +1,122 @@
+"""The memory that pages lie in: a few arrays of many pages, so that nothing moves when there are to be more."""
+
+from math import prod
+
+import numpy as np
+
+from mxconv.arrays import F32, I32, I64, U16, float32_zeros, zeros
+from mxconv.engine.attention import CHUNK
+from mxconv.engine.pages.dtype import FORMATS, KvDtype
+from mxconv.errors import ModelError
+
+Kept = F32 | U16  # values, or patterns of 16-bit floats
+PAGE = 64  # positions: whole chunks of attention, so that a chunk of a text from its first position on lies in one
+assert PAGE % CHUNK == 0
+
+
+class Slabs:
+    """Pages by their numbers, each (num_layers, 2, num_heads, PAGE, head_dim), keys before values.
+
+    In memory a page is no piece: what an array's pages have of a head stands together, in the order of their numbers.
+    So a text whose pages follow each other is read as if there were none.
+
+    What is written is rounded to nearest, ties to even, and read as float32.
+
+    Args:
+        num_layers: that attend.
+        num_heads: of the layer that has most keys and values.
+        head_dim: of the largest.
+        dtype: of what is kept.
+    """
+
+    def __init__(self, num_layers: int, num_heads: int, head_dim: int, dtype: KvDtype) -> None:
+        self.page_shape = num_layers, 2, num_heads, PAGE, head_dim
+        self.dtype = dtype
+        self._format = FORMATS[dtype]
+        self.arrays: list[Kept] = []  # float32, or 16-bit patterns
+        # (num_layers, 2, num_heads, num_pages, PAGE, head_dim) each
+        self._firsts = [0]  # the number of each array's first page, and behind the last
+
+    @property
+    def num_pages(self) -> int:
+        return self._firsts[-1]
+
+    @property
+    def page_bytes(self) -> int:
+        return prod(self.page_shape) * self._empty(()).itemsize
+
+    def add(self, num_pages: int) -> None:
+        """More pages, of zeros.
+
+        Raises:
+            ModelError: there is no memory for them.
+        """
+        layers, parts, heads, places, size = self.page_shape
+        shape = layers, parts, heads, num_pages, places, size
+        try:
+            self.arrays.append(self._zeros(shape))
+        except (MemoryError, ValueError) as error:
+            raise ModelError(
+                f"KV cache: no memory for {num_pages * PAGE} positions, shape {shape} in {self.dtype}; "
+                "less is required. Shorten the prompt or generate fewer tokens."
+            ) from error
+        self._firsts.append(self.num_pages + num_pages)
+
+    def copy(self, source: int, target: int) -> None:
+        """One page onto another."""
+        self._page(target)[:] = self._page(source)
+
+    def write(self, layer: int, part: int, numbers: I32, places: I64, rows: F32) -> None:
+        """Put rows into a layer's keys (part 0) or values (1).
+
+        Args:
+            numbers: (n,) of pages.
+            places: (n,) in them.
+            rows: (n, heads, size) float32, of perhaps fewer and smaller heads; what lies beside them stays.
+        """
+        _, heads, size = rows.shape
+        kept = rows if self._format is None else self._format.encode(rows)
+        for chosen, array, pages in self._split(numbers):
+            array[layer, part][:heads, pages, places[chosen], :size] = kept[chosen].transpose(1, 0, 2)
+
+    def read(self, layer: int, numbers: I32, places: I64) -> tuple[F32, F32]:
+        """A layer's keys and values, (num_heads, n, head_dim) float32 each, copies."""
+        _, _, heads, _, size = self.page_shape
+        found = self._empty((2, heads, len(numbers), size))
+        for chosen, array, pages in self._split(numbers):
+            found[:, :, chosen] = array[layer][:, :, pages, places[chosen]]
+        values: F32 = found if self._format is None else self._format.decode(found)  # type: ignore[arg-type, assignment]
+        return values[0], values[1]
+
+    def take(self, numbers: I32, places: I64) -> Kept:
+        """What all layers keep at some places, (n, num_layers, 2, num_heads, head_dim), as it is."""
+        layers, parts, heads, _, size = self.page_shape
+        found = self._empty((len(numbers), layers, parts, heads, size))
+        for chosen, array, pages in self._split(numbers):
+            found[chosen] = array[:, :, :, pages, places[chosen]].transpose(3, 0, 1, 2, 4)
+        return found
+
+    def put(self, numbers: I32, places: I64, taken: Kept) -> None:
+        """The way back of `take`."""
+        for chosen, array, pages in self._split(numbers):
+            array[:, :, :, pages, places[chosen]] = taken[chosen].transpose(1, 2, 3, 0, 4)
+
+    def _zeros(self, shape: tuple[int, ...]) -> Kept:
+        return float32_zeros(shape) if self._format is None else zeros(shape, np.dtype(np.uint16))
+
+    def _empty(self, shape: tuple[int, ...]) -> Kept:
+        return np.empty(shape, np.float32) if self._format is None else np.empty(shape, np.uint16)
+
+    def _page(self, number: int) -> Kept:
+        index = next(index for index, first in enumerate(self._firsts[1:]) if number < first)
+        page: Kept = self.arrays[index][:, :, :, number - self._firsts[index]]
+        return page
+
+    def _split(self, numbers: I32) -> list[tuple[I64, Kept, I32]]:
+        """Of each array that has any of these pages: which of them, the array, and their numbers in it."""
+        found = []
+        for array, first, stop in zip(self.arrays, self._firsts, self._firsts[1:], strict=False):
+            chosen = np.flatnonzero((numbers >= first) & (numbers < stop))
+            if len(chosen):
+                found.append((chosen, array, numbers[chosen] - np.int32(first)))
+        return found

@@ -1,0 +1,251 @@
+"""What a cache keeps of mixers with a state: a few states of the past, and what rows since then have added to it.
+
+A state is large and a row's input is small. So there is one running state, the *tip*; up to three *snapshots*, copies
+of states that the text went through; and the inputs of all rows behind the oldest snapshot. Rows that fall take their
+inputs with them; where the tip has seen one of them, the next pass walks again from the last snapshot that has not,
+over inputs that are there: the same arithmetic on the same numbers, so the same bits as if nobody had tried other rows.
+No weights are read for that. A tree's rows branch from copies of the tip, which exist for one layer at a time.
+
+Memory of a layer, in float32 numbers: four states, of (kernel_size - 1) * num_channels + the memory's; and for a row
+`input_size`. At least 64 rows can be taken back, and all that wanted logits in their pass; some 200 rows are kept.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+
+import numpy as np
+
+from mxconv.arch.state_mixers import StateSizes
+from mxconv.arrays import F32
+from mxconv.engine.recurrent.layer_state import LayerState, Step, state_zeros
+from mxconv.engine.recurrent.walk import Walk, branches, num_children, shared_rows
+from mxconv.engine.tree import MOST_ROWS, Tree
+
+TIP = 0  # the running state's slot; those of snapshots follow
+NUM_SNAPSHOTS = 3
+FIRST_ROOM = 64  # rows
+MOST_ROOM = 512  # rows, where it need not go back to any length and a pass wants few logits
+
+
+def most_bytes(sizes: StateSizes, num_layers: int) -> int:
+    """That a `StateCache` of one text that is decoded takes, however long the text is."""
+    state = (sizes.kernel_size - 1) * sizes.num_channels + prod(sizes.memory)
+    return 4 * num_layers * ((1 + NUM_SNAPSHOTS) * state + MOST_ROOM * sizes.input_size)
+
+
+class StateCache:
+    """States and inputs of the layers of one sequence. `KVCache` says how long it is and hands on what happens.
+
+    `windows` and `memories` are (1 + NUM_SNAPSHOTS, num_layers, ...), `inputs` is (num_layers, room, input_size) for
+    the rows from `origin` on.
+
+    Args:
+        sizes: of a layer's state.
+        num_layers: that have one.
+        keeps_all: whether the inputs of all rows stay, so that the whole can be cut back to any length.
+    """
+
+    def __init__(self, sizes: StateSizes, num_layers: int, keeps_all: bool = False) -> None:
+        self.sizes = sizes
+        self.num_layers = num_layers
+        shape = 1 + NUM_SNAPSHOTS, num_layers
+        self.windows = state_zeros((*shape, sizes.kernel_size - 1, sizes.num_channels))
+        self.memories = state_zeros((*shape, *sizes.memory))
+        self.inputs = self._room(FIRST_ROOM)
+        self.origin = 0
+        self.walk: Walk | None = None  # of the pass that is on its way
+        self._next: tuple[int, F32] | None = None  # origin and inputs behind that pass, where they are others
+        self._tip: int | None = 0  # how many places it has seen
+        self._snapshots = [(0, 1)]  # (places, slot), ascending; the first is never missing
+        self._held: list[int] = [0] if keeps_all else []  # places that stay reachable
+        self._first_kept = 0  # the place of the oldest snapshot behind the pass
+
+    @property
+    def num_bytes(self) -> int:
+        """That it takes now."""
+        return self.windows.nbytes + self.memories.nbytes + self.inputs.nbytes
+
+    def fits(self, sizes: StateSizes | None, num_layers: int) -> bool:
+        return (self.sizes, self.num_layers) == (sizes, num_layers)
+
+    def begin(self, length: int, tree: Tree, num_wanted: int) -> None:
+        """Plan a pass, and make room for its rows. Until `commit`, whatever fails leaves the text as it was.
+
+        Args:
+            length: rows that are there.
+            tree: of the pass.
+            num_wanted: rows that may be taken back, the last ones.
+        """
+        self.walk = self._next = None  # of a pass that failed
+        num_shared, new_length = shared_rows(tree), length + tree.num_rows
+        start = length - tree.num_cached
+        stop = start + num_shared
+        source, first = self._nearest(stop)
+        settled, taken_back = min(stop, length), max(MOST_ROWS, num_wanted)
+        places = [settled] if source != TIP or settled - self._snapshots[-1][0] >= MOST_ROWS else []
+        places += [stop - taken_back] if stop - settled > taken_back else []
+        saves: list[tuple[int, int]] = []
+        for place in places:
+            if place > self._snapshots[-1][0]:
+                saves.append((place, self._free_slot(saves)))
+        self._first_kept = _oldest([*self._snapshots, *saves], min([new_length - taken_back, *self._held]))
+        if self._first_kept > length:  # a long text: of its first rows nothing stays
+            self._next = self._first_kept, self._room(2 * (new_length - self._first_kept))
+        else:
+            self._make_room(length, new_length)
+        self._tip = None
+        self.walk = Walk(source, first, stop, length, tuple(saves), branches(tree, num_shared, start))
+
+    @property
+    def of_this_pass(self) -> Walk:
+        """Its way."""
+        assert self.walk is not None, "a pass begins with `begin`"
+        return self.walk
+
+    @property
+    def kept(self) -> tuple[int, F32]:
+        """Where the inputs of the pass's rows go, from the number of a row on; those of rows before are not kept."""
+        return self._next or (self.origin, self.inputs)
+
+    def run(self, layer: int, inputs: F32, step: Step) -> F32:
+        """What a mixer makes of the new rows, each behind its path, (num_rows, ...).
+
+        Args:
+            layer: among those with a state.
+            inputs: (num_rows, input_size), of the new rows.
+            step: of the mixer.
+        """
+        walk = self.of_this_pass
+        tip = self._settled(layer, step)
+        given = []
+        for place in range(walk.length, walk.stop):
+            given.append(step(tip, inputs[place - walk.length]))
+            self._save(layer, tip, place + 1)
+        children, states = num_children(walk.branches), {walk.stop - 1: tip}
+        for place, parent in walk.branches:
+            children[parent] -= 1
+            is_last = children[parent] == 0 and parent != walk.stop - 1
+            state = states.pop(parent) if is_last else states[parent].copy()
+            is_new = place >= walk.length
+            made = step(state, inputs[place - walk.length] if is_new else self._input(layer, place))
+            if place in children:
+                states[place] = state
+            if is_new:
+                given.append(made)
+        origin, kept = self.kept
+        first = max(origin, walk.length)
+        kept[layer, first - origin : walk.length + len(inputs) - origin] = inputs[first - walk.length :]
+        return np.array(given)
+
+    def follow(self, layer: int, step: Step) -> None:
+        """For a draft without this layer: its state still goes with the text, over inputs that are there."""
+        self._settled(layer, step)
+
+    def commit(self) -> None:
+        """The rows of the pass are there, in all layers."""
+        if (walk := self.walk) is None:
+            return
+        self._tip, self.walk = walk.stop, None
+        self._snapshots = [each for each in [*self._snapshots, *walk.saves] if each[0] >= self._first_kept]
+        if self._next is not None:
+            (self.origin, self.inputs), self._next = self._next, None
+
+    def reachable(self, length: int) -> int:
+        """The most rows up to `length` to which the past can be cut back: these, or none."""
+        return length if self._snapshots[0][0] <= length else 0
+
+    def truncate(self, length: int) -> None:
+        """Forget the rows from `length` on, a reachable number."""
+        assert self.reachable(length) == length
+        self.walk = self._next = None
+        self._snapshots = [each for each in self._snapshots if each[0] <= length]
+        if self._tip is not None and self._tip > length:
+            self._tip = None
+        if not self._snapshots:
+            self._snapshots, self.origin = [(0, 1)], 0
+            self.windows[1], self.memories[1] = 0, 0
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Of the rows behind `start`, keep some, ascending, moved together."""
+        num_same = next((place for place, row in enumerate(rows) if place != row), len(rows))
+        self.truncate(start + num_same)
+        first = start - self.origin
+        moved = [first + row for row in rows[num_same:]]
+        self.inputs[:, first + num_same : first + len(rows)] = self.inputs[:, moved]
+
+    @contextmanager
+    def lent(self, start: int, stop: int) -> Iterator[None]:
+        """For others who cut back to `start`, a reachable number; afterwards rows up to `stop` are there again."""
+        if start < self._snapshots[0][0]:  # others begin anew, and so elsewhere
+            own = dict(vars(self))
+            vars(self).update(vars(StateCache(self.sizes, self.num_layers)))
+            try:
+                yield
+            finally:
+                vars(self).update(own)
+            return
+        kept = self.inputs[:, start - self.origin : stop - self.origin].copy()
+        self._held.append(start)
+        try:
+            yield
+        finally:
+            self._held.remove(start)
+            self.truncate(start)
+            self._make_room(start, stop)
+            self.inputs[:, start - self.origin : stop - self.origin] = kept
+
+    def _nearest(self, stop: int) -> tuple[int, int]:
+        """The slot of the latest state that has seen nothing behind `stop`, and how many places it has seen."""
+        place, slot = max(each for each in self._snapshots if each[0] <= stop)
+        if self._tip is not None and place <= self._tip <= stop:
+            return TIP, self._tip
+        return slot, place
+
+    def _free_slot(self, saves: Sequence[tuple[int, int]]) -> int:
+        """One that is free, or that of the last snapshot: the oldest are there for rows that fall late."""
+        taken = {slot for _, slot in (*self._snapshots, *saves)}
+        if len(taken) == NUM_SNAPSHOTS:
+            taken.remove(self._snapshots.pop()[1])
+        return next(slot for slot in range(TIP + 1, TIP + 1 + NUM_SNAPSHOTS) if slot not in taken)
+
+    def _make_room(self, length: int, new_length: int) -> None:
+        """For inputs up to `new_length`, those from the oldest snapshot up to `length` in their places."""
+        if new_length - self.origin <= self.inputs.shape[1]:
+            return
+        oldest = self._snapshots[0][0]
+        kept = self.inputs[:, oldest - self.origin : length - self.origin]
+        room = self._room(max(2 * (new_length - oldest), FIRST_ROOM))
+        room[:, : length - oldest] = kept
+        self.origin, self.inputs = oldest, room
+
+    def _settled(self, layer: int, step: Step) -> LayerState:
+        """The running state behind all rows of the stretch that were there before."""
+        walk, tip = self.of_this_pass, self._state(TIP, layer)
+        if walk.source != TIP:
+            tip.take(self._state(walk.source, layer))
+        self._save(layer, tip, walk.first)
+        for place in range(walk.first, min(walk.stop, walk.length)):
+            step(tip, self._input(layer, place))
+            self._save(layer, tip, place + 1)
+        return tip
+
+    def _save(self, layer: int, tip: LayerState, place: int) -> None:
+        for wanted, slot in self.of_this_pass.saves:
+            if wanted == place:
+                self._state(slot, layer).take(tip)
+
+    def _state(self, slot: int, layer: int) -> LayerState:
+        return LayerState(self.windows[slot, layer], self.memories[slot, layer])
+
+    def _input(self, layer: int, place: int) -> F32:
+        values: F32 = self.inputs[layer, place - self.origin]
+        return values
+
+    def _room(self, num_rows: int) -> F32:
+        return state_zeros((self.num_layers, num_rows, self.sizes.input_size))
+
+
+def _oldest(snapshots: Sequence[tuple[int, int]], limit: int) -> int:
+    """The place of the latest snapshot up to `limit`, or else of the first."""
+    return max((place for place, _ in snapshots if place <= limit), default=snapshots[0][0])

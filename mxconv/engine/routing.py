@@ -1,0 +1,103 @@
+"""Where each row is sent: the scores of experts and the choice among them, a function of the row alone."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arch.mixture import Routing
+from mxconv.arrays import F32
+from mxconv.codecs.fold import fold, fold_in_place
+from mxconv.engine.norm import WeightedNorm
+from mxconv.engine.projection import Projection
+from mxconv.engine.weights import CheckedWeights
+from mxconv.kernels.rowwise import sigmoid
+
+Numbers = NDArray[np.intp]
+LEAST_SUM = np.float32(1e-20)  # below which scores are not divided by their sum
+BEST_OF_GROUP = 2  # experts whose scores say how good a group is
+
+
+@dataclass(frozen=True, eq=False)
+class Router:
+    """Its matrix and vectors."""
+
+    parts: Routing
+    projection: Projection
+    correction: F32 | None
+    multipliers: F32 | None
+    norm: WeightedNorm | None
+    input_weights: F32 | None
+
+    @classmethod
+    def take(cls, weights: CheckedWeights, parts: Routing, hidden_size: int, prefix: str) -> "Router":
+        """Raises ModelError where a tensor is missing or has another shape."""
+
+        def vector(name: str | None, length: int) -> F32 | None:
+            return None if name is None else weights.vector(prefix + name, length)
+
+        return cls(
+            parts,
+            Projection.take(weights, parts.router, (parts.num_experts, hidden_size), prefix),
+            vector(parts.correction, parts.num_experts),
+            vector(parts.multipliers, parts.num_experts),
+            None if parts.norm is None else WeightedNorm.take(weights, parts.norm, hidden_size, prefix),
+            vector(parts.input_weights, hidden_size),
+        )
+
+    def __call__(self, x: F32, num_chosen: int) -> tuple[Numbers, F32]:
+        """The experts that rows (num_tokens, hidden_size) are sent to.
+
+        Args:
+            num_chosen: of each row, at least one.
+
+        Returns:
+            Their numbers, (num_tokens, num_chosen), the best first, and what each counts, float32.
+        """
+        parts = self.parts
+        logits = self.projection(self._taken(x))
+        chosen = self._best(logits, num_chosen)
+        if parts.score == "softmax_of_chosen":
+            shares = _softmax(np.take_along_axis(logits, chosen, axis=1))
+        else:
+            scores = _softmax(logits) if parts.score == "softmax" else sigmoid(logits)
+            shares = np.take_along_axis(scores, chosen, axis=1)
+        if parts.is_normalized:
+            shares = shares / (fold(shares)[:, None] + LEAST_SUM)
+        if parts.multiplier != 1:
+            shares = shares * np.float32(parts.multiplier)
+        return chosen, shares if self.multipliers is None else shares * self.multipliers[chosen]
+
+    def _taken(self, x: F32) -> F32:
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.input_weights is not None:
+            x = x * self.input_weights * np.float32(self.parts.input_multiplier)
+        return x
+
+    def _best(self, logits: F32, num_chosen: int) -> Numbers:
+        """Of each row; scores grow with their logits, so these decide where no correction is added."""
+        if self.correction is None:
+            return _greatest(logits, num_chosen)
+        scores = sigmoid(logits) + self.correction
+        if self.parts.num_groups > 1:
+            grouped = scores.reshape(len(scores), self.parts.num_groups, -1)
+            best = np.sort(grouped, axis=-1)[:, :, -BEST_OF_GROUP:]
+            groups = _greatest(fold_in_place(best.copy()), self.parts.num_chosen_groups)
+            is_open = np.zeros(grouped.shape[:2], np.bool_)
+            np.put_along_axis(is_open, groups, True, axis=1)
+            scores = np.where(is_open[:, :, None], grouped, np.float32(-np.inf)).reshape(scores.shape)
+        return _greatest(scores, num_chosen)
+
+
+def _greatest(values: F32, count: int) -> Numbers:
+    """Where the greatest of each row stand, the greatest first; of equal ones the first."""
+    return np.argsort(-values, axis=1, kind="stable")[:, :count]
+
+
+def _softmax(logits: F32) -> F32:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    for row in shifted:  # one at a time: a vectorized exp may treat the ends of an array differently
+        np.exp(row, out=row)
+    shares: F32 = shifted / fold(shifted)[:, None]
+    return shares

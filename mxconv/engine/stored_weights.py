@@ -1,0 +1,99 @@
+"""From stored tensors to the weights of a model: 16 bits as they lie in a file, 4 bits of a package."""
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
+from typing import cast
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arrays import F32, U16
+from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.codecs.float16 import FORMATS
+from mxconv.engine.expert_stack import ExpertStack
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.stored_experts import dense_stacks
+from mxconv.engine.weights import Weights
+from mxconv.kernels.matrix import Matrix
+from mxconv.package.manifest import TensorRecord
+from mxconv.package.package import Package
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+NUMPY_MATRICES = Matrices()
+
+
+def dense_weights(
+    tensors: Mapping[str, SourceTensor], config: ModelConfig | None = None, make: Matrices = NUMPY_MATRICES
+) -> Weights:
+    """16-bit matrices and stacks of experts as they lie in the file; vectors and the taps of convolutions as float32.
+
+    Other tensors are no weights of these models.
+    """
+    matrices: dict[str, Matrix] = {}
+    vectors: dict[str, F32] = {}
+    arrays: dict[str, F32] = {}
+    for stored, tensor in tensors.items():
+        name = config.own_name(stored) if config else stored
+        if name is None:  # of another tower
+            continue
+        float_format = FORMATS.get(tensor.dtype)
+        if len(tensor.shape) == 2 and float_format:
+            matrices[name] = make.dense(cast(U16, tensor.array()), float_format)
+        elif len(tensor.shape) == 1 or (len(tensor.shape) == 3 and tensor.shape[1] == 1):
+            kept = vectors if len(tensor.shape) == 1 else arrays
+            if float_format:
+                kept[name] = float_format.decode(cast(U16, tensor.array()))
+            elif tensor.dtype == "F32":
+                kept[name] = cast(F32, tensor.array())
+    stacks = own_stacks(dense_stacks(tensors, make), config)
+    return tied(Weights(matrices, vectors, stacks, arrays), config)
+
+
+def own_stacks(stacks: Mapping[str, ExpertStack], config: ModelConfig | None) -> dict[str, ExpertStack]:
+    """By the decoder's own names, without those of other towers."""
+    named = {config.own_name(stored) if config else stored: stack for stored, stack in stacks.items()}
+    return {name: stack for name, stack in named.items() if name is not None}
+
+
+def four_bit_matrices(package: Package, make: Matrices, heads: Container[str]) -> dict[str, Matrix]:
+    """The matrices of a package's 4-bit level, by the names of the tensors; its output head may have 8 bits.
+
+    Args:
+        package: open.
+        make: its matrices.
+        heads: names of tensors that are output heads: they are missing where the level multiplies their exact weights.
+    """
+    made: dict[str, Callable[[TensorRecord], Matrix]] = {
+        "mxfp4": lambda record: make.mxfp4_draft(package.mxfp4(record)),
+        "mxint8": lambda record: make.mxint8_draft(package.mxint8(record)),
+        "bsfp": lambda record: make.bsfp_draft(package.bsfp(record)),
+    }
+    matrices = [record for record in package.manifest.tensors if record.codec in made and record.stack is None]
+    is_exact = has_exact_head(package)
+    return {r.name: made[r.codec](r) for r in matrices if not (is_exact and r.name in heads)}
+
+
+def has_exact_head(package: Package) -> bool:
+    """Whether the 4-bit level's output head is the target's, of which both read all bits."""
+    return package.manifest.options.lm_head == "exact"
+
+
+def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matrix:
+    """The 16-bit matrix of a tensor that a package has in 4 bits too."""
+    if record.codec == "bsfp":
+        return make.bsfp(package.bsfp(record), f"{package.root}: tensor {record.name}")
+    tensor = package.arrays[record.name]
+    return make.dense(cast(U16, tensor.array()), FORMATS[tensor.dtype])
+
+
+def tied(weights: Weights, config: ModelConfig | None) -> Weights:
+    """With tied embeddings the output head is the embedding matrix."""
+    if config is None or not config.tie_word_embeddings or (head := head_tensor(config)) in weights.matrices:
+        return weights
+    if config.embedding not in weights.matrices:
+        return weights
+    return replace(weights, matrices={**weights.matrices, head: weights.matrices[config.embedding]})
+
+
+def head_tensor(config: ModelConfig) -> str:
+    """The name of the output head's matrix."""
+    return f"{config.head}.weight"

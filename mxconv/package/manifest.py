@@ -1,0 +1,339 @@
+"""The manifest, `mxconv.json`: what a package holds, level by level, tensor by tensor, file by file.
+
+The models below are the schema (`formats/manifest.schema.json` is generated from them, `formats/package.md` explains
+it). The file carries its own SHA-256, computed with the digest's 64 digits as zeros, so that no byte of it can
+change unnoticed; every other file's SHA-256 is in it.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from mxconv import __version__
+from mxconv.checkpoint.json_file import MAX_JSON_BYTES, parse_json_object
+from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.errors import CheckpointError, PackageError
+from mxconv.package.tensor_record import Count, Digest, Record, SegmentRecord, TensorRecord
+
+__all__ = [
+    "FILE_NAME",
+    "CertificateRecord",
+    "DecodeRecord",
+    "FileRecord",
+    "LevelRecord",
+    "Manifest",
+    "OptionsRecord",
+    "RelativePath",
+    "SegmentRecord",
+    "SourceRecord",
+    "TensorRecord",
+    "TokenizerRecord",
+    "TunedRecord",
+    "check_relative",
+    "read_manifest",
+    "replace_manifest",
+]
+
+FILE_NAME = "mxconv.json"
+FORMAT_VERSION: Literal[1] = 1
+NO_DIGEST = "0" * 64
+FLOATS = ("F32", "F16", "BF16")
+
+
+def check_relative(path: str) -> str:
+    """A path inside the package: plain names joined by `/`, none of them `..`; the same on every system.
+
+    Raises:
+        ValueError: it is no such path.
+    """
+    names = path.split("/")
+    if any(name in ("", ".", "..") for name in names) or any(c in path for c in "\\:\0") or not path.isprintable():
+        raise ValueError(f"path {path!r}; a relative path of plain names joined by '/' is required")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(check_relative)]
+
+
+class FileRecord(Record):
+    path: RelativePath
+    num_bytes: Count
+    sha256: Digest
+
+
+class SourceRecord(Record):
+    """Where the weights came from."""
+
+    id: str = Field(description="path, Hub id or URL as given; absolute where the target stays in a local folder")
+    commit: str | None = Field(description="resolved commit of a Hub id")
+    files: list[FileRecord] = Field(description="weight files and index of the source")
+    dtype: Literal["BF16", "F16"] = Field(description="16-bit format of the quantized tensors")
+    cast: bool = Field(description="whether --dtype rounded tensors to dtype; lossless then refers to the rounded ones")
+
+
+class TokenizerRecord(Record):
+    sha256: Digest = Field(description="of tokenizer.json")
+    vocab_size: Count = Field(description="from config.json")
+
+
+Kind = Literal[
+    "target",
+    "self-draft",
+    "model",
+    "layer-skip",
+    "swift",
+    "early-exit",
+    "streaming",
+    "fewer-experts",
+    "prompt-lookup",
+    "ngram",
+    "token-recycling",
+    "stand",
+    "speculator",
+    "spire",
+    "eagle3",
+    "mtp",
+]
+Shared = Literal["weights", "kv_cache", "tokenizer"]
+
+
+class LevelRecord(Record):
+    """One level of the hierarchy; `levels[0]` is the target, each next one is cheaper."""
+
+    name: str
+    kind: Kind
+    codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"] | None = Field(
+        description="of the weights; null where a level has none, or the target's"
+    )
+    location: Literal["package", "source"] = Field(description="source: the weights stay where source.id says")
+    files: list[RelativePath] = Field(description="safetensors files of this level")
+    path: RelativePath | None = Field(default=None, description="folder of a model, file of an n-gram table")
+    shares: list[Shared] = Field(description="weights and kv_cache with the target, tokenizer with the level above")
+    num_draft_tokens: Annotated[int, Field(ge=1, le=64)] | None = None
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="drafting stops when the top probability falls below"
+    )
+    level: str | None = Field(
+        default=None,
+        description="model with codec package: name of the level of that package which drafts; null: its target",
+    )
+    skipped: str | None = Field(default=None, description="layer-skip: the parts left out, as a3-5+m7+8")
+    skip: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="swift: the share of attention and MLP parts that is left out at most"
+    )
+    sink: Count | None = Field(default=None, description="streaming: first positions that are attended to")
+    window: Annotated[int, Field(ge=1, lt=2**63)] | None = Field(
+        default=None, description="streaming: last positions that are attended to"
+    )
+    experts: Count | None = Field(default=None, description="fewer-experts: how many a token is sent to")
+    max_ngram: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="prompt-lookup, stand: tokens of the longest n-gram that is looked up"
+    )
+    min_ngram: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="prompt-lookup: and of the shortest; null is 1"
+    )
+    num_candidates: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None,
+        description="token-recycling: tokens remembered behind each; stand: behind each n-gram; speculator: paths of "
+        "its candidate tree, null where they are as many as pay",
+    )
+
+
+class OptionsRecord(Record):
+    """What `quantize` was asked for, as far as it decides the bytes."""
+
+    codec: Literal["mxfp4", "bsfp"]
+    scale_rule: Literal["ocp", "even", "ceil", "ggml", "mse"]
+    lm_head: Literal["keep", "quantize", "int8", "exact"]
+    skip: list[str]
+    outliers: Literal["exact", "rescale"]
+    segments: Literal["fitted", "paper"]
+    residual_bits: Annotated[int, Field(ge=8, le=12)] | None
+    on_nonfinite: Literal["error", "keep"]
+    dtype: Literal["bf16", "fp16"] | None
+    target: Literal["include", "reference"]
+
+
+class DecodeRecord(Record):
+    num_prompts: Count
+    num_tokens: Count
+    num_token_mismatches: Count
+    num_logit_mismatches: Count
+    num_chat_prompts: Count = Field(
+        default=0, description="prompts that were put into the target's chat template; the others were texts as given"
+    )
+    system: str | None = Field(
+        default=None, description="the system message that was put before prompts in the chat template; null: none"
+    )
+    target: str | None = Field(
+        default=None, description="name of the level that was decoded with drafts and without; null: the first"
+    )
+    batch: Count | None = Field(
+        default=None, description="texts decoded side by side with drafts; null: one after another"
+    )
+    kv_dtype: Literal["fp32", "bf16", "fp16"] | None = Field(
+        default=None, description="what caches kept of keys and values; null: fp32"
+    )
+    kernel: str | None = Field(default=None, description="the implementation whose bits these are; null: unknown")
+    processors: list[str] = Field(default_factory=list, description="that decoded; empty: unknown")
+
+
+class CertificateRecord(Record):
+    """What `verify --write` found."""
+
+    created_by: str
+    source_compared: bool
+    num_tensors: Count
+    num_bit_exact: Count
+    lossless: bool
+    decode: DecodeRecord | None
+
+
+class TunedRecord(Record):
+    """What `mxconv tune` found fastest, where and on what; readers that are not told otherwise decode like this."""
+
+    levels: Annotated[list[str], Field(min_length=1)] = Field(description="names, the target first; alone: no drafts")
+    num_draft_tokens: list[Annotated[int, Field(ge=1, le=64)]] = Field(description="of each level but the target")
+    confidence: list[Annotated[float, Field(ge=0, le=1)]] = Field(description="of each level but the target")
+    speedup: Annotated[float, Field(gt=0)] = Field(description="over plain decoding, geometric mean over prompts")
+    num_prompts: Count
+    num_tokens: Count = Field(description="decoded with these levels")
+    cpu: str
+    threads: Annotated[int, Field(ge=1, lt=2**31)]
+    kernel: str
+
+    @model_validator(mode="after")
+    def _one_each(self) -> "TunedRecord":
+        if not len(self.num_draft_tokens) == len(self.confidence) == len(self.levels) - 1:
+            raise ValueError(
+                f"{len(self.num_draft_tokens)} lengths and {len(self.confidence)} thresholds for {len(self.levels)} "
+                "levels; one each for every level but the target is required"
+            )
+        return self
+
+    def applied_to(self, levels: list[LevelRecord]) -> list[LevelRecord]:
+        """The levels that are named here, in that order, with these numbers."""
+        numbers = zip(levels[1:], self.num_draft_tokens, self.confidence, strict=True)
+        return [
+            levels[0],
+            *(
+                level.model_copy(update={"num_draft_tokens": number, "confidence": confidence})
+                for level, number, confidence in numbers
+            ),
+        ]
+
+
+class Manifest(Record):
+    format: Literal["mxconv"] = "mxconv"
+    format_version: Literal[1] = FORMAT_VERSION
+    created_by: str = f"mxconv {__version__}"
+    source: SourceRecord
+    tokenizer: TokenizerRecord | None = Field(description="null where the source has no tokenizer.json")
+    options: OptionsRecord
+    lossless: bool = Field(description="whether the 16-bit source can be rebuilt from this package alone")
+    bits_per_weight: float
+    levels: Annotated[list[LevelRecord], Field(min_length=1)]
+    tensors: list[TensorRecord]
+    files: list[FileRecord] = Field(description="every file of the package but this one")
+    certificate: CertificateRecord | None = None
+    tuned: TunedRecord | None = None
+    manifest_sha256: Digest = Field(default=NO_DIGEST, description="of this file, with these 64 digits as zeros")
+
+    @property
+    def decoded_level(self) -> str | None:
+        """The name of the level whose decoding the certificate is about; None where it is about none."""
+        if self.certificate is None or self.certificate.decode is None:
+            return None
+        return self.certificate.decode.target or self.levels[0].name
+
+    @property
+    def rounded_from(self) -> dict[str, int]:
+        """The number of tensors by what the source has where --dtype rounded them, most frequent first."""
+        return dict(Counter(tensor.rounded_from for tensor in self.tensors if tensor.rounded_from).most_common())
+
+    @property
+    def quantizer_note(self) -> str | None:
+        """One sentence on what the proof is about where the source was quantized; None where it was not."""
+        types = [name for name in self.rounded_from if name not in FLOATS]
+        if not types:
+            return None
+        return (
+            f"The source is quantized ({', '.join(types)}): the proof is about its values rounded to "
+            f"{self.source.dtype}; what the quantizer lost is not found again."
+        )
+
+    def to_bytes(self) -> bytes:
+        """The file's bytes, digest filled in."""
+        blank = json.dumps(self.model_copy(update={"manifest_sha256": NO_DIGEST}).model_dump(), indent=1).encode()
+        return _with_digest(blank, hashlib.sha256(blank).hexdigest())
+
+
+def read_manifest(package: Path) -> Manifest:
+    """Read and check `mxconv.json`.
+
+    Raises:
+        PackageError: it is missing, too long, not what the schema says, of another format version, or damaged.
+    """
+    path = package / FILE_NAME
+    try:
+        num_bytes = check_regular_file(path)
+    except CheckpointError as error:
+        raise PackageError(f"{error} A package is a folder that `mxconv quantize` wrote.") from error
+    if num_bytes > MAX_JSON_BYTES:
+        raise PackageError(f"{path}: {num_bytes:,} bytes; at most {MAX_JSON_BYTES:,} are read. Convert again.")
+    with open_file(path) as file:
+        raw = file.read(num_bytes)
+    try:
+        members = parse_json_object(raw, str(path), unique_keys=True)
+    except CheckpointError as error:
+        raise PackageError(str(error)) from error
+    version = members.get("format_version")
+    if members.get("format") != "mxconv" or version != FORMAT_VERSION:
+        raise PackageError(
+            f"{path}: format {members.get('format')!r}, version {version!r}; this program reads 'mxconv', version "
+            f"{FORMAT_VERSION}. Convert again, or use the mxconv that wrote it."
+        )
+    try:
+        manifest = Manifest.model_validate_json(raw)
+    except ValidationError as error:
+        first: dict[str, Any] = dict(error.errors()[0])
+        place = ".".join(str(part) for part in first["loc"])
+        raise PackageError(
+            f"{path}: {place}: {first['msg']} (found {str(first['input'])[:80]!r}). The file is damaged; convert again."
+        ) from error
+    digest = manifest.manifest_sha256
+    blank = _with_digest(raw, NO_DIGEST, digest)
+    if hashlib.sha256(blank).hexdigest() != digest:
+        raise PackageError(
+            f"{path}: its SHA-256 is not the recorded {digest}; no byte of it may change. "
+            "The file is damaged or was edited; convert again."
+        )
+    return manifest
+
+
+def replace_manifest(package: Path, manifest: Manifest) -> None:
+    """Write another manifest into a package, beside the old one first: there is always a whole one.
+
+    Raises:
+        PackageError: the file system refuses.
+    """
+    beside = package / (FILE_NAME + ".new")
+    try:
+        beside.write_bytes(manifest.to_bytes())
+        beside.replace(package / FILE_NAME)
+    except OSError as error:
+        raise PackageError(f"{beside}: cannot be written ({error.strerror}). Check permissions.") from error
+
+
+def _with_digest(raw: bytes, digest: str, old: str = NO_DIGEST) -> bytes:
+    """The file with the last member's digest replaced."""
+    head, _, tail = raw.rpartition(old.encode())
+    return head + digest.encode() + tail
+
+
+if __name__ == "__main__":
+    print(json.dumps(Manifest.model_json_schema(), indent=1))

@@ -1,0 +1,267 @@
+"""From loaded levels to levels that decode: fresh caches for a run, each level linked to the cheaper ones."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+
+from mxconv.arch.config import ModelConfig
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.readers.eagle3 import Eagle3
+from mxconv.engine.readers.mtp import MtpModule
+from mxconv.engine.readers.reader import Reader
+from mxconv.errors import ModelError
+from mxconv.package.draft_spec import LOOK_UPS
+from mxconv.speculation.acceptance import Acceptance
+from mxconv.speculation.draft import Draft, TreeDraft
+from mxconv.speculation.level import Level
+from mxconv.speculation.look_ups.merged import Merged
+from mxconv.speculation.look_ups.ngram import NgramDraft
+from mxconv.speculation.look_ups.prompt_lookup import PromptLookup
+from mxconv.speculation.look_ups.retrieving import Retrieving
+from mxconv.speculation.look_ups.stand import Stand
+from mxconv.speculation.look_ups.token_recycling import TokenRecycling
+from mxconv.speculation.pacing.adaptive_pace import AdaptivePace
+from mxconv.speculation.pacing.estimates import USUAL_SHARE
+from mxconv.speculation.pacing.pace import FixedPace, Pace
+from mxconv.speculation.pacing.row_growth import weights_of_a_row
+from mxconv.speculation.passes import AT_ONCE, Passes
+from mxconv.speculation.readers.reading import reading
+from mxconv.speculation.readers.reading_draft import Listener
+from mxconv.speculation.readers.silent import Silent
+from mxconv.speculation.self_drafts.variant_draft import VARIANT_KINDS, VariantDraft, Variants
+from mxconv.speculation.session import Session
+from mxconv.speculation.sharpness import Sharpness
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.through_text import ThroughText
+
+FILLED_KINDS = frozenset({"token-recycling", "stand"})  # of tables that are filled while decoding
+
+
+def num_models(levels: Sequence[LoadedLevel]) -> int:
+    """The target and what drafts by a pass of its own; the others are look-ups."""
+    return sum(level.record.kind not in LOOK_UPS for level in levels)
+
+
+def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
+    """The drafts that grow trees for a level, the next one being 0, and whether each is a model.
+
+    Look-ups at the end are one draft.
+    """
+    drafts = levels[consumer + 1 : num_models(levels) + 1]
+    return {
+        number: draft.record.kind not in LOOK_UPS
+        for number, draft in enumerate(drafts)
+        if _speak_alike(levels[consumer], draft)
+    }
+
+
+def reads(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, float]:
+    """Of models among the drafts of a level, the next one being 0, what a pass is expected to take, in its own.
+
+    Of another model by its weights, of a 4-bit copy the usual share. It is 0 for those that share a cache: what the
+    level has read they need not read.
+    """
+    level, drafts = levels[consumer].decoder, levels[consumer + 1 : num_models(levels)]
+    shares = {}
+    for number, draft in enumerate(drafts):
+        if level is not None and draft.decoder is not None:
+            if draft.shares_cache:
+                shares[number] = 0.0
+            elif draft.record.kind == "model":
+                shares[number] = weights_of_a_row(draft.decoder) / weights_of_a_row(level)
+            else:
+                shares[number] = USUAL_SHARE
+    return shares
+
+
+def _speak_alike(level: LoadedLevel, draft: LoadedLevel) -> bool:
+    """Whether the tokens of both are the same; otherwise proposals go through text, which has no branches."""
+    return level.tokenizer is None or draft.tokenizer is None or level.tokenizer is draft.tokenizer
+
+
+class Chain:
+    """The levels of a hierarchy, and what of them outlives a run.
+
+    Args:
+        levels: the target first. Look-ups at the end are one draft to the models above them.
+        paces: of each level that has a draft. One that chooses between drafts is given all cheaper levels.
+        confidence: of each level below the target.
+
+    Raises:
+        ModelError: the target is no model, a level that is none has a model below it, a draft that reads hidden states
+            stands below a model that it cannot read and that asks nobody else, or a draft whose parts change has a
+            cache of its own.
+    """
+
+    def __init__(self, levels: Sequence[LoadedLevel], paces: Sequence[Pace], confidence: Sequence[float]) -> None:
+        for index, level in enumerate(levels):
+            if level.decoder is None and index < len(levels) - 1 and levels[index + 1].decoder is not None:
+                what, order = (
+                    ("a look-up", "look-ups last")
+                    if level.reader is None
+                    else (
+                        "no model that can be read or asked",
+                        "it behind the models",
+                    )
+                )
+                raise ModelError(
+                    f"hierarchy: level {level.name} is {what}, and {levels[index + 1].name} stands below it; "
+                    f"only a model can use a draft. Put {order}."
+                )
+        if levels[0].decoder is None:
+            raise ModelError(f"hierarchy: {levels[0].name} is no model; the first level must be one. Name the target.")
+        self._levels = levels
+        self._paces = paces
+        self._confidence = confidence
+        self._tables = {
+            index: self._table(index) for index, level in enumerate(levels) if level.record.kind in FILLED_KINDS
+        }
+        for index, level in enumerate(levels):
+            is_asked_alone = index > 0 and not (index <= len(paces) and isinstance(paces[index - 1], AdaptivePace))
+            if level.reader is not None and is_asked_alone and not self._can_read(index - 1, level.reader, index):
+                above = levels[index - 1]
+                raise ModelError(
+                    f"hierarchy: level {level.name} reads hidden states of {level.reader.hidden_size} numbers of the "
+                    f"target's tokens, and {above.name} above it has none; with lengths that are given it asks nobody "
+                    f"else. Put it behind the level that it reads, or use --num-draft-tokens auto."
+                )
+        self._variants = {
+            index: Variants(level, levels[0].decoder)
+            for index, level in enumerate(levels)
+            if level.record.kind in VARIANT_KINDS
+        }
+        self._sharpness = [Sharpness() for _ in levels]
+
+    def link(self, statistics: Sequence[LevelStatistics], acceptance: Acceptance, passes: Passes = AT_ONCE) -> Level:
+        """The target, linked with all levels below, for one text; several may be decoded side by side."""
+        assert self._levels[0].decoder is not None
+        for each in statistics:
+            each.clock = lambda: passes.meter().seconds
+        session = _session(passes, self._levels[0].decoder)
+        drafts: list[Draft] = []  # below the level at hand, the next one first
+        for index in reversed(range(len(self._levels))):
+            made = self._make(index, session, statistics[index], acceptance, drafts)
+            drafts.insert(0, made)
+            if index == num_models(self._levels) and len(drafts) > 1:
+                drafts = [Merged([draft for draft in drafts if isinstance(draft, TreeDraft)])]
+        target = drafts[0]
+        assert isinstance(target, Level)
+        return target
+
+    def cached_decoders(self) -> list[Decoder]:
+        """The models that have caches of their own."""
+        return [
+            level.decoder
+            for index, level in enumerate(self._levels)
+            if level.decoder is not None and not (index and level.shares_cache)
+        ]
+
+    def reader_caches(self) -> list[KVCache]:
+        """Empty ones, as every text has them; what SPIRe drafts keep does not grow with the text and is left out."""
+        return [level.reader.new_cache() for level in self._levels if isinstance(level.reader, Eagle3 | MtpModule)]
+
+    def _make(
+        self,
+        index: int,
+        session: Session,
+        statistics: LevelStatistics,
+        acceptance: Acceptance,
+        below: list[Draft],
+    ) -> Draft:
+        loaded = self._levels[index]
+        confidence = self._confidence[index - 1] if index else 0.0
+        if loaded.record.kind == "prompt-lookup":
+            return PromptLookup(statistics, loaded.record.max_ngram or 3, loaded.record.min_ngram or 1)
+        if table := self._tables.get(index):
+            return table.of_text(statistics, acceptance)
+        if loaded.table is not None:
+            return NgramDraft(statistics, loaded.table, confidence)
+        if loaded.reader is not None:
+            return Silent(statistics)  # until it is known whom it reads
+        assert loaded.decoder is not None
+        shares = index > 0 and loaded.shares_cache
+        pace = self._paces[index].of_text() if index < len(self._paces) else FixedPace(1)
+        usable = below if isinstance(pace, AdaptivePace) else below[:1]
+        own = session if shares or index == 0 else _session(session.passes, loaded.decoder)
+        if acceptance.penalties is not None and not _speak_alike(self._levels[0], loaded):
+            acceptance = copy(acceptance)
+            acceptance.penalties = None  # they are of other tokens
+        heard = [
+            self._heard_by(index, index + 1 + number, draft, own, acceptance) for number, draft in enumerate(usable)
+        ]
+        level = Level(
+            decoder=loaded.decoder,
+            session=own,
+            shares_session=shares,
+            vocab_size=self._common_vocab_size(index),
+            confidence=confidence,
+            acceptance=acceptance,
+            statistics=statistics,
+            drafts=_retrieving(heard, pace.growers) if isinstance(pace, AdaptivePace) else heard,
+            pace=pace,
+            sharpness=self._sharpness[index],
+        )
+        return VariantDraft(level, self._variants[index]) if index in self._variants else level
+
+    def _table(self, index: int) -> TokenRecycling | Stand:
+        """An empty table of a level that fills its own while decoding."""
+        record, vocab_size = self._levels[index].record, self._speaker(index).vocab_size
+        statistics, confidence = LevelStatistics(record.name), self._confidence[index - 1]
+        if record.kind == "stand":
+            return Stand(statistics, vocab_size, record.max_ngram or 4, record.num_candidates or 8, confidence)
+        return TokenRecycling(statistics, vocab_size, record.num_candidates or 8, confidence)
+
+    def _heard_by(self, consumer: int, index: int, draft: Draft, session: Session, acceptance: Acceptance) -> Draft:
+        """A draft as a level with perhaps another tokenizer asks it, or as it reads that level."""
+        loaded = self._levels[index]
+        if loaded.reader is not None and self._can_read(consumer, loaded.reader, index):
+            vocab_size = min(self._common_vocab_size(consumer), loaded.reader.vocab_size)
+            confidence, sharpness = self._confidence[index - 1], self._sharpness[index]
+            listener = Listener(session, acceptance, draft.statistics, vocab_size, confidence, sharpness)
+            return reading(loaded, listener)
+        ours, theirs = self._levels[consumer].tokenizer, loaded.tokenizer
+        if ours is None or theirs is None or _speak_alike(self._levels[consumer], loaded):
+            return draft
+        return ThroughText(draft, ours, theirs, self._speaker(index).max_position_embeddings)
+
+    def _can_read(self, consumer: int, reader: Reader, index: int) -> bool:
+        """Whether a level computes the states that a draft reads."""
+        decoder = self._levels[consumer].decoder
+        return (
+            decoder is not None
+            and decoder.config.hidden_size == reader.hidden_size
+            and decoder.config.num_hidden_layers >= reader.least_layers
+            and self._levels[consumer].tokenizer is self._levels[index].tokenizer
+        )
+
+    def _speaker(self, index: int) -> ModelConfig:
+        """The model whose tokens a level's are: itself, or for a look-up the nearest model above."""
+        return next(level.decoder.config for level in self._levels[index::-1] if level.decoder is not None)
+
+    def _common_vocab_size(self, index: int) -> int:
+        """Rows that this model and all above it with the same tokenizer have."""
+        tokenizer = self._levels[index].tokenizer
+        return min(
+            level.decoder.config.vocab_size
+            for level in self._levels[: index + 1]
+            if level.tokenizer is tokenizer and level.decoder is not None
+        )
+
+
+def _session(passes: Passes, decoder: Decoder) -> Session:
+    return Session(passes.new_cache(decoder), passes)
+
+
+def _retrieving(drafts: Sequence[Draft], growers: Mapping[int, bool]) -> list[Draft]:
+    """The drafts of a level, its models' trees with what its look-ups retrieve."""
+    look_ups = [draft for number in growers if not growers[number] for draft in _each(drafts[number])]
+    return [
+        Retrieving(draft, look_ups) if look_ups and growers.get(number) and isinstance(draft, TreeDraft) else draft
+        for number, draft in enumerate(drafts)
+    ]
+
+
+def _each(draft: Draft) -> list[TreeDraft]:
+    each = draft.drafts if isinstance(draft, Merged) else [draft]
+    return [one for one in each if isinstance(one, TreeDraft)]

@@ -1,0 +1,213 @@
+"""Multi-level speculative decoding: target <- 4-bit draft <- small model <- look-up, to any depth.
+
+    hierarchy = Hierarchy(loaded.levels)
+    generation = hierarchy.generate(tokenizer.encode("Once upon a time"), max_new_tokens=64)
+
+Each level drafts for the one above. The target verifies every token it emits, so the output is what it would have
+written alone: the same tokens from the same logits, bit for bit, because its rows do not depend on their batch.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Literal, TypeVar
+
+from mxconv.arrays import F32
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.errors import ModelError
+from mxconv.package.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
+from mxconv.speculation.acceptance import Acceptance
+from mxconv.speculation.chain import Chain, growers, num_models, reads
+from mxconv.speculation.decoding import Decoding
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.pacing.paces import paces
+from mxconv.speculation.pacing.row_growth import growth_of
+from mxconv.speculation.passes import AT_ONCE, Passes
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.statistics import LevelStatistics, Trace
+
+Number = TypeVar("Number", int, float)
+
+
+class Hierarchy:
+    """Levels chained by recursion: each is the draft of the one before it.
+
+    Look-ups, which nothing can draft for, come last; several of them are one draft, see `Merged`.
+
+    What adaptive levels learn, and tables that drafts fill while decoding, stay from one prompt to the next.
+
+    Args:
+        levels: the target first.
+        num_draft_tokens: for each level below the target; None takes the manifest's, "auto" lets every level choose
+            in each round how many tokens of which cheaper level pay.
+        confidence: for each level below the target; None takes the manifest's, or leaves models to "auto" as well.
+        tree: drafts propose trees of at most so many nodes; "chain" is none of them, "auto" leaves their size to
+            "auto" and is "chain" with lengths that are given.
+
+    Raises:
+        ModelError: no levels, or not one number a draft.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[LoadedLevel],
+        num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
+        confidence: Sequence[float] | None = None,
+        tree: int | Literal["auto", "chain"] = "auto",
+    ) -> None:
+        if not levels:
+            raise ModelError("hierarchy: 0 levels; at least a target is required.")
+        self.levels = list(levels)
+        drafts = self.levels[1:]
+        defaults = [level.record.num_draft_tokens or DEFAULT_NUM_DRAFT_TOKENS for level in drafts]
+        thresholds = [
+            DEFAULT_CONFIDENCE if level.record.confidence is None else level.record.confidence for level in drafts
+        ]
+        self.adaptive = num_draft_tokens == "auto"
+        given = None if num_draft_tokens == "auto" else num_draft_tokens
+        self.num_draft_tokens = _one_each("--num-draft-tokens", given, defaults)
+        self.confidence = _one_each("--confidence", confidence, thresholds)
+        num_nodes = {"auto": None, "chain": 0}[tree] if isinstance(tree, str) else tree
+        num_choices = min(num_models(self.levels), len(drafts))  # look-ups at the end are one: the first one's length
+        of_each = [growers(self.levels, index) for index in range(num_choices)]
+        shares = [reads(self.levels, index) for index in range(num_choices)]
+        lengths = self.num_draft_tokens[:num_choices]
+        growths = [growth_of(level.decoder) for level in self.levels[:num_choices]]
+        self.paces = paces(self.adaptive, lengths, confidence is None, of_each, shares, num_nodes, growths)
+        self._chain = Chain(self.levels, self.paces, self.confidence)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stop_tokens: Collection[int] = (),
+        on_logits: Callable[[int, F32], None] | None = None,
+        selection: Selection = GREEDY,
+    ) -> Generation:
+        """Decode until `max_new_tokens`, a stop token, or the end of the target's positions.
+
+        Args:
+            prompt: token ids, at least one.
+            max_new_tokens: at least one.
+            stop_tokens: ids that end the text; the one that does is part of the result.
+            on_logits: called with each new token's position in the result and the target's logits that chose it.
+            selection: how tokens are chosen.
+
+        Raises:
+            ModelError: no prompt, or one longer than the target's positions.
+        """
+        generation = self.begin()
+        for index, (_, logits) in enumerate(self.stream(prompt, max_new_tokens, stop_tokens, selection, generation)):
+            if on_logits is not None:
+                on_logits(index, logits)
+        return generation
+
+    def begin(self) -> Generation:
+        """An empty generation, for `stream` to fill."""
+        return Generation(Trace([LevelStatistics(level.name) for level in self.levels]))
+
+    def stream(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stop_tokens: Collection[int],
+        selection: Selection,
+        generation: Generation,
+    ) -> Iterator[tuple[int, F32]]:
+        """Tokens as they are decided, each with the target's logits that chose it; `generation` grows alongside.
+
+        A consumer may stop asking at any token, and an interrupt may come at any moment: what `generation` holds then
+        is whole, its ending "interrupted".
+
+        Raises:
+            ModelError: no prompt, one longer than the target's positions, or a bias on a token that the target does
+                not have; at once, not when iterated.
+        """
+        self.check(len(prompt), max_new_tokens)
+        selection.penalties.check(self.vocab_size)
+        return self._tokens(prompt, max_new_tokens, stop_tokens, selection, generation)
+
+    def _tokens(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stop_tokens: Collection[int],
+        selection: Selection,
+        generation: Generation,
+    ) -> Iterator[tuple[int, F32]]:
+        rule = selection.acceptance(len(prompt))
+        decoding = self.decoding(prompt, len(prompt) + max_new_tokens, stop_tokens, rule, generation)
+        while decoding.ending is None:
+            begin = time.perf_counter()
+            step = decoding.round()
+            generation.seconds += time.perf_counter() - begin
+            if not generation.token_ids:
+                generation.prompt_seconds = generation.seconds
+            for token, logits in zip(step.tokens, step.logits, strict=True):
+                generation.token_ids.append(token)
+                yield token, logits
+        generation.ending = decoding.ending
+
+    def decoding(
+        self,
+        context: Sequence[int],
+        max_length: int,
+        stop_tokens: Collection[int],
+        acceptance: Acceptance,
+        generation: Generation,
+        passes: Passes = AT_ONCE,
+    ) -> Decoding:
+        """A text whose rounds somebody else asks for, and who keeps its tokens; any number may be under way.
+
+        Args:
+            context: all tokens so far, that of which nothing is in a cache.
+            max_length: tokens at which it ends.
+            stop_tokens: ids that end it.
+            acceptance: the rule by which its tokens are chosen.
+            generation: whose trace it fills.
+            passes: where its rows are evaluated.
+        """
+        target = self._chain.link(generation.trace.statistics, acceptance, passes)
+        return Decoding(target, context, max_length, stop_tokens, generation.trace)
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the target."""
+        assert self.levels[0].decoder is not None
+        return self.levels[0].decoder.config.vocab_size
+
+    def cached_decoders(self) -> list[Decoder]:
+        """The models that have caches of their own: the target, and each that shares no other's."""
+        return self._chain.cached_decoders()
+
+    def reader_caches(self) -> list[KVCache]:
+        """Empty ones, as every text has them beside: of what drafts from a model's hidden states."""
+        return self._chain.reader_caches()
+
+    def check(self, num_tokens: int, max_new_tokens: int) -> None:
+        """Raises ModelError for a prompt of no tokens, or of more than the target's positions, or for no new ones."""
+        if num_tokens == 0:
+            raise ModelError("prompt: 0 tokens; at least one is required. Give a text.")
+        target = self.levels[0].decoder
+        assert target is not None
+        limit = target.config.max_position_embeddings
+        if num_tokens > limit:
+            raise ModelError(
+                f"prompt: {num_tokens} tokens; the target has {limit} positions (max_position_embeddings). Shorten it."
+            )
+        if max_new_tokens < 1:
+            raise ModelError(f"max_new_tokens: {max_new_tokens}; at least 1 is required.")
+
+
+def _one_each(flag: str, given: Sequence[Number] | None, defaults: list[Number]) -> list[Number]:
+    """Numbers for every draft level: one for all, or one each."""
+    if given is None:
+        return defaults
+    if len(given) == 1:
+        return list(given) * len(defaults)
+    if len(given) != len(defaults):
+        raise ModelError(
+            f"{flag}: {len(given)} numbers for {len(defaults)} draft levels; one for all, or one each, is required."
+        )
+    return list(given)

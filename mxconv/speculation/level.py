@@ -1,0 +1,253 @@
+"""A level of the hierarchy: a model that verifies what its draft proposes, and is itself a draft for the level above.
+
+Recursion does the rest. `step` is one speculative round; `propose` repeats it until the level above has what it wants.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from math import prod
+
+import numpy as np
+
+from mxconv.arrays import F32, F64
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.tree import MOST_ROWS, Tree
+from mxconv.speculation.acceptance import Acceptance
+from mxconv.speculation.draft import Draft, Proposal, TreeDraft
+from mxconv.speculation.look_ups.merged import Merged
+from mxconv.speculation.pacing.load import Load
+from mxconv.speculation.pacing.pace import Choice, Outcome, Pace
+from mxconv.speculation.passes import Meter
+from mxconv.speculation.session import Session
+from mxconv.speculation.sharpness import Sharpened, Sharpness
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.step import Step
+from mxconv.speculation.trees.model_tree import Evaluate, grow_by_passes, with_runners_up
+from mxconv.speculation.trees.round_tree import RoundTree
+
+MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
+
+
+@dataclass(frozen=True)
+class Level:
+    """A model with its cache and, where it has some, its drafts.
+
+    Args:
+        decoder: the model.
+        session: its cache; where it shares the target's, that very session.
+        shares_session: whether it does, and must leave it as it was found.
+        vocab_size: ids that every level above has too; those beyond are padding and are never chosen.
+        confidence: as a draft, it stops behind the first token whose distribution has no probability as high.
+        acceptance: the rule of the run.
+        statistics: what it did.
+        drafts: the cheaper levels it may ask, the next one first.
+        pace: how many tokens it asks of which.
+        sharpness: of its guesses, as a draft.
+    """
+
+    decoder: Decoder
+    session: Session
+    shares_session: bool
+    vocab_size: int
+    confidence: float
+    acceptance: Acceptance
+    statistics: LevelStatistics
+    drafts: Sequence[Draft]
+    pace: Pace
+    sharpness: Sharpness = field(default_factory=Sharpness)
+
+    def step(self, context: Sequence[int], max_tokens: int) -> Step:
+        """One round: let a draft propose, verify all of it in one forward pass, keep what stands and one more.
+
+        Args:
+            context: all tokens so far, at least one.
+            max_tokens: the most tokens to return, at least one.
+        """
+        room = self.decoder.config.max_position_embeddings - len(context)
+        limit = min(max_tokens - 1, room)
+        meter, load = self.session.passes.meter, self.session.passes.load(self.decoder)
+        choice = self.pace.choose(limit, load) if self.drafts and limit > 0 else Choice(0, 0)
+        begin = meter()
+        proposal = self._proposal(context, choice) if choice.num_tokens else Proposal([])
+        proposed = meter()
+        step, num_evaluated = self._verify(context, proposal)
+        if self.drafts:
+            self._account(choice, proposal, step, num_evaluated, proposed - begin, meter() - proposed, load)
+        name = _name(self.drafts[choice.draft], proposal) if choice.num_tokens else None
+        if self.statistics.trees is not None:
+            self.statistics.trees.append(RoundTree.of(name, proposal, step.tokens))
+        return replace(step, guessed_by=[*self._guessers(choice, proposal, step.tokens), None])
+
+    def _account(
+        self,
+        choice: Choice,
+        proposal: Proposal,
+        step: Step,
+        num_evaluated: int,
+        drafting: Meter,
+        verifying: Meter,
+        load: Load,
+    ) -> None:
+        """Tell the draft that was asked, and pace, what became of a round, and what it took."""
+        num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
+        if choice.num_tokens:
+            draft = self.drafts[choice.draft]
+            if isinstance(draft, Merged) and proposal.parents is not None:
+                draft.count(choice.num_tokens, proposal, step.tokens)
+            else:
+                draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
+                if isinstance(draft, Sharpened):
+                    draft.sharpness.learn(proposal, step.tokens)
+        outcome = Outcome(
+            num_nodes,
+            num_accepted,
+            num_evaluated,
+            drafting.seconds,
+            verifying.seconds,
+            proposal.chances,
+            proposal.depth,
+            load,
+            verifying.joint(load),
+            drafting.sharers(load),
+        )
+        self.pace.learn(choice, outcome)
+
+    def _guessers(self, choice: Choice, proposal: Proposal, tokens: Sequence[int]) -> list[str | None]:
+        """Of each token but the last the name of the level that proposed it."""
+        if not choice.num_tokens:
+            return []
+        draft = self.drafts[choice.draft]
+        if isinstance(draft, Merged) and proposal.parents is not None:
+            return draft.guessers(tokens)
+        return [draft.statistics.name] * (len(tokens) - 1)
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""
+        with self._lent(context):
+            return self._drafted(context, num_tokens, floor)
+
+    def _drafted(self, context: Sequence[int], num_tokens: int, floor: float | None) -> Proposal:
+        tokens: list[int] = []
+        distributions: list[F64] = []
+        probabilities: list[float] = []
+        for token, logits, drawn_from in self._own_tokens(context, num_tokens):
+            tokens.append(token)
+            distributions += drawn_from
+            probabilities.append(top_probability(logits))
+            if not (probabilities[-1] >= self.confidence if floor is None else prod(probabilities) >= floor):
+                break
+        return Proposal(tokens, distributions, probabilities)
+
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
+        """A pass a depth over all that may go on; with a draft of its own, what it says with its runners-up."""
+        with self._lent(context):
+            return self._grown(context, min(most_depth, self._most_tokens(context)), floors, floor)
+
+    def _grown(self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None) -> Proposal:
+        def goes_on(chance: float, own_chance: float) -> bool:
+            return own_chance >= self.confidence if floor is None else chance >= floor
+
+        if not floors or most_depth < 1:
+            return Proposal([], parents=[])
+        if self.drafts:
+            said = ((token, logits) for token, logits, _ in self._own_tokens(context, most_depth))
+            return with_runners_up(said, len(context), self.acceptance, self.sharpness.value, floors, goes_on)
+        evaluate: Evaluate = self._pass
+        first = self._pass(self._missing(context))[0]
+        if self.acceptance.penalties is not None:
+            first, evaluate = self.acceptance.penalties.passes(context, first, evaluate)
+        proposal, kept = grow_by_passes(
+            first, len(context), evaluate, self.acceptance, self.sharpness.value, most_depth, floors, goes_on
+        )
+        self.session.keep(len(context), kept)
+        return proposal
+
+    def _own_tokens(self, context: Sequence[int], num_tokens: int) -> Iterator[tuple[int, F32, list[F64]]]:
+        """What this level says behind a context, round by round, with its logits and what it was drawn from.
+
+        The logits are those that chose, penalties included.
+        """
+        penalties = self.acceptance.penalties
+        tokens: list[int] = []
+        while len(tokens) < min(num_tokens, self._most_tokens(context)):
+            step = self.step([*context, *tokens], num_tokens - len(tokens))
+            for index, (token, logits) in enumerate(zip(step.tokens, step.logits, strict=True)):
+                chosen_by = logits if penalties is None else penalties.row(logits, context, tokens)
+                tokens.append(token)
+                yield token, chosen_by, step.distributions[index : index + 1]
+
+    def _most_tokens(self, context: Sequence[int]) -> int:
+        """That this level can say behind a context; none where the context has a token that it does not know."""
+        if max(context) >= self.decoder.config.vocab_size:
+            return 0
+        return max(self.decoder.config.max_position_embeddings - len(context) + 1, 0)
+
+    def _missing(self, context: Sequence[int]) -> list[int]:
+        """What of a context is not in the cache, which is cut to the rest."""
+        return self.session.align(context, is_sole=not self.shares_session)
+
+    def _pass(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
+        """Logits of a tree's new rows, or without one of the last token alone."""
+        with self.statistics.forward():
+            num_logits = len(tokens) if tree is not None else 1
+            return self.session.feed(self.decoder, tokens, num_logits, tree)[:, : self.vocab_size]
+
+    def _lent(self, context: Sequence[int]) -> AbstractContextManager[None]:
+        """In a cache that they share, what a draft writes is not the target's: afterwards it is as it was."""
+        return self.session.lent(context) if self.shares_session else nullcontext()
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+        """A model knows what it knows."""
+
+    def _proposal(self, context: Sequence[int], choice: Choice) -> Proposal:
+        """What the chosen draft proposes, before the first token that this level's vocabulary does not have."""
+        draft = self.drafts[choice.draft]
+        if choice.floors and isinstance(draft, TreeDraft):
+            proposal = draft.grow(context, choice.num_tokens, choice.floors[:MOST_NODES], choice.floor)
+            return proposal.with_tokens_below(self.vocab_size)
+        proposal = draft.propose(context, choice.num_tokens, choice.floor)
+        tokens = list(takewhile(lambda token: 0 <= token < self.vocab_size, proposal.tokens[: choice.num_tokens]))
+        return Proposal(tokens, proposal.distributions[: len(tokens)], proposal.probabilities[: len(tokens)])
+
+    def _verify(self, context: Sequence[int], proposal: Proposal) -> tuple[Step, int]:
+        """Evaluate the context's last token and the proposed ones; the first disagreement ends the round.
+
+        Returns:
+            The step, and how many tokens the forward pass took in.
+        """
+        missing = self._missing(context)
+        with self.statistics.forward():
+            logits = self._evaluate(missing, proposal)[:, : self.vocab_size]
+            penalties = self.acceptance.penalties
+            rows = logits if penalties is None else penalties.rows(logits, context, proposal)
+            verdict = self.acceptance.judge(rows, proposal, len(context))
+        self.session.keep(len(context), verdict.path)
+        for draft in self.drafts:
+            draft.observe(context, proposal, logits)
+        kept = [0, *(node + 1 for node in verdict.path)]
+        return Step(verdict.tokens, logits[kept], verdict.distributions), len(missing) + len(proposal.tokens)
+
+    def _evaluate(self, missing: Sequence[int], proposal: Proposal) -> F32:
+        """The logits behind the context and behind every proposed token, of one pass over them all."""
+        num_rows = len(proposal.tokens) + 1
+        if proposal.parents is None:
+            return self.session.feed(self.decoder, [*missing, *proposal.tokens], num_rows)
+        if num_before := max(len(missing) + len(proposal.tokens) - MOST_ROWS, 0):  # a tree has no more rows
+            self.session.feed(self.decoder, missing[:num_before], 1)
+        missing = missing[num_before:]
+        return self.session.feed(self.decoder, [*missing, *proposal.tokens], num_rows, proposal.rows(len(missing)))
+
+
+def _name(draft: Draft, proposal: Proposal) -> str:
+    """Whose proposal it is."""
+    return draft.name if isinstance(draft, Merged) and proposal.parents is not None else draft.statistics.name
+
+
+def top_probability(logits: F32) -> float:
+    """Softmax probability of the most likely token, (vocab_size,) in."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(1 / np.exp(logits - logits.max()).sum())

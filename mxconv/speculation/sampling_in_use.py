@@ -1,0 +1,149 @@
+"""How tokens are chosen, parameter by parameter: what was asked for, else what the model recommends, else a default.
+
+A temperature that is asked for comes without the randomness that others would add: what then is neither asked for nor
+recommended is off. A model that recommends sampling and leaves values out has transformers' defaults for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from mxconv.errors import ModelError
+from mxconv.speculation.selection import Selection
+from mxconv.text.distribution import Sampling
+from mxconv.text.generation_config import GenerationConfig
+from mxconv.text.penalties import Penalties
+
+Origin = Literal["request", "generation_config.json", "default"]
+
+OFF: Mapping[str, Any] = {
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "logit_bias": {},
+}
+GREEDY_DEFAULTS: Mapping[str, Any] = OFF
+CHAT_DEFAULTS: Mapping[str, Any] = {**OFF, "temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+TRANSFORMERS_DEFAULTS: Mapping[str, Any] = {**OFF, "temperature": 1.0, "top_k": 50}
+OF_DRAWS = ("top_k", "top_p", "min_p")  # of no meaning without a temperature
+
+
+class Asked(TypedDict, total=False):
+    """What somebody asks for; what is left out or None is left to the model and the defaults.
+
+    Args:
+        temperature: 0 takes the likeliest token.
+        top_k: tokens to draw from; 0 for all.
+        top_p: share of the tokens to draw from; 1 for all.
+        min_p: least chance of a token, in those of the likeliest; 0 for all.
+        repetition_penalty: see `Penalties`, like the next three.
+        presence_penalty: from -2 to 2, as OpenAI has it.
+        frequency_penalty: likewise.
+        logit_bias: by token id.
+    """
+
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+
+
+@dataclass(frozen=True)
+class SamplingInUse:
+    """Parameters with where each comes from.
+
+    Args:
+        values: of every parameter of `OFF`.
+        origins: of the same.
+    """
+
+    values: Mapping[str, Any]
+    origins: Mapping[str, Origin]
+
+    @classmethod
+    def of(cls, asked: Asked, recommended: GenerationConfig, defaults: Mapping[str, Any]) -> "SamplingInUse":
+        """Decide.
+
+        Args:
+            asked: whatever it has wins.
+            recommended: by the model's generation_config.json.
+            defaults: where nobody says anything: `GREEDY_DEFAULTS` or `CHAT_DEFAULTS`.
+
+        Raises:
+            ModelError: a value outside of its limits.
+        """
+        given = {name: value for name, value in asked.items() if name in OFF and value is not None}
+        in_file = recommended.parameters
+        if "temperature" in given:
+            defaults = OFF
+        elif recommended.samples:
+            defaults = TRANSFORMERS_DEFAULTS
+        values: dict[str, Any] = {}
+        origins: dict[str, Origin] = {}
+        for name, default in defaults.items():
+            if name in given:
+                values[name], origins[name] = given[name], "request"
+            elif name in in_file:
+                values[name], origins[name] = in_file[name], "generation_config.json"
+            else:
+                values[name], origins[name] = default, "default"
+        made = cls(values, origins)
+        made.selection()  # whatever is wrong is said at once
+        return made
+
+    def selection(self, seed: int = 0, accept: Literal["coupled", "rejection"] = "coupled") -> Selection:
+        """The same as the decoder takes it."""
+        values = self.values
+        sampling = Sampling(values["temperature"] or 1.0, values["top_k"], values["top_p"], values["min_p"])
+        penalties = Penalties(
+            values["repetition_penalty"],
+            values["presence_penalty"],
+            values["frequency_penalty"],
+            _pairs(values["logit_bias"]),
+        )
+        return Selection(sampling if values["temperature"] else None, accept, seed, penalties)
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """As JSON: the values that had a say, and `from`, the origin of each."""
+        names = [name for name in self.values if self.values["temperature"] or name not in OF_DRAWS]
+        names = [name for name in names if name != "logit_bias" or self.values[name]]
+        shown = {name: self.values[name] for name in names}
+        return {**shown, "from": {name: self.origins[name] for name in names}}
+
+    @property
+    def told(self) -> str:
+        """One line with what is neither off nor out of play, by origin."""
+        members = self.members
+        named = [name for name in members["from"] if name == "temperature" or members[name] != OFF[name]]
+        origins = dict.fromkeys(self.origins[name] for name in named)
+        parts = [
+            f"{', '.join(_named(name, members[name]) for name in named if self.origins[name] == origin)} ({origin})"
+            for origin in origins
+        ]
+        return "; ".join(parts)
+
+    @property
+    def is_from_file(self) -> bool:
+        """Whether the model's recommendation decides anything."""
+        return any(self.origins[name] == "generation_config.json" for name in self.members["from"])
+
+
+def _named(name: str, value: Any) -> str:
+    if name == "temperature" and not value:
+        return "greedy"
+    return f"{name} for {len(value)} tokens" if name == "logit_bias" else f"{name} {value:g}"
+
+
+def _pairs(biases: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+    if not isinstance(biases, Mapping) or not all(type(token) is int for token in biases):
+        raise ModelError(f"logit_bias: {biases!r}; numbers by token id are required. Change it.")
+    return tuple(sorted(biases.items()))

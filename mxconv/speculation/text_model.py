@@ -1,0 +1,200 @@
+"""The Python face: text in, text out.
+
+model = mxconv.load("package")
+answer = model.generate("Once upon a time", max_new_tokens=64)
+print(answer.text, answer.generation.trace.statistics)
+
+for piece in model.stream("Once upon a time", temperature=0.8, seed=1):
+    print(piece, end="", flush=True)
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Unpack
+
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.pages.dtype import KvDtype
+from mxconv.errors import ModelError
+from mxconv.package.draft_spec import parse_draft
+from mxconv.package.package_folder import find_package
+from mxconv.speculation.generation import Generation
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
+from mxconv.speculation.selection import Selection
+from mxconv.text.chat import encode_prompts
+from mxconv.text.generation_config import GenerationConfig
+from mxconv.text.messages import Prompt
+from mxconv.text.text_stream import TextStream
+
+
+class Options(Asked, total=False):
+    """How a prompt is decoded; whatever is not given is as said here.
+
+    How tokens are chosen, see `Asked`, is else as the model's generation_config.json recommends; where that says
+    nothing the most likely token is taken always.
+
+    Args:
+        max_new_tokens: at least one; 64.
+        drafts: names of the package's levels that draft, outermost first; all. Empty decodes plainly.
+        num_draft_tokens: one number for all drafts or one each, or "auto". Without it, what `mxconv tune levels` found
+            or a draft's specification says, or else "auto".
+        confidence: likewise; a draft stops when it is less sure.
+        tree: the most nodes of a look-up's tree, "chain" for none, "auto" for what pays where lengths are "auto".
+        seed: of random draws; 0.
+        accept: how drafts are verified when tokens are drawn at random; "coupled".
+        stop_strings: texts that end the answer, beside those of generation_config.json.
+    """
+
+    max_new_tokens: int
+    drafts: Sequence[str] | None
+    num_draft_tokens: Sequence[int] | Literal["auto"] | None
+    confidence: Sequence[float] | None
+    tree: int | Literal["auto", "chain"]
+    seed: int
+    accept: Literal["coupled", "rejection"]
+    stop_strings: Sequence[str]
+
+
+def selection_of(options: Options, sampling: SamplingInUse) -> Selection:
+    """How tokens are chosen."""
+    return sampling.selection(options.get("seed", 0), options.get("accept", "coupled"))
+
+
+class Answer:
+    """What a prompt becomes. Iterating decodes it and yields pieces of text; what there is so far is always whole."""
+
+    def __init__(self, model: "TextModel", prompt: Prompt, options: Options) -> None:
+        tokenizer = model.loaded.tokenizer
+        stop_strings = [*model.recommended.stop_strings, *options.get("stop_strings", ())]
+        self.prompt = prompt
+        self.text = ""
+        ids = model.encode(prompt)
+        self._text_stream = TextStream(tokenizer, stop_strings, ids)
+        self.sampling = model.sampling(options)
+        hierarchy = model.hierarchy(options)
+        self.generation: Generation = hierarchy.begin()
+        self._tokens = hierarchy.stream(
+            ids,
+            options.get("max_new_tokens", 64),
+            tokenizer.eos_token_ids,
+            selection_of(options, self.sampling),
+            self.generation,
+        )
+
+    @property
+    def token_ids(self) -> list[int]:
+        """New ones, those of a stop token or stop string included."""
+        return self.generation.token_ids
+
+    def __iter__(self) -> Iterator[str]:
+        for token, _ in self._tokens:
+            if piece := self._text_stream.feed(token):
+                self.text += piece
+                yield piece
+            if self._text_stream.stopped:
+                self.generation.ending = "stop"
+                return
+        if piece := self._text_stream.finish():
+            self.text += piece
+            yield piece
+
+
+class TextModel:
+    """A package with its tokenizer. A context manager: closing unmaps the files."""
+
+    def __init__(self, loaded: LoadedPackage) -> None:
+        self.loaded = loaded
+        self.recommended = GenerationConfig.from_folder(loaded.folder)
+        self._hierarchies: dict[object, Hierarchy] = {}
+
+    def __enter__(self) -> "TextModel":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.loaded.close()
+
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
+        """Decode a prompt to the end; an interrupt (Ctrl-C) ends it early, with what there is by then.
+
+        Args:
+            prompt: a text, or messages for the model's chat template.
+            options: see `Options`.
+
+        Raises:
+            MxconvError: a level that is not there, a value out of range, a prompt that is empty or too long.
+        """
+        answer = self.stream(prompt, **options)
+        with suppress(KeyboardInterrupt):
+            for _ in answer:
+                pass
+        return answer
+
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
+        """An answer that is decoded while it is iterated, piece by piece; otherwise as `generate`."""
+        return Answer(self, prompt, options)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a text, or of messages as the model's chat template puts them."""
+        return encode_prompts(self.loaded.tokenizer, self.loaded.folder, [prompt])[0]
+
+    def sampling(self, options: Asked, defaults: Mapping[str, Any] = GREEDY_DEFAULTS) -> SamplingInUse:
+        """How tokens are chosen, and why so. `defaults` are for what neither options nor the model say anything of."""
+        return SamplingInUse.of(options, self.recommended, defaults)
+
+    def hierarchy(self, options: Options) -> Hierarchy:
+        """The levels that take part, linked; the same object for the same levels, so that it keeps what it learns."""
+        names = options.get("drafts")
+        lengths, confidence = options.get("num_draft_tokens"), options.get("confidence")
+        if lengths is None and not (self.loaded.lengths_are_given and names is None):
+            lengths = "auto"
+        tree = options.get("tree", "auto")
+        key = repr((names, lengths, confidence, tree))
+        if key not in self._hierarchies:
+            self._hierarchies[key] = Hierarchy(self._levels(names), lengths, confidence, tree)
+        return self._hierarchies[key]
+
+    def _levels(self, drafts: Sequence[str] | None) -> list[LoadedLevel]:
+        if drafts is None:
+            return self.loaded.levels
+        by_name = {level.name: level for level in self.loaded.levels[1:]}
+        if unknown := [name for name in drafts if name not in by_name]:
+            raise ModelError(
+                f"{self.loaded.package.root}: drafts {', '.join(unknown)}; names out of "
+                f"{', '.join(level.name for level in self.loaded.levels[1:]) or 'none'} are required."
+            )
+        return [self.loaded.levels[0], *(by_name[name] for name in drafts)]
+
+
+def load(
+    package: str | Path,
+    drafts: Sequence[str] = (),
+    kernel: str | None = None,
+    num_threads: int | None = None,
+    levels: Sequence[str] | None = None,
+    kv_dtype: KvDtype = "fp32",
+) -> TextModel:
+    """Open a package for generation.
+
+    Args:
+        package: a folder that `mxconv quantize` wrote, or the Hub id or URL of one.
+        drafts: further levels that are not in the package, as `--draft` takes them: "prompt-lookup", "ngram:TABLE".
+        kernel: "numpy" or a native implementation; None takes the best.
+        num_threads: of native kernels; None takes every processor that this process may use.
+        levels: names of the package's levels to load; the first, any model of them, is what is decoded. None for all.
+        kv_dtype: of keys and values in caches: "fp32", or rounded to "bf16" or "fp16".
+
+    Raises:
+        MxconvError: the package is damaged, or a draft cannot be one.
+    """
+    specs = [parse_draft(text) for text in drafts]
+    wanted = None if levels is None else list(levels)
+    folder = find_package(str(package))
+    return TextModel(LoadedPackage(folder, wanted, kernel, num_threads, specs, kv_dtype=kv_dtype))

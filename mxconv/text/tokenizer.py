@@ -1,0 +1,130 @@
+"""Text to token ids and back, by the model's own tokenizer.json, or by what its tokenizer.model stands for."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mxconv.arch.fields import Fields
+from mxconv.checkpoint.tokenizer_file import OTHER_FILES, TOKENIZER_FILE, read_tokenizer_json
+from mxconv.errors import ModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+REMEDY = "Copy it from the model's source; mxconv quantize takes it along."
+WRITE_IT = "Write it with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
+
+
+class Tokenizer:
+    """The tokenizer of one model folder.
+
+    Whether a text gets a first <s> is up to the post-processor in tokenizer.json. The keys add_bos_token and
+    add_eos_token of tokenizer_config.json have no say where that file exists, as in transformers 5.
+
+    Args:
+        backend: a `tokenizers.Tokenizer`.
+        bos_token_id: the token that begins a text, if the model names one.
+        eos_token_ids: the tokens that end one.
+        name: what messages call it.
+    """
+
+    def __init__(self, backend: "Backend", bos_token_id: int | None, eos_token_ids: frozenset[int], name: str) -> None:
+        self._backend = backend
+        self._special_token_ids = {
+            token for token, added in backend.get_added_tokens_decoder().items() if added.special
+        }
+        self.bos_token_id = bos_token_id
+        self.eos_token_ids = eos_token_ids
+        self.name = name
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "Tokenizer":
+        """Read tokenizer.json, or else tokenizer.model, and the special token ids.
+
+        Those come from generation_config.json, or else from config.json.
+
+        Raises:
+            ModelError: tokenizer.json is missing or malformed, or a token id is none.
+            CheckpointError: one of the others is no JSON object, or the tokenizer.model is none that mxconv reads.
+        """
+        from tokenizers import Tokenizer as Backend  # here, because the import takes time that --help need not spend
+
+        path = folder / TOKENIZER_FILE
+        if (raw := read_tokenizer_json(folder)) is None:
+            other = next((name for name in OTHER_FILES if (folder / name).is_file()), None)
+            found = "there is no such file" if other is None else f"there is no such file, only {other}"
+            raise ModelError(
+                f"{path}: {found}; a fast tokenizer is required. {REMEDY}{'' if other is None else f' Or: {WRITE_IT}'}"
+            )
+        try:
+            backend = Backend.from_buffer(raw)
+        except Exception as error:  # the library raises bare Exception for whatever is wrong with the file
+            raise ModelError(f"{path}: not a tokenizer ({error}); a fast tokenizer is required. {REMEDY}") from error
+        backend.no_truncation()
+        backend.no_padding()
+        bos = _special_token_ids(folder, "bos_token_id")
+        return cls(backend, bos[0] if bos else None, frozenset(_special_token_ids(folder, "eos_token_id")), str(path))
+
+    @property
+    def vocab_size(self) -> int:
+        """Distinct tokens, added ones included. The model's matrices may have more rows."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        Raises:
+            ModelError: the text holds something that is not Unicode (a lone surrogate, from undecodable bytes).
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ModelError(
+                f"{self.name}: text with {text[error.start]!r} at character {error.start}; Unicode that UTF-8 can "
+                "carry is required. Remove the character."
+            ) from error
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_from(self, text: str, begin: int) -> list[int]:
+        """Token ids of what begins at character `begin` of a text or later, without special tokens around it.
+
+        Where a token spans that place, its end is missing from the result.
+        """
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return [token for token, (start, _) in zip(encoding.ids, encoding.offsets, strict=True) if start >= begin]
+
+    def is_silent(self, token: int) -> bool:
+        """Whether `decode` leaves a token out: a special one, or none of this tokenizer."""
+        return token in self._special_token_ids or self._backend.id_to_token(token) is None
+
+    def is_byte(self, token: int) -> bool:
+        """Whether a token is a single byte, written as <0xE2>, of which several may make a character."""
+        content = self._backend.id_to_token(token)
+        return content is not None and len(content) == 6 and content.startswith("<0x")
+
+    def name_of(self, token: int) -> str:
+        """A token as the vocabulary spells it; empty for none of this tokenizer's."""
+        content: str | None = self._backend.id_to_token(token)
+        return content or ""
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of token ids. Bytes that make no whole character become U+FFFD."""
+        text: str = self._backend.decode([int(token) for token in token_ids], skip_special_tokens=skip_special_tokens)
+        return text
+
+
+def _special_token_ids(folder: Path, key: str) -> list[int]:
+    """The ids under `key`: one, a list, or none."""
+    for name in ("generation_config.json", "config.json"):
+        if not (folder / name).is_file():
+            continue
+        fields = Fields.read(folder / name)
+        value = fields.values.get(key)
+        if value is None:
+            continue
+        ids = value if isinstance(value, list) else [value]
+        if not all(type(token) is int and token >= 0 for token in ids):
+            fields.reject(key, "a token id, a list of them or null is required")
+        return ids
+    return []

@@ -1,0 +1,229 @@
+"""Every family on the native decoder: its logits against NumPy's, the bits of its rows, and its cache."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+from native_models import (
+    DRAFTS,
+    TARGETS,
+    assert_rounded_alike,
+    convert,
+    native_copy,
+    rounding_as_native,
+    rounding_nothing,
+    with_format,
+)
+from row_invariance import assert_same_bits, logits_after_rollback, logits_in_steps
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.description import Norm
+from mxconv.arch.mixture import Mixture
+from mxconv.codecs.float16 import BF16, FP16, FloatFormat
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.native_parts import missing_parts
+from mxconv.engine.skipped import Skipped
+from mxconv.engine.tree import Tree
+from mxconv.engine.weights import Weights
+from mxconv.kernels.engine import choose_engine, native_names
+
+checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
+IMPLEMENTATIONS = native_names()
+NAMES = list(checkpoints.FAMILIES)
+ROUNDED_CACHES = ["gpt_oss", "olmoe, clipped", "deepseek_v3"]
+LENGTH = 70  # more than a slice of a pass, and more than a chunk of attention
+
+pytestmark = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A family's tiny checkpoint, and what NumPy makes of it; what is made is kept, and many tests use it."""
+
+    family: Any
+    made: dict[tuple[object, ...], Any] = field(default_factory=dict)
+
+    def once(self, make: Callable[[], Any], *key: object) -> Any:
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+    @property
+    def ids(self) -> list[int]:
+        return list(self.family.token_ids[:LENGTH])
+
+    def weights(self, float_format: FloatFormat) -> Weights:
+        found: Weights = self.once(lambda: with_format(self.family.weights, float_format), float_format)
+        return found
+
+    def native(self, float_format: FloatFormat, kernel: str, num_threads: int = 2, form: str = "dense") -> Decoder:
+        def make() -> Decoder:
+            matrices = Matrices(choose_engine(kernel, num_threads))
+            return native_copy(self.family.config, self.weights(float_format), matrices, (TARGETS | DRAFTS)[form])
+
+        made: Decoder = self.once(make, float_format, kernel, num_threads, form)
+        assert type(made).__name__ == "NativeDecoder"
+        return made
+
+    def numpy(self, weights: Weights) -> np.ndarray:
+        decoder = Decoder(self.family.config, weights, "numpy")
+        return decoder.forward(self.ids, KVCache(self.family.config))
+
+    @property
+    def has_states(self) -> bool:
+        return self.family.config.state_sizes is not None
+
+    @cached_property
+    def in_f16(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Logits, and the cache behind them."""
+        cache = KVCache(self.family.config, LENGTH)
+        decoder = Decoder(self.family.config, self.weights(FP16), "numpy")
+        return decoder.forward(self.ids, cache), held(cache)
+
+    @property
+    def hands_on_roundings(self) -> bool:
+        """Whether a row may choose other experts where something rounds apart, or hand that on in a state."""
+        return self.has_states or any(isinstance(layer.mlp, Mixture) for layer in self.family.config.layers)
+
+    @cached_property
+    def in_bf16(self) -> tuple[np.ndarray, np.ndarray]:
+        """Logits of activations that are rounded to BF16, and of others."""
+        weights = self.weights(BF16)
+        return self.numpy(rounding_as_native(weights)), self.numpy(weights)
+
+
+def held(cache: KVCache) -> list[np.ndarray]:
+    """What a cache holds of anything: keys, values, states and the inputs of rows."""
+    states = cache.states
+    arrays = [*cache.arrays, *(() if states is None else (states.windows, states.memories, states.inputs))]
+    return [array for array in arrays if array.size]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def model(request: pytest.FixtureRequest, family_of: Callable[[str], Any]) -> Model:
+    """Every family in turn."""
+    return Model(family_of(request.param))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_native_decoder_has_all_parts_of_every_family(family_of: Callable[[str], Any], name: str) -> None:
+    assert missing_parts(family_of(name).config) == ()
+
+
+def test_f16_logits_and_caches_are_those_of_numpy_up_to_float32_sums(model: Model) -> None:
+    expected, arrays = model.in_f16
+    for kernel in IMPLEMENTATIONS:
+        cache = KVCache(model.family.config, LENGTH)
+        found = model.native(FP16, kernel).forward(model.ids, cache)
+        np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()), err_msg=kernel)
+        for one, other in zip(held(cache), arrays, strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-4 * float(np.abs(other).max()), err_msg=kernel)
+
+
+@pytest.mark.parametrize("name", ROUNDED_CACHES)
+def test_sinks_clips_and_latent_vectors_go_through_caches_of_16_bits(
+    family_of: Callable[[str], Any], name: str
+) -> None:
+    model = Model(family_of(name))
+    config, native = model.family.config, model.native(FP16, IMPLEMENTATIONS[0])
+    for dtype in ("bf16", "fp16"):
+        cache, of_numpy = (KVCache(config, dtype=dtype) for _ in range(2))
+        found = native.forward(model.ids, cache)
+        expected = Decoder(config, model.weights(FP16), "numpy").forward(model.ids, of_numpy)
+        # where sums round apart, a number may be kept as the next one, and a row may choose other experts
+        assert_rounded_alike(found, expected, model.in_f16[0], dtype, by_row=True)
+        first = [array[0] for array in held(cache)], [array[0] for array in held(of_numpy)]
+        for one, other in zip(*first, strict=True):
+            np.testing.assert_allclose(one, other, atol=2**-7 * float(np.abs(other).max()), err_msg=dtype)
+        in_steps, steps = KVCache(config, dtype=dtype), [model.ids[:33], model.ids[33:34], model.ids[34:]]
+        parts = [native.forward(step, in_steps) for step in steps]
+        assert_same_bits(np.concatenate(parts), found, f"{name}, {dtype}")
+
+
+def test_bf16_logits_are_those_of_numpy_with_rounded_activations(model: Model) -> None:
+    expected, unrounded = model.in_bf16
+    for kernel in IMPLEMENTATIONS:
+        found = model.native(BF16, kernel).forward(model.ids, KVCache(model.family.config))
+        assert_rounded_alike(found, expected, unrounded, kernel, model.hands_on_roundings)
+
+
+@pytest.mark.parametrize("form", DRAFTS)
+def test_drafts_are_near_those_of_numpy(model: Model, form: str) -> None:
+    weights = convert(model.weights(BF16), Matrices(), DRAFTS[form], model.family.config.looked_up)
+    expected, unrounded = model.numpy(rounding_as_native(weights)), model.numpy(rounding_nothing(weights))
+    for kernel in IMPLEMENTATIONS:
+        found = model.native(BF16, kernel, form=form).forward(model.ids, KVCache(model.family.config))
+        assert_rounded_alike(found, expected, unrounded, kernel, model.hands_on_roundings)
+
+
+def test_a_rows_bits_are_those_of_its_prefix_however_the_text_is_cut_on_any_number_of_threads(model: Model) -> None:
+    for kernel in IMPLEMENTATIONS:
+        whole = logits_in_steps(model.native(BF16, kernel, 1), model.ids, [1])
+        for num_threads, widths in ((1, [3, 5, 8, 16]), (2, [LENGTH]), (3, [33])):
+            found = logits_in_steps(model.native(BF16, kernel, num_threads), model.ids, widths)
+            assert_same_bits(found, whole, f"{kernel}, {num_threads} threads, cut at {widths}")
+        parts = logits_after_rollback(model.native(BF16, kernel, 1), model.ids, 30, [5, 6, 7, 8])
+        assert_same_bits(np.concatenate(parts), whole, f"{kernel}, behind tokens that were taken back")
+        rebuilt = model.native(BF16, kernel, 1, "bsfp")
+        assert_same_bits(logits_in_steps(rebuilt, model.ids, [LENGTH]), whole, f"{kernel}, BSFP")
+
+
+def test_a_rows_bits_are_those_of_its_path_in_a_forest(model: Model) -> None:
+    decoder, ids, config = model.native(BF16, IMPLEMENTATIONS[0]), model.ids, model.family.config
+    cache, other = KVCache(config), KVCache(config)
+    decoder.forward(ids[:40], cache)
+    decoder.forward(ids[7:20], other)
+    tokens, parents = [3, 9, 4, 80, 17, 60], [-1, 0, 0, 1, 2, -1]
+    of_tree, beside = decoder.forward_forest(
+        [SequenceRows(tokens, cache, Tree(parents)), SequenceRows(ids[20:23], other)]
+    )
+    for row in range(len(tokens)):
+        path, node = [], row
+        while node >= 0:
+            path, node = [tokens[node], *path], parents[node]
+        alone = decoder.forward([*ids[:40], *path], KVCache(config), last_only=True)
+        assert_same_bits(of_tree[row : row + 1], alone, f"row {row} of a tree")
+    assert_same_bits(beside, decoder.forward(ids[7:23], KVCache(config))[13:], "another sequence")
+
+
+@pytest.mark.parametrize("parts", ["a1+m2", "0-3"])
+def test_a_draft_without_some_parts_is_that_of_numpy(model: Model, parts: str) -> None:
+    config, weights = model.family.config, model.weights(FP16)
+    skipped = Skipped.parse(parts, config.num_hidden_layers)
+    whole = model.native(FP16, IMPLEMENTATIONS[0])
+    found = whole.variant(skipped).forward(model.ids[:9], KVCache(config))
+    expected = Decoder(config, weights, "numpy").variant(skipped).forward(model.ids[:9], KVCache(config))
+    np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()))
+
+
+def assert_native_is_numpy(family: Any, config: ModelConfig, num_left_out: int = 0) -> None:
+    """Of the family's weights in F16, described by another configuration."""
+    weights, ids = with_format(family.weights, FP16), list(family.token_ids[:LENGTH])
+    made = native_copy(config, weights, Matrices(choose_engine(IMPLEMENTATIONS[0], 2)))
+    logits = []
+    for decoder in (made, Decoder(config, weights, "numpy")):
+        cache = KVCache(config)
+        cache.num_left_out = num_left_out
+        logits.append(decoder.forward(ids, cache))
+    found, expected = logits
+    np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()))
+
+
+def test_chunks_begin_where_they_would_in_the_whole_text(family_of: Callable[[str], Any]) -> None:
+    family = family_of("llama4")
+    for num_left_out in (1, 14):
+        assert_native_is_numpy(family, family.config, num_left_out)
+
+
+def test_norms_may_span_heads_that_are_fused_one_by_one(family_of: Callable[[str], Any]) -> None:
+    family, norm = family_of("gpt_neox"), Norm("of heads", 1e-5, has_weight=False)
+    for are_behind in (False, True):
+        own = {"query_norm": norm, "key_norm": norm, "norm_span": "row", "norms_rotated": are_behind}
+        layers = [replace(layer, mixer=replace(layer.mixer, **own)) for layer in family.config.layers]
+        assert_native_is_numpy(family, replace(family.config, layers=tuple(layers)))

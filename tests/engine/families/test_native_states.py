@@ -1,0 +1,178 @@
+"""States on the native decoder: whatever was tried, logits and states are those of tokens decoded one at a time."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_models import dense, native_copy, with_format
+from row_invariance import assert_same_bits, logits_in_steps
+
+from mxconv.codecs.float16 import BF16, FP16
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.skipped import Skipped
+from mxconv.engine.tree import Tree
+from mxconv.engine.weights import Weights
+from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.speculation.borrowed import borrowed
+
+pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
+IMPLEMENTATIONS = native_names()
+KINDS = ["lfm2", "mamba2", "qwen3_next", "granitemoehybrid"]  # of every kind of state, and fused matrices
+
+pytestmark = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
+
+Native = Callable[..., Decoder]
+
+
+@pytest.fixture(scope="module")
+def native(family_of: Callable[[str], Any]) -> Native:
+    """Makes (once) a decoder of a kind of state, on a kernel and some threads."""
+    made: dict[tuple[str, str, int], Decoder] = {}
+
+    def make(kind: str, kernel: str = "", num_threads: int = 1) -> Decoder:
+        key = kind, kernel or IMPLEMENTATIONS[0], num_threads
+        if key not in made:
+            family, matrices = family_of(kind), Matrices(choose_engine(key[1], num_threads))
+            made[key] = native_copy(family.config, with_format(family.weights, BF16), matrices, dense)
+            assert type(made[key]).__name__ == "NativeDecoder"
+        return made[key]
+
+    return make
+
+
+class Text:
+    """A cache, the tokens that it should hold, and the logits behind each."""
+
+    def __init__(self, decoder: Decoder, rewinds: bool) -> None:
+        self.decoder = decoder
+        self.cache = KVCache(decoder.config, rewinds=rewinds)
+        self.tokens: list[int] = []
+        self.logits: list[np.ndarray] = []
+
+    def feed(self, tokens: Sequence[int], tree: Tree | None = None) -> None:
+        self.logits += list(self.decoder.forward(tokens, self.cache, tree=tree))
+        self.tokens += tokens
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        self.cache.keep(start, rows)
+        self.tokens[start:] = [self.tokens[start + row] for row in rows]
+        self.logits[start:] = [self.logits[start + row] for row in rows]
+
+    def cut(self, length: int) -> None:
+        self.cache.truncate(length)
+        del self.tokens[length:], self.logits[length:]
+
+
+def try_something(text: Text, draw: st.DataObject, is_lent: bool = False) -> None:
+    """One thing that decoders and drafts do with a cache."""
+    start, kinds = len(text.tokens), ["chain", "tree", "grown", "cut", *([] if is_lent else ["lent", "skipping"])]
+    kind = draw.draw(st.sampled_from(kinds))
+    if kind == "chain":
+        text.feed(tokens_of(draw, draw.draw(st.integers(1, 30))))
+        text.keep(start, range(draw.draw(st.integers(0, len(text.tokens) - start))))
+    elif kind in ("tree", "grown"):
+        parents: list[int] = []
+        for _ in range(1 if kind == "tree" else draw.draw(st.integers(1, 3))):
+            num_cached, more = len(parents), draw.draw(st.integers(1, 7))
+            parents += [draw.draw(st.integers(-1, row - 1)) for row in range(num_cached, num_cached + more)]
+            text.feed(tokens_of(draw, more), Tree(parents[:], num_cached))
+        text.keep(start, Tree(parents).path(draw.draw(st.integers(-1, len(parents) - 1))))
+    elif kind == "cut":
+        text.cut(text.cache.reachable(max(start - draw.draw(st.integers(0, 40)), 0)) if not is_lent else start)
+    else:
+        lend(text, draw, kind == "skipping")
+
+
+def lend(text: Text, draw: st.DataObject, skips: bool) -> None:
+    """To a draft: the decoder itself, or one that leaves layers with states out."""
+    length, own, logits = len(text.tokens), list(text.tokens), list(text.logits)
+    start = text.cache.reachable(max(length - draw.draw(st.integers(0, 9)), 0))
+    with borrowed(text.cache, start, length - start):
+        if skips:
+            draft = text.decoder.variant(Skipped.parse("a0+2", text.decoder.config.num_hidden_layers))
+            for _ in range(draw.draw(st.integers(1, 3))):
+                draft.forward(tokens_of(draw, draw.draw(st.integers(1, 3))), text.cache)
+        else:
+            del text.tokens[start:], text.logits[start:]
+            try_something(text, draw, is_lent=True)
+    text.tokens, text.logits = own, logits
+
+
+def tokens_of(draw: st.DataObject, count: int) -> list[int]:
+    return [int(token) for token in np.random.default_rng(draw.draw(st.integers(0, 99))).integers(0, 96, count)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(KINDS), rewinds=st.booleans(), num_threads=st.sampled_from([1, 2, 3]))
+def test_whatever_was_tried_logits_and_states_are_those_of_tokens_one_at_a_time(
+    native: Native, data: st.DataObject, kind: str, rewinds: bool, num_threads: int
+) -> None:
+    kernel = data.draw(st.sampled_from(IMPLEMENTATIONS))
+    text = Text(native(kind, kernel, num_threads), rewinds)
+    for _ in range(data.draw(st.integers(1, 8))):
+        if len(text.tokens) < 170:
+            try_something(text, data)
+            assert text.cache.length == len(text.tokens)
+    text.feed([5])
+    alone, cache = native(kind, kernel, 1), KVCache(text.decoder.config)
+    expected = np.concatenate([alone.forward([token], cache) for token in text.tokens])
+    assert_same_bits(np.array(text.logits), expected, kind)
+    assert text.cache.states is not None and cache.states is not None
+    for found, wanted in (
+        (text.cache.states.windows, cache.states.windows),
+        (text.cache.states.memories, cache.states.memories),
+    ):
+        assert found[0].tobytes() == wanted[0].tobytes()  # the running state
+
+
+@pytest.mark.parametrize("kind", ["granitemoehybrid", "qwen3_next"])
+@pytest.mark.parametrize("kernel", IMPLEMENTATIONS)
+def test_rates_of_any_size_are_those_of_numpy(family_of: Callable[[str], Any], kind: str, kernel: str) -> None:
+    """softplus(x) is e^x far below zero, and x far above."""
+    family = family_of(kind)
+    weights = with_format(family.weights, FP16)
+    rates = (np.array([-90, -17, -1, 0.4, 19.9, 20.1, 60], np.float32), np.zeros(7, np.float32))
+    extreme = {
+        name: np.resize(rates[name.endswith("A_log")], len(vector))
+        for name, vector in weights.vectors.items()
+        if name.endswith(("dt_bias", "A_log"))
+    }
+    assert extreme
+    changed = Weights(weights.matrices, {**weights.vectors, **extreme}, weights.stacks, weights.arrays)
+    expected = Decoder(family.config, changed, "numpy").forward(family.token_ids[:20], KVCache(family.config))
+    found = native_copy(family.config, changed, Matrices(choose_engine(kernel, 1)), dense)
+    logits = found.forward(family.token_ids[:20], KVCache(family.config))
+    np.testing.assert_allclose(logits, expected, atol=2e-4 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_more_than_a_slice_and_trees_at_its_end_have_the_bits_of_their_paths(native: Native, kind: str) -> None:
+    """256 tokens go through the layers together: one text is cut there, and the tree of another would be."""
+    decoder, generator = native(kind, num_threads=2), np.random.default_rng(2)
+    first, second, third, tree = ([int(t) for t in generator.integers(0, 96, count)] for count in (180, 70, 20, 12))
+    parents = [-1, 0, 0, 1, 1, 2, -1, 6, 6, 3, 9, 9]
+    caches = [KVCache(decoder.config) for _ in range(4)]
+    for cache in caches[2:]:
+        decoder.forward(third, cache)
+    found = decoder.forward_forest(
+        [
+            SequenceRows(first, caches[0]),
+            SequenceRows(second, caches[1]),
+            SequenceRows(tree, caches[2], Tree(parents)),
+            SequenceRows(first[:150] + second, caches[3]),
+        ]
+    )
+    assert_same_bits(found[0], logits_in_steps(decoder, first, [7]), "before the cut")
+    assert_same_bits(found[1], logits_in_steps(decoder, second, [9]), "before the tree")
+    last = logits_in_steps(decoder, [*third, *first[:150], *second], [33])[len(third) :]
+    assert_same_bits(found[3], last, "across the next cut")
+    for row in range(len(tree)):
+        path = [tree[above] for above in Tree(parents).path(row)]
+        alone = logits_in_steps(decoder, [*third, *path], [len(third), 1])
+        assert_same_bits(found[2][row : row + 1], alone[-1:], f"row {row} of the tree")

@@ -1,0 +1,304 @@
+"""Pages, their owners and their budget: a pool and its caches beside a plain model of what each text holds."""
+
+import contextlib
+from functools import cache as cached
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from mxconv.arch.families.table import describe_values
+from mxconv.engine.cache import KVCache
+from mxconv.engine.pages.dtype import FORMATS, KV_DTYPES, KvDtype
+from mxconv.engine.pages.pool import KVPool
+from mxconv.engine.pages.slabs import PAGE
+from mxconv.errors import ModelError, PoolFull
+from mxconv.speculation.borrowed import borrowed
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 4,
+}
+CONFIG = describe_values(LLAMA)
+PAGE_BYTES = KVPool(CONFIG).page_bytes
+NUMBERS = np.random.default_rng(1).standard_normal((1009, 2, 1, 4), np.float32)
+
+
+@cached
+def rows_of(text: tuple[int, ...], position: int, layer: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a decoder would make of a token: it depends on the text up to there."""
+    keys, values = NUMBERS[abs(hash((text[: position + 1], layer))) % len(NUMBERS)]
+    return keys, values
+
+
+def feed(cache: KVCache, text: tuple[int, ...]) -> None:
+    """Evaluate the tokens of a text that a cache lacks."""
+    first = cache.length
+    cache.reserve(len(text) - first)
+    for layer in range(2):
+        made = [rows_of(text, position, layer) for position in range(first, len(text))]
+        if made:
+            cache.write(layer, np.array([keys for keys, _ in made]), np.array([values for _, values in made]))
+    cache.advance(len(text) - first)
+
+
+def check(cache: KVCache, text: tuple[int, ...]) -> None:
+    """Every position holds what belongs there."""
+    assert cache.length == len(text)
+    kept = FORMATS[cache.dtype]
+    for layer in range(2 if text else 0):
+        expected = np.array([rows_of(text, position, layer) for position in range(len(text))]).transpose(1, 2, 0, 3)
+        if kept is not None:
+            expected = kept.decode(kept.encode(expected))
+        np.testing.assert_array_equal(np.array(cache.read(layer, range(len(text)))), expected)
+
+
+class Held:
+    """A cache and the text that it should hold."""
+
+    def __init__(self, pool: KVPool) -> None:
+        self.cache = KVCache(CONFIG, pool=pool)
+        self.text: tuple[int, ...] = ()
+
+
+class Pooled(RuleBasedStateMachine):
+    """Sequences come, adopt, grow, are cut, lend their cache, publish and go; two tokens, so that texts meet."""
+
+    caches = Bundle("caches")
+    most_pages = 7
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = KVPool(CONFIG, PAGE_BYTES // 2 * self.most_pages + 1, "bf16")
+        self.held: list[Held] = []
+
+    @rule(target=caches)
+    def come(self) -> Held:
+        self.held.append(Held(self.pool))
+        return self.held[-1]
+
+    @rule(held=caches, count=st.sampled_from([1, 5, 63, 64, 65, 130, 200]), token=st.integers(0, 1))
+    def grow(self, held: Held, count: int, token: int) -> None:
+        text = held.text + (token,) * count
+        before = list(held.cache.numbers), held.cache.length
+        try:
+            feed(held.cache, text)
+        except PoolFull:
+            assert (list(held.cache.numbers), held.cache.length) == before
+            available = self.pool.num_available
+            assert available is not None and available < count // PAGE + 2
+        else:
+            held.text = text
+
+    @rule(held=caches, back=st.sampled_from([0, 1, 7, 64, 100, 1000]))
+    def cut(self, held: Held, back: int) -> None:
+        held.text = held.text[: max(len(held.text) - back, 0)]
+        held.cache.truncate(len(held.text))
+
+    @rule(held=caches, back=st.integers(0, 90), number=st.integers(0, 9), seed=st.integers(0, 99))
+    def keep(self, held: Held, back: int, number: int, seed: int) -> None:
+        """Rows move; what they hold afterwards is what they held."""
+        start = max(len(held.text) - back, 0)
+        rows = np.random.default_rng(seed).permutation(len(held.text) - start)[:number]
+        rows = [int(row) for row in sorted(rows)]
+        before = [held.cache.read(layer, [*range(start), *(start + row for row in rows)]) for layer in range(2)]
+        try:
+            held.cache.keep(start, rows)
+        except PoolFull:
+            return
+        after = [held.cache.read(layer, range(held.cache.length)) for layer in range(2)]
+        np.testing.assert_array_equal(np.array(after), np.array(before))
+        if rows == list(range(len(rows))):
+            held.text = held.text[: start + len(rows)]
+        else:  # these rows are of no text
+            held.text = held.text[:start]
+            held.cache.truncate(start)
+
+    @rule(held=caches, back=st.integers(0, 200), count=st.integers(1, 70))
+    def lend(self, held: Held, back: int, count: int) -> None:
+        start = max(len(held.text) - back, 0)
+        with borrowed(held.cache, start, len(held.text) - start) as cache, contextlib.suppress(PoolFull):
+            feed(cache, held.text[:start] + (3,) * count)
+
+    @rule(held=caches, back=st.sampled_from([0, 0, 3, 70]))
+    def publish(self, held: Held, back: int) -> None:
+        held.cache.publish(held.text[: max(len(held.text) - back, 0)])
+
+    @rule(held=caches, count=st.integers(0, 200), token=st.integers(0, 1))
+    def adopt(self, held: Held, count: int, token: int) -> None:
+        held.cache.truncate(0)
+        length = held.cache.adopt([token] * count)
+        assert length % PAGE == 0 and length <= max(count - 1, 0)
+        held.text = (token,) * length
+
+    @rule(held=caches)
+    def trim(self, held: Held) -> None:
+        held.cache.trim()
+
+    @rule(held=consumes(caches), by_name=st.booleans())
+    def go(self, held: Held, by_name: bool) -> None:
+        self.held.remove(held)
+        if by_name:
+            held.cache.release()
+            assert held.cache.capacity == 0
+        del held.cache
+
+    @invariant()
+    def every_cache_holds_its_text(self) -> None:
+        for held in self.held:
+            check(held.cache, held.text)
+
+    @invariant()
+    def no_page_is_lost_nor_has_one_too_many_owners(self) -> None:
+        owners: dict[int, int] = dict.fromkeys(self.pool.prefixes.least_recently_used(), 1)
+        for held in self.held:
+            for page in held.cache.numbers.tolist():
+                owners[page] = owners.get(page, 0) + 1
+        found = {page: count for page, count in enumerate(self.pool._num_owners) if count}
+        assert found == owners
+        assert sorted([*self.pool._free, *owners]) == list(range(self.pool.slabs.num_pages))
+        assert self.pool.slabs.num_pages <= self.most_pages
+        assert self.pool.num_used == len(owners)
+
+
+Pooled.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestPooled = Pooled.TestCase
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+def test_what_is_written_is_rounded_as_its_format_rounds(dtype: KvDtype) -> None:
+    cache = KVCache(CONFIG, dtype=dtype)
+    text = tuple(range(4)) * 40
+    feed(cache, text)
+    check(cache, text)
+    assert KVPool(CONFIG, dtype=dtype).page_bytes == PAGE_BYTES // (1 if dtype == "fp32" else 2)
+
+
+def test_a_full_pool_says_what_there_is_and_stays_as_it_was() -> None:
+    pool = KVPool(CONFIG, PAGE_BYTES * 3)
+    first, other = KVCache(CONFIG, pool=pool), KVCache(CONFIG, pool=pool)
+    feed(first, (1,) * 100)
+    feed(other, (2,) * 60)
+    message = rf"^KV cache: 2 more pages of {PAGE} positions; 0 of 3 can be had\. Wait until a sequence ends, or give"
+    with pytest.raises(PoolFull, match=message):
+        other.reserve(100)
+    assert (other.length, other.capacity, pool.num_used, pool.num_available) == (60, PAGE, 3, 0)
+    first.release()
+    other.reserve(100)
+    assert (pool.num_used, pool.num_available) == (3, 0)
+    check(other, (2,) * 60)
+
+
+def test_a_budget_below_a_page_is_an_error() -> None:
+    message = rf"^KV cache: {PAGE_BYTES - 1} bytes; a page of {PAGE} positions takes {PAGE_BYTES} of llama in fp32\."
+    with pytest.raises(ModelError, match=message):
+        KVPool(CONFIG, PAGE_BYTES - 1)
+    assert KVPool(CONFIG, PAGE_BYTES - 1, "fp16").most_pages == 1
+
+
+def test_a_pool_of_other_sizes_is_refused() -> None:
+    other = KVPool(describe_values(LLAMA | {"head_dim": 6}))
+    with pytest.raises(
+        ModelError, match=r"^KV cache: a pool of pages \(2, 2, 1, 64, 6\); 2 layers, 1 heads and head size 4"
+    ):
+        KVCache(CONFIG, pool=other)
+
+
+def test_what_was_published_outlives_its_sequence_and_the_least_recently_used_goes_first() -> None:
+    pool = KVPool(CONFIG, PAGE_BYTES * 4)
+    texts = [(token,) * (2 * PAGE + 1) for token in range(2)]
+    for text in texts:
+        cache = KVCache(CONFIG, pool=pool)
+        feed(cache, text[:-1])
+        cache.publish(text[:-1])
+        cache.release()
+    assert (pool.num_used, pool.num_kept, pool.num_available) == (4, 4, 4)
+    again = KVCache(CONFIG, pool=pool)
+    assert again.adopt(texts[0]) == 2 * PAGE  # the first text is now the one that was used last
+    check(again, texts[0][:-1])
+    again.release()
+    newcomer = KVCache(CONFIG, pool=pool)
+    feed(newcomer, (3,) * (2 * PAGE))
+    assert KVCache(CONFIG, pool=pool).adopt(texts[1]) == 0
+    assert KVCache(CONFIG, pool=pool).adopt(texts[0]) == 2 * PAGE
+
+
+def test_of_a_text_the_last_pages_go_first() -> None:
+    pool = KVPool(CONFIG, PAGE_BYTES * 3)
+    text = (1,) * (3 * PAGE)
+    cache = KVCache(CONFIG, pool=pool)
+    feed(cache, text)
+    cache.publish(text)
+    cache.release()
+    other = KVCache(CONFIG, 1, pool=pool)
+    assert KVCache(CONFIG, pool=pool).adopt((*text, 0)) == 2 * PAGE
+    assert other.capacity == PAGE
+
+
+def test_two_that_evaluated_the_same_beginning_have_it_once() -> None:
+    pool = KVPool(CONFIG)
+    text = (1,) * (2 * PAGE + 10)
+    caches = [KVCache(CONFIG, pool=pool) for _ in range(2)]
+    for cache in caches:
+        feed(cache, text)
+    assert pool.num_used == 6
+    for cache in caches:
+        cache.publish(text)
+    assert pool.num_used == 4
+    assert caches[0].numbers[:2].tolist() == caches[1].numbers[:2].tolist()
+    for cache in caches:
+        check(cache, text)
+
+
+def test_a_shared_page_is_copied_before_it_is_written_to() -> None:
+    pool = KVPool(CONFIG)
+    text = (1,) * (2 * PAGE)
+    first, other = (KVCache(CONFIG, pool=pool) for _ in range(2))
+    feed(first, text)
+    first.publish(text)
+    assert other.adopt((*text, 0)) == 2 * PAGE
+    other.truncate(PAGE + 5)
+    changed = (*text[: PAGE + 5], 2, 2)
+    feed(other, changed)
+    check(first, text)
+    check(other, changed)
+    assert [mine == theirs for mine, theirs in zip(first.numbers, other.numbers, strict=True)] == [True, False]
+
+
+def test_where_no_page_is_left_for_a_copy_a_page_is_no_longer_kept() -> None:
+    pool = KVPool(CONFIG, PAGE_BYTES)
+    cache = KVCache(CONFIG, pool=pool)
+    feed(cache, (1,) * PAGE)
+    cache.publish((1,) * PAGE)
+    cache.truncate(10)
+    feed(cache, (1,) * 10 + (2,))
+    check(cache, (1,) * 10 + (2,))
+    assert (pool.num_used, len(pool.prefixes)) == (1, 0)
+
+
+def test_models_with_states_share_nothing() -> None:
+    from mxconv.arch.families.table import describe_values as describe
+
+    fields: dict[str, Any] = LLAMA | {
+        "model_type": "lfm2",
+        "num_hidden_layers": 2,
+        "layer_types": ["conv", "full_attention"],
+        "conv_L_cache": 3,
+        "block_ff_dim": 8,
+        "max_position_embeddings": 256,
+    }
+    config = describe(fields)
+    pool = KVPool(config)
+    cache = KVCache(config, 2 * PAGE, pool=pool)
+    assert cache.states is not None
+    cache.length = 2 * PAGE
+    cache.publish([1] * 2 * PAGE)
+    assert (len(pool.prefixes), KVCache(config, pool=pool).adopt([1] * 2 * PAGE)) == (0, 0)

@@ -1,0 +1,152 @@
+"""Logits against transformers, and every error of the decoder."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.weights import Weights
+from mxconv.errors import ModelError
+from mxconv.text.tokenizer import Tokenizer
+
+TEXTS = (
+    "Once upon a time, there was a little girl named Lily. She liked to play in the park with her dog.",
+    "Tom and Ben were best friends. One day they found a big red box behind the house.",
+    "The sun was hot.",
+)
+
+
+def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert ours.dtype == np.float32
+    assert np.abs(ours - theirs).max() <= 1e-3
+    assert (ours.argmax(-1) == theirs.argmax(-1)).all()
+
+
+def test_logits_of_every_architecture_agree_with_transformers(oracle: Any) -> None:
+    ids = oracle.text(100)
+    assert_close(oracle.decoder.forward(ids, KVCache(oracle.decoder.config)), oracle.logits(ids))
+
+
+def test_logits_of_trained_models_agree_with_transformers(shared_oracle: Any, shared_folder: Any) -> None:
+    tokenizer = Tokenizer.from_folder(shared_folder)
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        assert_close(
+            shared_oracle.decoder.forward(ids, KVCache(shared_oracle.decoder.config)), shared_oracle.logits(ids)
+        )
+
+
+def test_greedy_tokens_of_a_trained_model_are_those_of_transformers(shared_oracle: Any, shared_folder: Any) -> None:
+    prompt = Tokenizer.from_folder(shared_folder).encode("Once upon a time")
+    theirs = list(prompt)
+    ours = list(prompt)
+    cache = KVCache(shared_oracle.decoder.config)
+    next_ids = prompt
+    for _ in range(24):
+        next_ids = [int(shared_oracle.decoder.forward(next_ids, cache, last_only=True).argmax())]
+        ours += next_ids
+        theirs.append(int(shared_oracle.logits(theirs)[-1].argmax()))
+    assert ours == theirs
+
+
+def test_last_only_gives_the_last_row_of_all_logits(oracle: Any) -> None:
+    ids = oracle.text(12)
+    every = oracle.decoder.forward(ids, KVCache(oracle.decoder.config))
+    last = oracle.decoder.forward(ids, KVCache(oracle.decoder.config), last_only=True)
+    assert last.shape == (1, oracle.decoder.config.vocab_size)
+    assert (last[0] == every[-1]).all()
+
+
+def test_a_quantized_head_may_differ_from_the_embedding_it_is_tied_to(tiny_oracle: Any) -> None:
+    """The decoder takes lm_head.weight as it is handed out, so a loader may give it another format."""
+    oracle = tiny_oracle("llama, tied")
+    head = oracle.weights.matrices["lm_head.weight"]
+
+    class DoubledHead:
+        shape = head.shape
+
+        def multiply(self, x: np.ndarray) -> np.ndarray:
+            return 2 * head.multiply(x)
+
+    matrices = dict(oracle.weights.matrices) | {"lm_head.weight": DoubledHead()}
+    decoder = Decoder(oracle.decoder.config, Weights(matrices, oracle.weights.vectors), "doubled")
+    ids = oracle.text(5)
+    cache = KVCache(decoder.config)
+    assert (decoder.forward(ids, cache) == 2 * oracle.decoder.forward(ids, KVCache(decoder.config))).all()
+
+
+def test_weights_that_overflow_flow_through_without_a_warning(tiny_oracle: Any) -> None:
+    oracle = tiny_oracle("llama")
+    vectors = dict(oracle.weights.vectors) | {"model.layers.0.input_layernorm.weight": np.full(48, 3e38, np.float32)}
+    decoder = Decoder(oracle.decoder.config, Weights(oracle.weights.matrices, vectors), "overflowing")
+    assert np.isnan(decoder.forward([1, 2, 3], KVCache(decoder.config))).any()
+
+
+ERRORS = {
+    "no tokens": ([], r"^llama: 0 tokens to evaluate; at least one is required\. Give a prompt\.$"),
+    "a token id that is too large": ([1, 96], r"^llama: token id 96; ids from 0 to 95 are required\. Use the token"),
+    "a negative token id": ([-1], r"^llama: token id -1; ids from 0 to 95 are required\."),
+    "more tokens than positions": ([1] * 257, r"^llama: 257 positions; the model has 256 \(max_position_emb.*Shorten"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_tokens_that_cannot_be_evaluated_are_refused_and_leave_the_cache_alone(tiny_oracle: Any, name: str) -> None:
+    token_ids, message = ERRORS[name]
+    decoder = tiny_oracle("llama").decoder
+    cache = KVCache(decoder.config)
+    with pytest.raises(ModelError, match=message):
+        decoder.forward(token_ids, cache)
+    assert cache.length == 0
+
+
+def test_the_context_may_be_filled_to_the_last_position_and_no_further(tiny_oracle: Any) -> None:
+    decoder = tiny_oracle("llama").decoder
+    cache = KVCache(decoder.config)
+    decoder.forward([1] * 256, cache, last_only=True)
+    with pytest.raises(ModelError, match=r"^llama: 257 positions; the model has 256"):
+        decoder.forward([1], cache)
+    assert cache.length == 256
+
+
+def test_a_cache_of_another_model_is_refused(tiny_oracle: Any) -> None:
+    cache = KVCache(tiny_oracle("qwen3").decoder.config)
+    message = (
+        "^llama: a KV cache of 3 layers, 2 heads and head size 16; 3, 2 and 12 are required. "
+        "Give this model a cache of its own.$"
+    )
+    with pytest.raises(ModelError, match=message):
+        tiny_oracle("llama").decoder.forward([1], cache)
+
+
+def test_every_tensor_is_required(oracle: Any) -> None:
+    weights = oracle.weights
+    for tensor in (*weights.matrices, *weights.vectors):
+        matrices = {name: matrix for name, matrix in weights.matrices.items() if name != tensor}
+        vectors = {name: vector for name, vector in weights.vectors.items() if name != tensor}
+        message = (
+            f"^tiny: tensor {re.escape(tensor)} is missing; its shape .* is required. Convert the checkpoint again"
+        )
+        with pytest.raises(ModelError, match=message):
+            Decoder(oracle.decoder.config, Weights(matrices, vectors), "tiny")
+
+
+def test_a_matrix_of_another_shape_is_refused(tiny_oracle: Any) -> None:
+    weights = tiny_oracle("llama").weights
+    matrices = dict(weights.matrices) | {"model.layers.1.mlp.up_proj.weight": weights.matrices["lm_head.weight"]}
+    message = (
+        r"^tiny: tensor model.layers.1.mlp.up_proj.weight has shape \(96, 48\); config.json requires \(88, 48\). "
+        "Convert the checkpoint again, or take the config.json that belongs to it.$"
+    )
+    with pytest.raises(ModelError, match=message):
+        Decoder(tiny_oracle("llama").decoder.config, Weights(matrices, weights.vectors), "tiny")
+
+
+def test_a_vector_of_another_length_is_refused(tiny_oracle: Any) -> None:
+    weights = tiny_oracle("llama").weights
+    vectors = dict(weights.vectors) | {"model.norm.weight": np.ones(47, np.float32)}
+    with pytest.raises(ModelError, match=r"tensor model.norm.weight has shape \(47,\); config.json requires \(48,\)"):
+        Decoder(tiny_oracle("llama").decoder.config, Weights(weights.matrices, vectors), "tiny")

@@ -1,0 +1,326 @@
+"""Forests: rows of several sequences in a pass, and every row has the logits of its path alone, bit for bit."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_models import DRAFTS, TARGETS, convert, dense, with_format
+from row_invariance import assert_same_bits, logits_in_steps
+
+from mxconv.codecs.float16 import BF16
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.skipped import Skipped
+from mxconv.engine.states import States
+from mxconv.engine.tree import Tree
+from mxconv.engine.weights import Weights
+from mxconv.errors import ModelError
+from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.matrix import Matrix
+
+MODELS = [  # architecture, format, form, threads: few, since each has to be converted for each kernel
+    ("llama", "BF16", "dense", 2),
+    ("mistral, long window", "F16", "dense", 3),
+    ("qwen3, biases and window", "BF16", "bsfp", 2),
+    ("qwen2, window", "F16", "bsfp", 1),
+    ("llama, one KV head", "BF16", "mxfp4", 3),
+    ("llama, biases", "F16", "bsfp-draft", 2),
+]
+# how far above itself a row hangs, or -1: of ones a chain, of large numbers something wide
+TREES = (
+    st.integers(1, 16)
+    .flatmap(lambda width: st.lists(st.integers(1, width), min_size=1, max_size=64))
+    .map(lambda lags: Tree([max(-1, row - lag) for row, lag in enumerate(lags)]))
+)
+
+
+@dataclass
+class Twice:
+    """A sequence in forests, and the same text by a decoder that evaluates nothing else, in chains alone."""
+
+    decoder: Decoder
+    alone: Decoder
+    text: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cache = KVCache(self.decoder.config, capacity=4)
+        self.alone_cache = KVCache(self.decoder.config, capacity=4)
+
+    def check(self, tokens: Sequence[int], tree: Tree, logits: dict[int, np.ndarray]) -> None:
+        """Logits of rows against those of every leaf's path."""
+        for leaf in set(range(len(tokens))) - set(tree.parents):
+            path = tree.path(leaf)
+            expected = self.alone.forward([tokens[row] for row in path], self.alone_cache)
+            self.alone_cache.truncate(len(self.text))
+            for row, own in zip(path, expected, strict=True):
+                if row in logits:
+                    assert_same_bits(logits[row][None], own[None], f"row {row} of {tree} behind {len(self.text)}")
+
+    def keep(self, tokens: Sequence[int], path: list[int]) -> None:
+        """Go on behind a row."""
+        self.cache.keep(len(self.text), path)
+        kept = [tokens[row] for row in path]
+        self.alone.forward(kept, self.alone_cache)
+        self.text += kept
+
+
+def grow(decoder: Decoder, sequences: list[Twice], texts: list[list[int]], trees: list[Tree], cuts: list[int]) -> None:
+    """Evaluate a tree below each sequence in two forests: the rows before the cuts, and then the others."""
+    logits: list[dict[int, np.ndarray]] = [{} for _ in sequences]
+    for bounds in ([(0, cut) for cut in cuts], [(cut, len(text)) for cut, text in zip(cuts, texts, strict=True)]):
+        taking_part = [index for index, (first, last) in enumerate(bounds) if first < last]
+        forest = []
+        for index in taking_part:
+            first, last = bounds[index]
+            part = Tree(trees[index].parents[:last], num_cached=first)
+            num_logits = None if index else min(3, last - first)
+            forest.append(SequenceRows(texts[index][first:last], sequences[index].cache, part, num_logits))
+        for index, found in zip(taking_part, decoder.forward_forest(forest) if forest else [], strict=True):
+            assert found.shape[1] == decoder.config.vocab_size
+            logits[index] |= zip(range(bounds[index][1] - len(found), bounds[index][1]), found, strict=True)
+    for sequence, text, tree, found in zip(sequences, texts, trees, logits, strict=True):
+        assert len(found) == len(text) or sequence is sequences[0]
+        sequence.check(text, tree, found)
+
+
+def live(decoder: Decoder, alone: Decoder, data: st.DataObject, num_passes: int, longest: int) -> None:
+    """Some passes, each over some of three sequences: prompts in chains of up to `longest`, then trees as they come."""
+    everybody = [Twice(decoder, alone) for _ in range(3)]
+    for _ in range(num_passes):
+        sequences = data.draw(st.lists(st.sampled_from(everybody), min_size=1, unique_by=id), "who")
+        chains = st.integers(1, longest).map(Tree.chain)
+        trees = [data.draw(TREES if sequence.text else chains, "tree") for sequence in sequences]
+        tokens = np.random.default_rng(data.draw(st.integers(0, 2**16), "seed of tokens"))
+        texts = [[int(token) for token in tokens.integers(0, 96, tree.num_rows)] for tree in trees]
+        cuts = [data.draw(st.just(0) | st.integers(0, tree.num_rows - 1), "cut") for tree in trees]
+        grow(decoder, sequences, texts, trees, cuts)
+        for sequence, text, tree in zip(sequences, texts, trees, strict=True):
+            sequence.keep(text, tree.path(data.draw(st.integers(0, tree.num_rows - 1), "kept")))
+
+
+def sinks() -> st.SearchStrategy[SinkWindow | None]:
+    return st.none() | st.builds(SinkWindow, st.integers(0, 90), st.integers(1, 70))
+
+
+@pytest.mark.parametrize("implementation", native_names())
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_rows_of_forests_are_their_paths_alone_by_every_native_kernel(
+    native: Callable[..., Decoder], implementation: str, data: st.DataObject
+) -> None:
+    """Sequences come and go; trees, chunks of prompts and single rows share passes of one and of several slices."""
+    *model, num_threads = data.draw(st.sampled_from(MODELS))
+    decoder, alone = (native(*model, implementation, threads) for threads in (num_threads, 1))
+    sink_window = data.draw(sinks())
+    skipped = Skipped(
+        frozenset(data.draw(st.sets(st.integers(0, 2)))), frozenset(data.draw(st.sets(st.integers(0, 2))))
+    )
+    decoder, alone = (one.variant(skipped, sink_window) for one in (decoder, alone))
+    live(decoder, alone, data, num_passes=4, longest=140)
+
+
+@pytest.mark.parametrize("implementation", native_names()[:1])
+def test_forests_of_every_architecture(native: Callable[..., Decoder], architecture: str, implementation: str) -> None:
+    decoder = native(architecture, "BF16", "dense", implementation, 2)
+    generator = np.random.default_rng(8)
+    sequences = [Twice(decoder, decoder) for _ in range(4)]
+    for tree in (Tree.chain(20), Tree([-1, 0, 0, -1, 3, 1]), Tree([-1, 0, -1, 2, 3])):
+        texts = [[int(token) for token in generator.integers(0, 96, tree.num_rows)] for _ in sequences]
+        grow(decoder, sequences, texts, [tree] * 4, [0, 1, 0, 3])
+        for sequence, text in zip(sequences, texts, strict=True):
+            sequence.keep(text, tree.path(tree.num_rows - 1))
+
+
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_rows_of_forests_are_their_paths_alone_by_numpy(
+    tiny_oracle: Callable[[str], Any], architectures: list[str], data: st.DataObject
+) -> None:
+    decoder = tiny_oracle(data.draw(st.sampled_from(architectures))).decoder.variant(sink_window=data.draw(sinks()))
+    live(decoder, decoder, data, num_passes=2, longest=20)
+
+
+@pytest.mark.parametrize("implementation", native_names())
+def test_a_forest_of_more_rows_than_go_through_at_once_is_cut_within_trees(
+    native: Callable[..., Decoder], implementation: str
+) -> None:
+    """Rows 0 to 89, 90 to 153 and 154 to 217 of three sequences: slices of 64 end within each."""
+    decoder = native("qwen3, biases and window", "F16", "dense", implementation, 3)
+    generator = np.random.default_rng(4)
+    sequences = [Twice(decoder, decoder) for _ in range(3)]
+    trees = [Tree.chain(90), *(Tree([int(generator.integers(-1, row)) for row in range(64)]) for _ in range(2))]
+    for sequence, length in zip(sequences, (26, 70, 1), strict=True):
+        prompt = [int(token) for token in generator.integers(0, 96, length)]
+        decoder.forward(prompt, sequence.cache)
+        sequence.keep(prompt, list(range(length)))
+    texts = [[int(token) for token in generator.integers(0, 96, tree.num_rows)] for tree in trees]
+    grow(decoder, sequences, texts, trees, [0, 0, 0])
+    assert [sequence.cache.length for sequence in sequences] == [26 + 90, 70 + 64, 1 + 64]
+
+
+class Counted:
+    """A matrix that counts how often it is read as a whole."""
+
+    def __init__(self, inner: Matrix) -> None:
+        self.inner = inner
+        self.shape = inner.shape
+        self.rows = inner.rows
+        self.num_reads = 0
+
+    def multiply(self, x: np.ndarray) -> np.ndarray:
+        self.num_reads += 1
+        return self.inner.multiply(x)
+
+
+def test_every_weight_is_read_once_for_all_sequences(tiny_oracle: Callable[[str], Any]) -> None:
+    oracle = tiny_oracle("qwen2")
+    matrices = {name: Counted(matrix) for name, matrix in oracle.weights.matrices.items()}
+    decoder = Decoder(oracle.decoder.config, Weights(matrices, oracle.weights.vectors), "counted")
+    decoder.forward_forest([SequenceRows([1, 2, 3], KVCache(decoder.config)) for _ in range(5)])
+    assert {matrix.num_reads for name, matrix in matrices.items() if "embed" not in name} == {1}
+
+
+def test_rows_without_logits_fill_their_cache_all_the_same(tiny_oracle: Callable[[str], Any]) -> None:
+    decoder = tiny_oracle("llama").decoder
+    caches = [KVCache(decoder.config) for _ in range(2)]
+    none, last = decoder.forward_forest(
+        [SequenceRows([1, 2, 3], caches[0], num_logits=0), SequenceRows([4, 5], caches[1], num_logits=1)]
+    )
+    assert (none.shape, last.shape) == ((0, 96), (1, 96))
+    assert_same_bits(last, logits_in_steps(decoder, [4, 5], [1])[-1:], "the last")
+    assert_same_bits(decoder.forward([6], caches[0]), logits_in_steps(decoder, [1, 2, 3, 6], [1])[-1:], "behind")
+    assert decoder.forward_forest([SequenceRows([7], caches[0], num_logits=0)])[0].shape == (0, 96)
+    assert caches[0].length == 5
+
+
+@pytest.mark.parametrize("implementation", native_names())
+@pytest.mark.parametrize("form", [*TARGETS, *DRAFTS])
+def test_what_is_not_finite_stays_in_its_sequence(
+    tiny_oracle: Callable[[str], Any], form: str, implementation: str
+) -> None:
+    oracle = tiny_oracle("llama")
+    matrices = Matrices(choose_engine(implementation, 2))
+    weights = convert(with_format(oracle.weights, BF16), matrices, (TARGETS | DRAFTS)[form])
+    name = "model.embed_tokens.weight"
+    patterns = oracle.weights.matrices[name].patterns.copy()
+    patterns[7, 11] = BF16.encode(np.array([np.inf], np.float32))[0]
+    special = Weights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
+    decoder = matrices.decoder(oracle.decoder.config, special, "test")
+    texts = [[1, 2, 3], [7, 7, 7, 7], [4, 5, 6, 8, 9]]
+    found = decoder.forward_forest([SequenceRows(text, KVCache(decoder.config)) for text in texts])
+    assert np.isnan(found[1]).all()
+    for index in (0, 2):
+        assert_same_bits(found[index], logits_in_steps(decoder, texts[index], [1]), f"sequence {index}")
+        assert np.isfinite(found[index]).all()
+
+
+Forest = Callable[[Sequence[KVCache]], list[SequenceRows]]
+STATES = States([1])
+REFUSED: dict[str, tuple[str, Forest]] = {
+    "none": (r"test: 0 sequences to evaluate; at least one is required", lambda caches: []),
+    "one cache": (
+        "test: two sequences of a pass with the same KV cache; one each is required. Give every sequence its own.",
+        lambda caches: [SequenceRows([1], caches[0]), SequenceRows([2], caches[1]), SequenceRows([3], caches[0])],
+    ),
+    "one States": (
+        "test: two sequences of a pass with the same States; one each is required. Give every sequence its own.",
+        lambda caches: [SequenceRows([1], cache, states=STATES) for cache in caches],
+    ),
+    "no tokens": (
+        "test, sequence 1: 0 tokens to evaluate; at least one is required. Give a prompt.",
+        lambda caches: [SequenceRows([1], caches[0]), SequenceRows([], caches[1])],
+    ),
+    "another token": (
+        "test, sequence 0: token id 96; ids from 0 to 95 are required.",
+        lambda caches: [SequenceRows([1, 96], caches[0]), SequenceRows([1], caches[1])],
+    ),
+    "another tree": (
+        "test, sequence 1: a tree of 2 rows; 1, a token each, are required.",
+        lambda caches: [SequenceRows([1], caches[0]), SequenceRows([1], caches[1], Tree([-1, -1]))],
+    ),
+    "a tree of rows that the cache does not hold": (
+        "test, sequence 1: a tree of which 4 rows are evaluated; the 3 that the cache holds at most are required.",
+        lambda caches: [SequenceRows([1], caches[0]), SequenceRows([1], caches[1], Tree([-1] * 5, num_cached=4))],
+    ),
+    "a deep tree": (
+        r"test, sequence 1: 257 positions; the model has 256 \(max_position_embeddings\)",
+        lambda caches: [SequenceRows([1], caches[0]), SequenceRows([1] * 254, caches[1])],
+    ),
+    "more logits": (
+        "test, sequence 1: logits of the last 3 rows; 0 to 2, all that there are, are required.",
+        lambda caches: [SequenceRows([1], caches[0]), SequenceRows([1, 2], caches[1], num_logits=3)],
+    ),
+    "fewer logits than none": (
+        "test: logits of the last -1 rows; 0 to 2",
+        lambda caches: [SequenceRows([1, 2], caches[1], num_logits=-1)],
+    ),
+    "a state that there is not": (
+        r"test, sequence 1: the state of layer 4; 0 \(the embedding\) to 3 \(what the last layer gives\) are required",
+        lambda caches: [SequenceRows([1], caches[0]), SequenceRows([1], caches[1], states=States([0, 4]))],
+    ),
+}
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["numpy", "native"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_forest_that_is_refused_leaves_every_cache_alone(
+    tiny_oracle: Callable[[str], Any], case: str, native: bool
+) -> None:
+    oracle = tiny_oracle("llama")
+    matrices = Matrices(choose_engine(num_threads=1) if native else None)
+    decoder = matrices.decoder(oracle.decoder.config, convert(oracle.weights, matrices, dense), "test")
+    caches = [KVCache(decoder.config) for _ in range(2)]
+    for cache in caches:
+        decoder.forward([1, 2, 3], cache)
+    before = [[array.copy() for array in cache.arrays] for cache in caches]
+    message, forest = REFUSED[case]
+    with pytest.raises(ModelError, match=f"^{message}"):
+        decoder.forward_forest(forest(caches))
+    for cache, arrays in zip(caches, before, strict=True):
+        assert cache.length == 3
+        assert all((now == then).all() for now, then in zip(cache.arrays, arrays, strict=True))
+
+
+def test_a_cache_of_another_model_is_refused_by_its_number(tiny_oracle: Callable[[str], Any]) -> None:
+    decoder = tiny_oracle("llama").decoder
+    first, other = KVCache(decoder.config), KVCache(tiny_oracle("qwen3").decoder.config)
+    with pytest.raises(ModelError, match=r"^llama, sequence 1: a KV cache of 3 layers, 2 heads and head size 16; 3, 2"):
+        decoder.forward_forest([SequenceRows([1], first), SequenceRows([1], other)])
+    assert first.length == 0
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["numpy", "native"])
+def test_positions_that_a_cache_leaves_out_count(tiny_oracle: Callable[[str], Any], native: bool) -> None:
+    """Attention knows distances alone: a text that stands further back says the same; behind a gap it does not."""
+    oracle = tiny_oracle("llama")
+    matrices = Matrices(choose_engine(num_threads=1) if native else None)
+    decoder = matrices.decoder(oracle.decoder.config, convert(oracle.weights, matrices, dense), "test")
+    text = [5, 17, 80, 3, 41]
+
+    def logits(at_first: int, later: int) -> np.ndarray:
+        cache = KVCache(decoder.config)
+        cache.num_left_out = at_first
+        decoder.forward(text[:2], cache)
+        cache.num_left_out = later
+        decoder.forward([9], cache, tree=Tree([-1]))
+        return decoder.forward(text[2:4], cache, tree=Tree([-1, 0, 0], num_cached=1))
+
+    plain, back, gap = logits(0, 0), logits(100, 100), logits(0, 100)
+    largest = float(np.abs(plain).max())
+    np.testing.assert_allclose(back, plain, atol=2e-3 * largest)
+    assert np.abs(gap - plain).max() > 2e-2 * largest
+    for left_out, is_refused in ((254, False), (255, True)):
+        cache = KVCache(decoder.config)
+        cache.num_left_out = left_out
+        if is_refused:
+            with pytest.raises(ModelError, match=r"257 positions; the model has 256 \(max_position_embeddings\)"):
+                decoder.forward([1, 2], cache)
+        else:
+            decoder.forward([1, 2], cache)

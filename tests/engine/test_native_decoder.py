@@ -1,0 +1,316 @@
+"""The native forward pass against the NumPy decoder, the trained model against itself, and every refusal."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from native_models import (
+    DRAFTS,
+    TARGETS,
+    Maker,
+    assert_rounded_alike,
+    convert,
+    dense,
+    native_copy,
+    rounding_as_native,
+    rounding_nothing,
+    with_format,
+)
+from row_invariance import assert_same_bits
+
+from mxconv.arch.families.table import describe_file
+from mxconv.checkpoint.source import Checkpoint, open_checkpoint
+from mxconv.codecs.float16 import BF16, FORMATS, FP16
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.stored_weights import dense_weights
+from mxconv.engine.weights import Weights
+from mxconv.errors import ModelError
+from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.text.tokenizer import Tokenizer
+
+IMPLEMENTATIONS = native_names()
+TRAINED = Path(__file__).parents[2] / "examples/models/pylib-1.5m"
+TEXT = '''def read(path, encoding="utf-8"):
+    """Return the text of a file.
+
+    Raises OSError if the file cannot be opened.
+    """
+    with open(path, encoding=encoding) as file:
+        return file.read()
+'''
+
+pytestmark = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def matrices(request: pytest.FixtureRequest) -> Matrices:
+    """Every implementation, on two threads."""
+    return Matrices(choose_engine(request.param, 2))
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Iterator[Checkpoint]:
+    with open_checkpoint(TRAINED) as opened:
+        yield opened
+
+
+def logits(decoder: Decoder, ids: list[int], last_only: bool = False) -> np.ndarray:
+    return decoder.forward(ids, KVCache(decoder.config), last_only)
+
+
+def test_f16_logits_of_every_architecture_are_those_of_numpy_up_to_float32_sums(
+    oracle: Any, matrices: Matrices
+) -> None:
+    weights = with_format(oracle.weights, FP16)
+    ids = oracle.text(100)
+    expected = logits(Decoder(oracle.decoder.config, weights, "numpy"), ids)
+    found = logits(native_copy(oracle.decoder.config, weights, matrices), ids)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()))
+
+
+def test_bf16_logits_of_every_architecture_are_those_of_numpy_with_rounded_activations(
+    oracle: Any, matrices: Matrices
+) -> None:
+    weights = with_format(oracle.weights, BF16)
+    config, ids = oracle.decoder.config, oracle.text(100)
+    expected, unrounded = (
+        logits(Decoder(config, each, "numpy"), ids) for each in (rounding_as_native(weights), weights)
+    )
+    found = logits(native_copy(config, weights, matrices), ids)
+    assert_rounded_alike(found, expected, unrounded, "BF16")
+
+
+@pytest.mark.parametrize("form", DRAFTS)
+def test_drafts_of_every_architecture_are_near_those_of_numpy(oracle: Any, matrices: Matrices, form: str) -> None:
+    weights = with_format(oracle.weights, BF16)
+    config, ids = oracle.decoder.config, oracle.text(60)
+    draft = convert(weights, Matrices(), DRAFTS[form])
+    expected, unrounded = (
+        logits(Decoder(config, each, "numpy"), ids) for each in (rounding_as_native(draft), rounding_nothing(draft))
+    )
+    found = logits(native_copy(config, weights, matrices, DRAFTS[form]), ids)
+    assert_rounded_alike(found, expected, unrounded, form)
+
+
+@pytest.mark.parametrize("float_format", ["BF16", "F16"])
+def test_bsfp_logits_are_the_bits_of_the_16_bit_logits(oracle: Any, matrices: Matrices, float_format: str) -> None:
+    weights = with_format(oracle.weights, FORMATS[float_format])
+    ids = oracle.text(70)
+    found, expected = (
+        logits(native_copy(oracle.decoder.config, weights, matrices, make), ids) for make in TARGETS.values()
+    )
+    assert_same_bits(found, expected, "BSFP")
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, 64, 65, 130])
+def test_last_only_gives_the_last_row_of_all_logits(oracle: Any, matrices: Matrices, num_tokens: int) -> None:
+    decoder = native_copy(oracle.decoder.config, oracle.weights, matrices)
+    ids = oracle.text(num_tokens)
+    last = logits(decoder, ids, last_only=True)
+    assert last.shape == (1, oracle.decoder.config.vocab_size)
+    assert_same_bits(last, logits(decoder, ids)[-1:], "last only")
+
+
+@pytest.mark.parametrize("num_tokens", [1, 7, 66])
+def test_the_cache_holds_the_keys_and_values_of_numpy_and_nothing_behind_them(
+    oracle: Any, matrices: Matrices, num_tokens: int
+) -> None:
+    weights = with_format(oracle.weights, FP16)
+    config = oracle.decoder.config
+    caches = []
+    for decoder in (Decoder(config, weights, "numpy"), native_copy(config, weights, matrices)):
+        cache = KVCache(config, 90)
+        decoder.forward(oracle.text(num_tokens + 3)[3:], cache)
+        assert cache.length == num_tokens
+        caches.append(cache)
+    for expected, found in zip(*(cache.arrays for cache in caches), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()))
+        assert not found[:, :, num_tokens:].any()
+
+
+def test_the_trained_model_says_what_it_says_on_numpy(checkpoint: Checkpoint, matrices: Matrices) -> None:
+    config = describe_file(TRAINED / "config.json")
+    ids = Tokenizer.from_folder(TRAINED).encode(TEXT)
+    weights = dense_weights(checkpoint.tensors, config)
+    unrounded, expected = (
+        logits(Decoder(config, each, "numpy"), ids) for each in (weights, rounding_as_native(weights))
+    )
+    found = logits(native_copy(config, weights, matrices), ids)
+    assert_rounded_alike(found, expected, unrounded, "trained")
+    best = np.sort(unrounded, axis=-1)[:, -2:]
+    is_clear = best[:, 1] - best[:, 0] > 4 * np.abs(expected - unrounded).max(axis=-1)  # twice what both may err by
+    assert is_clear.mean() > 0.5
+    assert (found.argmax(-1) == unrounded.argmax(-1))[is_clear].all()
+
+
+@pytest.mark.parametrize("make", [*TARGETS.values(), *DRAFTS.values()], ids=[*TARGETS, *DRAFTS])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_weights_that_are_not_finite_flow_through_and_spare_the_positions_before(
+    tiny_oracle: Callable[[str], Any], matrices: Matrices, make: Maker, value: float
+) -> None:
+    """In the embedding of one token: its own position and those that see it lose their numbers, no others."""
+    oracle = tiny_oracle("mistral, window")
+    config = oracle.decoder.config
+    weights = convert(with_format(oracle.weights, BF16), matrices, make)
+    name = "model.embed_tokens.weight"
+    patterns = oracle.weights.matrices[name].patterns.copy()
+    patterns[7, 11] = BF16.encode(np.array([value], np.float32))[0]
+    special = Weights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
+    plain, broken = (matrices.decoder(config, w, "test") for w in (weights, special))
+    ids = [token for token in oracle.text(40) if token != 7]
+    ids[20] = 7
+    found, expected = logits(broken, ids), logits(plain, ids)
+    assert_same_bits(found[:20], expected[:20], "before")
+    assert not np.isfinite(found[20]).any() or value == 3e38
+    if not np.isfinite(value):
+        assert np.isnan(found[20:25]).all()  # the window is five positions
+
+
+def test_norms_that_overflow_give_nans_and_no_crash(tiny_oracle: Callable[[str], Any], matrices: Matrices) -> None:
+    oracle = tiny_oracle("llama")
+    vectors = dict(oracle.weights.vectors) | {"model.layers.0.input_layernorm.weight": np.full(48, 3e38, np.float32)}
+    decoder = native_copy(oracle.decoder.config, Weights(oracle.weights.matrices, vectors), matrices)
+    assert np.isnan(logits(decoder, oracle.text(5))).any()
+
+
+def test_vectors_of_any_layout_are_taken(tiny_oracle: Callable[[str], Any], matrices: Matrices) -> None:
+    oracle = tiny_oracle("qwen3, biases and window")
+    config = oracle.decoder.config
+    strided = {name: np.repeat(vector, 2)[::2] for name, vector in oracle.weights.vectors.items()}
+    ids = oracle.text(9)
+    expected = logits(native_copy(config, oracle.weights, matrices), ids)
+    found = logits(native_copy(config, Weights(oracle.weights.matrices, strided), matrices), ids)
+    assert_same_bits(found, expected, "strided vectors")
+
+
+def test_the_checks_are_those_of_the_numpy_decoder(tiny_oracle: Callable[[str], Any], matrices: Matrices) -> None:
+    oracle = tiny_oracle("llama")
+    decoder = native_copy(oracle.decoder.config, oracle.weights, matrices)
+    cache = KVCache(decoder.config)
+    for ids, message in (([], "0 tokens to evaluate"), ([96], "token id 96"), ([1] * 257, "257 positions")):
+        with pytest.raises(ModelError, match=f"^copy: {message}"):
+            decoder.forward(ids, cache)
+    with pytest.raises(ModelError, match=r"^copy: a KV cache of "):
+        decoder.forward([1], KVCache(tiny_oracle("qwen3").decoder.config))
+    assert cache.length == 0
+    weights = convert(oracle.weights, matrices, dense)
+    del weights.matrices["lm_head.weight"]  # type: ignore[attr-defined]
+    with pytest.raises(ModelError, match=r"^copy: tensor lm_head\.weight is missing"):
+        matrices.decoder(decoder.config, weights, "copy")
+
+
+def arguments(decoder: Any, num_tokens: int = 3) -> dict[str, Any]:
+    """Of a call that works."""
+    config = decoder.config
+    half = np.zeros((num_tokens, config.head_dim // 2), np.float32)
+    return {
+        "x": np.zeros((num_tokens, config.hidden_size), np.float32),
+        "rotations": [(half, half.copy())],
+        "temperatures": [],
+        "layer_inputs": None,
+        "dtype": "fp32",
+        "slabs": KVCache(config, 64).pool.slabs.arrays,
+        "numbers": np.zeros(1, np.int32),
+        "length": 4,
+        "num_tokens": num_tokens,
+        "num_logits": num_tokens,
+        "logits": np.zeros((num_tokens, config.vocab_size), np.float32),
+        "stages": [0, 4],
+        "states": np.zeros((2, num_tokens, config.hidden_size), np.float32),
+    }
+
+
+OF_PASS = ("x", "rotations", "temperatures", "layer_inputs", "logits")
+
+
+def native_pass(decoder: Any, **arguments: Any) -> None:
+    from mxconv.kernels import _native
+
+    of_pass = {name: arguments.pop(name) for name in OF_PASS}
+    pages = _native.Pages(*(arguments.pop(name) for name in ("dtype", "slabs", "numbers")))
+    decoder.handle.forward(**of_pass, sequences=[_native.SequenceTokens(pages, **arguments)])
+
+
+WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "wide x": (TypeError, "x: shape", lambda a: {"x": np.zeros((3, 49), np.float32)}),
+    "x in float64": (TypeError, "incompatible", lambda a: {"x": a["x"].astype(np.float64)}),
+    "read-only x": (TypeError, "incompatible", lambda a: {"x": read_only(a["x"])}),
+    "transposed x": (TypeError, "x: strides", lambda a: {"x": np.zeros((48, 3), np.float32).T}),
+    "short sines": (TypeError, "sines: shape", lambda a: {"rotations": [(a["rotations"][0][0], a["x"][:2, :6])]}),
+    "no rotations": (ValueError, "rotations are missing", lambda a: {"rotations": []}),
+    "a layer too few": (TypeError, "slab: shape", lambda a: {"slabs": [slab[:2].copy() for slab in a["slabs"]]}),
+    "other pages": (
+        TypeError,
+        "slab: shape",
+        lambda a: {"slabs": [slab[:, :, :, :, :63].copy() for slab in a["slabs"]]},
+    ),
+    "read-only pages": (TypeError, "to write to", lambda a: {"slabs": [read_only(slab.copy()) for slab in a["slabs"]]}),
+    "pages in pieces": (TypeError, "slab: strides", lambda a: {"slabs": [np.asfortranarray(a["slabs"][0])]}),
+    "pages of another dtype": (TypeError, "slabs must be arrays of the pages' dtype", lambda a: {"dtype": "bf16"}),
+    "no such dtype": (ValueError, "dtype must be fp32, bf16 or fp16", lambda a: {"dtype": "fp8"}),
+    "no such page": (ValueError, "a page that there is not", lambda a: {"numbers": np.ones(1, np.int32)}),
+    "a page before the first": (
+        ValueError,
+        "a page that there is not",
+        lambda a: {"numbers": np.array([-1], np.int32)},
+    ),
+    "no pages": (ValueError, "do not fit", lambda a: {"numbers": np.zeros(0, np.int32)}),
+    "no slabs": (ValueError, "a page that there is not", lambda a: {"slabs": []}),
+    "page numbers of another dtype": (TypeError, "incompatible", lambda a: {"numbers": np.zeros(1, np.int64)}),
+    "a full cache": (ValueError, "do not fit", lambda a: {"length": 62}),
+    "a negative length": (ValueError, "do not fit", lambda a: {"length": -1}),
+    "narrow logits": (TypeError, "logits: shape", lambda a: {"logits": a["logits"][:, :95]}),
+    "other logits": (TypeError, "logits: shape", lambda a: {"logits": np.zeros((4, 96), np.float32)}),
+    "more logits": (ValueError, "more logits", lambda a: {"num_logits": 4}),
+    "fewer logits than none": (ValueError, "more logits", lambda a: {"num_logits": -1}),
+    "no tokens": (ValueError, "do not fit", lambda a: {"num_tokens": 0}),
+    "more tokens than x": (TypeError, "states: shape", lambda a: {"num_tokens": 4}),
+    "more tokens than x, no states": (
+        TypeError,
+        "x: shape",
+        lambda a: {"num_tokens": 4, "stages": [], "states": None},
+    ),
+    "more tokens than numbers": (ValueError, "do not fit", lambda a: {"num_tokens": 2**62}),
+    "a stage without states": (ValueError, "states and their stages", lambda a: {"states": None}),
+    "states without a stage": (ValueError, "states and their stages", lambda a: {"stages": []}),
+    "a stage behind the last": (ValueError, "a stage that there is not", lambda a: {"stages": [0, 5]}),
+    "a stage before the first": (ValueError, "a stage that there is not", lambda a: {"stages": [-1, 1]}),
+    "read-only states": (TypeError, "incompatible", lambda a: {"states": read_only(a["states"])}),
+    "short masks": (TypeError, "masks: shape", lambda a: {"masks": np.ones(2, np.uint64), "mask_start": 4}),
+    "a mask without itself": (
+        ValueError,
+        "a token sees itself",
+        lambda a: {"masks": np.array([1, 3, 3], np.uint64), "mask_start": 4},
+    ),
+    "a mask of the future": (
+        ValueError,
+        "a token sees itself",
+        lambda a: {"masks": np.array([3, 2, 4], np.uint64), "mask_start": 4},
+    ),
+    "masks from behind": (
+        ValueError,
+        "newest 64",
+        lambda a: {"masks": np.array([1, 2, 4], np.uint64), "mask_start": 5},
+    ),
+}
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_arrays_that_do_not_fit_are_an_error_and_never_read(tiny_oracle: Callable[[str], Any], case: str) -> None:
+    oracle = tiny_oracle("llama")
+    decoder: Any = native_copy(oracle.decoder.config, oracle.weights, Matrices(choose_engine(num_threads=1)))
+    good = arguments(decoder)
+    native_pass(decoder, **good)
+    error, message, change = WRONG[case]
+    with pytest.raises(error, match=message):
+        native_pass(decoder, **good | change(good))

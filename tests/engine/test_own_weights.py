@@ -1,0 +1,288 @@
+"""The weights of a package's own model: which matrix is exact, which is 4-bit, and where they are read."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from checkpoints import llama_tensors, write_safetensors, write_tiny_llama, write_tiny_tokenizer
+from loaded_packages import PROJECTION, kind, logits, pack, source_logits
+from packages import header_of
+
+from mxconv.engine.loader import LoadedPackage
+from mxconv.engine.stored_weights import EMBEDDING, HEAD
+from mxconv.errors import PackageError
+from mxconv.kernels.bsfp_full import BsfpMatrix
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.eight_bit import EightBitMatrix
+from mxconv.kernels.four_bit import FourBitFloatMatrix, FourBitMatrix
+
+pytestmark = pytest.mark.usefixtures("kernel")
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+@pytest.mark.parametrize(
+    ("dtype", "tied", "lm_head"),
+    [("BF16", False, "quantize"), ("BF16", False, "keep"), ("BF16", True, "quantize"), ("BF16", True, "keep"),
+     ("F16", False, "quantize")],
+)  # fmt: skip
+def test_the_target_is_the_source_bit_for_bit_and_the_draft_is_near(
+    tmp_path: Path, codec: str, dtype: str, tied: bool, lm_head: str
+) -> None:
+    source = write_tiny_llama(tmp_path / "source", dtype=dtype, tie_word_embeddings=tied)
+    expected = source_logits(source)
+    residual_bits = 10 if (codec, dtype) == ("bsfp", "F16") else None  # fitting one width takes a third of the time
+    options = {"codec": codec, "lm_head": lm_head, "residual_bits": residual_bits}
+    with LoadedPackage(pack(source, tmp_path / "package", **options)) as loaded:
+        target, draft = loaded.levels
+        assert [target.name, draft.name] == ["target", codec]
+        assert (target.shares_cache, draft.shares_cache) == (False, True)
+        assert logits(target.decoder).tobytes() == expected.tobytes()
+        found = logits(draft.decoder)
+        assert not (found == expected).all()
+        assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("codec", "lm_head", "exact", "head"),
+    [
+        ("mxfp4", None, DenseMatrix, EightBitMatrix),
+        ("mxfp4", "quantize", DenseMatrix, FourBitMatrix),
+        ("bsfp", "quantize", BsfpMatrix, FourBitMatrix),
+    ],
+)
+def test_a_tied_embedding_stays_exact_while_the_same_tensor_is_a_head_of_fewer_bits(
+    tmp_path: Path, codec: str, lm_head: str | None, exact: type, head: type
+) -> None:
+    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=True)
+    stored = safetensors.numpy.load_file(source / "model.safetensors")[EMBEDDING].astype(np.float32)
+    with LoadedPackage(pack(source, tmp_path / "package", codec=codec, lm_head=lm_head)) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        assert kind(target.embedding) is exact
+        assert target.head is target.embedding
+        assert draft.embedding is target.embedding
+        assert (draft.embedding.rows(np.arange(96)) == stored).all()
+        assert kind(draft.head) is head
+        assert not (draft.head.rows(np.arange(96)) == stored).all()
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_activations_decide_how_4_bit_matrices_multiply_and_nothing_else(tmp_path: Path, codec: str) -> None:
+    package = pack(write_tiny_llama(tmp_path / "source"), tmp_path / "package", codec=codec)
+    with LoadedPackage(package) as loaded, LoadedPackage(package, activations="fp32") as other:
+        target, draft = (level.decoder for level in other.levels)
+        assert kind(draft.layers[0].mlp.gate.matrix) is FourBitFloatMatrix
+        # MXINT8 values are BF16 numbers, and multiplied as such
+        assert kind(draft.head) is {"mxfp4": DenseMatrix, "bsfp": FourBitFloatMatrix}[codec]
+        assert kind(target.head) is kind(loaded.levels[0].decoder.head)
+        assert logits(target).tobytes() == logits(loaded.levels[0].decoder).tobytes()
+        found, expected = logits(draft), logits(loaded.levels[1].decoder)
+        assert not (found == expected).all()
+        assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("levels", [["target", "bsfp"], ["bsfp"]])
+def test_a_bsfp_draft_may_read_all_bits_of_the_head(tmp_path: Path, tied: bool, levels: list[str]) -> None:
+    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=tied)
+    stored = safetensors.numpy.load_file(source / "model.safetensors")[EMBEDDING if tied else HEAD].astype(np.float32)
+    with LoadedPackage(pack(source, tmp_path / "package", codec="bsfp", lm_head="exact"), levels) as loaded:
+        draft = loaded.levels[-1].decoder
+        assert kind(draft.head) is BsfpMatrix
+        assert (draft.head.rows(np.arange(96)) == stored).all()
+        assert len(levels) == 1 or draft.head is loaded.levels[0].decoder.head
+        assert kind(draft.layers[0].mlp.gate.matrix) is FourBitMatrix
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_head_that_is_kept_is_exact_in_the_draft_too(tmp_path: Path, tied: bool) -> None:
+    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=tied)
+    with LoadedPackage(pack(source, tmp_path / "package", codec="bsfp", lm_head="keep")) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        assert kind(draft.head) is DenseMatrix
+        assert draft.head is target.head
+        assert kind(draft.layers[0].mlp.gate.matrix) is FourBitMatrix
+
+
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_skipped_tensors_are_the_targets_own_in_the_draft(tmp_path: Path, codec: str) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    package = pack(source, tmp_path / "package", codec=codec, skip=("*.layers.0.*", "lm_head.weight"))
+    with LoadedPackage(package) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        for projection in ("query", "key", "value", "output", "gate", "up", "down"):
+            of_target, of_draft = (_projection(decoder.layers[0], projection).matrix for decoder in (target, draft))
+            assert of_draft is of_target
+            assert kind(of_draft) is DenseMatrix
+            assert kind(_projection(draft.layers[1], projection).matrix) is FourBitMatrix
+        assert draft.head is target.head
+
+
+def test_the_paper_table_drafts_in_float32(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    with LoadedPackage(pack(source, tmp_path / "package", codec="bsfp", segments="paper")) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        assert kind(draft.layers[1].mlp.down.matrix) is FourBitFloatMatrix
+        assert logits(target).tobytes() == source_logits(source).tobytes()
+
+
+def test_a_rescaled_tensor_is_the_target_that_the_package_can_rebuild(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    tensors = llama_tensors()
+    tensors[PROJECTION][5, 6] = 7.0
+    write_safetensors(source / "model.safetensors", tensors)
+    with LoadedPackage(pack(source, tmp_path / "package", codec="bsfp", outliers="rescale")) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        (record,) = (record for record in loaded.package.manifest.tensors if record.name == PROJECTION)
+        stored = loaded.package.bsfp(record)
+        assert stored.rescale_factor != 1.0
+        tensors[PROJECTION] = stored.target_rows(0, stored.shape[0]).view(ml_dtypes.bfloat16)
+        write_safetensors(source / "model.safetensors", tensors)
+        assert logits(target).tobytes() == source_logits(source).tobytes()
+        assert kind(draft.layers[0].mlp.gate.matrix) is FourBitMatrix
+
+
+def test_a_checkpoint_with_tensors_at_odd_addresses_loads_as_it_is(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    expected = source_logits(source)
+    file = source / "model.safetensors"
+    header, begin = header_of(file)
+    header = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    content = file.read_bytes()[begin:]
+    for entry in header.values():
+        entry["data_offsets"] = [offset + 1 for offset in entry["data_offsets"]]
+    header["pad"] = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" + content)
+    assert source_logits(source).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_a_referenced_target_is_read_from_the_source(tmp_path: Path, num_shards: int) -> None:
+    source = write_tiny_llama(tmp_path / "source", num_shards=num_shards)
+    package = pack(source, tmp_path / "package", target="reference")
+    assert not list(package.glob("model*.safetensors"))
+    with LoadedPackage(package) as loaded:
+        assert loaded.levels[0].record.location == "source"
+        assert logits(loaded.levels[0].decoder).tobytes() == source_logits(source).tobytes()
+
+
+def test_an_f32_source_and_a_sharded_one_load_as_their_16_bit_target(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source", dtype="F32")
+    rounded = write_tiny_llama(tmp_path / "rounded", dtype="BF16")
+    with LoadedPackage(pack(source, tmp_path / "package", dtype="bf16", max_shard_bytes=60_000)) as loaded:
+        assert len(loaded.levels[0].record.files) > 1
+        assert logits(loaded.levels[0].decoder).tobytes() == source_logits(rounded).tobytes()
+
+
+def test_norms_in_f32_beside_16_bit_matrices_are_taken_as_they_are(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    tensors = llama_tensors()
+    norm = np.linspace(0.5, 1.5, 64, dtype=np.float32) + np.float32(1e-5)
+    tensors["model.norm.weight"] = norm
+    tensors["steps"] = np.arange(3)  # no weight of this model
+    write_safetensors(source / "model.safetensors", tensors)
+    for codec in ("mxfp4", "bsfp"):
+        with LoadedPackage(pack(source, tmp_path / codec, codec=codec)) as loaded:
+            assert all((level.decoder.norm.weight == norm).all() for level in loaded.levels)
+
+
+@pytest.mark.parametrize("architecture", ["mistral, window", "qwen2", "qwen3", "llama, biases", "llama, tied"])
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_every_architecture_comes_through_a_package_as_transformers_has_it(
+    tmp_path: Path, tiny_oracle: Callable[[str], Any], architecture: str, codec: str, kernel: str
+) -> None:
+    oracle = tiny_oracle(architecture)
+    tied = oracle.decoder.config.tie_word_embeddings
+    is_fp16 = architecture.startswith("qwen")
+    numpy_type = np.float16 if is_fp16 else ml_dtypes.bfloat16
+    tensors = {
+        name: tensor.numpy().astype(numpy_type)
+        for name, tensor in oracle.torch_model.state_dict().items()
+        if not (tied and name == HEAD)
+    }
+    source = tmp_path / "source"
+    write_safetensors(source / "model.safetensors", tensors, {"format": "pt"})
+    oracle.torch_model.config.save_pretrained(source)
+    write_tiny_tokenizer(source / "tokenizer.json", 96)
+    ids = oracle.text(40)
+    residual_bits = 10 if is_fp16 and codec == "bsfp" else None
+    with LoadedPackage(pack(source, tmp_path / "package", codec=codec, residual_bits=residual_bits)) as loaded:
+        target, draft = (level.decoder for level in loaded.levels)
+        found = logits(target, ids)
+        # biases were rounded to 16 bits on the way, so the oracle must read what was stored
+        theirs = _reloaded(oracle, tensors, ids)
+        if kernel == "numpy" or is_fp16:
+            assert np.abs(found - theirs).max() <= 1e-3
+            assert (found.argmax(-1) == theirs.argmax(-1)).all()
+        else:  # native BF16 kernels round activations to BF16
+            assert np.corrcoef(found.ravel(), theirs.ravel())[0, 1] > 0.999
+        assert np.corrcoef(logits(draft, ids).ravel(), theirs.ravel())[0, 1] > 0.7
+
+
+def _reloaded(oracle: Any, tensors: dict[str, np.ndarray], ids: list[int]) -> np.ndarray:
+    model = type(oracle.torch_model)(oracle.torch_model.config).eval()
+    state = {name: torch.from_numpy(array.astype(np.float32)) for name, array in tensors.items()}
+    model.load_state_dict(state, strict=False)
+    model.tie_weights()
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].numpy()
+
+
+def test_a_matrix_of_infinities_that_was_kept_flows_through_target_and_draft(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    tensors = llama_tensors()
+    tensors[PROJECTION][3, 4] = np.inf
+    write_safetensors(source / "model.safetensors", tensors)
+    for codec in ("mxfp4", "bsfp"):
+        with LoadedPackage(pack(source, tmp_path / codec, codec=codec, on_nonfinite="keep")) as loaded:
+            for level in loaded.levels:
+                assert kind(level.decoder.layers[0].mlp.gate.matrix) is DenseMatrix
+                assert not np.isfinite(logits(level.decoder)).all()
+
+
+def test_a_referenced_source_that_is_gone_is_not_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_llama(tmp_path / "models/tiny")
+    monkeypatch.chdir(tmp_path)
+    package = pack(Path("models/tiny"), tmp_path / "package", target="reference")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    LoadedPackage(package).close()  # found from anywhere
+    (tmp_path / "models").rename(tmp_path / "moved")
+    message = (
+        "^/.*models/tiny: no such file or folder; .*package references its weights there. Restore it, "
+        "or convert again with --target include.$"
+    )
+    with pytest.raises(PackageError, match=message):
+        LoadedPackage(package)
+
+
+def test_a_referenced_source_of_another_length_is_refused(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    package = pack(source, tmp_path / "package", target="reference")
+    num_bytes = (source / "model.safetensors").stat().st_size
+    write_tiny_llama(source, num_hidden_layers=3)
+    message = f"source/model.safetensors: .* bytes; .*package was converted from a file of {num_bytes:,}. Restore the"
+    with pytest.raises(PackageError, match=message):
+        LoadedPackage(package)
+
+
+def test_a_referenced_source_in_other_files_is_refused(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    package = pack(source, tmp_path / "package", target="reference")
+    (source / "model.safetensors").unlink()
+    write_tiny_llama(source, num_shards=2)
+    message = "source/model-00001-of-00002.safetensors: .* bytes; .*package was converted from other files. Restore"
+    with pytest.raises(PackageError, match=message):
+        LoadedPackage(package)
+
+
+def _projection(layer: Any, name: str) -> Any:
+    return getattr(layer.mlp if name in ("gate", "up", "down") else layer.attention, name)

@@ -1,0 +1,162 @@
+"""Hidden states against transformers, the two decoders against each other, and rows against their paths alone."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_models import native_copy, with_format
+from row_invariance import assert_same_bits
+
+from mxconv.codecs.float16 import FP16
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.skipped import Skipped
+from mxconv.engine.states import States
+from mxconv.engine.tree import Tree
+from mxconv.errors import ModelError
+from mxconv.kernels.engine import choose_engine, native_names
+
+MODELS = [  # architecture, format, form, threads
+    ("llama", "BF16", "dense", 2),
+    ("mistral, long window", "F16", "dense", 3),
+    ("qwen3, biases and window", "BF16", "bsfp", 2),
+    ("llama, one KV head", "BF16", "mxfp4", 3),
+]
+ALL = (0, 1, 2, 3)  # of the tiny models, three layers
+
+
+def states_of(decoder: Decoder, ids: list[int], cuts: tuple[int, ...] = ()) -> np.ndarray:
+    """All five states of a text that goes in by pieces, (5, num_tokens, hidden_size)."""
+    cache, parts = KVCache(decoder.config, 4), []
+    for start, stop in pairwise([0, *cuts, len(ids)]):
+        states = States(ALL, normed_last=True)
+        decoder.forward(ids[start:stop], cache, last_only=True, states=states)
+        parts.append(states.values)
+    return np.concatenate(parts, axis=1)
+
+
+def assert_same_states(found: np.ndarray, expected: np.ndarray, how: str) -> None:
+    assert found.shape == expected.shape
+    for index, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert_same_bits(ours, theirs, f"{how}, state {index}")
+
+
+def states_by_transformers(oracle: Any, ids: list[int]) -> np.ndarray:
+    """`hidden_states`, whose last is normed, and what the last layer gives before that."""
+    given: list[torch.Tensor] = []
+
+    def hear(layer: torch.nn.Module, inputs: Any, output: Any) -> None:
+        given.append(output[0] if isinstance(output, tuple) else output)
+
+    hook = oracle.torch_model.model.layers[-1].register_forward_hook(hear)
+    with torch.no_grad():
+        hidden = oracle.torch_model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    hook.remove()
+    return np.stack([state.reshape(len(ids), -1).numpy() for state in (*hidden[:-1], given[0], hidden[-1])])
+
+
+def test_states_of_every_architecture_agree_with_transformers(oracle: Any) -> None:
+    ids = oracle.text(40)
+    found, expected = states_of(oracle.decoder, ids), states_by_transformers(oracle, ids)
+    assert found.dtype == np.float32
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-4 * float(np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("implementation", native_names())
+def test_native_states_are_those_of_numpy_up_to_float32_sums(oracle: Any, implementation: str) -> None:
+    weights = with_format(oracle.weights, FP16)
+    decoder = native_copy(oracle.decoder.config, weights, Matrices(choose_engine(implementation, 2)))
+    ids = oracle.text(90)
+    expected = states_of(Decoder(oracle.decoder.config, weights, "numpy"), ids)
+    for ours, theirs in zip(states_of(decoder, ids), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-4 * float(np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("implementation", native_names())
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_states_have_the_same_bits_however_a_text_is_cut_and_whatever_is_beside_it(
+    native: Callable[..., Decoder], implementation: str, data: st.DataObject
+) -> None:
+    """A text in random pieces, and in a forest with a tree; rows of the tree against their paths."""
+    *model, num_threads = data.draw(st.sampled_from(MODELS))
+    decoder, alone = (native(*model, implementation, threads) for threads in (num_threads, 1))
+    ids = [int(token) for token in np.random.default_rng(data.draw(st.integers(0, 9))).integers(0, 96, 150)]
+    whole = states_of(alone, ids)
+    cuts = tuple(sorted(data.draw(st.sets(st.integers(1, 149), max_size=6))))
+    assert_same_states(states_of(decoder, ids, cuts), whole, f"cut at {cuts}")
+
+    tree = Tree([data.draw(st.integers(max(-1, row - 5), row - 1)) for row in range(12)])
+    prompt, tokens, cache = ids[:70], ids[70:82], KVCache(decoder.config)
+    decoder.forward(prompt, cache)
+    beside, of_tree, unread = States(ALL, normed_last=True), States([2], normed_last=True), KVCache(decoder.config)
+    decoder.forward_forest(
+        [
+            SequenceRows(ids, KVCache(decoder.config), num_logits=3, states=beside),
+            SequenceRows([3, 1, 4], unread),
+            SequenceRows(tokens, cache, tree, num_logits=0, states=of_tree),
+        ]
+    )
+    assert_same_states(beside.values, whole, "in a forest")
+    for row in range(len(tokens)):
+        path = states_of(alone, [*prompt, *(tokens[above] for above in tree.path(row))])
+        assert_same_states(of_tree.values[:, row : row + 1], path[[2, 4], -1:], f"row {row}")
+
+
+def test_the_normed_state_is_what_the_head_multiplies(oracle: Any) -> None:
+    states = States(normed_last=True)
+    logits = oracle.decoder.forward(oracle.text(9), KVCache(oracle.decoder.config), states=states)
+    head = oracle.weights.matrices["lm_head.weight"]
+    assert_same_bits(logits, head.multiply(states.values[0]), "logits")
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["numpy", "native"])
+def test_a_layer_that_is_skipped_gives_what_it_takes(tiny_oracle: Callable[[str], Any], native: bool) -> None:
+    oracle = tiny_oracle("llama")
+    decoder = oracle.decoder
+    if native:
+        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(num_threads=3)))
+    found = states_of(decoder.variant(Skipped.parse("1", 3)), oracle.text(20))
+    assert_same_bits(found[2], found[1], "skipped")
+    assert (found[1] != found[0]).any()
+    assert (found[3] != found[2]).any()
+
+
+def test_each_pass_gives_an_array_of_its_own_and_a_refused_one_leaves_the_last(
+    tiny_oracle: Callable[[str], Any],
+) -> None:
+    decoder = tiny_oracle("llama").decoder
+    cache, states = KVCache(decoder.config), States([1, 3])
+    assert states.values is None
+    decoder.forward([1, 2], cache, states=states)
+    first = states.values
+    assert first.shape == (2, 2, 48)
+    with pytest.raises(ModelError, match="token id 96"):
+        decoder.forward([96], cache, states=states)
+    assert states.values is first
+    kept = first.copy()
+    decoder.forward([1, 2, 3], cache, states=states)
+    assert states.values.shape == (2, 3, 48)
+    assert (first == kept).all()
+
+
+def test_states_that_nobody_can_read_are_errors(tiny_oracle: Callable[[str], Any]) -> None:
+    for layers, message in (
+        ([], "states: none is named; a layer or the normed state is required"),
+        ([-1], r"states of layers \[-1\]; ascending numbers from 0 on are required"),
+        ([2, 1], r"states of layers \[2, 1\]; ascending"),
+        ([1, 1], r"states of layers \[1, 1\]; ascending"),
+    ):
+        with pytest.raises(ModelError, match=f"^{message}"):
+            States(layers)
+    decoder = tiny_oracle("llama").decoder
+    with pytest.raises(ModelError, match=r"^llama: the state of layer 4; 0 \(the embedding\) to 3 \(what the last"):
+        decoder.forward([1], KVCache(decoder.config), states=States([4]))

@@ -1,0 +1,127 @@
+"""Trees of rows: every row's logits are those of its path alone, in the NumPy decoder and in the native one."""
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from row_invariance import assert_same_bits, logits_in_steps
+
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.tree import Tree
+from mxconv.errors import ModelError
+from mxconv.kernels.engine import native_names
+
+
+def random_tree(generator: random.Random, num_rows: int, width: int = 16) -> Tree:
+    """Parents among the last `width` rows, so that trees become deep as well as wide."""
+    return Tree([generator.randrange(max(-1, row - width), row) for row in range(num_rows)])
+
+
+def assert_rows_are_their_paths(decoder: Decoder, generator: random.Random, length: int, num_rows: int) -> None:
+    prompt = [generator.randrange(decoder.config.vocab_size) for _ in range(length)]
+    tokens = [generator.randrange(decoder.config.vocab_size) for _ in range(num_rows)]
+    tree = random_tree(generator, num_rows, generator.choice((1, 3, 16)))
+    cache = KVCache(decoder.config, capacity=8)
+    decoder.forward(prompt, cache)
+    found = decoder.forward(tokens, cache, tree=tree)
+    for row in range(num_rows):
+        path = [tokens[above] for above in tree.path(row)]
+        alone = logits_in_steps(decoder, prompt + path, [length, generator.choice((1, 2, 16))])
+        assert_same_bits(found[row : row + 1], alone[-1:], f"row {row} of {list(tree.parents)} behind {length}")
+    cache.truncate(length)
+    cuts = sorted({0, num_rows, *(generator.randrange(num_rows) for _ in range(3))})
+    for first, last in pairwise(cuts):
+        part = decoder.forward(tokens[first:last], cache, tree=Tree(tree.parents[:last], num_cached=first))
+        assert_same_bits(part, found[first:last], f"rows {first} to {last} of {list(tree.parents)} in passes {cuts}")
+    path = tree.path(num_rows - 1)
+    cache.keep(length, path)
+    after = decoder.forward([1, 2], cache)
+    alone = logits_in_steps(decoder, [*prompt, *(tokens[row] for row in path), 1, 2], [length, 1])
+    assert_same_bits(after, alone[-2:], f"behind the kept path {path}")
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral, window", "qwen2, window", "qwen3"])
+def test_rows_of_a_tree_are_their_paths_alone_by_numpy(tiny_oracle: Callable[[str], Any], architecture: str) -> None:
+    decoder = tiny_oracle(architecture).decoder
+    generator = random.Random(1)
+    for variant in (decoder, decoder.variant(sink_window=SinkWindow(3, 4))):
+        assert_rows_are_their_paths(variant, generator, length=9, num_rows=12)
+
+
+@pytest.mark.parametrize("implementation", native_names())
+def test_rows_of_a_tree_are_their_paths_alone_by_every_native_kernel(
+    native: Callable[..., Decoder], implementation: str
+) -> None:
+    generator = random.Random(2)
+    for architecture in ("llama", "mistral, long window", "qwen3, biases and window"):
+        for form, kind in (("BF16", "dense"), ("F16", "bsfp"), ("F16", "dense")):
+            decoder = native(architecture, form, kind, implementation, generator.choice((1, 2, 3)))
+            sinks = decoder.variant(sink_window=SinkWindow(generator.randrange(8), generator.randrange(1, 70)))
+            for variant in (decoder, sinks):
+                assert_rows_are_their_paths(variant, generator, generator.choice((1, 63, 64, 90)), 24)
+
+
+def test_a_chain_is_the_tree_that_nobody_has_to_name(tiny_oracle: Callable[[str], Any]) -> None:
+    decoder = tiny_oracle("llama").decoder
+    named, unnamed = KVCache(decoder.config), KVCache(decoder.config)
+    assert_same_bits(
+        decoder.forward([3, 1, 4], named, tree=Tree([-1, 0, 1])), decoder.forward([3, 1, 4], unnamed), "chain"
+    )
+
+
+def test_depths_paths_and_masks_say_the_same() -> None:
+    tree = Tree([-1, 0, 0, -1, 2, 4])
+    assert tree.depths == [0, 1, 1, 0, 2, 3]
+    assert tree.path(5) == [0, 2, 4, 5]
+    for row in range(6):
+        assert int(tree.masks[row]) == sum(1 << above for above in tree.path(row))
+    assert Tree.chain(3).is_chain and not tree.is_chain
+
+
+def test_trees_that_are_none_are_errors(tiny_oracle: Callable[[str], Any]) -> None:
+    for parents, message in (
+        ([], "tree: 0 rows; at least one is required"),
+        ([0], "tree: the parent of row 0 is 0; an earlier row, or -1, is required"),
+        ([-1, -2], "tree: the parent of row 1 is -2"),
+        ([-1] * 65, "tree: 65 rows; at most 64 are evaluated in a pass"),
+    ):
+        with pytest.raises(ModelError, match=f"^{message}"):
+            Tree(parents)
+    with pytest.raises(ModelError, match=r"^tree: 0 rows that the cache does not hold, of 2; at least one is"):
+        Tree([-1, 0], num_cached=2)
+    assert Tree.chain(100).depths[-1] == 99  # a prompt
+    decoder = tiny_oracle("llama").decoder
+    with pytest.raises(ModelError, match="a tree of 2 rows; 1, a token each, are required"):
+        decoder.forward([1], KVCache(decoder.config), tree=Tree([-1, 0]))
+    with pytest.raises(ModelError, match="a tree of which 1 rows are evaluated; the 0 that the cache holds at most"):
+        decoder.forward([1], KVCache(decoder.config), tree=Tree([-1, 0], num_cached=1))
+
+
+def test_a_tree_may_be_wider_than_the_positions_that_are_left(tiny_oracle: Callable[[str], Any]) -> None:
+    decoder = tiny_oracle("llama").decoder
+    cache = KVCache(decoder.config)
+    decoder.forward([1] * (decoder.config.max_position_embeddings - 1), cache)
+    assert decoder.forward([1, 2, 3], cache, tree=Tree([-1, -1, -1])).shape[0] == 3
+    with pytest.raises(ModelError, match="257 positions; the model has 256"):
+        cache.truncate(decoder.config.max_position_embeddings - 1)
+        decoder.forward([1, 2, 3], cache, tree=Tree([-1, -1, 1]))
+
+
+def test_a_cache_keeps_the_rows_that_it_is_told_to_and_no_others(tiny_oracle: Callable[[str], Any]) -> None:
+    cache = KVCache(tiny_oracle("llama").decoder.config)
+    cache.reserve(6)
+    rows = np.broadcast_to(np.arange(6, dtype=np.float32)[:, None, None], (6, 2, 12))
+    for layer in range(3):
+        cache.write(layer, rows, rows)
+    cache.advance(6)
+    cache.keep(2, [1, 3])
+    assert cache.length == 4
+    assert [array[0, 0, :4, 0].tolist() for array in cache.arrays] == [[0, 1, 3, 5]] * 2
+    for rows in ([2], [1, 1], [1, 0], [-1]):
+        with pytest.raises(ModelError, match="KV cache: rows"):
+            cache.keep(2, rows)

@@ -1,0 +1,282 @@
+"""Variants of a decoder, NumPy and native: against transformers, against each other, and beside their original."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from native_models import (
+    DRAFTS,
+    assert_rounded_alike,
+    convert,
+    native_copy,
+    rounding_as_native,
+    rounding_nothing,
+    with_format,
+)
+from row_invariance import assert_invariant, assert_same_bits, logits_in_steps
+
+from mxconv.codecs.float16 import BF16, FP16
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.skipped import Skipped
+from mxconv.engine.weights import Weights
+from mxconv.errors import ModelError
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.engine import choose_engine, native_names
+
+NUM_TOKENS = 100
+SKIPPED = ("a0", "m2", "1", "a0-1+m1-2", "0-1+a2", "m0-2", "0-2")  # of three layers
+ARCHITECTURES = ("llama, biases", "mistral, window", "mistral, long window", "qwen3, biases and window")
+SINK_WINDOWS = (SinkWindow(4, 16), SinkWindow(0, 3), SinkWindow(1, 1), SinkWindow(70, 20))
+IMPLEMENTATIONS = native_names()
+
+needs_native = pytest.mark.skipif(not IMPLEMENTATIONS, reason="the extension is not built on this machine")
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def oracle(request: pytest.FixtureRequest, tiny_oracle: Callable[[str], Any]) -> Any:
+    """Architectures that differ in their layers."""
+    return tiny_oracle(request.param)
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def matrices(request: pytest.FixtureRequest) -> Matrices:
+    """Every implementation, on two threads."""
+    return Matrices(choose_engine(request.param, 2))
+
+
+def parse(text: str) -> Skipped:
+    return Skipped.parse(text, 3)
+
+
+def logits(decoder: Decoder, ids: list[int]) -> np.ndarray:
+    return decoder.forward(ids, KVCache(decoder.config))
+
+
+def variants(decoder: Decoder) -> dict[str, Decoder]:
+    """Some of each kind, and one of both."""
+    both = decoder.variant(parse("a0+m1"), SinkWindow(3, 9))
+    skipping = {text: decoder.variant(parse(text)) for text in SKIPPED}
+    return skipping | {str(w): decoder.variant(sink_window=w) for w in SINK_WINDOWS} | {"both": both}
+
+
+def without(torch_model: Any, skipped: Skipped) -> Any:
+    """The transformers model with the outputs of these parts multiplied by nothing: they add zeros."""
+    changed = copy.deepcopy(torch_model)
+    for index, layer in enumerate(changed.model.layers):
+        outputs = [layer.self_attn.o_proj] * (index in skipped.attention) + [layer.mlp.down_proj] * (
+            index in skipped.mlp
+        )
+        for parameter in (parameter for output in outputs for parameter in output.parameters()):
+            parameter.data.zero_()
+    return changed
+
+
+def masked(torch_model: Any, sink_window: SinkWindow, own_windows: tuple[int | None, ...]) -> Any:
+    """The transformers model, each layer of which gets a mask written down here."""
+    changed = copy.deepcopy(torch_model)
+    queries, keys = torch.arange(NUM_TOKENS)[:, None], torch.arange(NUM_TOKENS)[None]
+    for layer, own_window in zip(changed.model.layers, own_windows, strict=True):
+        age = queries - keys
+        seen = (
+            (age >= 0) & (age < (own_window or NUM_TOKENS)) & ((keys < sink_window.sink) | (age < sink_window.window))
+        )
+        mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)[None, None]
+
+        def give(module: Any, arguments: Any, keywords: Any, mask: Any = mask) -> Any:
+            assert "attention_mask" in keywords
+            return arguments, keywords | {"attention_mask": mask}
+
+        layer.register_forward_pre_hook(give, with_kwargs=True)
+    return changed
+
+
+def assert_as_in_torch(decoder: Decoder, torch_model: Any, ids: list[int]) -> None:
+    with torch.no_grad():
+        theirs = torch_model(torch.tensor([ids])).logits[0].numpy()
+    ours = logits(decoder, ids)
+    assert np.abs(ours - theirs).max() <= 1e-3
+    assert (ours.argmax(-1) == theirs.argmax(-1)).all()
+
+
+@pytest.mark.parametrize("text", SKIPPED)
+def test_a_decoder_that_skips_parts_is_the_model_whose_parts_give_nothing(oracle: Any, text: str) -> None:
+    skipped = parse(text)
+    assert_as_in_torch(oracle.decoder.variant(skipped), without(oracle.torch_model, skipped), oracle.text(NUM_TOKENS))
+
+
+def test_a_decoder_that_skips_a_layer_is_the_model_without_it(tiny_oracle: Callable[[str], Any]) -> None:
+    oracle = tiny_oracle("llama, biases")
+    shorter = copy.deepcopy(oracle.torch_model)
+    del shorter.model.layers[1]
+    shorter.config.num_hidden_layers = 2
+    shorter.config.use_cache = False  # its layers keep their numbers, and a cache would have two
+    assert_as_in_torch(oracle.decoder.variant(parse("1")), shorter, oracle.text(NUM_TOKENS))
+
+
+@pytest.mark.parametrize("sink_window", SINK_WINDOWS, ids=str)
+def test_sparse_attention_is_that_of_the_model_with_such_a_mask(oracle: Any, sink_window: SinkWindow) -> None:
+    torch_model = masked(oracle.torch_model, sink_window, oracle.decoder.config.windows)
+    ids = oracle.text(NUM_TOKENS)
+    assert_as_in_torch(oracle.decoder.variant(sink_window=sink_window), torch_model, ids)
+
+
+@needs_native
+def test_native_variants_in_f16_are_those_of_numpy_up_to_float32_sums(oracle: Any, matrices: Matrices) -> None:
+    weights = with_format(oracle.weights, FP16)
+    config, ids = oracle.decoder.config, oracle.text(NUM_TOKENS)
+    expected = variants(Decoder(config, weights, "numpy"))
+    for name, found in variants(native_copy(config, weights, matrices)).items():
+        wanted = logits(expected[name], ids)
+        np.testing.assert_allclose(logits(found, ids), wanted, atol=2e-4 * float(np.abs(wanted).max()), err_msg=name)
+
+
+@needs_native
+@pytest.mark.parametrize("form", DRAFTS)
+def test_native_variants_of_drafts_are_near_those_of_numpy(
+    tiny_oracle: Callable[[str], Any], matrices: Matrices, form: str
+) -> None:
+    """As of whole drafts: a last bit in a float32 sum may tip a rounding to int8."""
+    oracle = tiny_oracle("qwen3, biases and window")
+    weights = with_format(oracle.weights, BF16)
+    config, ids = oracle.decoder.config, oracle.text(60)
+    draft = convert(weights, Matrices(), DRAFTS[form])
+    expected, unrounded = (
+        variants(Decoder(config, each, "numpy")) for each in (rounding_as_native(draft), rounding_nothing(draft))
+    )
+    for name, found in variants(native_copy(config, weights, matrices, DRAFTS[form])).items():
+        assert_rounded_alike(*(logits(each, ids) for each in (found, expected[name], unrounded[name])), name)
+
+
+@needs_native
+@pytest.mark.parametrize("form", DRAFTS)
+def test_a_row_that_is_not_finite_is_marked_in_its_layer_and_spares_other_rows_and_layers(
+    tiny_oracle: Callable[[str], Any], matrices: Matrices, form: str
+) -> None:
+    """The embedding of token 7 makes the MLP of layer 0 overflow; without attention no other position hears of it."""
+    oracle = tiny_oracle("llama")
+    weights = with_format(oracle.weights, BF16)
+    patterns = weights.matrices["model.embed_tokens.weight"].patterns.copy()
+    patterns[7, 11] = BF16.encode(np.array([np.inf], np.float32))[0]
+    special = {**weights.matrices, "model.embed_tokens.weight": DenseMatrix(patterns, BF16)}
+    ids = [token for token in oracle.text(NUM_TOKENS) if token != 7]
+    sound, broken = (
+        native_copy(oracle.decoder.config, Weights(tensors, weights.vectors), matrices, DRAFTS[form])
+        for tensors in (weights.matrices, special)
+    )
+    for text in ("a0-2", "a1-2+m0", "a0+m1+a2"):
+        expected = logits(sound.variant(parse(text)), ids)
+        assert np.isfinite(expected).all()
+        draft = broken.variant(parse(text))
+        assert np.isnan(logits(draft, [*ids[:3], 7])[3]).all()
+        assert_same_bits(logits(draft, ids), expected, text)  # in the same buffers
+        if text == "a0-2":
+            mixed = logits(draft, [*ids[:5], 7, *ids[5:]])
+            assert_same_bits(np.delete(mixed, 5, axis=0), expected, "around a row that is not finite")
+
+
+@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
+def test_leaving_out_nothing_changes_no_bit(oracle: Any, kind: str) -> None:
+    decoder = oracle.decoder
+    if kind != "numpy":
+        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(kind, 2)))
+    ids = oracle.text(NUM_TOKENS)
+    expected = logits(decoder, ids)
+    for variant in (
+        decoder.variant(),
+        decoder.variant(Skipped()),
+        decoder.variant(sink_window=SinkWindow(0, NUM_TOKENS)),
+        decoder.variant(sink_window=SinkWindow(NUM_TOKENS - 1, 1)),
+        decoder.variant(sink_window=SinkWindow(60, 40)),
+        decoder.variant(sink_window=SinkWindow(1 << 62, 1)),
+        decoder.variant(parse("0-2"), SinkWindow(0, 1)).variant(),
+    ):
+        assert_same_bits(logits(variant, ids), expected, "everything")
+
+
+@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
+def test_rows_of_a_variant_do_not_depend_on_how_many_there_are(tiny_oracle: Callable[[str], Any], kind: str) -> None:
+    oracle = tiny_oracle("qwen3, biases and window")
+    decoder = oracle.decoder
+    if kind != "numpy":
+        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(kind, 2)))
+    ids = oracle.text(NUM_TOKENS)
+    for variant in variants(decoder).values():
+        assert_invariant(variant, ids, logits_in_steps(variant, ids, [1]), (7, NUM_TOKENS))
+
+
+@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
+def test_after_a_variant_has_drafted_on_its_cache_the_target_computes_what_it_always_did(
+    tiny_oracle: Callable[[str], Any], kind: str
+) -> None:
+    oracle = tiny_oracle("llama, biases")
+    target = oracle.decoder
+    if kind != "numpy":
+        target = native_copy(target.config, oracle.weights, Matrices(choose_engine(kind, 2)))
+    ids = oracle.text(NUM_TOKENS)
+    expected = logits(target, ids)
+    for name, draft in variants(target).items():
+        cache = KVCache(target.config, 8)
+        rows = []
+        while cache.length < len(ids):
+            length = cache.length
+            for token in oracle.text(12)[length % 7 : length % 7 + 4]:
+                draft.forward([token], cache)
+            cache.truncate(length)
+            rows.append(target.forward(ids[length : length + 5], cache))
+        assert_same_bits(np.concatenate(rows), expected, name)
+
+
+@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
+def test_skipped_attention_writes_nothing_to_the_cache(tiny_oracle: Callable[[str], Any], kind: str) -> None:
+    oracle = tiny_oracle("llama")
+    decoder = oracle.decoder
+    if kind != "numpy":
+        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(kind, 2)))
+    cache = KVCache(decoder.config, 16)
+    decoder.variant(parse("a1+m0")).forward(oracle.text(10), cache)
+    assert cache.length == 10
+    for array in cache.arrays:
+        assert not array[1].any()
+        assert array[0, :, :10].all() and array[2, :, :10].all()
+
+
+@pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS[:1]])
+def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str], Any], kind: str) -> None:
+    oracle = tiny_oracle("qwen3, biases and window")
+    decoder = oracle.decoder
+    if kind != "numpy":
+        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(kind, 1)))
+    made = decoder.variant(parse("a1"), name="draft")
+    assert type(made) is type(decoder)
+    assert (made.name, decoder.name != "draft") == ("draft", True)
+    for name in ("config", "embedding", "norm", "output", "layer_inputs"):
+        assert getattr(made, name) is getattr(decoder, name)
+    for mine, theirs in zip(made.layers, decoder.layers, strict=True):
+        for name in ("before_mixer", "attention", "before_mlp", "mlp"):
+            assert getattr(mine, name) is getattr(theirs, name)
+    assert [layer.skips_attention for layer in decoder.layers] == [False] * 3
+
+
+def test_layers_that_there_are_not_cannot_be_skipped(tiny_oracle: Callable[[str], Any]) -> None:
+    message = (
+        r"^skipped layers 'm3': layer 3; layers of the model, 0 to 2, are required\. Name layers as its tensors do"
+    )
+    with pytest.raises(ModelError, match=message):
+        tiny_oracle("llama").decoder.variant(Skipped(mlp=frozenset([3])))
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["sink", "window"])
+def test_kernels_refuse_numbers_that_a_sink_window_cannot_have(tiny_oracle: Callable[[str], Any], name: str) -> None:
+    oracle = tiny_oracle("llama")
+    decoder = native_copy(oracle.decoder.config, oracle.weights, Matrices(choose_engine(num_threads=1)))
+    wrong = SinkWindow(1, 1)
+    object.__setattr__(wrong, name, -1)
+    with pytest.raises(ValueError, match="sink and recent must be 0 or more"):
+        decoder.variant(sink_window=wrong)

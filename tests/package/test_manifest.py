@@ -1,0 +1,165 @@
+"""The manifest as a file. Forged ones are in tests/verify."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import write_tiny_llama
+from hypothesis import given
+from hypothesis import strategies as st
+from packages import forge, quantize
+
+from mxconv.checkpoint.json_file import MAX_JSON_BYTES
+from mxconv.codecs.bsfp.speq import paper_table
+from mxconv.codecs.float16 import BF16
+from mxconv.errors import PackageError
+from mxconv.package.manifest import Manifest, SegmentRecord, check_relative, read_manifest, replace_manifest
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("made")
+    quantize(write_tiny_llama(folder / "m", hidden_size=16), folder / "p", codec="bsfp", segments="paper")
+    return (folder / "p/mxconv.json").read_bytes()
+
+
+@pytest.fixture
+def package(made: bytes, tmp_path: Path) -> Path:
+    (tmp_path / "mxconv.json").write_bytes(made)
+    return tmp_path
+
+
+def error_of(package: Path) -> str:
+    with pytest.raises(PackageError) as caught:
+        read_manifest(package)
+    return str(caught.value)
+
+
+def test_writing_what_was_read_gives_the_same_bytes(package: Path, made: bytes) -> None:
+    assert read_manifest(package).to_bytes() == made
+
+
+def test_the_digest_is_the_sha256_of_the_file_with_zeros_in_its_place(made: bytes) -> None:
+    digest = json.loads(made)["manifest_sha256"]
+    assert made.count(digest.encode()) == 1
+    assert hashlib.sha256(made.replace(digest.encode(), b"0" * 64)).hexdigest() == digest
+
+
+def test_a_changed_manifest_is_damaged_even_where_its_meaning_is_the_same(package: Path, made: bytes) -> None:
+    digest = json.loads(made)["manifest_sha256"]
+    for changed in (made + b"\n", made.replace(b" ", b"  ", 1), json.dumps(json.loads(made)).encode()):
+        (package / "mxconv.json").write_bytes(changed)
+        assert error_of(package) == (
+            f"{package}/mxconv.json: its SHA-256 is not the recorded {digest}; no byte of it may change. "
+            "The file is damaged or was edited; convert again."
+        )
+
+
+def test_a_missing_manifest_says_what_a_package_is(tmp_path: Path) -> None:
+    assert error_of(tmp_path) == (
+        f"{tmp_path}/mxconv.json: no such file; a readable file is required. Check the path, or download it again. "
+        "A package is a folder that `mxconv quantize` wrote."
+    )
+
+
+def test_a_manifest_beyond_100_megabytes_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "mxconv.json").open("wb") as file:
+        file.truncate(MAX_JSON_BYTES + 1)
+    assert error_of(tmp_path) == (
+        f"{tmp_path}/mxconv.json: 100,000,001 bytes; at most 100,000,000 are read. Convert again."
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff{}", b"[]", b"3", b"nul"])
+def test_what_is_no_json_object_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "mxconv.json").write_bytes(content)
+    assert "a JSON object is required." in error_of(tmp_path)
+
+
+def test_a_schema_error_names_the_member_and_what_was_found(package: Path) -> None:
+    def change(members: dict[str, Any]) -> None:
+        members["levels"][0]["kind"] = "oracle"
+
+    forge(package, change)
+    assert error_of(package) == (
+        f"{package}/mxconv.json: levels.0.kind: Input should be 'target', 'self-draft', 'model', 'layer-skip', "
+        "'swift', 'early-exit', 'streaming', 'fewer-experts', 'prompt-lookup', 'ngram', 'token-recycling', 'stand', "
+        "'speculator', 'spire', 'eagle3' or 'mtp' (found 'oracle'). The file is damaged; convert again."
+    )
+
+
+def test_numbers_are_not_coerced(package: Path) -> None:
+    def change(members: dict[str, Any]) -> None:
+        members["tensors"][0]["shape"] = ["96", 16]
+
+    forge(package, change)
+    assert "tensors.0.shape.0: Input should be a valid integer (found '96')." in error_of(package)
+
+
+def test_a_segment_table_survives_the_record() -> None:
+    table = paper_table(BF16)
+    record = SegmentRecord.of(table, 7, 0.5)
+    assert record.table("BF16") == table
+    assert (record.num_escapes, record.rescale_factor) == (7, 0.5)
+
+
+def test_another_manifest_takes_the_place_of_the_old_one(package: Path) -> None:
+    manifest = read_manifest(package)
+    changed = manifest.model_copy(update={"levels": manifest.levels[:1]})
+    replace_manifest(package, changed)
+    assert len(read_manifest(package).levels) == 1
+    assert [path.name for path in package.iterdir()] == ["mxconv.json"]
+
+
+def test_a_manifest_that_cannot_be_written_leaves_the_old_one(package: Path, made: bytes) -> None:
+    (package / "mxconv.json.new").mkdir()
+    message = re.escape(f"{package}/mxconv.json.new: cannot be written (Is a directory). Check permissions.")
+    with pytest.raises(PackageError, match=f"^{message}$"):
+        replace_manifest(package, read_manifest(package))
+    assert (package / "mxconv.json").read_bytes() == made
+
+
+def test_tuned_levels_have_a_length_and_a_threshold_each(package: Path) -> None:
+    def change(members: dict[str, Any]) -> None:
+        members["tuned"] = {
+            "levels": ["target", "bsfp"], "num_draft_tokens": [], "confidence": [0.5], "speedup": 1.5,
+            "num_prompts": 1, "num_tokens": 9, "cpu": "a processor", "threads": 2, "kernel": "avx2",
+        }  # fmt: skip
+
+    forge(package, change)
+    expected = "tuned: Value error, 0 lengths and 1 thresholds for 2 levels; one each for every level but the target"
+    assert expected in error_of(package)
+
+
+@pytest.mark.parametrize("path", ["a", "a/b.c", "drafts/1-x/model.safetensors", "...", "ü/日本"])
+def test_plain_relative_paths_are_allowed(path: str) -> None:
+    assert check_relative(path) == path
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\\b", "C:a", "a\0", "a\n", "\u202ea"]
+)
+def test_every_other_path_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="a relative path of plain names joined by '/' is required"):
+        check_relative(path)
+
+
+@given(st.text())
+def test_no_allowed_path_leaves_its_folder(path: str) -> None:
+    try:
+        check_relative(path)
+    except ValueError:
+        return
+    root = Path("/root/of/package")
+    assert not Path(path).is_absolute()
+    assert (root / path).resolve().is_relative_to(root)
+    assert (root / path).resolve() != root
+
+
+def test_the_schema_describes_what_is_written(made: bytes) -> None:
+    import jsonschema
+
+    jsonschema.validate(json.loads(made), Manifest.model_json_schema())

@@ -1,0 +1,209 @@
+"""Opening a package. Damaged and forged ones are in tests/verify."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from checkpoints import write_tiny_llama
+from packages import forge, quantize
+
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.codecs.float16 import BF16
+from mxconv.engine.loader import LoadedPackage
+from mxconv.errors import PackageError
+from mxconv.package.package import Package
+from mxconv.verify import verify
+
+HEAD = "lm_head.weight"  # (96, 32)
+NAME = "model.layers.1.mlp.down_proj.weight"  # (32, 172): 2 row tiles, 172 columns in 2 groups
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    source = write_tiny_llama(folder / "m", hidden_size=32, num_shards=2)
+    quantize(source, folder / "mxfp4", max_shard_bytes=20_000)
+    quantize(source, folder / "bsfp", codec="bsfp", segments="paper")
+    quantize(source, folder / "reference", target="reference")
+    return folder
+
+
+def weights(made: Path) -> dict[str, np.ndarray]:
+    shards = sorted((made / "m").glob("*.safetensors"))
+    return {name: array for shard in shards for name, array in safetensors.numpy.load_file(shard).items()}
+
+
+def record_of(package: Package, name: str) -> Any:
+    return next(record for record in package.manifest.tensors if record.name == name)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 32), (0, 16), (16, 32), (16, 21), (0, 1)])
+def test_rows_of_a_bsfp_matrix_are_rebuilt_tile_by_tile(made: Path, start: int, stop: int) -> None:
+    with Package(made / "bsfp") as package:
+        stored = package.bsfp(record_of(package, NAME))
+        assert stored.shape == (32, 172)
+        found = stored.target_rows(start, stop)
+    assert np.array_equal(found, weights(made)[NAME].view(np.uint16)[start:stop])
+
+
+def test_kept_tensors_are_views_of_their_file(made: Path) -> None:
+    for codec in ("mxfp4", "bsfp"):
+        with Package(made / codec) as package:
+            kept = package.kept(record_of(package, "model.embed_tokens.weight")).array()
+            assert np.array_equal(kept, weights(made)["model.embed_tokens.weight"].view(np.uint16))
+            with pytest.raises(ValueError, match="read-only"):
+                kept[0, 0] = 0
+
+
+def test_an_mxfp4_matrix_has_its_codes_and_scales_in_tile_order(made: Path) -> None:
+    with Package(made / "mxfp4") as package:
+        stored = package.mxfp4(record_of(package, NAME))
+        assert (stored.shape, stored.codes.shape, stored.scales.shape) == ((32, 172), (2, 24, 64), (2, 6, 16))
+
+
+def test_an_mxint8_head_is_within_half_a_step_of_the_weights(made: Path) -> None:
+    with Package(made / "mxfp4") as package:
+        record = record_of(package, HEAD)
+        stored = package.mxint8(record)
+        rows, columns = stored.shape
+        assert (record.codec, stored.shape) == ("mxint8", tuple(record.shape))
+        tiles = -(-rows // 16)
+        assert (stored.elements.shape, stored.scales.shape) == ((tiles, columns // 4, 64), (tiles, columns // 32, 16))
+        values = BF16.decode(stored.patterns(16, rows)).reshape(rows - 16, -1, 32)
+    expected = BF16.decode(weights(made)[HEAD].view(np.uint16)[16:]).reshape(values.shape)
+    scales = np.exp2(np.floor(np.log2(np.abs(expected).max(axis=-1, keepdims=True))))
+    saturated = np.abs(expected) > 127.5 / 64 * scales
+    assert (np.abs(values - expected)[~saturated] <= np.broadcast_to(scales / 128, values.shape)[~saturated]).all()
+    assert np.allclose(values, expected, atol=scales.max() / 64)
+
+
+@pytest.mark.parametrize(
+    ("part", "byte", "found"),
+    [
+        ("elements", 0x80, "MXINT8 element -128; -127 to 127 is required."),
+        ("scales", 0xFF, "MXINT8 scale 255, which is NaN; 0 to 254 is required."),
+    ],
+)
+def test_bytes_that_mxint8_does_not_have_are_refused(
+    made: Path, tmp_path: Path, part: str, byte: int, found: str
+) -> None:
+    package = Path(shutil.copytree(made / "reference", tmp_path / "p"))
+    shard = package / "mxfp4.safetensors"
+    content = bytearray(shard.read_bytes())
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    begin = 8 + int.from_bytes(content[:8], "little") + header[f"{HEAD}.{part}"]["data_offsets"][0]
+    content[begin + 3] = byte
+    shard.write_bytes(content)
+    forge(package)
+    message = f"{package}: tensor {HEAD}: {found} The file is damaged; convert again."
+    with Package(package) as opened, pytest.raises(PackageError) as caught:
+        opened.mxint8(record_of(opened, HEAD))
+    assert str(caught.value) == message
+    with pytest.raises(PackageError) as caught, LoadedPackage(package, ["mxfp4"]):
+        pass
+    assert str(caught.value) == message
+    with open_checkpoint(made / "m") as source:
+        proof = {tensor.name: tensor for tensor in verify(package, source).tensors}
+    assert proof[HEAD].status == "mismatch"
+    assert proof[HEAD].detail == f"{HEAD}.{part} differs from what the source encodes to"
+
+
+def test_released_rows_can_be_read_again(made: Path) -> None:
+    with Package(made / "bsfp") as package:
+        record = record_of(package, NAME)
+        first = package.bsfp(record).target_rows(0, 32)
+        package.release(record, 0, 32)
+        assert np.array_equal(package.bsfp(record).target_rows(0, 32), first)
+
+
+def test_a_package_that_references_its_target_has_the_draft_alone(made: Path) -> None:
+    with Package(made / "reference") as package:
+        assert not package.has_target
+        assert NAME not in package.arrays and f"{NAME}.codes" in package.arrays
+        assert package.mxfp4(record_of(package, NAME)).shape == (32, 172)
+
+
+def test_a_closed_package_gives_nothing_more(made: Path) -> None:
+    with Package(made / "bsfp") as package:
+        record = record_of(package, NAME)
+    with pytest.raises(ValueError, match="the checkpoint was closed"):
+        package.bsfp(record)
+
+
+def error_of(package: Path) -> str:
+    with pytest.raises(PackageError) as caught:
+        Package(package)
+    return str(caught.value)
+
+
+@pytest.fixture
+def package(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "bsfp", tmp_path / "p"))
+
+
+def replace_array(package: Path, name: str, array: np.ndarray | None) -> None:
+    """Write the shard again with one array changed or left out, and all hashes true."""
+    path = package / "bsfp.safetensors"
+    with safetensors.safe_open(path, "np") as file:
+        names = list(file.keys())
+    arrays = {n: array if n == name else _array(path, n) for n in names if n != name or array is not None}
+    path.write_bytes(safetensors.numpy.save(arrays))
+    forge(package)
+
+
+def _array(path: Path, name: str) -> Any:
+    with safetensors.safe_open(path, "np") as file:
+        return file.get_tensor(name)
+
+
+def test_a_missing_array_is_named_with_what_it_should_be(package: Path) -> None:
+    replace_array(package, f"{NAME}.scales", None)
+    assert error_of(package) == (
+        f"{package}: array {NAME}.scales is missing; BF16 [2, 2, 16] is required. Convert again."
+    )
+
+
+def test_an_array_of_another_dtype_or_shape_is_named_with_both(package: Path) -> None:
+    shard = package / "bsfp.safetensors"
+    replace_array(package, f"{NAME}.escape_counts", np.zeros((2, 24), np.int8))
+    assert error_of(package) == (
+        f"{shard}: array {NAME}.escape_counts is I8 [2, 24]; U8 [2, 24] is required. "
+        "The file is damaged; convert again."
+    )
+    replace_array(package, f"{NAME}.escape_counts", np.zeros((2, 23), np.uint8))
+    assert error_of(package) == (
+        f"{shard}: array {NAME}.escape_counts is U8 [2, 23]; U8 [2, 24] is required. "
+        "The file is damaged; convert again."
+    )
+
+
+def test_a_kept_tensor_of_another_shape_is_refused(package: Path) -> None:
+    replace_array(package, "model.norm.weight", np.ones(31, np.float16))
+    assert error_of(package).endswith(
+        "array model.norm.weight is F16 [31]; BF16 [32] is required. The file is damaged; convert again."
+    )
+
+
+def test_a_damaged_shard_says_which_package_it_belongs_to(package: Path) -> None:
+    path = package / "bsfp.safetensors"
+    path.write_bytes((10**9).to_bytes(8, "little") + path.read_bytes()[8:])
+    message = error_of(package)
+    assert message.startswith(f"{path}: the header claims 1,000,000,000 bytes; at most 100,000,000 are allowed.")
+    assert message.endswith(f"It is part of the package {package}.")
+
+
+def test_escape_lists_that_contradict_each_other_are_refused_when_read(package: Path) -> None:
+    counts = np.array(_array(package / "bsfp.safetensors", f"{NAME}.escape_counts"))
+    counts[1, 3] += 1
+    replace_array(package, f"{NAME}.escape_counts", counts)
+    with Package(package) as opened, pytest.raises(PackageError) as caught:
+        opened.bsfp(record_of(opened, NAME))
+    total = int(counts.sum())
+    assert str(caught.value) == (
+        f"{package}: tensor {NAME}: escape offsets end at {total - 1} and counts sum to {total}, of {total - 1} "
+        "escapes; they must agree. The file is damaged; convert again."
+    )

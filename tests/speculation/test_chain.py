@@ -1,0 +1,300 @@
+"""Drafts of every kind at every place where they make sense: tokens and logits are those of the target alone."""
+
+from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from packages import quantize
+from tiny_levels import assert_lossless, by_hand, decoder_of, look_up, noisy_copy, self_draft, speculate, target_level
+from trained_levels import PROMPTS, write_noisy, write_padded, write_renumbered
+
+import mxconv
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.engine.loader import LoadedPackage
+from mxconv.errors import ModelError
+from mxconv.package.draft_spec import parse_draft
+from mxconv.package.ngram_file import write_ngram_table
+from mxconv.speculation.chain import Chain
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.level import Level
+from mxconv.speculation.look_ups.merged import Merged
+from mxconv.speculation.look_ups.prompt_lookup import PromptLookup
+from mxconv.speculation.look_ups.retrieving import Retrieving
+from mxconv.speculation.look_ups.stand import Stand
+from mxconv.speculation.look_ups.token_recycling import TokenRecycling
+from mxconv.speculation.pacing.adaptive_pace import AdaptivePace
+from mxconv.speculation.pacing.pace import FixedPace
+from mxconv.speculation.rules.greedy import GreedyAcceptance
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.text_model import Options
+from mxconv.speculation.through_text import ThroughText
+from mxconv.text.distribution import Sampling
+from mxconv.text.penalties import Penalties
+from mxconv.train.ngram import train_ngram
+
+SELECTIONS = [GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 2**63 + 5)]
+MODELS = ("mxfp4", "layer-skip", "streaming", "noisy", "padded", "renumbered")
+LOOK_UPS = ("prompt-lookup", "token-recycling", "ngram", "stand")
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LoadedLevel]]:
+    """Levels by name, those of a package and others; `ngram in other numbers` is for a renumbered model above it."""
+    folder = tmp_path_factory.mktemp("chain")
+    target = write_noisy(folder / "source", 0.0)
+    noisy, padded, other = (
+        write_noisy(folder / "noisy"),
+        write_padded(folder / "padded"),
+        write_renumbered(folder / "renumbered"),
+    )
+    in_package = ("layer-skip:a1+m2,confidence=0", f"checkpoint:{noisy}", f"checkpoint:{padded}", f"checkpoint:{other}")
+    quantize(target, folder / "package", drafts=in_package)
+    text = folder / "text.txt"
+    with mxconv.load(folder / "package", levels=["target"]) as model:
+        drawn = Options(temperature=0.8, top_p=0.95, seed=2**63 + 5)
+        written = [model.generate(prompt, max_new_tokens=20, **how) for prompt in PROMPTS for how in (Options(), drawn)]
+    text.write_text("\n".join(f"{answer.prompt}{answer.text}" for answer in written))
+    for source, name in ((target, "ngram"), (other, "renumbered-ngram")):
+        write_ngram_table(train_ngram([text], source), folder / f"{name}.safetensors")
+    quantize(other, folder / "renumbered-package", drafts=(f"ngram:{folder / 'renumbered-ngram.safetensors'}",))
+    specs = ["streaming:sink=2,window=12", "prompt-lookup", "token-recycling,confidence=0.2", "stand,confidence=0.2"]
+    specs.append(f"ngram:{folder / 'ngram.safetensors'},confidence=0.1")
+    with LoadedPackage(folder / "package", drafts=[]) as package:
+        levels = {level.name: level for level in package.levels}
+        for spec in specs:
+            with_draft = LoadedPackage(folder / "package", ["target"], drafts=[parse_draft(spec)])
+            levels[with_draft.levels[1].record.kind] = with_draft.levels[1]
+        with LoadedPackage(folder / "renumbered-package", ["target", "renumbered-ngram"]) as renumbered:
+            levels["renumbered ngram"] = renumbered.levels[1]
+            yield levels
+
+
+def chosen(loaded: dict[str, LoadedLevel], names: list[str]) -> list[LoadedLevel]:
+    """The target and these, their tokenizers shared as the loader would share them."""
+    levels = [loaded["target"]]
+    for name in names:
+        level = loaded[name]
+        if "tokenizer" in level.record.shares:
+            above = loaded["target"] if level.record.kind == "model" else levels[-1]
+            level = LoadedLevel(level.record, level.decoder, above.tokenizer, level.table, level.folder)
+        levels.append(level)
+    return levels
+
+
+def assert_same_texts(levels: list[LoadedLevel], selection: Selection, num_draft_tokens: list[int]) -> np.ndarray:
+    """Proposed and accepted tokens of every draft."""
+    hierarchy = Hierarchy(levels, num_draft_tokens)
+    encoder = levels[0].tokenizer
+    assert encoder is not None
+    counts = np.zeros((len(levels) - 1, 2))
+    for prompt in PROMPTS:
+        statistics = assert_lossless(hierarchy, encoder.encode(prompt), 20, (), selection).trace.statistics[1:]
+        counts += [(level.num_proposed, level.num_accepted) for level in statistics]
+    return counts
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=["greedy", "coupled"])
+@pytest.mark.parametrize("name", [*MODELS, *LOOK_UPS])
+def test_each_kind_alone(loaded: dict[str, LoadedLevel], name: str, selection: Selection) -> None:
+    ((proposed, accepted),) = assert_same_texts(chosen(loaded, [name]), selection, [4])
+    is_rare = name == "stand" and selection is not GREEDY  # little comes again in 60 drawn tokens
+    assert (accepted > 0 or is_rare) and proposed > 0 and accepted <= proposed
+    is_disguised = name in ("noisy", "padded") or (name == "renumbered" and selection is GREEDY)  # noise goes by number
+    assert accepted > 0.5 * proposed or not is_disguised
+
+
+@pytest.mark.parametrize("names", [["padded", "stand"], ["mxfp4", "renumbered", "layer-skip"]], ids=" <- ".join)
+def test_penalties_with_drafts_of_other_vocabularies(loaded: dict[str, LoadedLevel], names: list[str]) -> None:
+    """Those of a draft with another tokenizer would be of other tokens: it proposes as it is."""
+    penalties = Penalties(1.3, 0.5, 0.25, ((1000, 1.0),))
+    for sampling in (None, Sampling(0.8, min_p=0.02)):
+        counts = assert_same_texts(chosen(loaded, names), Selection(sampling, penalties=penalties), [4])
+        assert counts[0, 1] > 0
+
+
+MIXED = [
+    *([model, look_up] for model in MODELS for look_up in LOOK_UPS if (model, look_up) != ("renumbered", "ngram")),
+    ["renumbered", "renumbered ngram"],
+    ["mxfp4", "token-recycling", "prompt-lookup"],
+    ["padded", "stand", "prompt-lookup"],
+    ["mxfp4", "renumbered", "stand", "prompt-lookup"],
+    ["mxfp4", "noisy"],
+    ["noisy", "mxfp4"],
+    ["mxfp4", "layer-skip", "streaming"],
+    ["padded", "noisy", "prompt-lookup"],
+    ["noisy", "padded", "token-recycling"],
+    ["mxfp4", "renumbered", "prompt-lookup"],
+    ["renumbered", "renumbered ngram"],
+    ["mxfp4", "layer-skip", "noisy", "ngram"],
+    ["streaming", "mxfp4", "padded", "token-recycling"],
+    ["layer-skip", "mxfp4", "renumbered", "token-recycling"],
+    ["renumbered", "layer-skip"],  # hears other tokens than those of the cache that it shares
+    ["mxfp4", "renumbered", "layer-skip"],
+]
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=["greedy", "coupled"])
+@pytest.mark.parametrize("names", MIXED, ids=" <- ".join)
+def test_mixed_hierarchies_of_every_depth(
+    loaded: dict[str, LoadedLevel], names: list[str], selection: Selection
+) -> None:
+    counts = assert_same_texts(chosen(loaded, names), selection, [6, 4, 3, 2][: len(names)])
+    assert counts[0, 1] > 0
+    if selection is GREEDY:
+        assert (counts[1:, 0] > 0).all() or "ngram" in names[-1]
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=["greedy", "coupled"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["mxfp4", "noisy", "prompt-lookup"],
+        ["renumbered", "token-recycling"],
+        ["ngram"],
+        ["renumbered", "stand", "prompt-lookup"],
+    ],
+)
+def test_levels_that_choose_for_themselves_change_nothing(
+    loaded: dict[str, LoadedLevel], names: list[str], selection: Selection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a pass and a proposal take a tick each, so that what is chosen depends on no machine
+    monkeypatch.setattr("mxconv.speculation.passes.time", SimpleNamespace(perf_counter=count().__next__))
+    levels = chosen(loaded, names)
+    hierarchy = Hierarchy(levels, "auto")
+    assert levels[0].tokenizer is not None
+    num_asked = 0
+    for prompt in PROMPTS:
+        ids = levels[0].tokenizer.encode(prompt)
+        found, generation = speculate(hierarchy, ids, 40, (), selection)
+        assert found == by_hand(decoder_of(levels[0]), ids, 40, (), selection)
+        num_asked += sum(level.num_asked for level in generation.trace.statistics)
+    assert num_asked > 0
+
+
+def test_rejection_sampling_runs_through_every_kind(loaded: dict[str, LoadedLevel]) -> None:
+    """Other tokens than the target alone would draw, each with logits that the target has for them."""
+    selection = Selection(Sampling(0.8), "rejection", 4)
+    for names in (
+        ["mxfp4", "renumbered", "prompt-lookup"],
+        ["padded", "noisy", "token-recycling"],
+        ["streaming", "ngram"],
+    ):
+        levels = chosen(loaded, names)
+        assert levels[0].tokenizer is not None
+        ids = levels[0].tokenizer.encode(PROMPTS[0])
+        found, _ = speculate(Hierarchy(levels, [4]), ids, 30, (), selection)
+        target = decoder_of(levels[0])
+        again = by_hand(target, [*ids, *found.token_ids[:-1]], 1)
+        assert len(found.token_ids) == 30
+        assert found.logits[-1] == again.logits[0]
+
+
+def test_padding_is_never_proposed(loaded: dict[str, LoadedLevel]) -> None:
+    """The padded model on its own would choose it."""
+    target, padded = chosen(loaded, ["padded"])
+    assert target.tokenizer is not None
+    ids = target.tokenizer.encode(PROMPTS[1])
+    assert max(by_hand(decoder_of(padded), ids, 20).token_ids) >= decoder_of(target).config.vocab_size
+    generation = assert_lossless(Hierarchy([target, padded], [4], [0.0]), ids, 20)
+    assert (generation.trace.statistics[1].acceptance_rate or 0) > 0.9  # otherwise it is the very same model
+
+
+# how levels are linked
+
+
+def link(levels: list[LoadedLevel], is_adaptive: bool = False) -> Level:
+    count = len(levels) - 1
+    paces = [AdaptivePace(count - i) if is_adaptive else FixedPace(4) for i in range(count)]
+    chain = Chain(levels, paces, [0.5] * count)
+    return chain.link([LevelStatistics(level.name) for level in levels], GreedyAcceptance())
+
+
+def test_a_fixed_pace_has_one_draft_and_an_adaptive_one_all_cheaper_levels() -> None:
+    levels = [target_level(), self_draft(), noisy_copy(), look_up("prompt-lookup")]
+    fixed = link(levels)
+    assert [draft.statistics.name for draft in fixed.drafts] == ["mxfp4"]
+    adaptive = link(levels, is_adaptive=True)
+    assert [draft.statistics.name for draft in adaptive.drafts] == ["mxfp4", "noisy", "prompt-lookup"]
+    below = adaptive.drafts[0]
+    assert isinstance(below, Level)
+    assert below.drafts[0] is adaptive.drafts[1]
+    assert isinstance(adaptive.drafts[2], PromptLookup)
+
+
+def test_look_ups_at_the_end_are_one_draft_of_all_levels_above() -> None:
+    levels = [target_level(), self_draft(), look_up("stand"), look_up("prompt-lookup", max_ngram=5, min_ngram=4)]
+    hierarchy = Hierarchy(levels, "auto")
+    assert len(hierarchy.paces) == 2  # of the target and of the 4-bit draft
+    target = hierarchy._chain.link(hierarchy.begin().trace.statistics, SELECTIONS[1].acceptance())
+    both, merged = target.drafts
+    assert isinstance(both, Retrieving)
+    below = both.model
+    assert isinstance(below, Level)
+    assert list(below.drafts) == [merged]
+    assert isinstance(merged, Merged)
+    assert list(both.drafts) == [below, *merged.drafts]
+    stand, lookup = merged.drafts
+    assert isinstance(stand, Stand)
+    assert isinstance(lookup, PromptLookup)
+    assert stand.acceptance is target.acceptance
+    assert (lookup.max_ngram, lookup.min_ngram) == (5, 4)
+    fixed = Hierarchy(levels, [3, 5, 7])
+    assert fixed.paces == [FixedPace(3), FixedPace(5)]
+
+
+def test_a_lookup_whose_lengths_a_manifest_has_the_wrong_way_round_is_refused() -> None:
+    levels = [target_level(), look_up("prompt-lookup", max_ngram=2, min_ngram=3)]
+    with pytest.raises(ModelError, match="n-grams of 3 to 2 tokens; 1 <= min_ngram <= max_ngram is required"):
+        Hierarchy(levels).generate([1], 2)
+
+
+def test_caches_are_shared_where_the_record_says_so() -> None:
+    target = link([target_level(), noisy_copy(), self_draft(), noisy_copy(shares_cache=True)])
+    own, shared, also_shared = target.drafts[0], target.drafts[0].drafts[0], target.drafts[0].drafts[0].drafts[0]  # type: ignore[attr-defined]
+    assert (target.shares_session, own.shares_session) == (False, False)  # type: ignore[attr-defined]
+    assert own.session is not target.session  # type: ignore[attr-defined]
+    assert (shared.shares_session, also_shared.shares_session) == (True, True)
+    assert shared.session is also_shared.session is target.session
+
+
+def test_every_run_has_fresh_caches_and_the_same_table_of_recycled_tokens() -> None:
+    levels = [target_level(), noisy_copy(), look_up("token-recycling", num_candidates=3)]
+    chain = Chain(levels, [FixedPace(4), FixedPace(4)], [0.5, 0.25])
+    first, second = (
+        chain.link([LevelStatistics(level.name) for level in levels], GreedyAcceptance()) for _ in range(2)
+    )
+    assert first.session is not second.session
+    tables = [run.drafts[0].drafts[0] for run in (first, second)]  # type: ignore[attr-defined]
+    assert isinstance(tables[0], TokenRecycling)
+    assert tables[0].candidates is tables[1].candidates
+    assert tables[0].statistics is not tables[1].statistics
+    assert tables[0].candidates.shape == (24, 3)
+    assert tables[0].confidence == 0.25
+
+
+def test_a_level_with_another_tokenizer_is_heard_through_text(loaded: dict[str, LoadedLevel]) -> None:
+    target = link(chosen(loaded, ["renumbered", "prompt-lookup"]))
+    (heard,) = target.drafts
+    assert isinstance(heard, ThroughText)
+    assert isinstance(heard.inner, Level)
+    assert heard.statistics is heard.inner.statistics
+    assert isinstance(heard.inner.drafts[0], PromptLookup)  # it speaks the tokens of the level above it
+
+
+@pytest.mark.parametrize("kind", ["prompt-lookup", "token-recycling"])
+def test_a_look_up_has_nothing_below_it(kind: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        Hierarchy([target_level(), look_up(kind), noisy_copy()])  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        f"hierarchy: level {kind} is a look-up, and noisy stands below it; only a model can use a draft. "
+        "Put look-ups last."
+    )
+
+
+def test_the_first_level_is_a_model() -> None:
+    with pytest.raises(ModelError) as caught:
+        Hierarchy([look_up("prompt-lookup")])
+    assert str(caught.value) == ("hierarchy: prompt-lookup is no model; the first level must be one. Name the target.")

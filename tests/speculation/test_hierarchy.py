@@ -1,0 +1,208 @@
+"""Speculation changes nothing: tokens and logits of every hierarchy are those of plain greedy decoding, bit for bit."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import write_tiny_llama
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_levels import (
+    MAX_POSITIONS,
+    VOCAB_SIZE,
+    assert_lossless,
+    decoder_of,
+    greedy_by_hand,
+    levels_of,
+    noisy_copy,
+    self_draft,
+    target_level,
+)
+
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.conversion.options import QuantizeOptions
+from mxconv.convert import convert
+from mxconv.engine.loader import LoadedPackage
+from mxconv.speculation.hierarchy import Hierarchy
+
+SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")
+
+
+PROMPT = [3, 1, 4, 1, 5, 9]
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16"])
+@pytest.mark.parametrize("num_levels", [1, 2, 3])
+@pytest.mark.parametrize("confidence", [0.0, 0.5, 1.0])
+def test_output_is_that_of_plain_greedy_for_every_number_of_draft_tokens(
+    dtype: str, num_levels: int, confidence: float
+) -> None:
+    levels = levels_of(num_levels, dtype)
+    for num_draft_tokens in range(1, 17):
+        assert_lossless(Hierarchy(levels, [num_draft_tokens], [confidence]), PROMPT, 17)
+
+
+@pytest.fixture(scope="module", params=["mxfp4-BF16", "mxfp4-F16", "bsfp-BF16", "bsfp-F16", "paper-BF16"])
+def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedPackage]:
+    """A real package of three levels: tied head, nested small checkpoint with fewer positions."""
+    codec, dtype = request.param.split("-")
+    folder = tmp_path_factory.mktemp("package")
+    source = write_tiny_llama(folder / "source", dtype=dtype, tie_word_embeddings=True)
+    small = write_tiny_llama(folder / "small", seed=0, num_hidden_layers=1, max_position_embeddings=40)
+    options = QuantizeOptions(
+        codec="mxfp4" if codec == "mxfp4" else "bsfp",
+        segments="paper" if codec == "paper" else "fitted",
+        residual_bits=10 if codec == "bsfp" and dtype == "F16" else None,
+        drafts=(f"checkpoint:{small}",),
+    )
+    with open_checkpoint(source) as checkpoint:
+        convert(checkpoint, folder / "package", options)
+    with LoadedPackage(folder / "package") as loaded:
+        yield loaded
+
+
+@pytest.mark.parametrize(
+    ("num_draft_tokens", "confidence"), [([1], [0.0]), ([4, 2], [0.5, 0.1]), ([16, 16], [0.0, 0.0]), (None, None)]
+)
+def test_a_converted_package_decodes_as_its_target(
+    package: LoadedPackage, num_draft_tokens: list[int] | None, confidence: list[float] | None
+) -> None:
+    ids = package.tokenizer.encode("Once upon a time")
+    for num_levels in (1, 2, 3):
+        levels = package.levels[:num_levels]
+        settings_fit = num_draft_tokens is None or len(num_draft_tokens) in (1, num_levels - 1)
+        hierarchy = Hierarchy(levels, num_draft_tokens if settings_fit else None, confidence if settings_fit else None)
+        assert_lossless(hierarchy, ids, 30)  # beyond the small model's 40 positions
+
+
+BEGINNINGS = (
+    "Once upon a time",
+    "One day, a little girl named Lily",
+    "Tim and his dog went to the park",
+    "There was a big tree",
+    "Mom said to Ben",
+    "The cat was sad because",
+)
+
+
+@pytest.mark.skipif(SHARED_MODELS is None, reason="MXCONV_TEST_MODELS is not set")
+@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+def test_a_trained_model_accepts_most_of_what_its_drafts_propose(tmp_path: Path, codec: Any) -> None:
+    assert SHARED_MODELS is not None
+    models = Path(SHARED_MODELS)
+    options = QuantizeOptions(codec=codec, drafts=(f"checkpoint:{models / 'stories260K-bf16'}",))
+    with open_checkpoint(models / "llama2xs-bf16") as checkpoint:
+        convert(checkpoint, tmp_path / "package", options)
+    with LoadedPackage(tmp_path / "package") as loaded:
+        num_rounds, proposed, accepted = 0, np.zeros(2), np.zeros(2)
+        for text in BEGINNINGS:  # one text's rate moves by a tenth when a logit moves in its last bits
+            generation = assert_lossless(Hierarchy(loaded.levels), loaded.tokenizer.encode(text), 40)
+            _, *drafts = generation.trace.statistics
+            num_rounds += generation.trace.num_rounds
+            proposed += [level.num_proposed for level in drafts]
+            accepted += [level.num_accepted for level in drafts]
+        assert (accepted / proposed > 0.4).all(), accepted / proposed
+        assert num_rounds < 30 * len(BEGINNINGS)
+
+
+def test_the_target_as_its_own_draft_is_always_right() -> None:
+    target = target_level()
+    for copy in (noisy_copy(noise=0, shares_cache=False), noisy_copy(noise=0, shares_cache=True)):
+        generation = assert_lossless(Hierarchy([target, copy], [4], [0.0]), PROMPT, 21)
+        assert generation.trace.statistics[1].acceptance_rate == 1.0
+        assert generation.trace.num_rounds == 1 + 4  # the prompt's token, then five a round
+
+
+def test_a_draft_of_another_mind_costs_rounds_and_changes_nothing() -> None:
+    generation = assert_lossless(Hierarchy([target_level(), noisy_copy(noise=10)], [4], [0.0]), PROMPT, 20)
+    rate = generation.trace.statistics[1].acceptance_rate
+    assert rate is not None
+    assert rate < 0.5
+
+
+@pytest.mark.parametrize("num_levels", [1, 2, 3])
+def test_a_stop_token_ends_the_text_wherever_it_falls_in_an_accepted_run(num_levels: int) -> None:
+    """A draft that is always right makes runs of five; each new token in turn is the one that stops."""
+    levels = [target_level(), noisy_copy(noise=0, shares_cache=True), noisy_copy(noise=0)][:num_levels]
+    whole = greedy_by_hand(decoder_of(levels[0]), PROMPT, 20).token_ids
+    for stop in sorted(set(whole)):
+        first = whole.index(stop)
+        for num_draft_tokens in (1, 4, 16):
+            hierarchy = Hierarchy(levels, [num_draft_tokens], [0.0])
+            generation = assert_lossless(hierarchy, PROMPT, 20, {stop, VOCAB_SIZE + 7})
+            assert generation.token_ids == whole[: first + 1]
+
+
+@pytest.mark.parametrize("num_levels", [1, 2, 3])
+@pytest.mark.parametrize("max_new_tokens", [1, 2, 3])
+def test_no_more_tokens_come_than_were_asked_for(num_levels: int, max_new_tokens: int) -> None:
+    for num_draft_tokens in (1, 16):
+        generation = assert_lossless(Hierarchy(levels_of(num_levels), [num_draft_tokens]), PROMPT, max_new_tokens)
+        assert len(generation.token_ids) == max_new_tokens
+
+
+@pytest.mark.parametrize("num_levels", [1, 2, 3])
+@pytest.mark.parametrize("length", [1, 2, MAX_POSITIONS - 2, MAX_POSITIONS - 1, MAX_POSITIONS])
+def test_prompts_of_any_length_that_fits_are_continued_to_the_last_position(num_levels: int, length: int) -> None:
+    prompt = [int(token) for token in np.random.default_rng(length).integers(0, VOCAB_SIZE, length)]
+    for confidence in (0.0, 0.5):
+        generation = assert_lossless(Hierarchy(levels_of(num_levels), [5], [confidence]), prompt, 100)
+        assert len(generation.token_ids) == MAX_POSITIONS + 1 - length
+
+
+@pytest.mark.parametrize("shares_cache", [False, True])
+@pytest.mark.parametrize("draft_positions", [1, 2, 7, 8, 12, 100])
+def test_a_draft_with_other_positions_than_the_target_falls_silent_at_its_end(
+    draft_positions: int, shares_cache: bool
+) -> None:
+    draft = noisy_copy(noise=0.05, max_position_embeddings=draft_positions, shares_cache=shares_cache)
+    assert_lossless(Hierarchy([target_level(), draft], [4], [0.0]), PROMPT, 100)
+    assert_lossless(Hierarchy([target_level(), self_draft(), draft], [4], [0.0]), PROMPT, 100)
+    assert_lossless(Hierarchy([target_level(), draft, self_draft()], [4], [0.0]), PROMPT, 100)
+
+
+@st.composite
+def hierarchies(draw: st.DrawFn) -> Hierarchy:
+    seed = draw(st.integers(0, 50))
+    levels = [target_level(seed)]
+    for _ in range(draw(st.integers(0, 3))):
+        shares_cache = draw(st.booleans())
+        if draw(st.booleans()):
+            levels.append(self_draft(seed, shares_cache=shares_cache))
+        else:
+            noise = draw(st.sampled_from([0.0, 0.1, 0.5, 10.0]))
+            num_layers = 2 if shares_cache else draw(st.integers(1, 2))  # one cache has one number of layers
+            positions = draw(st.sampled_from([5, 20, MAX_POSITIONS, 60]))
+            levels.append(
+                noisy_copy(seed, noise, shares_cache, num_layers=num_layers, max_position_embeddings=positions)
+            )
+    count = len(levels) - 1
+    num_draft_tokens = draw(st.lists(st.integers(1, 16), min_size=count, max_size=count))
+    confidence = draw(st.lists(st.floats(0, 1), min_size=count, max_size=count))
+    return Hierarchy(levels, num_draft_tokens, confidence)
+
+
+TOKENS = st.integers(0, VOCAB_SIZE - 1)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    hierarchy=hierarchies(),
+    prompt=st.lists(TOKENS, min_size=1, max_size=MAX_POSITIONS),
+    max_new_tokens=st.integers(1, 45),
+    stop_tokens=st.sets(TOKENS, max_size=3),
+)
+def test_any_hierarchy_decodes_any_prompt_as_its_target_alone(
+    hierarchy: Hierarchy, prompt: list[int], max_new_tokens: int, stop_tokens: set[int]
+) -> None:
+    assert_lossless(hierarchy, prompt, max_new_tokens, stop_tokens)
+
+
+def test_the_prompt_goes_through_the_target_alone_and_a_single_token_does_not_wait() -> None:
+    for prompt, is_drafted in ((PROMPT, False), ([7], True)):
+        trace = assert_lossless(Hierarchy(levels_of(2), [4], [0.0]), prompt, 10).trace
+        assert (trace.entries[1].round, trace.entries[1].level) == (0, "mxfp4")
+        assert (trace.entries[1].num_forwards > 0) == is_drafted

@@ -1,0 +1,169 @@
+"""After every round the caches hold what their own models wrote, and a level that breaks this is found out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_levels import (
+    assert_lossless,
+    decoder_of,
+    greedy_by_hand,
+    levels_of,
+    noisy_copy,
+    self_draft,
+    target_level,
+)
+
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.speculation import chain as chain_module
+from mxconv.speculation.draft import Draft, Proposal
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.level import Level
+from mxconv.speculation.rules.greedy import GreedyAcceptance
+from mxconv.speculation.session import Session
+from mxconv.speculation.statistics import LevelStatistics
+
+PROMPT = [3, 1, 4, 1, 5, 9]
+
+
+@dataclass
+class Watched:
+    """Passes proposals on, and proves that the cache above it comes back as it was."""
+
+    inner: Draft
+    session: Session
+
+    @property
+    def statistics(self) -> LevelStatistics:
+        return self.inner.statistics
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        before = list(self.session.tokens), cache_bytes(self.session.cache)
+        proposal = self.inner.propose(context, num_tokens, floor)
+        assert (list(self.session.tokens), cache_bytes(self.session.cache)) == before
+        return proposal
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
+        self.inner.observe(context, proposal, logits)
+
+
+def cache_bytes(cache: KVCache) -> list[bytes]:
+    """Every valid key and value."""
+    return [part.tobytes() for layer in range(cache.num_layers) for part in cache.read(layer, range(cache.length))]
+
+
+def fresh_cache_bytes(decoder: Decoder, tokens: list[int]) -> list[bytes]:
+    cache = KVCache(decoder.config)
+    if tokens:
+        decoder.forward(tokens, cache)
+    return cache_bytes(cache)
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, [7]])
+@pytest.mark.parametrize(
+    "drafts",
+    [
+        [self_draft()],
+        [self_draft(shares_cache=False)],
+        [self_draft(), noisy_copy(noise=0.3)],
+        [self_draft(), noisy_copy(noise=0.3, shares_cache=True)],
+        [noisy_copy(noise=0.1), self_draft()],
+        [noisy_copy(noise=0.1, shares_cache=True), self_draft(), noisy_copy(noise=0.0)],
+    ],
+    ids=lambda drafts: " ".join(f"{level.name}{'+' if level.shares_cache else ''}" for level in drafts),
+)
+def test_after_every_round_the_caches_hold_what_their_own_models_wrote(
+    drafts: list[LoadedLevel], prompt: list[int]
+) -> None:
+    check_caches(drafts, prompt)
+
+
+def check_caches(drafts: list[LoadedLevel], prompt: list[int]) -> None:
+    """Rounds by hand, every cache compared with one that its model fills alone."""
+    levels = [target_level(), *drafts]
+    hierarchy = Hierarchy(levels, [4], [0.1])
+    chain = hierarchy._chain.link(hierarchy.begin().trace.statistics, GreedyAcceptance())
+    every = [chain]
+    while every[-1].drafts:
+        (below,) = every[-1].drafts
+        assert isinstance(below, Level)
+        every.append(below)
+    if chain.drafts:  # what the target sees of its cache when its draft is done
+        chain = replace(chain, drafts=[Watched(every[1], chain.session)])
+    context = list(prompt)
+    truth = greedy_by_hand(decoder_of(levels[0]), prompt, 24).token_ids
+    while len(context) - len(prompt) < 20:
+        step = chain.step(context, 1 if len(context) == len(prompt) > 1 else 5)
+        context += step.tokens
+        assert context[len(prompt) :] == truth[: len(context) - len(prompt)]
+        assert chain.session.tokens == context[:-1]
+        assert cache_bytes(chain.session.cache) == fresh_cache_bytes(decoder_of(levels[0]), context[:-1])
+        for level in every[1:]:
+            assert level.session.cache.length == len(level.session.tokens)
+            if level.session is not chain.session and level.session.tokens:
+                assert not level.shares_session
+                own = fresh_cache_bytes(level.decoder, level.session.tokens)
+                assert cache_bytes(level.session.cache) == own
+
+
+def test_a_generation_begins_with_fresh_caches_and_fresh_numbers() -> None:
+    hierarchy = Hierarchy(levels_of(3), [4], [0.2])
+    first = assert_lossless(hierarchy, PROMPT, 20)
+    assert_lossless(hierarchy, [2, 2, 2], 20)
+    again = assert_lossless(hierarchy, PROMPT, 20)
+    counts = [
+        [(level.num_forwards, level.num_proposed, level.num_accepted) for level in generation.trace.statistics]
+        for generation in (first, again)
+    ]
+    assert counts[0] == counts[1]
+
+
+class AcceptsOneTooMany(Level):
+    """The classic mistake: the first rejected token slips through."""
+
+    def _verify(self, context: Sequence[int], proposal: Proposal) -> Any:
+        step, num_evaluated = super()._verify(context, proposal)
+        num_accepted = len(step.tokens) - 1
+        if num_accepted < len(proposal.tokens):
+            step.tokens[-1] = proposal.tokens[num_accepted]
+        return step, num_evaluated
+
+
+def keep_rejected_keys(session: Session, start: int, rows: Sequence[int]) -> None:
+    """Another: only the names of the rejected tokens are taken back, their keys and values stay."""
+    del session.tokens[start + len(rows) :]
+
+
+class LeavesDraftKeys(Level):
+    """And: a draft leaves its keys in the cache that it shares."""
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        return Level.propose(replace(self, shares_session=False), context, num_tokens, floor)
+
+
+def test_a_level_that_accepts_one_token_too_many_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_module, "Level", AcceptsOneTooMany)
+    with pytest.raises(AssertionError):
+        assert_lossless(Hierarchy([target_level(), self_draft()], [4], [0.0]), PROMPT, 20)
+
+
+def test_a_session_that_keeps_rejected_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rewind(session: Session, length: int) -> int:
+        keep_rejected_keys(session, length, [])
+        return length
+
+    monkeypatch.setattr(Session, "keep", keep_rejected_keys)
+    monkeypatch.setattr(Session, "rewind", rewind)
+    with pytest.raises(AssertionError):
+        assert_lossless(Hierarchy([target_level(), noisy_copy(noise=10)], [4], [0.0]), PROMPT, 8)
+
+
+def test_a_draft_that_leaves_its_keys_in_the_shared_cache_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_caches([self_draft()], PROMPT)
+    monkeypatch.setattr(chain_module, "Level", LeavesDraftKeys)
+    with pytest.raises(AssertionError):
+        check_caches([self_draft()], PROMPT)

@@ -1,0 +1,202 @@
+"""Drafts with another tokenizer: whatever they say, the proposal's text is the beginning of theirs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tiny_tokenizers import KINDS, SENTENCES, token_lists, tokenizer
+
+from mxconv.speculation.draft import Proposal
+from mxconv.speculation.statistics import LevelStatistics
+from mxconv.speculation.through_text import MAX_DRAFT_TOKENS, ThroughText
+from mxconv.text.tokenizer import Tokenizer
+from mxconv.text.transcript import REPLACEMENT
+
+PAIRS = [f"{target} <- {draft}" for target, draft in permutations(KINDS, 2)]
+
+
+@dataclass
+class Says:
+    """A draft that says what it was given."""
+
+    tokens: list[int]
+    statistics: LevelStatistics = field(default_factory=lambda: LevelStatistics("says"))
+    asked: list[tuple[list[int], int]] = field(default_factory=list)
+    seconds: float = 0.0  # as it was when it last spoke
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        self.asked.append((list(context), num_tokens))
+        with self.statistics.forward():
+            pass
+        self.seconds = self.statistics.seconds
+        return Proposal(self.tokens[:num_tokens])
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
+        raise AssertionError("its own logits are not those of the target")
+
+
+@dataclass
+class GoesOn(Says):
+    """A draft that knows the text and goes on with it, from wherever the context ends."""
+
+    text: str = ""
+    tokenizer: Tokenizer | None = None
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        assert self.tokenizer is not None
+        known = self.tokenizer.decode(list(context))
+        self.tokens = []
+        for anchor in (known, "\n") if self.text.startswith(known) else ():  # a token of the text may span the place
+            tokens = self.tokenizer.encode_from(anchor + self.text[len(known) :], len(anchor))
+            if self.tokenizer.decode([*context, *tokens]) == self.text:
+                self.tokens = tokens
+                break
+        return super().propose(context, num_tokens, floor)
+
+
+def found(kind: str) -> Tokenizer:
+    one = tokenizer(kind)
+    if one is None:
+        pytest.skip("MXCONV_TEST_MODELS is not set")
+    return one
+
+
+@pytest.fixture(scope="module", params=PAIRS)
+def pair(request: pytest.FixtureRequest) -> tuple[Tokenizer, Tokenizer]:
+    target, draft = request.param.split(" <- ")
+    return found(target), found(draft)
+
+
+def through(inner: Says, target: Tokenizer, draft: Tokenizer, max_positions: int | None = None) -> ThroughText:
+    return ThroughText(inner, target, draft, max_positions)
+
+
+def assert_fits(target: Tokenizer, context: list[int], tokens: list[int], written: str) -> None:
+    """The text of the proposal is the beginning of what was written: no byte is lost, none doubled."""
+    before, behind = target.decode(context), target.decode([*context, *tokens])
+    # a context that ends inside a character: only its last characters may be completed, by what was written
+    num_pending = len(before) - len(before.rstrip(REPLACEMENT))
+    places = range(len(before) - min(num_pending, 3), len(before) + 1)
+    if not tokens:
+        return
+    if num_pending == 0:
+        assert behind.startswith(before)
+        assert written.startswith(behind[len(before) :])
+    else:
+        assert any(written.startswith(behind[place:]) and before[:place] == behind[:place] for place in places)
+    assert not any(target.is_silent(token) for token in tokens)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_proposals_say_what_the_draft_wrote(pair: tuple[Tokenizer, Tokenizer], data: st.DataObject) -> None:
+    target, draft = pair
+    inner = Says([])
+    drafting = through(inner, target, draft)
+    context: list[int] = []
+    for _ in range(data.draw(st.integers(1, 3))):  # contexts that grow, are taken back, and have nothing in common
+        context = context[: data.draw(st.integers(0, len(context)))] + data.draw(token_lists(target))
+        inner.tokens = data.draw(token_lists(draft, 20))
+        num_tokens = data.draw(st.integers(0, 12))
+        asked = len(inner.asked)
+        proposal = drafting.propose(context, num_tokens)
+        assert len(proposal.tokens) <= num_tokens
+        assert proposal.distributions == []
+        if len(inner.asked) == asked:
+            assert proposal.tokens == []
+            continue
+        seen, wanted = inner.asked[-1]
+        assert 1 <= wanted <= MAX_DRAFT_TOKENS
+        if not target.decode(context).endswith(REPLACEMENT):
+            assert draft.decode(seen) == draft.decode(draft.encode(target.decode(context)))
+        ends = [draft.is_silent(token) or token in draft.eos_token_ids for token in inner.tokens[:wanted]]
+        heard = inner.tokens[: [*ends, True].index(True)]
+        said = draft.decode([*seen, *heard])[len(draft.decode(seen)) :]
+        assert_fits(target, context, proposal.tokens, said)
+
+
+@pytest.mark.parametrize("text", SENTENCES[:2])
+def test_a_draft_that_knows_the_text_proposes_the_targets_own_tokens(
+    pair: tuple[Tokenizer, Tokenizer], text: str
+) -> None:
+    target, draft = pair
+    if not all(one.decode(one.encode(text)) == text for one in pair):
+        text = text.lower() if "def" not in text else "once upon a time, there was a dog named sam."
+    if not all(one.decode(one.encode(text)) == text for one in pair):
+        pytest.skip("a tokenizer of these does not know all characters of the text")
+    truth = target.encode(text)
+    drafting = through(GoesOn([], text=text, tokenizer=draft), target, draft)
+    context, num_proposed, num_right = truth[:2], 0, 0
+    while len(context) < len(truth):
+        tokens = drafting.propose(context, 4).tokens
+        agree = [token == true for token, true in zip(tokens, truth[len(context) :], strict=False)]
+        accepted = [*agree, False].index(False)
+        num_proposed, num_right = num_proposed + len(tokens), num_right + accepted
+        context = truth[: len(context) + accepted + 1]
+    assert num_right >= 0.6 * num_proposed  # words that a draft has not finished may have other tokens
+    assert num_right >= 0.25 * len(truth)
+
+
+def test_a_character_that_the_context_has_begun_is_completed() -> None:
+    target, draft = found("byte-level"), found("sentencepiece")
+    inner = Says(draft.encode("👧", add_special_tokens=False)[1:])
+    whole = target.encode("a👧")
+    for num_pending in (1, 2, 3):
+        context = whole[: len(whole) - num_pending]
+        assert through(inner, target, draft).propose(context, 8).tokens == whole[len(context) :]
+        assert draft.decode(inner.asked[-1][0]) == "a"
+        assert through(inner, target, draft).propose(context, num_pending - 1).tokens == []  # no half characters
+    inner.tokens = draft.encode("b")[1:]
+    assert through(inner, target, draft).propose(whole[:-1], 8).tokens == []
+
+
+@pytest.mark.parametrize("last", [1, 2, 0, 5000])
+def test_a_draft_is_heard_up_to_a_token_without_text(last: int) -> None:
+    target, draft = found("byte-level"), found("characters")
+    word = draft.encode("go", add_special_tokens=False)[1:]
+    proposal = through(Says([*word, last, *word]), target, draft).propose(target.encode("we "), 9)
+    assert target.decode(proposal.tokens) == "go"
+
+
+def test_half_a_word_is_left_out_unless_it_is_all_there_is() -> None:
+    target, draft = found("byte-level"), found("characters")
+    drafting = through(inner := Says(draft.encode("ce upon a ti", add_special_tokens=False)[1:]), target, draft)
+    assert target.decode(drafting.propose(target.encode("On"), 50).tokens) == "ce upon a"
+    inner.tokens = inner.tokens[:2]
+    assert target.decode(drafting.propose(target.encode("On"), 50).tokens) == "ce"
+
+
+def test_the_name_of_a_special_token_in_a_text_is_not_proposed_as_the_token() -> None:
+    target, draft = found("sentencepiece"), found("pylib")
+    inner = Says(draft.encode(" end </s> more", add_special_tokens=False))
+    tokens = through(inner, target, draft).propose(target.encode("the"), 30).tokens
+    assert target.decode(tokens).strip() == "end"
+    assert 2 not in tokens
+
+
+def test_one_more_token_than_wanted_is_asked_for_in_the_drafts_own_measure() -> None:
+    target, draft = found("pylib"), found("characters")
+    inner = Says([])
+    text = "there was a little girl named lily. " * 4
+    context = target.encode(text)
+    through(inner, target, draft).propose(context, 4)
+    seen, wanted = inner.asked[0]
+    assert wanted == pytest.approx(5 * len(seen) / len(context), abs=1)
+    through(inner, target, draft).propose(context, 1000)
+    assert inner.asked[1][1] == MAX_DRAFT_TOKENS
+
+
+def test_the_row_of_the_inner_draft_has_the_time_spent_on_text_and_nothing_twice() -> None:
+    target, draft = found("byte-level"), found("characters")
+    inner = Says(draft.encode("go on", add_special_tokens=False)[1:])
+    drafting = through(inner, target, draft)
+    assert drafting.propose(target.encode("we "), 9).tokens
+    statistics = drafting.statistics
+    assert statistics is inner.statistics
+    assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (1, 0, 0)
+    assert statistics.seconds > inner.seconds
+    drafting.observe([1], Proposal([]), np.zeros((1, 400), np.float32))

@@ -1,0 +1,150 @@
+"""Streams of text against `decode` of everything."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_tokenizers import KINDS, token_lists, tokenizer
+
+from mxconv.errors import ModelError
+from mxconv.text.text_stream import TextStream
+from mxconv.text.tokenizer import Tokenizer
+from mxconv.text.transcript import REPLACEMENT, Transcript
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def one(request: pytest.FixtureRequest) -> Tokenizer:
+    found = tokenizer(request.param)
+    if found is None:
+        pytest.skip("MXCONV_TEST_MODELS is not set")
+    return found
+
+
+def stopped_by_hand(decoder: Tokenizer, tokens: list[int], stops: list[str]) -> tuple[str, int]:
+    """The text and the number of tokens used: whole texts are decoded and searched for every token."""
+    for num_used in range(1, len(tokens) + 1):
+        text = decoder.decode(tokens[:num_used])
+        if num_used < len(tokens):
+            text = text.rstrip(REPLACEMENT)
+        ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+        if ends:
+            return text[: min(ends)[1]], num_used
+    return decoder.decode(tokens), len(tokens)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_pieces_together_are_the_decoded_text_up_to_a_stop_string(one: Tokenizer, data: st.DataObject) -> None:
+    tokens = data.draw(token_lists(one))
+    text = one.decode(tokens)
+    places = st.integers(0, len(text))
+    cuts = st.tuples(places, st.integers(1, 6)).map(lambda cut: text[cut[0] : cut[0] + cut[1]])
+    stops = data.draw(st.lists((cuts | st.sampled_from(["\n\n", "the", "a a"])).filter(bool), max_size=3))
+    if any(REPLACEMENT in stop for stop in stops):
+        stops = []  # these could be found before their bytes are complete
+    stream = TextStream(one, stops)
+    pieces = []
+    num_used = 0
+    for token in tokens:
+        pieces.append(stream.feed(token))
+        num_used += 1
+        assert text.startswith("".join(pieces))
+        if stream.stopped:
+            break
+    pieces.append(stream.finish())
+    assert ("".join(pieces), num_used) == stopped_by_hand(one, tokens, stops)
+    assert stream.finish() == "" or not stream.stopped
+    if stream.stopped:
+        assert stream.feed(5) == ""
+
+
+def test_text_comes_with_its_token(one: Tokenizer) -> None:
+    tokens = one.encode("the little girl named", add_special_tokens=False)
+    stream = TextStream(one)
+    for index, token in enumerate(tokens, 1):
+        piece = stream.feed(token)
+        assert one.decode(tokens[:index]).endswith(piece)
+        assert piece or one.decode(tokens[:index]) == ""
+    assert stream.finish() == ""
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
+def test_a_character_comes_when_its_bytes_are_complete_and_certain(kind: str) -> None:
+    one = tokenizer(kind)
+    assert one is not None
+    tokens = one.encode("a👧b", add_special_tokens=False)
+    stream = TextStream(one)
+    pieces = [stream.feed(token) for token in tokens]
+    assert "".join(pieces) == "a👧b"
+    assert not any(REPLACEMENT in piece for piece in pieces)
+    assert pieces.index("b" if kind == "byte-level" else "👧b") == len(pieces) - 1
+
+
+def test_half_a_character_at_the_end_is_shown_as_decode_shows_it() -> None:
+    one = tokenizer("byte-level")
+    assert one is not None
+    stream = TextStream(one)
+    assert [stream.feed(token) for token in one.encode("👧")[:2]] == ["", ""]
+    assert stream.finish() == REPLACEMENT
+
+
+def test_the_beginning_of_a_stop_string_is_held_back_until_it_is_none() -> None:
+    one = tokenizer("characters")
+    assert one is not None
+    stream = TextStream(one, ["stop", "ton"])
+    pieces = [stream.feed(token) for token in one.encode("a sto sto", add_special_tokens=False)]
+    assert pieces == ["", "a", " ", "", "", "", "sto ", "", "", ""]
+    assert stream.feed(one.encode("n", add_special_tokens=False)[-1]) == "s"
+    assert stream.stopped
+    assert stream.finish() == ""
+
+
+def test_a_newline_made_of_bytes_stops_at_once() -> None:
+    one = tokenizer("sentencepiece")
+    assert one is not None
+    stream = TextStream(one, ["\n\n"])
+    first, newline = one.encode("a", add_special_tokens=False)[-1], 3 + 0x0A
+    pieces = []
+    for token in (first, newline, newline):
+        assert not stream.stopped
+        pieces.append(stream.feed(token))
+    assert stream.stopped
+    assert "".join(pieces) == "a"
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    one = tokenizer("characters")
+    assert one is not None
+    with pytest.raises(ModelError, match=r"stop strings: one is empty; some text is required in each. Leave it out."):
+        TextStream(one, ["a", ""])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_transcript_follows_whatever_is_appended_and_taken_back(one: Tokenizer, data: st.DataObject) -> None:
+    transcript = Transcript(one)
+    for _ in range(data.draw(st.integers(1, 6))):
+        kept = data.draw(st.integers(0, len(transcript.tokens)))
+        tokens = transcript.tokens[:kept] + data.draw(token_lists(one, 12))
+        certain = transcript.text[: transcript.num_certain] if kept == len(transcript.tokens) else ""
+        transcript.align(tokens)
+        assert transcript.tokens == tokens
+        assert transcript.text == one.decode(tokens)
+        assert transcript.text.startswith(certain)
+
+
+def test_a_transcript_decodes_a_few_tokens_at_a_time() -> None:
+    one = tokenizer("pylib")
+    assert one is not None
+    tokens = one.encode("Once upon a time there was a file. " * 100)
+    lengths = []
+
+    class Counting(Tokenizer):
+        def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:  # type: ignore[override]
+            lengths.append(len(token_ids))
+            return super().decode(token_ids, skip_special_tokens)
+
+    transcript = Transcript(Counting(one._backend, None, frozenset(), "counting"))
+    for token in tokens:
+        transcript.extend([token])
+    assert transcript.text == one.decode(tokens)
+    assert max(lengths) < 10
