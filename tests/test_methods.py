@@ -215,7 +215,7 @@ def test_the_page_has_a_row_for_every_entry_of_the_list_and_every_technique_once
 
 
 def test_the_checker_knows_the_program() -> None:
-    assert {"quantize", "bench kernels", "tune layer-skip", "train ngram"} <= set(commands())
+    assert {"quantize", "bench kernels", "train draft", "train ngram"} <= set(commands())
     assert "--num-draft-tokens" in commands()["generate"]
 
 

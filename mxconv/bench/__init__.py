@@ -5,9 +5,6 @@ decoding.py    whole decodes of a package, strategy by strategy
 batches.py     several sequences side by side, strategy by strategy
 strategies.py  greedy, each draft alone, all of them, and what chooses for itself
 decode_result.py  what the decodes of a strategy come to
-prediction.py  the speed-up that Leviathan's and ML-SpecQD's equations foretell from them
-sweep.py       draft length against confidence threshold, and what the early-exit model predicts
-sweep_plot.py  both as heat maps
 decode_plot.py acceptance by prompt and by position, as pictures
 gpu/           kernels and decoding on an NVIDIA GPU
 serving/       a server under load, through HTTP

@@ -6,7 +6,6 @@ from itertools import zip_longest
 from math import exp, log
 from typing import Literal
 
-from mxconv.bench.prediction import ml_specqd_speedup, predicted_speedup, timings_of
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import StrategyRecord
 from mxconv.speculation.generation import Generation
@@ -36,15 +35,10 @@ class DecodeResult:
     acceptance_by_prompt: list[list[float | None]]  # [draft level][prompt]
     acceptance_by_position: list[list[float]]  # [draft level][place in the proposal]
     decode_speedup: float | None  # over greedy, behind the prompts; None where texts have one token
-    predicted_speedup: float | None  # by Leviathan's equation: bench/prediction.py
-    ideal_speedup: float | None
-    measured_over_predicted: float | None  # decode_speedup over predicted_speedup
     num_bytes: int  # of weights that all forward passes read
     read_bandwidth: float  # beside it, GB/s
     fraction_of_bandwidth: float  # weights read a second over read bandwidth, median over prompts
     identical_to_greedy: bool
-    ml_specqd_speedup: float | None = None  # bench/prediction.py
-    measured_over_ml_specqd: float | None = None  # decode_speedup over it
     num_nodes: list[int] = field(default_factory=list)  # a draft level each: proposed, all branches of trees counted
     nodes_by_depth: list[list[int]] = field(default_factory=list)  # [draft level][depth]: of these
     has_trees: bool = False  # whether any draft proposed more nodes than its longest paths have
@@ -55,7 +49,6 @@ def summarize(
     runs: Sequence[Run],
     greedy: Sequence[Run],
     num_bytes: Mapping[str, int],
-    plain_seconds: Mapping[str, float],
 ) -> DecodeResult:
     """The figures of a strategy.
 
@@ -64,7 +57,6 @@ def summarize(
         runs: a prompt each.
         greedy: plain decoding of the same prompts.
         num_bytes: that a pass reads, by level.
-        plain_seconds: of a pass over one token, by level.
     """
     generations = [run.generation for run in runs]
     num_tokens = sum(len(generation.token_ids) for generation in generations)
@@ -76,11 +68,6 @@ def summarize(
     fractions = [read / run.generation.seconds / run.bandwidth for read, run in zip(traffic, runs, strict=True)]
     drafts = range(1, len(strategy.levels))
     by_prompt = [[generation.trace.statistics[index].acceptance_rate for generation in generations] for index in drafts]
-    timings = timings_of([generation.trace for generation in generations])
-    target = plain_seconds.get(timings[0].name, 0.0)
-    is_fixed = not strategy.is_adaptive  # one that chooses its drafts is no chain for the equation
-    predicted = predicted_speedup(timings, target) if is_fixed else None
-    printed = ml_specqd_speedup(timings, {timings[0].name: target, **plain_seconds}) if is_fixed else None
     mine, theirs = decode_rate(generations), decode_rate([run.generation for run in greedy])
     decode_speedup = mine / theirs if mine and theirs else None
     return DecodeResult(
@@ -96,17 +83,12 @@ def summarize(
         acceptance_by_prompt=by_prompt,
         acceptance_by_position=[_acceptance_by_position(generations, index) for index in drafts],
         decode_speedup=decode_speedup,
-        predicted_speedup=predicted,
-        ideal_speedup=predicted_speedup(timings, target, plain_seconds) if is_fixed else None,
-        measured_over_predicted=decode_speedup / predicted if decode_speedup and predicted else None,
         num_bytes=sum(traffic),
         read_bandwidth=spread([run.bandwidth for run in runs]).median / 1e9,
         fraction_of_bandwidth=spread(fractions).median,
         identical_to_greedy=all(
             mine.generation.token_ids == other.generation.token_ids for mine, other in zip(runs, greedy, strict=True)
         ),
-        ml_specqd_speedup=printed,
-        measured_over_ml_specqd=decode_speedup / printed if decode_speedup and printed else None,
         num_nodes=[_total(generations, index, "num_nodes") for index in drafts],
         nodes_by_depth=[_by_place(generations, index, "nodes_by_depth") for index in drafts],
         has_trees=any(

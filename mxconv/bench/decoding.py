@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 
 from mxconv.bench.decode_result import DecodeResult, Run, summarize
 from mxconv.bench.machine import last_level_cache_bytes
-from mxconv.bench.prediction import timings_of
 from mxconv.bench.prompts import prompt_ids
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
@@ -103,21 +102,9 @@ def results_of(parts: Sequence[Decodes]) -> list[DecodeResult]:
     """The figures of each strategy, over the prompts of all parts in order."""
     strategies = parts[0].strategies
     runs = {each.name: [run for part in parts for run in part.runs[each.name]] for each in strategies}
-    plain = _plain_seconds(strategies, runs)
-    return [summarize(each, runs[each.name], runs[GREEDY], parts[0].num_bytes, plain) for each in strategies]
+    return [summarize(each, runs[each.name], runs[GREEDY], parts[0].num_bytes) for each in strategies]
 
 
 def sample_bandwidth(bandwidth: ReadBandwidth) -> list[float]:
     """Bytes a second, some samples."""
     return [bandwidth.sample(BANDWIDTH_BYTES) for _ in range(BANDWIDTH_SAMPLES)]
-
-
-def _plain_seconds(strategies: Sequence[StrategyRecord], runs: dict[str, list[Run]]) -> dict[str, float]:
-    """Seconds of a level's pass over one token: of the target in greedy decoding, of a draft alone below the target."""
-    found: dict[str, float] = {}
-    for strategy in strategies:
-        if len(strategy.levels) <= 2 and not strategy.is_adaptive:
-            timing = timings_of([run.generation.trace for run in runs[strategy.name]])[-1]
-            if timing.num_passes:
-                found.setdefault(timing.name, timing.pass_seconds)
-    return found

@@ -28,12 +28,10 @@ from mxconv.cli.output import print_json, progress_bars
 if TYPE_CHECKING:
     from mxconv.bench.decode_result import DecodeResult
     from mxconv.bench.machine import Machine
-    from mxconv.bench.sweep import Sweep
 
 PICTURES = ("acceptance_by_prompt.png", "acceptance_by_position.png")
-SWEEP_PICTURE = "sweep.png"
 OF_CPU = (
-    "levels", "draft", "tree", "batch", "ablation", "sweep", "plot", "num_tokens", "samples", "kernel", "threads",
+    "levels", "draft", "tree", "batch", "ablation", "plot", "num_tokens", "samples", "kernel", "threads",
     "kv_dtype", "workers", "force",
 )  # fmt: skip
 
@@ -54,13 +52,7 @@ def decode(
     ablation: Annotated[
         bool, typer.Option("--ablation", help="Also the 4-bit draft of a 16-bit target with float32 activations.")
     ] = False,
-    sweep: Annotated[
-        bool,
-        typer.Option("--sweep", help="Also the target's next level at many lengths and thresholds, and as predicted."),
-    ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="A folder for pictures: acceptance by prompt and place, the map of --sweep.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="A folder for pictures: acceptance by prompt and place.")] = None,
     num_tokens: Annotated[str, typer.Option(help="Tokens a forward pass, joined by commas; each 1 to 64.")] = "1,4,8",
     samples: Annotated[int, typer.Option(min=20, help="Samples of each forward pass.")] = 20,
     kernel: Annotated[
@@ -81,7 +73,6 @@ def decode(
 
     Also with lengths and levels that are chosen while it decodes.
 
-    Beside each speed-up stands its share of what two equations make of the acceptance and the passes measured.
     With --batch: tokens a second of several sequences side by side. With --workers ray: prompts are split over nodes.
     With --device cuda: transformers on a GPU, the checkpoint in 16 bits, the package, and with its self-draft.
     """
@@ -106,7 +97,6 @@ def decode(
     from mxconv.bench.forwards import bench_forwards
     from mxconv.bench.machine import this_machine
     from mxconv.bench.strategies import four_bit_level
-    from mxconv.bench.sweep import sweep_draft
     from mxconv.cli.bench_decode_nodes import decode_on_nodes
     from mxconv.cli.bench_decode_tables import print_tables
     from mxconv.engine.loader import LoadedPackage
@@ -121,14 +111,13 @@ def decode(
     texts = given_prompts(prompts, DEFAULT_PROMPTS, chat, system)
     drafts = [parse_draft(text) for text in draft or ()]
     sizes = None if batch is None else batch_sizes(batch)
-    if sizes is not None and (ablation or sweep or plot is not None):
-        raise typer.BadParameter("--batch measures sequences side by side alone: no --ablation, --sweep or --plot")
-    if is_split and (ablation or sweep or plot is not None or sizes is not None):
-        raise typer.BadParameter("--workers splits prompts alone: no --ablation, --sweep, --plot or --batch")
+    if sizes is not None and (ablation or plot is not None):
+        raise typer.BadParameter("--batch measures sequences side by side alone: no --ablation or --plot")
+    if is_split and (ablation or plot is not None or sizes is not None):
+        raise typer.BadParameter("--workers splits prompts alone: no --ablation, --plot or --batch")
     if plot is not None:
-        _check_folder(plot, sweep, force)
+        _check_folder(plot, force)
     folder = find_package(package)
-    # all levels are measured, whichever of them tuning chose
     names = level_names(levels) or [level.name for level in read_manifest(folder).levels]
     if is_split:
         settings = DecodeSettings(
@@ -155,16 +144,14 @@ def decode(
             return
         forwards = bench_forwards(loaded, engine, widths, samples, progress)
         results = bench_decoding(loaded, engine, texts, max_new_tokens, progress, fp32, tree_size(tree))
-        swept = sweep_draft(loaded, texts, max_new_tokens, progress) if sweep else None
-    print_tables(machine, name, forwards, results, swept, json_output)
+    print_tables(machine, name, forwards, results, json_output)
     if plot is not None:
-        _draw(plot, results, swept, machine)
+        _draw(plot, results, machine)
     if json_output:
         members: dict[str, Any] = {"machine": asdict(machine), "implementation": name, "target": target}
         members |= {"kv_dtype": kv_dtype, "num_chat_prompts": num_chat_prompts(texts)}
         members["results"] = [asdict(result) for result in results]
         members["forwards"] = [asdict(result) for result in forwards]
-        members["sweep"] = None if swept is None else _sweep_members(swept)
         members["nodes"] = None
         print_json(members)
     _check_tokens(package, results)
@@ -180,11 +167,7 @@ def _check_tokens(package: str, results: "list[DecodeResult]") -> None:
         )
 
 
-def _sweep_members(swept: "Sweep") -> dict[str, Any]:
-    return {**asdict(swept), "mean_error": swept.mean_error, "worst_error": swept.worst_error}
-
-
-def _check_folder(folder: Path, sweep: bool, force: bool) -> None:
+def _check_folder(folder: Path, force: bool) -> None:
     """Make the folder, and see before the work that its pictures can be written."""
     from mxconv.errors import MxconvError
     from mxconv.report.output_file import check_output
@@ -193,18 +176,15 @@ def _check_folder(folder: Path, sweep: bool, force: bool) -> None:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise MxconvError(f"{folder}: cannot be made ({error.strerror}); a folder is required. Check it.") from error
-    for name in (*PICTURES, *([SWEEP_PICTURE] if sweep else [])):
+    for name in PICTURES:
         check_output(folder / name, force)
 
 
-def _draw(folder: Path, results: "list[DecodeResult]", swept: "Sweep | None", machine: "Machine") -> None:
+def _draw(folder: Path, results: "list[DecodeResult]", machine: "Machine") -> None:
     from mxconv.bench.decode_plot import write_acceptance_by_position, write_acceptance_by_prompt
-    from mxconv.bench.sweep_plot import write_sweep
     from mxconv.report.output_file import write_output
 
     if len(results) > 1:
         by_prompt, by_position = PICTURES
         write_output(folder / by_prompt, lambda path: write_acceptance_by_prompt(results, machine, path))
         write_output(folder / by_position, lambda path: write_acceptance_by_position(results, machine, path))
-    if swept is not None:
-        write_output(folder / SWEEP_PICTURE, lambda path: write_sweep(swept, machine, path))

@@ -45,7 +45,7 @@ def decode_on_nodes(
         members["target"] = results[0].levels[0]
         members |= {"num_chat_prompts": num_chat_prompts(prompts), "kv_dtype": settings.kv_dtype}
         members |= {"results": [asdict(result) for result in results]}
-        members |= {"forwards": [], "sweep": None, "nodes": [asdict(node) for node in nodes]}
+        members |= {"forwards": [], "nodes": [asdict(node) for node in nodes]}
         print_json(members)
     return results
 

@@ -17,9 +17,7 @@ DRAFT = Annotated[
 ]
 LEVELS = Annotated[
     str | None,
-    typer.Option(
-        help="Comma-separated levels to use. The first, any model, is the target; by default what tuning chose, or all."
-    ),
+    typer.Option(help="Comma-separated levels to use. The first, any model, is the target; by default all."),
 ]
 NUM_DRAFT_TOKENS = Annotated[
     str | None,

@@ -20,7 +20,6 @@ from mxconv.cli.push import push
 from mxconv.cli.quantize import quantize
 from mxconv.cli.serve import serve
 from mxconv.cli.train import train
-from mxconv.cli.tune import tune
 from mxconv.cli.verify import verify
 from mxconv.cli.version import print_version
 from mxconv.errors import MxconvError
@@ -61,7 +60,6 @@ for command in (quantize, inspect, verify, generate, chat, serve, export, cost, 
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")
-app.add_typer(tune, name="tune")
 
 
 def main() -> None:

@@ -126,7 +126,6 @@ def verify(
         if prompts and verification.ok:
             settings = DecodeSettings(
                 folder.resolve(),
-                # all levels, whatever tuning chose: the certificate is of the package
                 level_names(levels) or [level.name for level in verification.manifest.levels],
                 [parse_draft(text) for text in draft or ()],
                 draft_lengths(num_draft_tokens),

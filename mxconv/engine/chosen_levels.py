@@ -24,7 +24,7 @@ def choose_levels(root: Path, manifest: Manifest, names: Sequence[str] | None) -
     Args:
         root: of the package, for messages.
         manifest: its manifest.
-        names: of levels; None for those that `tune` found best, or else all. Those two begin with the package's target.
+        names: of levels; None for all, which begin with the package's target.
 
     Raises:
         ModelError: no level, an unknown one, a look-up first, or a level below one that is not dearer.
@@ -32,9 +32,6 @@ def choose_levels(root: Path, manifest: Manifest, names: Sequence[str] | None) -
     known: dict[str, LevelRecord] = {}
     for record in manifest.levels:
         known.setdefault(record.name, record)
-    tuned = manifest.tuned if names is None else None
-    if tuned is not None:
-        names = tuned.levels
     if names is None:
         chosen = list(manifest.levels)
     elif not names or any(name not in known for name in names):
@@ -43,13 +40,8 @@ def choose_levels(root: Path, manifest: Manifest, names: Sequence[str] | None) -
         )
     else:
         chosen = [known[name] for name in names]
-    if tuned is not None and chosen[0] != manifest.levels[0]:
-        raise ModelError(
-            f"{root}: tuned levels {', '.join(tuned.levels)}; a list that begins with {manifest.levels[0].name!r} is "
-            "required. Run mxconv tune again."
-        )
     _check_order(root, chosen)
-    return chosen if tuned is None else tuned.applied_to(chosen)
+    return chosen
 
 
 def draft_level(root: Path, manifest: Manifest, name: str | None = None) -> LevelRecord:

@@ -56,8 +56,7 @@ class LoadedPackage:
 
         Args:
             path: the package.
-            levels: names from the manifest; the first, any model, is the run's target. None for those that `tune` found
-                best, or else all.
+            levels: names from the manifest; the first, any model, is the run's target. None for all.
             kernel: "numpy" or a native implementation; None takes the environment's MXCONV_KERNEL, or else the best.
             num_threads: for native kernels; None takes every processor that this process may use.
             drafts: further levels that are not in the package, below the others.
@@ -78,8 +77,7 @@ class LoadedPackage:
             self.tokenizer = Tokenizer.from_folder(self.folder)
             self._target_vocabulary = Vocabulary.of_folder(self.folder)
             self._vocabulary = self._target_vocabulary  # of the last level that was loaded
-            is_tuned = levels is None and not drafts and self.package.manifest.tuned is not None
-            self.lengths_are_given = is_tuned or any(spec.num_draft_tokens for spec in drafts)
+            self.lengths_are_given = any(spec.num_draft_tokens for spec in drafts)
             self.levels: list[LoadedLevel] = []
             for record in (first, *others):
                 self.levels.append(self._load(record, self._place(record)))

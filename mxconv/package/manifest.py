@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError
 
 from mxconv import __version__
 from mxconv.checkpoint.json_file import MAX_JSON_BYTES, parse_json_object
@@ -32,7 +32,6 @@ __all__ = [
     "SourceRecord",
     "TensorRecord",
     "TokenizerRecord",
-    "TunedRecord",
     "check_relative",
     "read_manifest",
     "replace_manifest",
@@ -193,40 +192,6 @@ class CertificateRecord(Record):
     decode: DecodeRecord | None
 
 
-class TunedRecord(Record):
-    """What `mxconv tune` found fastest, where and on what; readers that are not told otherwise decode like this."""
-
-    levels: Annotated[list[str], Field(min_length=1)] = Field(description="names, the target first; alone: no drafts")
-    num_draft_tokens: list[Annotated[int, Field(ge=1, le=64)]] = Field(description="of each level but the target")
-    confidence: list[Annotated[float, Field(ge=0, le=1)]] = Field(description="of each level but the target")
-    speedup: Annotated[float, Field(gt=0)] = Field(description="over plain decoding, geometric mean over prompts")
-    num_prompts: Count
-    num_tokens: Count = Field(description="decoded with these levels")
-    cpu: str
-    threads: Annotated[int, Field(ge=1, lt=2**31)]
-    kernel: str
-
-    @model_validator(mode="after")
-    def _one_each(self) -> "TunedRecord":
-        if not len(self.num_draft_tokens) == len(self.confidence) == len(self.levels) - 1:
-            raise ValueError(
-                f"{len(self.num_draft_tokens)} lengths and {len(self.confidence)} thresholds for {len(self.levels)} "
-                "levels; one each for every level but the target is required"
-            )
-        return self
-
-    def applied_to(self, levels: list[LevelRecord]) -> list[LevelRecord]:
-        """The levels that are named here, in that order, with these numbers."""
-        numbers = zip(levels[1:], self.num_draft_tokens, self.confidence, strict=True)
-        return [
-            levels[0],
-            *(
-                level.model_copy(update={"num_draft_tokens": number, "confidence": confidence})
-                for level, number, confidence in numbers
-            ),
-        ]
-
-
 class Manifest(Record):
     format: Literal["mxconv"] = "mxconv"
     format_version: Literal[1] = FORMAT_VERSION
@@ -240,7 +205,7 @@ class Manifest(Record):
     tensors: list[TensorRecord]
     files: list[FileRecord] = Field(description="every file of the package but this one")
     certificate: CertificateRecord | None = None
-    tuned: TunedRecord | None = None
+    tuned: dict[str, Any] | None = Field(None, description="what earlier versions found fastest; ignored")
     manifest_sha256: Digest = Field(default=NO_DIGEST, description="of this file, with these 64 digits as zeros")
 
     @property

@@ -39,8 +39,8 @@ class Options(Asked, total=False):
     Args:
         max_new_tokens: at least one; 64.
         drafts: names of the package's levels that draft, outermost first; all. Empty decodes plainly.
-        num_draft_tokens: one number for all drafts or one each, or "auto". Without it, what `mxconv tune levels` found
-            or a draft's specification says, or else "auto".
+        num_draft_tokens: one number for all drafts or one each, or "auto". Without it, what a draft's
+            specification says, or else "auto".
         confidence: likewise; a draft stops when it is less sure.
         tree: the most nodes of a look-up's tree, "chain" for none, "auto" for what pays where lengths are "auto".
         seed: of random draws; 0.

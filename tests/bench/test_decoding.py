@@ -65,7 +65,7 @@ def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPacka
     assert greedy.acceptance_rates == greedy.acceptance_by_prompt == greedy.acceptance_by_position == []
     weights = bytes_per_forward(loaded, loaded.levels[0])
     assert greedy.num_bytes == greedy.num_tokens * weights  # a forward pass a token, the prompt's the first
-    for name, result in results.items():
+    for result in results.values():
         assert result.identical_to_greedy
         assert result.num_tokens == greedy.num_tokens
         assert result.num_prompts == len(result.speedup_by_prompt) == 2
@@ -73,12 +73,9 @@ def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPacka
         assert len(result.acceptance_rates) == len(result.acceptance_by_position) == num_drafts
         assert [len(rates) for rates in result.acceptance_by_prompt] == [2] * num_drafts
         assert min(result.tokens_per_second, result.read_bandwidth, result.fraction_of_bandwidth) > 0
-        if name in ("greedy", "auto"):
-            assert result.predicted_speedup is result.ideal_speedup is result.measured_over_predicted is None
     drafted = results["mxfp4"]
     assert drafted.tokens_per_round > 1
-    assert drafted.predicted_speedup and drafted.ideal_speedup and drafted.decode_speedup
-    assert drafted.measured_over_predicted == pytest.approx(drafted.decode_speedup / drafted.predicted_speedup)
+    assert drafted.decode_speedup
     assert all(0 <= rate <= 1 for rate in drafted.acceptance_by_position[0])
     assert [sum(widths) for widths in drafted.nodes_by_depth] == drafted.num_nodes
 

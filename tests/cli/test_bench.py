@@ -1,7 +1,6 @@
 """`mxconv bench`: keys that other programs rely on, and words for what cannot be measured."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,6 @@ import pytest
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
-from mxconv.package.manifest import TunedRecord, read_manifest, replace_manifest  # noqa: E402
-from mxconv.progress import silent  # noqa: E402
 
 SMALL = ("--out-features", 48, "--in-features", 160, "--samples", 20)
 MACHINE_KEYS = {"cpu", "threads", "compiler", "commit"}
@@ -20,8 +17,7 @@ KERNEL_KEYS = {
 }  # fmt: skip
 DECODE_KEYS = {
     "strategy", "tokens_per_second", "speedup", "acceptance_rates", "fraction_of_bandwidth", "tokens_per_round",
-    "acceptance_by_position", "acceptance_by_prompt", "predicted_speedup", "ideal_speedup", "measured_over_predicted",
-    "ml_specqd_speedup", "measured_over_ml_specqd",
+    "acceptance_by_position", "acceptance_by_prompt",
 }  # fmt: skip
 BATCH_KEYS = {
     "strategy", "levels", "batch", "num_sequences", "num_tokens", "seconds", "tokens_per_second", "speedup", "scaling",
@@ -115,7 +111,6 @@ def test_decode_has_the_keys_of_the_contract(run: Any, package: Path, prompts: P
     assert all(set(row) >= DECODE_KEYS and row["identical_to_greedy"] for row in members["results"])
     assert all(set(row) >= FORWARD_KEYS for row in members["forwards"])
     assert [row["num_tokens"] for row in members["forwards"]] == [1, 4, 8] * 3
-    assert members["sweep"] is None
     assert "speed-up" in outcome.stderr
 
 
@@ -155,7 +150,7 @@ def test_decode_of_batches_stands_beside_plain_batches(run: Any, package: Path, 
     assert "to 1 at a time" in outcome.stderr
     for wrong, message in (
         (("--batch", "0"), "numbers from 1 to 1024"),
-        (("--batch", "2", "--sweep"), "no --ablation, --sweep or --plot"),
+        (("--batch", "2", "--ablation"), "no --ablation or --plot"),
     ):
         refused = run(*arguments, *wrong)
         assert refused.exit_code == 2 and message in " ".join(refused.stderr.split())
@@ -179,13 +174,10 @@ def test_decode_of_batches_fails_where_tokens_differ(
     assert outcome.exit_code == 1 and "tokens of small (2) differ from those of greedy" in outcome.stderr
 
 
-def test_decode_compares_activations_sweeps_and_draws(
-    run: Any, package: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mxconv.bench.sweep.sweep_draft.__defaults__", (silent, (1, 4), (0.0, 0.9)))
+def test_decode_compares_activations_and_draws(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
     pictures = tmp_path / "pictures"
     arguments = ("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 8, "--levels", "target,mxfp4")
-    arguments += ("--draft", "prompt-lookup", "--ablation", "--sweep", "--plot", pictures)
+    arguments += ("--draft", "prompt-lookup", "--ablation", "--plot", pictures)
     outcome = run(*arguments, "--json")
     assert outcome.exit_code == 0, outcome.stderr
     names = [row["strategy"] for row in outcome.json["results"]]
@@ -201,10 +193,7 @@ def test_decode_compares_activations_sweeps_and_draws(
             "auto",
         )
     ]
-    sweep = outcome.json["sweep"]
-    assert (sweep["level"], sweep["num_draft_tokens"], sweep["confidence"]) == ("mxfp4", [1, 4], [0.0, 0.9])
-    assert "confidence 0.9" in outcome.stderr
-    for name in ("acceptance_by_prompt", "acceptance_by_position", "sweep"):
+    for name in ("acceptance_by_prompt", "acceptance_by_position"):
         assert (pictures / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     outcome = run(*arguments)
     assert outcome.exit_code == 1
@@ -212,18 +201,6 @@ def test_decode_compares_activations_sweeps_and_draws(
     (tmp_path / "file").touch()
     outcome = run("bench", "decode", package, "--plot", tmp_path / "file")
     assert f"{tmp_path / 'file'}: cannot be made (File exists); a folder is required." in outcome.stderr
-
-
-def test_decode_measures_every_level_whatever_tuning_chose(run: Any, package: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(package, copy)
-    tuned = TunedRecord(
-        levels=["target"], num_draft_tokens=[], confidence=[], speedup=1.0, num_prompts=1, num_tokens=1, cpu="any",
-        threads=1, kernel="portable",
-    )  # fmt: skip
-    replace_manifest(copy, read_manifest(copy).model_copy(update={"tuned": tuned}))
-    outcome = run("bench", "decode", copy, "--max-new-tokens", 2, "--json")
-    assert [row["strategy"] for row in outcome.json["results"]] == STRATEGIES
 
 
 def test_convert_has_the_keys_of_the_contract(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """`--levels` that begins with another level than the package's target, on the command line."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -71,20 +70,14 @@ def test_the_certificate_is_one_of_the_level_that_was_decoded(
 
 
 @needs_native
-def test_bench_decode_measures_any_target(
-    run: Any, package: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mxconv.progress import silent
-
-    monkeypatch.setattr("mxconv.bench.sweep.sweep_draft.__defaults__", (silent, (1, 4), (0.0, 0.9)))
+def test_bench_decode_measures_any_target(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
     arguments = ["bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 6, "--threads", 1]
-    outcome = run(*arguments, *FOUR_BITS, "--sweep", "--plot", tmp_path / "pictures", "--json")
+    outcome = run(*arguments, *FOUR_BITS, "--plot", tmp_path / "pictures", "--json")
     assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.json["target"] == outcome.json["sweep"]["target"] == "mxfp4"
+    assert outcome.json["target"] == "mxfp4"
     assert [row["strategy"] for row in outcome.json["results"]] == ["greedy", "small", "small (trees)", "auto"]
     assert all(row["identical_to_greedy"] and row["levels"][0] == "mxfp4" for row in outcome.json["results"])
     assert "greedy: plain decoding of mxfp4" in outcome.stderr
-    assert "small below mxfp4" in outcome.stderr
     own = run(*arguments, "--levels", "target,mxfp4", "--json").json
     num_bytes = {row["level"]: row["num_bytes"] for row in own["forwards"]}
     greedy = outcome.json["results"][0]
@@ -93,19 +86,3 @@ def test_bench_decode_measures_any_target(
     assert outcome.exit_code == 1
     assert "levels mxfp4, small: no 4-bit draft of the target; one is required to compare" in outcome.stderr
     assert "Name it in --levels, below the 16-bit level." in outcome.stderr
-
-
-@needs_native
-def test_tuning_of_another_target_is_printed_and_not_written(
-    run: Any, package: Path, prompts: Path, tmp_path: Path
-) -> None:
-    copy = Path(shutil.copytree(package, tmp_path / "copy"))
-    arguments = ["tune", "levels", copy, "--prompts", prompts, "--max-new-tokens", 4, "--budget", 0, *FOUR_BITS]
-    outcome = run(*arguments)
-    assert outcome.exit_code == 1
-    assert "copy: --levels with mxfp4 first; what is written is what decodes by default, and that" in outcome.stderr
-    outcome = run(*arguments, "--dry-run", "--json")
-    assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.json["levels"][0] == "mxfp4"
-    assert "x plain decoding of mxfp4 over" in outcome.stderr
-    assert json.loads((copy / "mxconv.json").read_text())["tuned"] is None

@@ -41,7 +41,7 @@ def test_help_says_what_the_program_is_for_and_names_every_command(run: Any) -> 
         assert f"\n  {command} " in outcome.stdout
 
 
-@pytest.mark.parametrize("arguments", [[], ["bench"], ["tune"], ["train"]])
+@pytest.mark.parametrize("arguments", [[], ["bench"], ["train"]])
 def test_no_summary_in_a_list_of_commands_is_cut_off(run: Any, arguments: list[str]) -> None:
     summaries = run(*arguments, "--help").stdout.partition("Commands:")[2]
     assert summaries and "..." not in summaries

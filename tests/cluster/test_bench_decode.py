@@ -87,7 +87,7 @@ def test_the_command_names_nodes(package: Path, tmp_path: Path) -> None:
     (node,) = members["nodes"]
     assert (node["cpu"], node["kernel"], node["num_prompts"]) == (cpu_name(), choose_kernel(), len(TEXTS))
     assert [row["strategy"] for row in node["results"]] == [row["strategy"] for row in members["results"]]
-    assert members["forwards"] == [] and members["sweep"] is None
+    assert members["forwards"] == []
     assert "acceptance" in done.stderr and choose_kernel() in done.stderr
-    refused = subprocess.run([*command, "--sweep"], check=False, capture_output=True, text=True)
-    assert refused.returncode == 2 and "no --ablation, --sweep, --plot or --batch" in " ".join(refused.stderr.split())
+    refused = subprocess.run([*command, "--ablation"], check=False, capture_output=True, text=True)
+    assert refused.returncode == 2 and "no --ablation, --plot or --batch" in " ".join(refused.stderr.split())

@@ -11,7 +11,7 @@ from loaded_packages import logits, pack, rewrite, source_logits, three_levels
 from mxconv.engine.loader import LoadedPackage
 from mxconv.errors import ModelError
 from mxconv.package.draft_spec import parse_draft
-from mxconv.package.manifest import TunedRecord, read_manifest
+from mxconv.package.manifest import read_manifest
 
 pytestmark = pytest.mark.usefixtures("kernel")
 
@@ -62,45 +62,19 @@ def test_a_list_of_levels_names_known_ones(tmp_path: Path, names: list[str]) -> 
         LoadedPackage(package, names)
 
 
-def tuned_record(**changes: Any) -> TunedRecord:
-    values: dict[str, Any] = {
+def test_what_an_earlier_version_tuned_is_read_and_ignored(tmp_path: Path) -> None:
+    package = three_levels(tmp_path)
+    with LoadedPackage(package) as loaded:
+        own = [level.record for level in loaded.levels]
+    tuned = {
         "levels": ["target", "small"], "num_draft_tokens": [3], "confidence": [0.7], "speedup": 1.5,
         "num_prompts": 9, "num_tokens": 500, "cpu": "a processor", "threads": 2, "kernel": "avx2",
     }  # fmt: skip
-    return TunedRecord(**(values | changes))
-
-
-def test_what_tuning_chose_is_the_default(tmp_path: Path) -> None:
-    package = three_levels(tmp_path)
-    own = [level.num_draft_tokens for level in read_manifest(package).levels]
-    rewrite(package, tuned=tuned_record())
+    rewrite(package, tuned=tuned)
+    assert read_manifest(package).tuned == tuned
     with LoadedPackage(package) as loaded:
-        assert [level.name for level in loaded.levels] == ["target", "small"]
-        assert (loaded.levels[1].record.num_draft_tokens, loaded.levels[1].record.confidence) == (3, 0.7)
-    with LoadedPackage(package, ["target", "mxfp4", "small"]) as loaded:
-        assert [level.record.num_draft_tokens for level in loaded.levels] == own
-    rewrite(package, tuned=tuned_record(levels=["target"], num_draft_tokens=[], confidence=[]))
-    with LoadedPackage(package) as loaded:
-        assert [level.name for level in loaded.levels] == ["target"]
-
-
-@pytest.mark.parametrize(
-    ("levels", "message"),
-    [
-        (["target", "absent"], "levels target, absent; at least one, out of target, mxfp4, small, is required"),
-        (
-            ["mxfp4", "small"],
-            "tuned levels mxfp4, small; a list that begins with 'target' is required. Run mxconv tune",
-        ),
-    ],
-)
-def test_tuned_levels_that_are_not_there_or_decode_something_else_are_refused(
-    tmp_path: Path, levels: list[str], message: str
-) -> None:
-    package = three_levels(tmp_path)
-    rewrite(package, tuned=tuned_record(levels=levels))
-    with pytest.raises(ModelError, match=message):
-        LoadedPackage(package)
+        assert [level.record for level in loaded.levels] == own
+        assert not loaded.lengths_are_given
 
 
 def test_levels_of_the_same_name_do_not_hide_each_other(tmp_path: Path) -> None:

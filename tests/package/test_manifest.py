@@ -122,18 +122,6 @@ def test_a_manifest_that_cannot_be_written_leaves_the_old_one(package: Path, mad
     assert (package / "mxconv.json").read_bytes() == made
 
 
-def test_tuned_levels_have_a_length_and_a_threshold_each(package: Path) -> None:
-    def change(members: dict[str, Any]) -> None:
-        members["tuned"] = {
-            "levels": ["target", "bsfp"], "num_draft_tokens": [], "confidence": [0.5], "speedup": 1.5,
-            "num_prompts": 1, "num_tokens": 9, "cpu": "a processor", "threads": 2, "kernel": "avx2",
-        }  # fmt: skip
-
-    forge(package, change)
-    expected = "tuned: Value error, 0 lengths and 1 thresholds for 2 levels; one each for every level but the target"
-    assert expected in error_of(package)
-
-
 @pytest.mark.parametrize("path", ["a", "a/b.c", "drafts/1-x/model.safetensors", "...", "ü/日本"])
 def test_plain_relative_paths_are_allowed(path: str) -> None:
     assert check_relative(path) == path

@@ -9,7 +9,6 @@ from packages import quantize
 
 import mxconv
 from mxconv.errors import ModelError, MxconvError
-from mxconv.package.manifest import TunedRecord, read_manifest, replace_manifest
 from mxconv.speculation.text_model import TextModel
 
 
@@ -80,18 +79,6 @@ def test_lengths_that_nobody_gives_are_what_pays(package: Path, tmp_path: Path) 
         assert other.hierarchy({}).adaptive
     with mxconv.load(root, drafts=["token-recycling,num_draft_tokens=3"], levels=["target"]) as other:
         assert not other.hierarchy({}).adaptive
-    names = [level.name for level in read_manifest(root).levels[:2]]
-    tuned = TunedRecord(
-        levels=names, num_draft_tokens=[3], confidence=[0.5], speedup=1.0, num_prompts=1, num_tokens=1, cpu="any",
-        threads=1, kernel="portable",
-    )  # fmt: skip
-    replace_manifest(root, read_manifest(root).model_copy(update={"tuned": tuned}))
-    with mxconv.load(root) as other:
-        assert not other.hierarchy({}).adaptive
-        assert other.hierarchy({}).num_draft_tokens == [3]
-        assert other.hierarchy({"drafts": names[1:]}).adaptive
-    with mxconv.load(root, levels=names) as other:
-        assert other.hierarchy({}).adaptive
 
 
 def test_messages_go_through_the_chat_template(model: TextModel) -> None:

@@ -15,7 +15,6 @@ from mxconv.engine.loader import LoadedPackage
 from mxconv.package.draft_spec import parse_draft
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
-from mxconv.speculation.target_text import TargetText
 from mxconv.text.distribution import Sampling
 from mxconv.verification.decoding import verify_decoding
 
@@ -68,15 +67,3 @@ def test_a_draft_whose_layers_change_studies_on_the_shared_states(package: Path)
         hierarchy = Hierarchy(loaded.levels, [3], [0.0])
         record = verify_decoding(loaded, hierarchy, PROMPTS, 24)
         assert (record.num_token_mismatches, record.num_logit_mismatches) == (0, 0)
-
-
-def test_a_text_of_the_target_is_drafted_again_from_its_beginning(package: Path) -> None:
-    with LoadedPackage(package, kernel="numpy") as loaded:
-        target, draft = (level.decoder for level in loaded.levels)
-        assert target is not None and draft is not None
-        text = TargetText.write(target, list(range(3, 90)), 12)
-        drafted = text.drafted_by(target, 3)
-        assert drafted.acceptance_rate == 1.0  # it says what it said
-        assert drafted.num_tokens == 11
-        assert 0 <= text.drafted_by(draft, 3).num_accepted <= text.drafted_by(draft, 3).num_proposed
-        assert text.drafted_by(target, 3) == drafted  # the text is as it was
