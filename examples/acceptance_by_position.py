@@ -24,9 +24,9 @@ from train_tiny_pair import read_library
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.engine.loader import LoadedLevel, LoadedPackage
+from mxconv.drafts.draft_spec import DraftSpec
+from mxconv.drafts.loader import LoadedLevel, LoadedPackage
 from mxconv.engine.sink_window import SinkWindow
-from mxconv.package.draft_spec import DraftSpec
 from mxconv.speculation.hierarchy import Hierarchy
 
 MODELS = Path(__file__).parent / "models"

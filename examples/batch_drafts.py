@@ -13,15 +13,15 @@ from batch_texts import Texts
 from greenlet import greenlet
 
 from mxconv.arrays import F32
+from mxconv.drafts.passes import StageRows
+from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
+from mxconv.drafts.readers.spire_cache import SpireCache
+from mxconv.drafts.readers.spire_layers import Spire
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
-from mxconv.engine.readers.speculator import MlpSpeculator
-from mxconv.engine.readers.spire import Spire
-from mxconv.engine.readers.spire_cache import SpireCache
 from mxconv.engine.tree import Tree
 from mxconv.serving.wanted import WantedRows
-from mxconv.speculation.passes import StageRows
 
 STOOD = 3  # tokens by which a text is longer at each proposal: so many keys a SPIRe draft makes of new states
 

@@ -16,13 +16,11 @@ from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, pass_seconds
 from mxconv.cost.package_levels import package_levels
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
+from mxconv.drafts.readers.spire_layers import MEMORY_WEIGHTS, Spire, SpireConfig, config_for
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.loader import LoadedPackage
 from mxconv.engine.own_weights import OwnWeights
-from mxconv.engine.readers.speculator import MlpSpeculator
-from mxconv.engine.readers.speculator_config import SpeculatorConfig
-from mxconv.engine.readers.spire import MEMORY_WEIGHTS, Spire
-from mxconv.engine.readers.spire_config import SpireConfig, config_for
 from mxconv.engine.sink_window import SinkWindow
 from mxconv.engine.weights import Weights
 from mxconv.errors import MxconvError

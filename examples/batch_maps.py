@@ -32,7 +32,7 @@ from batch_texts import Texts
 from mxconv.bench.engine import implementations
 from mxconv.bench.machine import Machine, this_machine
 from mxconv.cli.output import progress_bars
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.pages.dtype import KV_DTYPES
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import usable_processors

@@ -20,9 +20,9 @@ from mxconv.arrays import F32
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.pages.slabs import PAGE
-from mxconv.package.draft_spec import parse_draft
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.speculation.hierarchy import Hierarchy

@@ -24,14 +24,14 @@ from rich.table import Table
 from safetensors.torch import load_file, save_file
 
 from mxconv.arrays import F32
+from mxconv.drafts.acceptance import GreedyAcceptance
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
+from mxconv.drafts.readers.speculator_draft import grow_candidates
 from mxconv.engine.cache import KVCache
-from mxconv.engine.readers.speculator_config import SpeculatorConfig
 from mxconv.engine.states import States
 from mxconv.engine.tree import Tree
-from mxconv.speculation.draft import Proposal
 from mxconv.speculation.prompts import read_prompts
-from mxconv.speculation.readers.candidate_tree import grow_candidates
-from mxconv.speculation.rules.greedy import GreedyAcceptance
 from mxconv.text.chat import encode_prompts
 from mxconv.text.distribution import Sampling
 from mxconv.text.tokenizer import Tokenizer

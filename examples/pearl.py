@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.session import Session
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.loader import LoadedPackage
 from mxconv.speculation.prompts import read_prompts
-from mxconv.speculation.session import Session
 from mxconv.text.chat import encode_prompts
 from mxconv.text.sampling import greedy
 

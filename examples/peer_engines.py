@@ -14,8 +14,8 @@ from mxconv.bench.engine import implementations
 from mxconv.bench.kernels import CACHE_MULTIPLE
 from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.operands import Operand, make_operand
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
-from mxconv.engine.loader import LoadedPackage
 from mxconv.kernels import _native
 
 THREADS = 2

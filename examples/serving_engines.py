@@ -11,7 +11,7 @@ import numpy as np
 from peer_engines import THREADS, open_llama
 
 from mxconv.arrays import F32
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.speculation.hierarchy import Hierarchy

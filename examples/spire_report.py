@@ -63,8 +63,8 @@ from mxconv.cli.train_spire import spire as train_spire
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.cost.throughput import Body
+from mxconv.drafts.draft_spec import DraftSpec
 from mxconv.errors import MxconvError
-from mxconv.package.draft_spec import DraftSpec
 from mxconv.report.plot import check_suffix
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.frozen_target import FrozenTarget

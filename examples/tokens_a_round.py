@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.draft_spec import DraftSpec
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import MxconvError
-from mxconv.package.draft_spec import DraftSpec
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection

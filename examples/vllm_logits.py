@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from vllm import LLM, RequestOutput, SamplingParams
 
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
-from mxconv.engine.loader import LoadedPackage
 from mxconv.speculation.hierarchy import Hierarchy
 
 NUM_NEW_TOKENS, MAX_LENGTH = 64, 512

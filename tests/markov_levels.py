@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from tiny_levels import record, tiny_config
 
+from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.engine.cache import KVCache
-from mxconv.engine.loaded_level import LoadedLevel
 from mxconv.engine.tree import Tree
 
 

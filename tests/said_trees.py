@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mxconv.speculation.draft import Proposal
-from mxconv.speculation.statistics import LevelStatistics
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.statistics import LevelStatistics
 
 
 def paths_of(proposal: Proposal) -> list[tuple[int, ...]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mxconv.speculation.pacing.load import JointPass, Load
+from mxconv.drafts.passes import JointPass, Load
 from mxconv.speculation.pacing.pace import Choice, Outcome, Pace
 
 Price = Callable[[int], float]  # rows of a pass to seconds

@@ -2,9 +2,9 @@
 
 from tiny_levels import decoder_of
 
-from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.engine.skipped import Skipped
-from mxconv.package.draft_spec import parse_draft
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
 

@@ -16,7 +16,7 @@ import pytest
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import MxconvError
 from mxconv.package.manifest import read_manifest
 

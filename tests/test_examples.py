@@ -348,7 +348,7 @@ def test_tokens_a_round_are_those_of_rounds_that_begin_within_the_count() -> Non
     """Prompt's round first; then 3, 5, 1, 5 tokens a round."""
     code = """
 from mxconv.speculation.generation import Generation
-from mxconv.speculation.statistics import LevelStatistics, Trace, TraceEntry
+from mxconv.drafts.statistics import LevelStatistics, Trace, TraceEntry
 from tokens_a_round import rate, whole_rounds
 
 entries = [TraceEntry(0, "target", 0, 0, 0, 1, 0.0), TraceEntry(0, "draft", 0, 0, 0, 0, 0.0)]

@@ -14,8 +14,8 @@ import typer
 
 from mxconv.arch.families.table import FAMILIES
 from mxconv.cli.main import app
+from mxconv.drafts.draft_spec import parse_draft
 from mxconv.errors import MxconvError
-from mxconv.package.draft_spec import parse_draft
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "methods.md").read_text()

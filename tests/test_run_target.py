@@ -19,12 +19,12 @@ from mxconv.codecs.bsfp.packing import decode_bsfp_draft
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.mxint8 import dequantize_mxint8
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_quads, unpack_scales
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError, PackageError
 from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.kernels.engine import kernel_names
-from mxconv.package.draft_spec import parse_draft
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package
 from mxconv.speculation.hierarchy import Hierarchy

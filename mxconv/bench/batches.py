@@ -17,7 +17,7 @@ from mxconv.bench.prompts import prompt_ids
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import GREEDY, Strategy, strategies_of
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.progress import Progress, silent
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request

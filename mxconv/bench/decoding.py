@@ -15,8 +15,8 @@ from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import GREEDY, Strategy, StrategyRecord, strategies_of
 from mxconv.bench.traffic import bytes_per_forward
-from mxconv.engine.loaded_level import LoadedLevel
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.progress import Progress, silent
 from mxconv.text.messages import Prompt
 

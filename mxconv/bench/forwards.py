@@ -14,13 +14,13 @@ from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.rates import ReadBandwidth, seconds_of
 from mxconv.bench.samples import spread
 from mxconv.bench.traffic import bytes_per_forward
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.session import borrowed
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.loaded_level import LoadedLevel
-from mxconv.engine.loader import LoadedPackage
 from mxconv.errors import MxconvError
 from mxconv.progress import Progress, silent
-from mxconv.speculation.borrowed import borrowed
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native

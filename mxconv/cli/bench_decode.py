@@ -99,9 +99,9 @@ def decode(
     from mxconv.bench.strategies import four_bit_level
     from mxconv.cli.bench_decode_nodes import decode_on_nodes
     from mxconv.cli.bench_decode_tables import print_tables
-    from mxconv.engine.loader import LoadedPackage
+    from mxconv.drafts.draft_spec import parse_draft
+    from mxconv.drafts.loader import LoadedPackage
     from mxconv.kernels.engine import choose_engine, usable_processors
-    from mxconv.package.draft_spec import parse_draft
     from mxconv.package.manifest import read_manifest
     from mxconv.package.package_folder import find_package
     from mxconv.text.messages import num_chat_prompts

@@ -26,7 +26,7 @@ def native_kernels(incomplete: str) -> list[str]:
 
 def drafts(incomplete: str) -> list[str]:
     """Kinds of drafts, up to the colon where a path or another subject follows."""
-    from mxconv.package.draft_spec import OF_KIND
+    from mxconv.drafts.draft_spec import OF_KIND
 
     return _beginning((kind + (":" if subject else "") for kind, (subject, _) in OF_KIND.items()), incomplete)
 

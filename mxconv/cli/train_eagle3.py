@@ -37,7 +37,7 @@ def eagle3(
     from mxconv.arch.families.table import describe_file
     from mxconv.checkpoint.json_file import read_json_object
     from mxconv.cli.training import Training, sizes_of
-    from mxconv.engine.readers.eagle3_config import config_for, layers_for
+    from mxconv.drafts.readers.eagle3_config import config_for, layers_for
     from mxconv.errors import MxconvError
     from mxconv.train.eagle3 import Eagle3Task
     from mxconv.train.fit import accelerator

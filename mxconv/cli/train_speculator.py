@@ -33,7 +33,7 @@ def speculator(
     command; under `torchrun` processes share every batch. Source: arXiv 2404.19124.
     """
     from mxconv.cli.training import Training, sizes_of
-    from mxconv.engine.readers.speculator_config import SpeculatorConfig
+    from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
     from mxconv.train.fit import accelerator
     from mxconv.train.frozen_target import FrozenTarget
     from mxconv.train.speculator import SpeculatorTask

@@ -43,7 +43,7 @@ def spire(
     from mxconv.arch.families.table import describe_file
     from mxconv.checkpoint.json_file import read_json_object
     from mxconv.cli.training import Training, sizes_of
-    from mxconv.engine.readers.spire_config import config_for
+    from mxconv.drafts.readers.spire_layers import config_for
     from mxconv.errors import MxconvError
     from mxconv.train.fit import accelerator
     from mxconv.train.frozen_target import FrozenTarget

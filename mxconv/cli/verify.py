@@ -87,8 +87,8 @@ def verify(
     from dataclasses import replace
 
     from mxconv.arch.gguf.open_source import open_source
+    from mxconv.drafts.draft_spec import parse_draft
     from mxconv.kernels.engine import usable_processors
-    from mxconv.package.draft_spec import parse_draft
     from mxconv.package.package_folder import check_writable, find_package
     from mxconv.speculation.prompts import read_prompts
     from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse

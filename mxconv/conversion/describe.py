@@ -8,7 +8,7 @@ from mxconv.conversion.names import draft_folder, relative_name
 from mxconv.conversion.preparation import Preparation
 from mxconv.conversion.staging import Staging
 from mxconv.conversion.survey import Survey
-from mxconv.package.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
+from mxconv.drafts.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.package.manifest import (
     FileRecord,
     LevelRecord,

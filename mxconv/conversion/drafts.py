@@ -14,20 +14,19 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.options import Codec
 from mxconv.conversion.staging import PlacedFile
-from mxconv.engine.chosen_levels import draft_level
+from mxconv.drafts.chosen_levels import draft_level
+from mxconv.drafts.draft_spec import LOOK_UPS, READERS, DraftSpec, draft_package
+from mxconv.drafts.readers.eagle3_config import Eagle3Config
+from mxconv.drafts.readers.kinds import CONFIGS
+from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
+from mxconv.drafts.readers.mtp_module import check_mtp
+from mxconv.drafts.readers.reader import check_target
 from mxconv.engine.fewer_experts import check_fewer
-from mxconv.engine.readers.eagle3_config import Eagle3Config
-from mxconv.engine.readers.kinds import CONFIGS
-from mxconv.engine.readers.mtp import check_mtp
-from mxconv.engine.readers.reader import check_target
-from mxconv.engine.readers.speculator_config import SpeculatorConfig
 from mxconv.engine.skipped import Skipped
 from mxconv.errors import MxconvError, PackageError
-from mxconv.package.draft_spec import LOOK_UPS, READERS, DraftSpec
 from mxconv.package.manifest import FILE_NAME, LevelRecord
 from mxconv.package.ngram_file import read_ngram_table
 from mxconv.package.package import Package
-from mxconv.package.package_folder import draft_package
 
 VOCABULARY_DTYPES = ("I64", "I32", "BOOL")  # of a head that knows some of the target's tokens
 

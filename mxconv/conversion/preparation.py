@@ -14,8 +14,8 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept
 from mxconv.conversion.work import Workers
+from mxconv.drafts.draft_spec import parse_draft
 from mxconv.errors import CheckpointError
-from mxconv.package.draft_spec import parse_draft
 from mxconv.package.manifest import OptionsRecord
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent

@@ -10,10 +10,10 @@ from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
 from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
-from mxconv.engine.chosen_levels import recorded_level
-from mxconv.engine.readers.mtp import layer_config
-from mxconv.engine.readers.speculator_config import SpeculatorConfig
-from mxconv.engine.readers.spire_config import SpireConfig
+from mxconv.drafts.chosen_levels import recorded_level
+from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
+from mxconv.drafts.readers.mtp_module import layer_config
+from mxconv.drafts.readers.spire_layers import SpireConfig
 from mxconv.engine.skipped import Skipped
 from mxconv.package.manifest import LevelRecord
 from mxconv.package.package import Package, inside

@@ -6,7 +6,6 @@ from pathlib import Path
 from mxconv.checkpoint.hub_repository import is_hub_id
 from mxconv.checkpoint.store.address import is_store_url
 from mxconv.errors import CheckpointError, PackageError
-from mxconv.package.draft_spec import READERS, DraftSpec
 from mxconv.package.hub_package import fetch_package
 from mxconv.package.manifest import FILE_NAME
 from mxconv.progress import Progress, silent
@@ -59,13 +58,6 @@ def find_package_or_none(source: str | Path, revision: str | None = None, progre
             )
         return path
     return fetch_package(str(source), revision, progress)
-
-
-def draft_package(spec: DraftSpec) -> Path | None:
-    """The folder of the package that a draft is; None where it is none. Errors are those of `find_package`."""
-    if spec.kind == "package":
-        return find_package(spec.subject)
-    return find_package_or_none(spec.subject) if spec.kind in READERS and spec.subject else None
 
 
 def is_hub_package(package: str | Path) -> bool:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from greenlet import getcurrent, greenlet
 
 from mxconv.arrays import F32
+from mxconv.drafts.passes import ALONE, JointPass, Load, Meter, StageRows
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.serving.wanted import Answer, StageAnswer, WantedRows, WantedStage
-from mxconv.speculation.pacing.load import ALONE, JointPass, Load
-from mxconv.speculation.passes import Meter, StageRows
 
 
 class JointPasses:

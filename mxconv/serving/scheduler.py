@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from itertools import count
 
+from mxconv.drafts.passes import JointPass, Load, StageRows
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.errors import ModelError, MxconvError, PoolFull
 from mxconv.serving.sequence import Sequence
 from mxconv.serving.wanted import Answer, AnyWanted, Model
-from mxconv.speculation.pacing.load import JointPass, Load
-from mxconv.speculation.passes import StageRows
 from mxconv.speculation.step import Step
 
 PROMPT_ROWS = 128  # of a sequence in a pass that others wait for

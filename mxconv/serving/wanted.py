@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from mxconv.arrays import F32
+from mxconv.drafts.passes import StageRows
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.states import States
-from mxconv.speculation.passes import StageRows
 
 Model = tuple[int, int]  # an object's id, and which of its parts
 StageAnswer = tuple[F32, F32]  # states and logits, a row each

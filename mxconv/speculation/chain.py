@@ -4,36 +4,58 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 
 from mxconv.arch.config import ModelConfig
+from mxconv.arrays import F32
+from mxconv.drafts.acceptance import Acceptance
+from mxconv.drafts.draft_spec import LOOK_UPS
+from mxconv.drafts.guesses import Sharpness
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.ngram import NgramDraft
+from mxconv.drafts.passes import AT_ONCE, Passes
+from mxconv.drafts.prompt_lookup import PromptLookup
+from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
+from mxconv.drafts.readers.eagle3_head import Eagle3
+from mxconv.drafts.readers.mtp_module import MtpModule
+from mxconv.drafts.readers.reader import Reader
+from mxconv.drafts.readers.reading import reading
+from mxconv.drafts.readers.reading_draft import Listener
+from mxconv.drafts.session import Session
+from mxconv.drafts.stand import Stand
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.drafts.token_recycling import TokenRecycling
+from mxconv.drafts.variant_draft import VARIANT_KINDS, VariantDraft, Variants
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.loaded_level import LoadedLevel
-from mxconv.engine.readers.eagle3 import Eagle3
-from mxconv.engine.readers.mtp import MtpModule
-from mxconv.engine.readers.reader import Reader
 from mxconv.errors import ModelError
-from mxconv.package.draft_spec import LOOK_UPS
-from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.draft import Draft, TreeDraft
 from mxconv.speculation.level import Level
-from mxconv.speculation.look_ups.merged import Merged
-from mxconv.speculation.look_ups.ngram import NgramDraft
-from mxconv.speculation.look_ups.prompt_lookup import PromptLookup
-from mxconv.speculation.look_ups.retrieving import Retrieving
-from mxconv.speculation.look_ups.stand import Stand
-from mxconv.speculation.look_ups.token_recycling import TokenRecycling
+from mxconv.speculation.merged import Merged, Retrieving
 from mxconv.speculation.pacing.adaptive_pace import AdaptivePace
 from mxconv.speculation.pacing.estimates import USUAL_SHARE
 from mxconv.speculation.pacing.pace import FixedPace, Pace
 from mxconv.speculation.pacing.row_growth import weights_of_a_row
-from mxconv.speculation.passes import AT_ONCE, Passes
-from mxconv.speculation.readers.reading import reading
-from mxconv.speculation.readers.reading_draft import Listener
-from mxconv.speculation.readers.silent import Silent
-from mxconv.speculation.self_drafts.variant_draft import VARIANT_KINDS, VariantDraft, Variants
-from mxconv.speculation.session import Session
-from mxconv.speculation.sharpness import Sharpness
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.through_text import ThroughText
+
+
+class Silent:
+    """Proposes nothing, whoever asks.
+
+    Args:
+        statistics: of the level that it stands for.
+    """
+
+    def __init__(self, statistics: LevelStatistics) -> None:
+        self.statistics = statistics
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        return Proposal([])
+
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
+        return Proposal([], parents=[])
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+        """It has nobody to learn from."""
+
 
 FILLED_KINDS = frozenset({"token-recycling", "stand"})  # of tables that are filled while decoding
 

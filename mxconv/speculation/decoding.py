@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Sequence
 
+from mxconv.drafts.statistics import Trace
 from mxconv.speculation.generation import Ending
 from mxconv.speculation.level import Level
-from mxconv.speculation.statistics import Trace
 from mxconv.speculation.step import Step
 
 

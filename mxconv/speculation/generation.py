@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mxconv.speculation.statistics import Trace
+from mxconv.drafts.statistics import Trace
 
 Ending = Literal["length", "stop", "interrupted", "error"]
 

@@ -12,20 +12,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, TypeVar
 
 from mxconv.arrays import F32
+from mxconv.drafts.acceptance import Acceptance
+from mxconv.drafts.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.passes import AT_ONCE, Passes
+from mxconv.drafts.statistics import LevelStatistics, Trace
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.loaded_level import LoadedLevel
 from mxconv.errors import ModelError
-from mxconv.package.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
-from mxconv.speculation.acceptance import Acceptance
 from mxconv.speculation.chain import Chain, growers, num_models, reads
 from mxconv.speculation.decoding import Decoding
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.pacing.paces import paces
 from mxconv.speculation.pacing.row_growth import growth_of
-from mxconv.speculation.passes import AT_ONCE, Passes
 from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.statistics import LevelStatistics, Trace
 
 Number = TypeVar("Number", int, float)
 

@@ -9,23 +9,19 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import prod
 
-import numpy as np
-
 from mxconv.arrays import F32, F64
+from mxconv.drafts.acceptance import Acceptance
+from mxconv.drafts.guesses import Sharpened, Sharpness, top_probability
+from mxconv.drafts.passes import Load, Meter
+from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
+from mxconv.drafts.session import Session
+from mxconv.drafts.statistics import LevelStatistics, RoundTree
+from mxconv.drafts.trees import Evaluate, grow_by_passes, with_runners_up
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import MOST_ROWS, Tree
-from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.draft import Draft, Proposal, TreeDraft
-from mxconv.speculation.look_ups.merged import Merged
-from mxconv.speculation.pacing.load import Load
+from mxconv.speculation.merged import Merged
 from mxconv.speculation.pacing.pace import Choice, Outcome, Pace
-from mxconv.speculation.passes import Meter
-from mxconv.speculation.session import Session
-from mxconv.speculation.sharpness import Sharpened, Sharpness
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.step import Step
-from mxconv.speculation.trees.model_tree import Evaluate, grow_by_passes, with_runners_up
-from mxconv.speculation.trees.round_tree import RoundTree
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
 
@@ -58,6 +54,10 @@ class Level:
     pace: Pace
     sharpness: Sharpness = field(default_factory=Sharpness)
 
+    def with_decoder(self, decoder: Decoder) -> "Level":
+        """The same level with another decoder."""
+        return replace(self, decoder=decoder)
+
     def step(self, context: Sequence[int], max_tokens: int) -> Step:
         """One round: let a draft propose, verify all of it in one forward pass, keep what stands and one more.
 
@@ -77,7 +77,9 @@ class Level:
             self._account(choice, proposal, step, num_evaluated, proposed - begin, meter() - proposed, load)
         name = _name(self.drafts[choice.draft], proposal) if choice.num_tokens else None
         if self.statistics.trees is not None:
-            self.statistics.trees.append(RoundTree.of(name, proposal, step.tokens))
+            self.statistics.trees.append(
+                RoundTree(name, proposal.tokens, proposal.links, proposal.probabilities, step.tokens)
+            )
         return replace(step, guessed_by=[*self._guessers(choice, proposal, step.tokens), None])
 
     def _account(
@@ -245,9 +247,3 @@ class Level:
 def _name(draft: Draft, proposal: Proposal) -> str:
     """Whose proposal it is."""
     return draft.name if isinstance(draft, Merged) and proposal.parents is not None else draft.statistics.name
-
-
-def top_probability(logits: F32) -> float:
-    """Softmax probability of the most likely token, (vocab_size,) in."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return float(1 / np.exp(logits - logits.max()).sum())

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
+from mxconv.drafts.path_penalties import PathPenalties
+from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.errors import ModelError
-from mxconv.speculation.acceptance import Acceptance
-from mxconv.speculation.path_penalties import PathPenalties
-from mxconv.speculation.rules.coupled import CoupledAcceptance
-from mxconv.speculation.rules.greedy import GreedyAcceptance
-from mxconv.speculation.rules.rejection import RejectionAcceptance
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Unpack
 
-from mxconv.engine.loaded_level import LoadedLevel
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.pages.dtype import KvDtype
 from mxconv.errors import ModelError
-from mxconv.package.draft_spec import parse_draft
 from mxconv.package.package_folder import find_package
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy

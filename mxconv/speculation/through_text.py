@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from mxconv.arrays import F32
-from mxconv.speculation.draft import Draft, Proposal
+from mxconv.drafts.proposal import Draft, Proposal
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.reencoding import Reencoding
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.text.transcript import REPLACEMENT, Transcript
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
 
+from mxconv.drafts.statistics import RoundTree
 from mxconv.speculation.generation import Generation
-from mxconv.speculation.trees.round_tree import RoundTree
 from mxconv.text.text_stream import TextStream
 from mxconv.text.token_label import token_label
 from mxconv.text.tokenizer import Tokenizer

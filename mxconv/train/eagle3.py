@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mxconv.arrays import I64
-from mxconv.engine.readers.eagle3_config import Eagle3Config
+from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.train.eagle3_model import Eagle3Model
 from mxconv.train.frozen_target import FrozenTarget
 from mxconv.train.mixed_loss import distillation_loss

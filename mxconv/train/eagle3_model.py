@@ -8,7 +8,7 @@ Source:
 import torch
 from torch import Tensor, nn
 
-from mxconv.engine.readers.eagle3_config import Eagle3Config
+from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.engine.rope import RotaryEmbedding
 from mxconv.errors import ModelError
 from mxconv.train.eagle3_layer import Eagle3Layer, Seen

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mxconv.engine.readers.speculator_config import SpeculatorConfig
+from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
 from mxconv.train.frozen_target import FrozenTarget
 from mxconv.train.speculator_model import SpeculatorModel
 from mxconv.train.windows import Windows

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from mxconv.engine.readers.speculator import EPS
-from mxconv.engine.readers.speculator_config import SpeculatorConfig
+from mxconv.drafts.readers.mlp_speculator import EPS, SpeculatorConfig
 
 
 class ScaleAndShift(nn.Module):

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mxconv.engine.readers.spire_config import SpireConfig
+from mxconv.drafts.readers.spire_layers import SpireConfig
 from mxconv.train.frozen_target import FrozenTarget
 from mxconv.train.mixed_loss import hard_target_loss, mixed_loss
 from mxconv.train.spire_model import SpireModel

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mxconv.arch.config import ModelConfig
-from mxconv.engine.readers.spire import MEMORY_WEIGHTS
-from mxconv.engine.readers.spire_config import SpireConfig
+from mxconv.drafts.readers.spire_layers import MEMORY_WEIGHTS, SpireConfig
 from mxconv.engine.rope import RotaryEmbedding
 from mxconv.errors import ModelError
 from mxconv.train.layer_parts import rotations

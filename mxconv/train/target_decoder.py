@@ -6,8 +6,8 @@ from pathlib import Path
 
 from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.loader import LoadedPackage
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.kernels.engine import choose_engine

@@ -7,10 +7,10 @@ from threading import Lock
 from typing import Literal
 
 from mxconv.conversion.executor import Advance, ByteCounter, Executor
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.draft_spec import DraftSpec
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.pages.dtype import KvDtype
 from mxconv.errors import MxconvError
-from mxconv.package.draft_spec import DraftSpec
 from mxconv.package.manifest import DecodeRecord, read_manifest
 from mxconv.progress import Progress, silent
 from mxconv.speculation.hierarchy import Hierarchy

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 
 from mxconv.arrays import F32
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.kernels.engine import NUMPY
 from mxconv.package.manifest import DecodeRecord
 from mxconv.progress import Progress, silent

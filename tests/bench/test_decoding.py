@@ -16,7 +16,7 @@ from mxconv.bench.decoding import bench_decoding  # noqa: E402
 from mxconv.bench.forwards import bench_forwards  # noqa: E402
 from mxconv.bench.strategies import four_bit_level, strategies_of  # noqa: E402
 from mxconv.bench.traffic import bytes_per_forward  # noqa: E402
-from mxconv.engine.loader import LoadedPackage  # noqa: E402
+from mxconv.drafts.loader import LoadedPackage  # noqa: E402
 from mxconv.errors import ModelError, MxconvError  # noqa: E402
 
 

@@ -12,8 +12,8 @@ import pytest
 from mxconv.codecs.mxfp4 import SCALE_RULES
 from mxconv.conversion.options import Codec
 from mxconv.cost.hardware import hardware_names
+from mxconv.drafts.draft_spec import OF_KIND
 from mxconv.kernels.engine import kernel_names, native_names
-from mxconv.package.draft_spec import OF_KIND
 
 
 def offered(line: str) -> list[str]:

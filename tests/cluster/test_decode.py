@@ -13,9 +13,9 @@ from trained_levels import PROMPTS, write_noisy
 
 from mxconv.cluster.executor import RayExecutor
 from mxconv.conversion.work import Workers
+from mxconv.drafts.draft_spec import parse_draft
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import choose_kernel
-from mxconv.package.draft_spec import parse_draft
 from mxconv.package.manifest import DecodeRecord
 from mxconv.speculation.selection import Selection
 from mxconv.system.processor import cpu_name

@@ -15,8 +15,8 @@ from packages import forge, quantize
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import BF16
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
-from mxconv.engine.loader import LoadedPackage
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.interop.compressed_tensors import export_compressed_tensors
 from mxconv.interop.gguf_export import export_gguf

@@ -15,8 +15,8 @@ from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.trace import TraceLine, summarize
 from mxconv.cost.traffic import checkpoint_bytes, package_bytes
+from mxconv.drafts.draft_spec import DraftSpec
 from mxconv.errors import MxconvError
-from mxconv.package.draft_spec import DraftSpec
 from mxconv.package.package import Package
 
 MACHINE = Hardware("m", "a machine", 10.0, {"fp32": 1000.0}, {})

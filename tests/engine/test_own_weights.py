@@ -14,7 +14,7 @@ from checkpoints import llama_tensors, write_safetensors, write_tiny_llama, writ
 from loaded_packages import PROJECTION, kind, logits, pack, source_logits
 from packages import header_of
 
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.stored_weights import EMBEDDING, HEAD
 from mxconv.errors import PackageError
 from mxconv.kernels.bsfp_full import BsfpMatrix

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mxconv.drafts.draft_spec import parse_draft
 from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError
-from mxconv.package.draft_spec import parse_draft
 
 NUM_LAYERS = 12
 LAYERS = st.frozensets(st.integers(0, NUM_LAYERS - 1))

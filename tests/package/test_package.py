@@ -13,7 +13,7 @@ from packages import forge, quantize
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import BF16
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import PackageError
 from mxconv.package.package import Package
 from mxconv.verify import verify

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_levels import FORMATS, VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
+from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
-from mxconv.engine.loaded_level import LoadedLevel
 from mxconv.engine.pages.slabs import PAGE
 from mxconv.errors import ModelError
 from mxconv.serving import scheduler as scheduler_module

@@ -11,24 +11,23 @@ from tiny_levels import assert_lossless, by_hand, decoder_of, look_up, noisy_cop
 from trained_levels import PROMPTS, write_noisy, write_padded, write_renumbered
 
 import mxconv
-from mxconv.engine.loaded_level import LoadedLevel
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.acceptance import GreedyAcceptance
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.prompt_lookup import PromptLookup
+from mxconv.drafts.stand import Stand
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.drafts.token_recycling import TokenRecycling
 from mxconv.errors import ModelError
-from mxconv.package.draft_spec import parse_draft
 from mxconv.package.ngram_file import write_ngram_table
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
-from mxconv.speculation.look_ups.merged import Merged
-from mxconv.speculation.look_ups.prompt_lookup import PromptLookup
-from mxconv.speculation.look_ups.retrieving import Retrieving
-from mxconv.speculation.look_ups.stand import Stand
-from mxconv.speculation.look_ups.token_recycling import TokenRecycling
+from mxconv.speculation.merged import Merged, Retrieving
 from mxconv.speculation.pacing.adaptive_pace import AdaptivePace
 from mxconv.speculation.pacing.pace import FixedPace
-from mxconv.speculation.rules.greedy import GreedyAcceptance
 from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.statistics import LevelStatistics
 from mxconv.speculation.text_model import Options
 from mxconv.speculation.through_text import ThroughText
 from mxconv.text.distribution import Sampling
@@ -161,7 +160,7 @@ def test_levels_that_choose_for_themselves_change_nothing(
     loaded: dict[str, LoadedLevel], names: list[str], selection: Selection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a pass and a proposal take a tick each, so that what is chosen depends on no machine
-    monkeypatch.setattr("mxconv.speculation.passes.time", SimpleNamespace(perf_counter=count().__next__))
+    monkeypatch.setattr("mxconv.drafts.passes.time", SimpleNamespace(perf_counter=count().__next__))
     levels = chosen(loaded, names)
     hierarchy = Hierarchy(levels, "auto")
     assert levels[0].tokenizer is not None

@@ -25,7 +25,7 @@ from tiny_levels import (
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.speculation.hierarchy import Hierarchy
 
 SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")

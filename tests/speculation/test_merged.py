@@ -21,14 +21,14 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
+from mxconv.drafts.trees import grow_best_first
 from mxconv.package.ngram_file import read_ngram_table
-from mxconv.speculation.draft import Draft, Proposal, TreeDraft
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.look_ups.merged import Merged, merge
+from mxconv.speculation.merged import Merged, merge
 from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.trees.tree_growth import grow_best_first
 from mxconv.text.distribution import Sampling
 
 SELECTIONS = (GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 7))

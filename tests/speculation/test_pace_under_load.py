@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from simulated_batch import SimulatedBatch, roofline, texts
 
+from mxconv.drafts.passes import JointPass, Load
 from mxconv.speculation.pacing.adaptive_pace import AdaptivePace
-from mxconv.speculation.pacing.load import JointPass, Load
 from mxconv.speculation.pacing.pace import PLAIN, Choice, Outcome
 from mxconv.speculation.pacing.shared_seconds import SharedSeconds
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from said_trees import Says, counts, paths_of
 from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, speculate, target_level
 
-from mxconv.speculation.draft import Proposal, TreeDraft
+from mxconv.drafts.proposal import Proposal, TreeDraft
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.look_ups.retrieving import Retrieving
+from mxconv.speculation.merged import Retrieving
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import KINDS, SENTENCES, token_lists, tokenizer
 
-from mxconv.speculation.draft import Proposal
-from mxconv.speculation.statistics import LevelStatistics
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.through_text import MAX_DRAFT_TOKENS, ThroughText
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.text.transcript import REPLACEMENT

@@ -15,8 +15,8 @@ from transformers import (
 )
 
 from mxconv.arrays import F32
+from mxconv.drafts.path_penalties import PathPenalties
 from mxconv.errors import ModelError
-from mxconv.speculation.path_penalties import PathPenalties
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties, penalized
 

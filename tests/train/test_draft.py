@@ -10,7 +10,7 @@ from packages import quantize
 from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import TRAINED
 
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.train.draft import kl_divergence, tvd_plus_plus
 

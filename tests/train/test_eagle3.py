@@ -15,13 +15,13 @@ from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import EMBEDDING, PROMPTS, TRAINED
 
 from mxconv.arrays import F32
-from mxconv.engine.loader import LoadedPackage
-from mxconv.engine.readers.eagle3 import Eagle3
-from mxconv.engine.readers.eagle3_config import Eagle3Config, config_for, layers_for
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.readers.eagle3_config import Eagle3Config, config_for, layers_for
+from mxconv.drafts.readers.eagle3_head import Eagle3
+from mxconv.drafts.readers.feature_draft import FeatureDraft
+from mxconv.drafts.trees import Evaluate
 from mxconv.engine.tree import Tree
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.readers.feature_draft import FeatureDraft
-from mxconv.speculation.trees.model_tree import Evaluate
 from mxconv.train.eagle3 import Eagle3Task
 from mxconv.train.eagle3_model import Eagle3Model
 from mxconv.train.frozen_target import FrozenTarget

@@ -12,7 +12,7 @@ from eagle3_heads import eagle3_config, open_eagle3, write_eagle3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mxconv.engine.readers.eagle3_config import Eagle3Config
+from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import native_names
 from mxconv.kernels.rowwise import rms_norm

@@ -9,11 +9,11 @@ import torch
 from speculators import speculator_config
 from trained_levels import TRAINED
 
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.readers.load import load_reader
+from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.readers.load import load_reader
-from mxconv.engine.readers.speculator_config import SpeculatorConfig
 from mxconv.errors import ModelError
-from mxconv.package.draft_spec import parse_draft
 from mxconv.train.frozen_target import FrozenTarget
 from mxconv.train.speculator import SpeculatorTask
 from mxconv.train.speculator_model import SpeculatorModel

@@ -11,8 +11,8 @@ from packages import quantize
 from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import TRAINED
 
-from mxconv.engine.loader import LoadedPackage
-from mxconv.engine.readers.spire_config import config_for
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.readers.spire_layers import config_for
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.train.frozen_target import FrozenTarget
 from mxconv.train.mixed_loss import distillation_loss, expected_acceptance, hard_target_loss

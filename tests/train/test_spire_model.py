@@ -11,15 +11,14 @@ import torch
 from checkpoints import TINY_LLAMA, llama_tensors
 from spires import spire_config, spire_tensors, torch_logits, write_spire
 
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.readers.load import load_reader
+from mxconv.drafts.readers.spire_cache import SpireCache
+from mxconv.drafts.readers.spire_layers import Spire, SpireConfig, config_for
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.readers.load import load_reader
-from mxconv.engine.readers.spire import Spire
-from mxconv.engine.readers.spire_cache import SpireCache
-from mxconv.engine.readers.spire_config import SpireConfig, config_for
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.package.draft_spec import parse_draft
 from mxconv.train.spire_model import SpireModel
 
 TARGET: dict[str, Any] = TINY_LLAMA | {"num_hidden_layers": 4, "max_position_embeddings": 512}
@@ -75,7 +74,7 @@ def text_and_states(batch: int = 2, num_layers: int = 2) -> tuple[torch.Tensor, 
 def test_it_gives_what_the_draft_says_at_run_time(changes: dict[str, Any], block: int, tmp_path: Path) -> None:
     """Behind every prefix of a multiple of k tokens, against the reference that recomputes everything.
 
-    That reference is the one which the run-time draft is compared with in tests/engine/test_spire.py.
+    That reference is the one which the run-time draft is compared with in tests/drafts/test_spire.py.
     """
     folder, model = write(tmp_path, **changes)
     tokens, states = text_and_states()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mxconv.checkpoint.hub_repository import retried
 from mxconv.checkpoint.json_file import read_json_object
-from mxconv.engine.readers.kinds import kind_of
+from mxconv.drafts.readers.kinds import kind_of
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import FILE_NAME as CARD
 from mxconv.interop.hub.card import MARKER, model_card

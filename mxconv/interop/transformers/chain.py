@@ -13,14 +13,14 @@ from typing import Literal
 
 import torch
 
-from mxconv.engine.loaded_level import LoadedLevel
+from mxconv.drafts.acceptance import GreedyAcceptance
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.interop.transformers.target import TorchTarget
 from mxconv.speculation.chain import Chain
-from mxconv.speculation.draft import Proposal
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.pacing.pace import Choice, Outcome
-from mxconv.speculation.rules.greedy import GreedyAcceptance
-from mxconv.speculation.statistics import LevelStatistics
 
 
 class DraftLevels:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mxconv.engine.loader import LoadedPackage
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import ModelError
 from mxconv.interop.transformers.arguments import check_arguments
 from mxconv.interop.transformers.chain import DraftLevels

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import torch
 
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.interop.transformers.target import TorchTarget
-from mxconv.speculation.statistics import LevelStatistics
 
 
 class Proposer(Protocol):

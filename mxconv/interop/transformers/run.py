@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mxconv.speculation.statistics import LevelStatistics
+from mxconv.drafts.statistics import LevelStatistics
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.serving.http.logprobs import TokenLogprobs, token_logprobs
 from mxconv.serving.sequence import Decided, Sequence
-from mxconv.speculation.statistics import LevelStatistics
 
 
 @dataclass(frozen=True)

@@ -30,15 +30,15 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Self
 
+from mxconv.drafts.passes import ALONE, Load
+from mxconv.drafts.running_mean import MOST_UNUSUAL, RunningMean
 from mxconv.speculation.pacing.account import Account
 from mxconv.speculation.pacing.estimates import FEW_BEHIND, USUAL_SHARE, DraftEstimate
 from mxconv.speculation.pacing.level_prices import LevelPrices
-from mxconv.speculation.pacing.load import ALONE, Load
 from mxconv.speculation.pacing.options import Option, Options, best, rate
 from mxconv.speculation.pacing.pace import PLAIN, Choice, Outcome
 from mxconv.speculation.pacing.rest import Rest
 from mxconv.speculation.pacing.row_growth import Growth
-from mxconv.speculation.pacing.running_mean import MOST_UNUSUAL, RunningMean
 from mxconv.speculation.pacing.tree_estimate import TreeEstimate
 from mxconv.speculation.pacing.trial import Trial
 

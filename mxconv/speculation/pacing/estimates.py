@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import log
 
+from mxconv.drafts.running_mean import Chance, RunningMean
 from mxconv.speculation.pacing.pace import Outcome
-from mxconv.speculation.pacing.running_mean import Chance, RunningMean
 from mxconv.speculation.pacing.shared_seconds import SharedSeconds
 
 LEAST_PROBABILITY, LEAST_DOUBT = 1e-4, 0.1

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from mxconv.speculation.pacing.load import Load
+from mxconv.drafts.passes import Load
 from mxconv.speculation.pacing.pace import Outcome
 from mxconv.speculation.pacing.pass_estimate import NARROW_SLOPE, PassEstimate
 from mxconv.speculation.pacing.row_growth import Growth

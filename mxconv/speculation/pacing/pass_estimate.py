@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from mxconv.speculation.pacing.running_mean import RunningMean
+from mxconv.drafts.running_mean import RunningMean
 
 NARROW_SLOPE = 0.04  # of a plain pass for each further token, until wider ones were seen
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mxconv.speculation.pacing.load import Load
+from mxconv.drafts.passes import Load
 
 MOST_ROUNDS = 8  # for prices change, and what may be lost grows
 

@@ -6,10 +6,10 @@ Of a mixture of experts the first rows are dear, since each brings experts that 
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from mxconv.drafts.running_mean import RunningMean
 from mxconv.speculation.pacing.convex_curve import ConvexCurve
 from mxconv.speculation.pacing.pass_estimate import NARROW_SLOPE
 from mxconv.speculation.pacing.row_growth import Growth
-from mxconv.speculation.pacing.running_mean import RunningMean
 
 # up to which passes are taken together
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536)

@@ -3,9 +3,9 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from mxconv.drafts.running_mean import RunningMean
 from mxconv.speculation.pacing.convex_curve import ConvexCurve
 from mxconv.speculation.pacing.pass_estimate import NARROW_SLOPE
-from mxconv.speculation.pacing.running_mean import RunningMean
 
 SHARERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # up to which numbers of texts are taken together
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from mxconv.drafts.running_mean import RunningMean
 from mxconv.speculation.pacing.estimates import DraftEstimate
 from mxconv.speculation.pacing.pace import Outcome
-from mxconv.speculation.pacing.running_mean import RunningMean
 
 FIRST_NODES = 8  # of the first tree
 FIRST_DEPTH = 4.0

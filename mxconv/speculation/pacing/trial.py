@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from mxconv.drafts.passes import Load
 from mxconv.speculation.pacing.account import SHARE_TO_RISK
-from mxconv.speculation.pacing.load import Load
 from mxconv.speculation.pacing.options import Option
 
 HOPELESS = 8.0  # times as long for one that would not pay if all stood that it says,

@@ -9,8 +9,8 @@ pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is miss
 
 from mxconv.bench.gpu.decode_result import Decoded, summarize
 from mxconv.bench.gpu.recorded_text import RecordedText
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.interop.transformers.run import Choice, Run
-from mxconv.speculation.statistics import LevelStatistics
 
 
 def text(tokens: list[int], seconds: float, run: Run | None = None, peak: int | None = None) -> RecordedText:

@@ -12,11 +12,11 @@ from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.loader import LoadedPackage
 from mxconv.engine.stored_weights import dense_weights
-from mxconv.package.draft_spec import parse_draft
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling

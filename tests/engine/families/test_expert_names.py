@@ -9,9 +9,9 @@ from packages import quantize
 
 from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.loader import LoadedPackage
 from mxconv.engine.stored_weights import dense_weights
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")

@@ -20,11 +20,11 @@ from mxconv.arch.mixture import Routing
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.expert_stack import ExpertStack
 from mxconv.engine.experts import WeightedMixture
-from mxconv.engine.loader import LoadedPackage
 from mxconv.engine.projection import Projection
 from mxconv.engine.routing import Router
 from mxconv.engine.stored_weights import dense_weights

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from mxconv.arch.families.table import describe_values
+from mxconv.drafts.session import borrowed
 from mxconv.engine.cache import KVCache
 from mxconv.engine.pages.dtype import FORMATS, KV_DTYPES, KvDtype
 from mxconv.engine.pages.pool import KVPool
 from mxconv.engine.pages.slabs import PAGE
 from mxconv.errors import ModelError, PoolFull
-from mxconv.speculation.borrowed import borrowed
 
 LLAMA = {
     "model_type": "llama",

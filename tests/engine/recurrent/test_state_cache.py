@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.table import describe_values
+from mxconv.drafts.session import borrowed
 from mxconv.engine.cache import KVCache
 from mxconv.engine.recurrent.layer_state import LayerState
 from mxconv.engine.recurrent.state_cache import most_bytes
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
-from mxconv.speculation.borrowed import borrowed
 
 NUM_LAYERS = 2
 LAYERS = range(NUM_LAYERS)

@@ -13,8 +13,8 @@ from packages import quantize
 from tokenizers import Tokenizer as BackendTokenizer
 
 from mxconv.arrays import F32
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
-from mxconv.engine.loader import LoadedPackage
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.text.tokenizer import Tokenizer

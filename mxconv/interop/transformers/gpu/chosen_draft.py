@@ -6,10 +6,10 @@ from typing import Literal
 
 import torch
 
+from mxconv.drafts.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.errors import ModelError
 from mxconv.gpu.device import checked_device
 from mxconv.interop.transformers.proposer import Proposers
-from mxconv.package.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.package.manifest import read_manifest
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.gpu.package import GpuPackage
 from mxconv.interop.transformers.gpu.expert_modules import matrices_of_experts
@@ -21,7 +22,6 @@ from mxconv.interop.transformers.gpu.linear import GpuLinear
 from mxconv.interop.transformers.target import TorchTarget
 from mxconv.kernels.triton.weight import Weight
 from mxconv.package.manifest import LevelRecord
-from mxconv.speculation.statistics import LevelStatistics
 
 
 class SelfDraft:

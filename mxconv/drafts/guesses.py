@@ -1,0 +1,121 @@
+"""How far a model's guesses may be believed: its agreement with the level above, learned from what was verified."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from mxconv.arrays import F32, F64, I32
+from mxconv.drafts.proposal import Proposal
+
+SHARPNESS = 1.5
+"""A model that drafts for another agrees with it as if its logits were this many times as large, until more is known.
+
+What the level above chooses is likeliest under the softmax of 1.2 to 2 times the draft's logits, Gumbel noise included
+where both hear it: stories260K and llama2xs with their 4-bit copies, greedily and at temperatures 0.6 and 1; of 2 to 3
+times those of a draft that was distilled.
+"""
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Different tokens, the likeliest first.
+
+    Args:
+        tokens: may be none.
+        chances: of each to be chosen.
+        distribution: (vocab_size,) float64 where the tokens were drawn from it, one after another without replacement.
+    """
+
+    tokens: list[int]
+    chances: list[float]
+    distribution: F64 | None = None
+
+
+def at_least(least: float, tokens: list[int], chances: list[float]) -> Guesses:
+    """Those of the tokens, likeliest first, that are likely enough."""
+    count = sum(chance > 0 and chance >= least for chance in chances)  # of a NaN neither holds
+    return Guesses(tokens[:count], chances[:count])
+
+
+BLOCK = 64  # logits of which only the greatest is looked at first
+FEW = 512  # logits that are sorted sooner than they are looked through
+
+
+def likeliest(logits: F32, num_candidates: int) -> tuple[I32, F32]:
+    """The greatest logits of each row, best first, the lower token where equal, with their softmax probabilities.
+
+    Of many logits two passes and no sort: the k best stand in the k blocks with the greatest maxima.
+    """
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of logits that are infinite or NaN
+        best = (_order(logits) if logits.shape[1] <= FEW else _in_blocks(logits, num_candidates))[:, :num_candidates]
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probabilities = shares[np.arange(len(shares))[:, None], best] / shares.sum(axis=1, keepdims=True)
+    return best.astype(np.int32), probabilities.astype(np.float32)
+
+
+def _in_blocks(logits: F32, num_candidates: int) -> "np.ndarray[tuple[int, int], np.dtype[np.intp]]":
+    """The columns of the blocks that hold the best, these first."""
+    num_rows, vocab_size = logits.shape
+    maxima = np.maximum.reduceat(logits, np.arange(0, vocab_size, BLOCK), axis=1)
+    blocks = np.sort(_order(maxima)[:, :num_candidates], axis=1)  # ascending, so that equal logits stay in order
+    places = (blocks[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(num_rows, -1)
+    inside = np.take_along_axis(logits, places.clip(max=vocab_size - 1), 1)
+    inside[places >= vocab_size] = np.nan  # sorted behind everything else
+    return np.take_along_axis(places, _order(inside), 1)
+
+
+def _order(values: F32) -> "np.ndarray[tuple[int, int], np.dtype[np.intp]]":
+    """Columns of each row from the greatest value to the least, equal ones as they stand."""
+    return np.argsort(-values, axis=1, kind="stable")
+
+
+LEAST, MOST = 1.0, 6.0
+GAIN = 0.02  # of the logarithm, for a token that stood though its chance was 0
+
+
+class Sharpness:
+    """How many times as large a draft's logits are to be taken, so that its likeliest tokens stand as often as it says.
+
+    A distilled draft is right more often than its softmax says, since the level above takes the likeliest token where
+    the softmax says how a text could go on. Without that, a tree would stop short of depths that pay.
+    """
+
+    def __init__(self) -> None:
+        self.value = SHARPNESS
+
+    def learn(self, proposal: Proposal, tokens: Sequence[int]) -> None:
+        """Follow what was chosen through a tree, and judge the likeliest token of every place that it came by.
+
+        Args:
+            proposal: the draft's tree. Of one that was drawn at random nothing is learned.
+            tokens: that the level above chose: of the path that stood, and one more.
+        """
+        if proposal.parents is None or proposal.distributions:
+            return
+        surprise, node = 0.0, -1
+        for token in tokens:
+            children = proposal.children(node)
+            if not children:
+                break
+            surprise += (proposal.tokens[children[0]] == token) - proposal.probabilities[children[0]]
+            node = next((child for child in children if proposal.tokens[child] == token), -1)
+            if node < 0:
+                break
+        self.value = min(max(self.value * exp(GAIN * surprise), LEAST), MOST)
+
+
+@runtime_checkable
+class Sharpened(Protocol):
+    """A draft whose trees' chances depend on a sharpness."""
+
+    @property
+    def sharpness(self) -> Sharpness: ...
+
+
+def top_probability(logits: F32) -> float:
+    """Softmax probability of the most likely token, (vocab_size,) in."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(1 / np.exp(logits - logits.max()).sum())

@@ -1,0 +1,57 @@
+"""A draft that is a table: the most frequent next token of what `mxconv train ngram` counted."""
+
+from collections.abc import Iterator, Sequence
+
+from mxconv.arrays import F32
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.drafts.trees import grow_best_first
+from mxconv.package.ngram_table import NgramTable
+
+
+class NgramDraft:
+    """Best next tokens, each looked up behind the one before: a chain, or a tree with those of shorter contexts.
+
+    Args:
+        statistics: what it did.
+        table: of the tokenizer that the level above uses.
+        confidence: it stops before the first token whose probability is below.
+    """
+
+    def __init__(self, statistics: LevelStatistics, table: NgramTable, confidence: float) -> None:
+        self.statistics = statistics
+        self.table = table
+        self.confidence = confidence
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        """Up to `num_tokens` tokens."""
+        tokens: list[int] = []
+        with self.statistics.forward():
+            last = list(context[-2:])
+            while len(tokens) < num_tokens:
+                token, probability = self.table.best(last)
+                if probability < self.confidence:
+                    break
+                tokens.append(token)
+                last = [*last[-1:], token]
+        return Proposal(tokens)
+
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
+        """A tree of what the table says behind two tokens, behind one, and behind none."""
+        with self.statistics.forward():
+            return grow_best_first(tuple(context[-2:]), self._continuations, most_depth, floors)
+
+    def _continuations(self, last: tuple[int, ...]) -> Iterator[tuple[int, float, tuple[int, ...]]]:
+        """Different tokens; a shorter context's has the share that the longer ones' leave."""
+        left, said = 1.0, set()
+        for length in range(len(last), -1, -1):
+            token, probability = self.table.best(last[len(last) - length :])
+            if token not in said:
+                yield token, left * probability, (*last[-1:], token)
+                left *= 1 - probability
+                said.add(token)
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+        """The table is fixed."""

@@ -1,0 +1,136 @@
+"""What a draft is: anything that can guess how a context goes on."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from mxconv.arrays import F32, F64
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.engine.tree import Tree
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Tokens that may follow a context: one behind another, or a tree.
+
+    Args:
+        tokens: the guess, in order; of a tree, its nodes, parents before children.
+        distributions: where the tokens were drawn at random, (vocab_size,) float64 each: what token i was drawn from.
+            Empty where they were not; a verifier then takes each for certain, whatever produced it.
+        probabilities: the highest of the distribution that chose each token; of a tree, each node's own. Empty where
+            the draft is no model of the same tokens.
+        parents: of a tree: each node's parent among the nodes, or -1 where it follows the context; None is a chain.
+            Siblings carry different tokens, the likelier first.
+    """
+
+    tokens: list[int]
+    distributions: list[F64] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+    parents: Sequence[int] | None = None
+
+    @property
+    def links(self) -> Sequence[int]:
+        """The parent of each node, or -1 after the context; a chain has parents too."""
+        return range(-1, len(self.tokens) - 1) if self.parents is None else self.parents
+
+    @property
+    def depth(self) -> int:
+        """Tokens of the longest path."""
+        return len(self.tokens) if self.parents is None else self.rows(1).deepest
+
+    @property
+    def widths(self) -> list[int]:
+        """How many nodes stand at each depth."""
+        if self.parents is None:
+            return [1] * len(self.tokens)
+        counts = Counter(self.rows(1).depths[1:])
+        return [counts[depth] for depth in range(1, len(counts) + 1)]
+
+    def rows(self, num_before: int) -> Tree:
+        """The rows of a pass over `num_before` tokens of the context, at least one, and the proposal behind them."""
+        return Tree([*range(-1, num_before - 1), *(num_before + parent for parent in self.links)])
+
+    @property
+    def chances(self) -> list[float]:
+        """What pace learns from: each token's probability, or of a tree that of each node's path."""
+        if self.parents is None:
+            return self.probabilities
+        chances: list[float] = []
+        for probability, parent in zip(self.probabilities, self.parents, strict=True):
+            chances.append(probability * (1.0 if parent < 0 else chances[parent]))
+        return chances
+
+    def with_tokens_below(self, vocab_size: int) -> "Proposal":
+        """A tree without the nodes whose token or ancestor a vocabulary lacks."""
+        assert self.parents is not None
+        places: dict[int, int] = {-1: -1}
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            if 0 <= token < vocab_size and parent in places:
+                places[node] = len(places) - 1
+        nodes = list(places)[1:]
+        return Proposal(
+            [self.tokens[node] for node in nodes],
+            [self.distributions[node] for node in nodes] if self.distributions else [],
+            [self.probabilities[node] for node in nodes] if self.probabilities else [],
+            [places[self.parents[node]] for node in nodes],
+        )
+
+    def children(self, node: int) -> list[int]:
+        """The nodes behind a node, or behind the context where it is -1."""
+        if self.parents is None:
+            return [node + 1] if node + 1 < len(self.tokens) else []
+        return [child for child, parent in enumerate(self.parents) if parent == node]
+
+
+class Draft(Protocol):
+    """Whatever can guess. A model with a draft of its own is one; so is a look-up in a table."""
+
+    @property
+    def statistics(self) -> LevelStatistics: ...
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        """At most `num_tokens` tokens that may follow; fewer, or none, where confidence is low.
+
+        Whatever caches the draft touched are left fit for a continuation of `context` that differs.
+
+        Args:
+            context: all tokens so far, at least one.
+            num_tokens: the most to propose.
+            floor: a model stops behind the token with which the product of its probabilities falls below this; None
+                leaves it at the draft's own confidence threshold, token by token. Other drafts need not heed it.
+        """
+        ...
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+        """See what the level above evaluated, after every verification. Most drafts have no use for it.
+
+        Args:
+            context: all tokens that the proposal was made behind, at least one.
+            proposal: what was judged, rejected tokens included; another draft may have made it.
+            logits: (len(proposal.tokens) + 1, vocab_size): the first row follows the context, row i + 1 node i.
+        """
+        ...
+
+
+@runtime_checkable
+class TreeDraft(Draft, Protocol):
+    """A draft that can say several things at once."""
+
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
+        """The likeliest tree below a context.
+
+        Args:
+            context: all tokens so far, at least one.
+            most_depth: the most tokens of a path.
+            floors: the first node's path is at least as probable as the first of these, and so on; ascending. There
+                are at most as many nodes.
+            floor: a model makes no further pass for nodes whose chances to stand sum up to less than this; None leaves
+                it at the draft's own confidence threshold. Other drafts need not heed it.
+
+        Returns:
+            A proposal with parents and, for each node, its own probability.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Networks that read the hidden states of the model above, and how they draft."""

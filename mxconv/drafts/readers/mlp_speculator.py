@@ -1,0 +1,193 @@
+"""The MLP speculator: a few stages, each of which turns a state and the token just chosen into the next state.
+
+Source:
+    Wertheimer et al., "Accelerating Production LLMs with Combined Token/Embedding Speculators" (arXiv 2404.19124),
+    section 3.1. Weights and input scaling: as the published accelerators were trained, see formats/speculator.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+
+from mxconv.arch.fields import Fields
+from mxconv.arrays import F32
+from mxconv.engine.gelu import gelu
+from mxconv.engine.states import Reads
+from mxconv.engine.weights import CheckedWeights, Weights
+from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.rowwise import rms_norm
+
+MOST_STAGES = 64  # tokens that a proposal may have
+MOST_CANDIDATES = 64
+
+
+@dataclass(frozen=True)
+class SpeculatorConfig:
+    """Names follow config.json.
+
+    Args:
+        vocab_size: tokens that every stage chooses from.
+        emb_dim: hidden size of the target whose last normed state it reads.
+        inner_dim: length of its own states.
+        n_predict: stages, a token each.
+        top_k_tokens_per_head: how many tokens each stage proposes behind each of the one before, in its candidate tree.
+        n_candidates: paths of that tree that are kept.
+        tie_weights: whether all stages have one embedding, one norm and one head, and all but the first one projection.
+        scale_input: whether the target's state is normed and divided by the square root of 2 first.
+    """
+
+    vocab_size: int
+    emb_dim: int
+    inner_dim: int
+    n_predict: int
+    top_k_tokens_per_head: tuple[int, ...]
+    n_candidates: int
+    tie_weights: bool
+    scale_input: bool
+
+    @classmethod
+    def from_file(cls, path: Path) -> "SpeculatorConfig":
+        """Read a config.json.
+
+        Raises:
+            CheckpointError: the file is missing, or no JSON object.
+            ModelError: it is no MLP speculator, or a key is missing or ill-typed.
+        """
+        fields = Fields.read(path)
+        fields.choice("model_type", ("mlp_speculator",))
+        emb_dim, n_predict = fields.size("emb_dim"), fields.size("n_predict")
+        if n_predict > MOST_STAGES:
+            fields.reject("n_predict", f"at most {MOST_STAGES} stages are supported")
+        return cls(
+            vocab_size=fields.size("vocab_size"),
+            emb_dim=emb_dim,
+            # 0 stands for emb_dim
+            inner_dim=emb_dim if fields.values.get("inner_dim") == 0 else fields.size("inner_dim", emb_dim),
+            n_predict=n_predict,
+            top_k_tokens_per_head=_top_k(fields, n_predict),
+            n_candidates=min(fields.size("n_candidates", 5), MOST_CANDIDATES),
+            tie_weights=fields.flag("tie_weights", False),
+            scale_input=fields.flag("scale_input", False),
+        )
+
+    @property
+    def hidden_size(self) -> int:
+        """Of the target."""
+        return self.emb_dim
+
+    @property
+    def least_layers(self) -> int:
+        return 1
+
+    def to_dict(self) -> dict[str, object]:
+        """What config.json holds."""
+        return {
+            "architectures": ["MLPSpeculatorPreTrainedModel"],
+            "model_type": "mlp_speculator",
+            **{key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()},
+        }
+
+
+def _top_k(fields: Fields, n_predict: int) -> tuple[int, ...]:
+    """A number a stage; without the key 5, 4, 3 and then 2."""
+    counts = fields.values.get("top_k_tokens_per_head")
+    if counts is None:
+        return tuple(max(5 - stage, 2) for stage in range(n_predict))
+    if (
+        not isinstance(counts, list)
+        or len(counts) != n_predict
+        or not all(type(count) is int and 1 <= count <= MOST_CANDIDATES for count in counts)
+    ):
+        fields.reject(
+            "top_k_tokens_per_head",
+            f"a list of n_predict, {n_predict}, numbers from 1 to {MOST_CANDIDATES} is required",
+        )
+    return tuple(counts)
+
+
+EPS = 1e-6
+PREFIX = "speculator."
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The weights of one head."""
+
+    embedding: Matrix  # (vocab_size, inner_dim)
+    projection: Matrix  # (inner_dim, emb_dim or inner_dim)
+    scale: F32  # (inner_dim,)
+    shift: F32
+    head: Matrix  # (vocab_size, inner_dim)
+
+
+class MlpSpeculator:
+    """A draft that reads the target's last normed state.
+
+    Args:
+        config: sizes.
+        weights: tensors by the names that the Hub's accelerators give them; of tied stages the first is enough.
+        name: what messages call it.
+
+    Raises:
+        ModelError: a tensor is missing or misshapen.
+    """
+
+    def __init__(self, config: SpeculatorConfig, weights: Weights, name: str) -> None:
+        self.config = config
+        self.name = name
+        self.reads = Reads(normed_last=True)
+        self.stages = [_stage(config, CheckedWeights(weights, name), index) for index in range(config.n_predict)]
+        state_weight = 0.5 ** (0.5 / config.n_predict)
+        self._token_weight = np.float32(sqrt((1 - state_weight**2) * (config.inner_dim / 2)) / state_weight)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.config.emb_dim
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def least_layers(self) -> int:
+        return self.config.least_layers
+
+    @property
+    def num_passes(self) -> int:
+        """A stage is a pass, over weights of its own unless they are tied."""
+        return 1 if self.config.tie_weights else len(self.stages)
+
+    def begin(self, states: F32) -> F32:
+        """The target's states as the first stage takes them, (n, emb_dim)."""
+        if not self.config.scale_input:
+            return states
+        ones = np.ones(self.config.emb_dim, np.float32)
+        return rms_norm(states, ones, EPS) / np.float32(sqrt(2))
+
+    def advance(self, index: int, states: F32, tokens: Sequence[int]) -> F32:
+        """One stage: the states (n, inner_dim) behind tokens, from those that chose them."""
+        stage = self.stages[index]
+        mixed = stage.projection.multiply(states)
+        mixed += self._token_weight * stage.embedding.rows(np.array(tokens, np.intp))
+        return gelu(rms_norm(mixed, stage.scale, EPS) + stage.shift)
+
+    def logits(self, index: int, states: F32) -> F32:
+        """(n, vocab_size) float32: what a stage says behind its states."""
+        return self.stages[index].head.multiply(states)
+
+
+def _stage(config: SpeculatorConfig, weights: CheckedWeights, index: int) -> Stage:
+    """Of tied weights the first one's; the first projection stands alone, since what it reads is of another length."""
+    own = 0 if config.tie_weights else index
+    projection = min(index, 1) if config.tie_weights else index
+    inner, read = config.inner_dim, config.inner_dim if index else config.emb_dim
+    return Stage(
+        embedding=weights.matrix(f"{PREFIX}emb.{own}.weight", config.vocab_size, inner),
+        projection=weights.matrix(f"{PREFIX}proj.{projection}.weight", inner, read),
+        scale=weights.vector(f"{PREFIX}ln.{own}.weight", inner),
+        shift=weights.vector(f"{PREFIX}ln.{own}.bias", inner),
+        head=weights.matrix(f"{PREFIX}head.{own}.weight", config.vocab_size, inner),
+    )

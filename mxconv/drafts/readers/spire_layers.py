@@ -1,0 +1,249 @@
+"""The sizes of a SPIRe draft, read from its config.json: formats/spire.md."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.table import describe, describe_values
+from mxconv.arch.fields import Fields
+from mxconv.arrays import F32
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.mixer import WeightedAttention
+from mxconv.engine.positions import Positions
+from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.states import Reads
+from mxconv.engine.weights import CheckedWeights, Weights
+from mxconv.errors import ModelError
+
+LAYER_TYPES = ("llama", "mistral", "qwen2", "qwen3")  # whose layers are plain: formats/spire.md
+MOST_SEEN = 65536  # positions of a window, and of sinks: room is made for them
+NOT_ITS_OWN = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")  # of a target's config.json
+PAST_MEMORIES: tuple[Literal["target", "embeddings"], ...] = ("target", "embeddings")
+
+
+@dataclass(frozen=True)
+class SpireConfig:
+    """A SPIRe draft.
+
+    Args:
+        decoder: of its layers, which see any position that they are given.
+        target_layers: of each layer: the target's, from 0 on, that it was copied from.
+        sink: the first positions that a token sees.
+        window: the last ones, itself included.
+        past_memory: what stands for tokens that the target evaluated: its states, or the draft's embeddings.
+    """
+
+    decoder: ModelConfig
+    target_layers: tuple[int, ...]
+    sink: int
+    window: int
+    past_memory: Literal["target", "embeddings"] = "target"
+
+    @classmethod
+    def from_file(cls, path: Path) -> "SpireConfig":
+        """Read a config.json.
+
+        Raises:
+            CheckpointError: the file is missing, or no JSON object.
+            ModelError: it is no SPIRe draft, or a key is missing, ill-typed or out of range.
+        """
+        return cls.from_fields(Fields.read(path))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> "SpireConfig":
+        """The same from the parsed content of config.json."""
+        return cls.from_fields(Fields(values, "config.json"))
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> "SpireConfig":
+        fields.choice("model_type", ("spire",))
+        layer_type = fields.choice("layer_type", LAYER_TYPES, default="llama")
+        decoder = describe(Fields({**fields.values, "model_type": layer_type}, fields.name))
+        num_layers = decoder.num_hidden_layers
+        past_memory = fields.choice("past_memory", PAST_MEMORIES, default="target")
+        return cls(
+            decoder=decoder.without_windows(),
+            target_layers=_target_layers(fields, num_layers),
+            sink=_seen(fields, "sink", 0, 1),
+            window=_seen(fields, "window", 1, 64),
+            past_memory="target" if past_memory == "target" else "embeddings",
+        )
+
+    @property
+    def hidden_size(self) -> int:
+        """Of the target too."""
+        return self.decoder.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.decoder.vocab_size
+
+    @property
+    def least_layers(self) -> int:
+        """Of the target."""
+        return max(self.target_layers) + 1
+
+    @property
+    def num_layers(self) -> int:
+        return self.decoder.num_hidden_layers
+
+    @property
+    def reads(self) -> Reads:
+        """The states that feed the target's layers."""
+        return Reads(tuple(sorted(set(self.target_layers)))) if self.past_memory == "target" else Reads()
+
+
+def config_for(
+    target: Mapping[str, object],
+    target_layers: Sequence[int],
+    sink: int = 1,
+    window: int = 64,
+    past_memory: Literal["target", "embeddings"] = "target",
+) -> dict[str, object]:
+    """The config.json of a draft with a target's own sizes.
+
+    Args:
+        target: the content of its config.json.
+        target_layers: those to copy, numbered from 0.
+        sink: as `SpireConfig` has it, as have the others.
+
+    Raises:
+        ModelError: the target is of an architecture that is not supported or lacks such a layer.
+    """
+    own = describe_values(dict(target))
+    if own.model_type not in LAYER_TYPES:
+        raise ModelError(
+            f"SPIRe draft of a {own.model_type}: layers of {', '.join(LAYER_TYPES)} can be copied. Train another draft."
+        )
+    if not target_layers or not all(0 <= layer < own.num_hidden_layers for layer in target_layers):
+        raise ModelError(
+            f"SPIRe draft of layers {list(target_layers)}: the target has 0 to {own.num_hidden_layers - 1}; at least "
+            "one of these is required. Name others."
+        )
+    return {
+        **{key: value for key, value in target.items() if key not in NOT_ITS_OWN},
+        "architectures": ["SpireDraft"],
+        "model_type": "spire",
+        "layer_type": own.model_type,
+        "num_hidden_layers": len(target_layers),
+        "target_layers": list(target_layers),
+        "sink": sink,
+        "window": window,
+        "past_memory": past_memory,
+    }
+
+
+def _target_layers(fields: Fields, num_layers: int) -> tuple[int, ...]:
+    layers = fields.values.get("target_layers")
+    if (
+        not isinstance(layers, list)
+        or len(layers) != num_layers
+        or not all(type(layer) is int and layer >= 0 for layer in layers)
+    ):
+        fields.reject(
+            "target_layers", f"a list of num_hidden_layers, {num_layers}, numbers of layers from 0 on is required"
+        )
+    return tuple(layers)
+
+
+def _seen(fields: Fields, key: str, least: int, default: int) -> int:
+    count = fields.values.get(key)
+    if count is None:
+        return default
+    if type(count) is not int or not least <= count <= MOST_SEEN:
+        fields.reject(key, f"an integer from {least} to {MOST_SEEN} is required")
+    return count
+
+
+MEMORY_WEIGHTS = "spire.memory_weights"
+
+
+class Spire:
+    """A draft that reads the states which feed some of the target's layers.
+
+    Args:
+        config: sizes.
+        weights: tensors by the names of formats/spire.md, `lm_head.weight` among them.
+        make: what makes its decoder.
+        name: what messages call it.
+
+    Raises:
+        ModelError: a tensor is missing or misshapen.
+    """
+
+    num_passes = 1
+
+    def __init__(self, config: SpireConfig, weights: Weights, make: Matrices, name: str) -> None:
+        self.config = config
+        self.name = name
+        num_layers = config.num_layers
+        mixing = CheckedWeights(weights, name).matrix(MEMORY_WEIGHTS, num_layers, num_layers + 1)
+        self.memory_shares = _softmax(mixing.rows(np.arange(num_layers)))  # (num_layers, num_layers + 1)
+        seen = SinkWindow(config.sink, config.window)
+        self.decoder: Decoder = make.decoder(config.decoder, weights, name).variant(sink_window=seen)
+        places = self.reads.layers
+        self._places = [places.index(layer) for layer in config.target_layers] if places else []
+
+    @property
+    def reads(self) -> Reads:
+        return self.config.reads
+
+    @property
+    def hidden_size(self) -> int:
+        return self.config.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def least_layers(self) -> int:
+        return self.config.least_layers
+
+    def visible_past(self, num_tokens: int) -> tuple[range, range]:
+        """Of the first `num_tokens`, those that the next token sees: sinks and the others, apart."""
+        start = max(num_tokens - self.config.window + 1, 0)
+        sinks = range(min(self.config.sink, start))
+        return sinks, range(start, num_tokens)
+
+    def past_memory(self, states: F32) -> F32:
+        """(num_layers, n, hidden_size): what each layer sees of tokens, from the states (num_states, n, ...) read."""
+        return states[self._places]
+
+    def embedded_memory(self, tokens: Sequence[int]) -> F32:
+        """The same of a draft that sees its own embeddings."""
+        rows = self.decoder.embedding.rows(np.array(tokens, np.intp))
+        return np.repeat(rows[None], self.config.num_layers, axis=0)
+
+    def feedback_memory(self, states: F32) -> F32:
+        """The same of tokens that it evaluated itself: all its states (num_layers + 1, n, hidden_size), mixed."""
+        mixed: F32 = np.einsum("il,lnh->inh", self.memory_shares, states)
+        return mixed
+
+    def keys_and_values(self, layer: int, memory: F32, positions: Sequence[int]) -> tuple[F32, F32]:
+        """What a layer makes of memory.
+
+        Args:
+            layer: the draft's, from 0 on.
+            memory: (n, hidden_size) float32.
+            positions: of the n tokens in the text.
+
+        Returns:
+            Two (n, num_key_value_heads, head_dim) float32 arrays.
+        """
+        own = self.decoder.layers[layer]
+        assert own.before_mixer is not None, "its layers norm what attention takes in"
+        assert isinstance(own.attention, WeightedAttention), "its layers have keys of their own"
+        return own.attention.keys_and_values(own.before_mixer(memory), Positions(positions))
+
+
+def _softmax(weights: F32) -> F32:
+    """Over the last axis."""
+    shares = np.exp(weights - weights.max(axis=-1, keepdims=True))
+    result: F32 = shares / shares.sum(axis=-1, keepdims=True)
+    return result

@@ -1,0 +1,203 @@
+"""A KV cache that knows its tokens, so that rolling back to a common prefix is one comparison."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+
+from mxconv.arrays import F32, I64
+from mxconv.drafts.passes import AT_ONCE, Passes
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.pages.slabs import PAGE
+from mxconv.engine.states import Reads, States
+from mxconv.engine.tree import Tree
+
+
+@contextmanager
+def borrowed(cache: KVCache, start: int, count: int) -> Iterator[KVCache]:
+    """The cache cut to `start` positions, for a pass over `count` tokens; afterwards it is as it was, bit for bit.
+
+    `start` is reachable. What a borrower's rows do to states is undone as everywhere; the owner's rows are kept aside.
+    """
+    length = cache.length
+    states = nullcontext() if cache.states is None else cache.states.lent(start, length)
+    rows = range(start, min(start + count, cache.capacity))
+    kept = cache.take(rows)
+    try:
+        with states:
+            cache.truncate(start)
+            try:
+                yield cache
+            finally:
+                cache.put(rows, kept)
+                cache.truncate(start)
+    finally:
+        cache.advance(length - start)
+
+
+FIRST_ROOM = 256  # tokens
+
+
+class KeptStates:
+    """The states that some drafts read, a row a token; nothing is asked for and nothing kept while nobody reads."""
+
+    def __init__(self) -> None:
+        self.reads = Reads()
+        self._values: F32 = np.empty((0, 0, 0), np.float32)  # (num_states, room, hidden_size)
+        self._numbers: I64 = np.empty(0, np.int64)  # (room,)
+        self._num_written = 0
+
+    def want(self, reads: Reads) -> None:
+        """Keep these too, of every token from the first on: before any is evaluated."""
+        self.reads |= reads
+
+    def request(self) -> States | None:
+        """What a pass should fill in."""
+        return States(self.reads.layers, self.reads.normed_last) if self.reads.num_states else None
+
+    def write(self, start: int, states: States) -> None:
+        """Keep the states of a pass, of tokens from `start` on."""
+        assert states.values is not None
+        num_states, num_rows, hidden_size = states.values.shape
+        if start + num_rows > self._values.shape[1]:
+            room = max(FIRST_ROOM, 2 * self._values.shape[1], start + num_rows)
+            grown = np.empty((num_states, room, hidden_size), np.float32)
+            if start:
+                grown[:, :start] = self._values[:, :start]
+            self._values = grown
+            self._numbers = np.concatenate([self._numbers[:start], np.empty(room - start, np.int64)])
+        self._values[:, start : start + num_rows] = states.values
+        self._numbers[start : start + num_rows] = self._num_written + np.arange(num_rows)
+        self._num_written += num_rows
+
+    def read(self, reads: Reads, start: int, stop: int) -> F32:
+        """(num_states, stop - start, hidden_size) float32: what a draft reads of some tokens."""
+        return self._values[reads.places(self.reads), start:stop]
+
+    def numbers(self, stop: int) -> I64:
+        """(stop,) int64: of the first tokens each, which of all states that were ever written here its are.
+
+        What a draft has made of a token's states stands while the number is the same: another model may have evaluated
+        the same token in between.
+        """
+        return self._numbers[:stop].copy()
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Of the tokens behind the first `start`, keep some in the order given."""
+        if self.reads.num_states:
+            places = [start + row for row in rows]
+            self._values[:, start : start + len(rows)] = self._values[:, places]
+            self._numbers[start : start + len(rows)] = self._numbers[places]
+
+    def saved(self, start: int, stop: int) -> tuple[F32, I64]:
+        """A copy of the states of some tokens, with their numbers, for `restore`."""
+        return self._values[:, start:stop].copy(), self._numbers[start:stop].copy()
+
+    def restore(self, start: int, saved: tuple[F32, I64]) -> None:
+        values, numbers = saved
+        if values.size:
+            self._values[:, start : start + values.shape[1]] = values
+            self._numbers[start : start + len(numbers)] = numbers
+
+
+class Session:
+    """The tokens whose keys and values a cache holds.
+
+    The target and the draft that shares its cache have one session; a model with a cache of its own has its own.
+    `states` are those of the same tokens, as far as a draft reads any.
+
+    Args:
+        cache: empty.
+        passes: where the rows of its text are evaluated.
+    """
+
+    def __init__(self, cache: KVCache, passes: Passes = AT_ONCE) -> None:
+        self.cache = cache
+        self.passes = passes
+        self.tokens: list[int] = []
+        self.states = KeptStates()
+        self._num_published = 0  # pages of its text that other texts can begin with
+
+    def align(self, context: Sequence[int], is_sole: bool = False) -> list[int]:
+        """Roll back to the longest prefix shared with `context`, its last token left out.
+
+        Args:
+            context: tokens behind which something is to be said.
+            is_sole: one decoder wrote all that there is. Then texts that begin alike, as far as passes know any, share
+                their beginnings; those whose hidden states are read give and do not take, as no page has such states.
+
+        Returns:
+            The tokens of `context` that are not in the cache: at least the last, since its logits are wanted.
+            All of them where recurrent states that far back are gone.
+        """
+        if is_sole and not self.tokens and not self.states.reads.num_states:
+            self.tokens = list(context[: self.passes.adopt(self.cache, context)])
+            self._num_published = len(self.tokens) // PAGE
+        length = self.rewind(self._num_shared(context))
+        if is_sole and length // PAGE > self._num_published:
+            self.passes.publish(self.cache, self.tokens)
+            self._num_published = length // PAGE
+        return list(context[length:])
+
+    @contextmanager
+    def lent(self, context: Sequence[int]) -> Iterator[None]:
+        """For a draft that writes its own keys and values behind a context; afterwards all is as it was, bit for bit.
+
+        A draft that hears the context through text may hear other tokens than the cache holds, or fewer.
+        """
+        start, tokens = self.cache.reachable(self._num_shared(context)), list(self.tokens)
+        states = self.states.saved(start, len(tokens))
+        try:
+            with borrowed(self.cache, start, len(tokens) - start):
+                del self.tokens[start:]
+                yield
+        finally:
+            self.tokens = tokens
+            self.states.restore(start, states)
+
+    def feed(self, decoder: Decoder, tokens: Sequence[int], num_logits: int, tree: Tree | None = None) -> F32:
+        """Evaluate tokens behind those in the cache.
+
+        Args:
+            decoder: the model.
+            tokens: the rows of the pass.
+            num_logits: of how many of the last.
+            tree: where they hang; None makes them a chain. Behind a tree, `keep` a path before anything else.
+
+        Returns:
+            (num_logits, vocab_size): the logits of the last tokens.
+        """
+        states = self.states.request()
+        logits = self.passes.forward(decoder, SequenceRows(tokens, self.cache, tree, num_logits, states))
+        if states is not None:
+            self.states.write(len(self.tokens), states)
+        self.tokens += tokens
+        return logits
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Of the rows behind the first `start` tokens, keep those of one path and forget the others."""
+        self.cache.keep(start, rows)
+        self.states.keep(start, rows)
+        self.tokens[start:] = [self.tokens[start + row] for row in rows]
+
+    def holds(self, context: Sequence[int]) -> bool:
+        """Whether all tokens but the last are in the cache, and nothing else."""
+        return self.tokens == list(context[:-1])
+
+    def _num_shared(self, context: Sequence[int]) -> int:
+        """Tokens of the longest prefix shared with `context`, its last token left out."""
+        length = min(len(self.tokens), len(context) - 1)
+        if self.tokens[:length] == list(context[:length]):  # nearly always, and long
+            return length
+        pairs = enumerate(zip(self.tokens, context, strict=False))
+        return next(place for place, (ours, theirs) in pairs if ours != theirs)
+
+    def rewind(self, length: int) -> int:
+        """Forget all but the first `length` tokens, or all where the states there are gone; how many are left."""
+        length = self.cache.reachable(length)
+        self.cache.truncate(length)
+        del self.tokens[length:]
+        self._num_published = min(self._num_published, length // PAGE)
+        return length

@@ -1,0 +1,162 @@
+"""What a run did, per level: the numbers behind every acceptance rate and speed-up."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class RoundTree:
+    """A proposal to a level and what became of it; a chain is a tree too.
+
+    Args:
+        draft: the name of the level that proposed; None where none was asked.
+        tokens: of the proposal's nodes, parents before children.
+        parents: each node's parent among them, or -1.
+        probabilities: each node's own; empty where the draft tells none.
+        emitted: the level's own tokens: those that stand, and one more.
+    """
+
+    draft: str | None
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    probabilities: Sequence[float]
+    emitted: Sequence[int]
+
+    @cached_property
+    def path(self) -> list[int]:
+        """The nodes that stand: siblings carry different tokens, so the emitted ones say which."""
+        nodes = {
+            (parent, token): node for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))
+        }
+        path: list[int] = []
+        for token in self.emitted[:-1]:
+            path.append(nodes[path[-1] if path else -1, token])
+        return path
+
+
+@dataclass
+class LevelStatistics:
+    """Counts of one level over a run. `num_proposed` and `num_accepted` are of tokens judged by the level above."""
+
+    name: str
+    num_forwards: int = 0
+    num_proposed: int = 0
+    num_accepted: int = 0
+    num_asked: int = 0  # tokens that the level above asked for
+    num_nodes: int = 0  # proposed, all branches of trees counted; `num_proposed` counts their longest paths
+    seconds: float = 0.0  # in this level's own forward passes
+    proposed_by_position: list[int] = field(default_factory=list)  # [i]: proposals with a token at place i
+    accepted_by_position: list[int] = field(default_factory=list)  # [i]: those of which it was accepted
+    num_judged: int = 0  # proposed tokens whose predecessors in the proposal were all accepted
+    nodes_by_depth: list[int] = field(default_factory=list)  # [i]: of `num_nodes`, those at place i of their path
+    trees: list[RoundTree] | None = None  # what was proposed to this level, round by round; None: nobody asks
+    clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # in seconds
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over proposed; None where nothing was proposed (the target, or an unused level)."""
+        return self.num_accepted / self.num_proposed if self.num_proposed else None
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """[i]: of the proposals with a token at place i, the share in which it was accepted."""
+        accepted = self.accepted_by_position + [0] * len(self.proposed_by_position)
+        return [mine / of for mine, of in zip(accepted, self.proposed_by_position, strict=False)]
+
+    def count(self, num_asked: int, num_proposed: int, num_accepted: int, widths: Sequence[int] | None = None) -> None:
+        """One proposal of this level and what became of it; called by the level above.
+
+        Args:
+            num_asked: tokens that it was asked for.
+            num_proposed: tokens of its proposal; of a tree, of the longest path.
+            num_accepted: of these.
+            widths: of a tree: its nodes at each depth; None where it is a chain.
+        """
+        widths = [1] * num_proposed if widths is None else widths
+        self.num_nodes += sum(widths)
+        self.nodes_by_depth += [0] * (len(widths) - len(self.nodes_by_depth))
+        for depth, width in enumerate(widths):
+            self.nodes_by_depth[depth] += width
+        self.num_asked += num_asked
+        self.num_proposed += num_proposed
+        self.num_accepted += num_accepted
+        self.num_judged += min(num_accepted + 1, num_proposed)
+        for counts, number in ((self.proposed_by_position, num_proposed), (self.accepted_by_position, num_accepted)):
+            counts += [0] * (number - len(counts))
+            for place in range(number):
+                counts[place] += 1
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Count and time one forward pass."""
+        begin = self.clock()
+        try:
+            yield
+        finally:
+            self.seconds += self.clock() - begin
+            self.num_forwards += 1
+
+
+@dataclass(frozen=True)
+class TraceEntry:
+    """One level's part in one round of the target."""
+
+    round: int
+    level: str
+    num_asked: int  # draft tokens the level above chose to ask for; 0 where it chose not to draft
+    num_proposed: int
+    num_accepted: int
+    num_forwards: int
+    seconds: float
+    num_nodes: int = 0  # proposed, all branches of trees counted
+    tree: RoundTree | None = None  # in the target's entry, where the trace records trees
+
+
+@dataclass
+class Trace:
+    """Every round of a run, cut into per-level differences.
+
+    Args:
+        statistics: of the levels, the target first.
+        records_trees: keep what was proposed to the target in every round; set it before the first.
+    """
+
+    statistics: list[LevelStatistics]
+    entries: list[TraceEntry] = field(default_factory=list)
+    num_rounds: int = 0
+    records_trees: bool = False
+    _before: list["_Counts"] = field(default_factory=list)
+
+    def begin_round(self) -> None:
+        self._before = [_counts(level) for level in self.statistics]
+        self.statistics[0].trees = [] if self.records_trees else None
+
+    def end_round(self) -> None:
+        trees = self.statistics[0].trees
+        for level, before in zip(self.statistics, self._before, strict=True):
+            asked, proposed, accepted, forwards, nodes = (
+                now - then for now, then in zip(_counts(level)[:5], before[:5], strict=True)
+            )
+            seconds = level.seconds - before[5]
+            tree = trees[-1] if trees and level is self.statistics[0] else None
+            self.entries.append(
+                TraceEntry(self.num_rounds, level.name, asked, proposed, accepted, forwards, seconds, nodes, tree)
+            )
+        self.num_rounds += 1
+
+
+_Counts = tuple[int, int, int, int, int, float]
+
+
+def _counts(level: LevelStatistics) -> _Counts:
+    return (
+        level.num_asked,
+        level.num_proposed,
+        level.num_accepted,
+        level.num_forwards,
+        level.num_nodes,
+        level.seconds,
+    )

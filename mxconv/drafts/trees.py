@@ -1,0 +1,236 @@
+"""Trees of a model's guesses: a frontier a pass, or the runners-up of tokens that it has verified.
+
+Source:
+    Frontiers of the likeliest nodes, cut to the likeliest tree at the end: EAGLE-2 (arXiv 2406.16858), sections 4.1 and
+    4.2. Runners-up of a chain as leaves: design §9.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import TypeVar
+
+from mxconv.arrays import F32, F64
+from mxconv.drafts.acceptance import Acceptance
+from mxconv.drafts.guesses import Guesses
+from mxconv.drafts.proposal import Proposal
+from mxconv.engine.tree import MOST_ROWS, Tree
+
+MOST_SIBLINGS = 8
+
+
+@dataclass
+class GrowingTree:
+    """Nodes with the chances of their paths.
+
+    Whether a node that was drawn at random is kept must not depend on what was drawn: such nodes stay as they come,
+    as many as the floors allow. All others are candidates, of which the likeliest stay at the end.
+
+    Args:
+        floors: as `TreeDraft.grow` takes them.
+    """
+
+    floors: Sequence[float]
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    own_chances: list[float] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+    distributions: list[F64] = field(default_factory=list)
+
+    @property
+    def is_drawn(self) -> bool:
+        return bool(self.distributions)
+
+    def chance(self, node: int) -> float:
+        """That a node's path stands; -1 is the context."""
+        return 1.0 if node < 0 else self.chances[node]
+
+    def least_chance(self, node: int) -> float:
+        """Below which a child of a node cannot be worth a row."""
+        floor = self.floors[min(len(self.tokens), len(self.floors) - 1)] if self.is_drawn else self.floors[0]
+        return floor / max(self.chance(node), 1e-300)
+
+    def most_children(self, num_depths_left: int = 0) -> int:
+        """Of a node; of what is drawn, a node is left for every depth to come."""
+        left = len(self.floors)
+        if self.is_drawn:
+            left = max(left - len(self.tokens) - num_depths_left, min(left - len(self.tokens), 1))
+        return min(left, MOST_SIBLINGS)
+
+    def add(self, parent: int, guesses: Guesses) -> list[int]:
+        """Children of a node; returns them."""
+        first = len(self.tokens)
+        chance = self.chance(parent)
+        for token, own in zip(guesses.tokens, guesses.chances, strict=True):
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.own_chances.append(own)
+            self.chances.append(chance * own)
+            if guesses.distribution is not None:
+                self.distributions.append(guesses.distribution)
+        return list(range(first, len(self.tokens)))
+
+    def may_have_children(self, nodes: Sequence[int]) -> list[int]:
+        """Of some nodes those of which a child could still be kept, the likeliest first."""
+        if self.is_drawn:
+            num_before = {node: len(self.tokens) for node in nodes}
+        else:
+            num_before = {node: rank + 1 for rank, node in enumerate(self._ranked())}
+        able = [
+            node
+            for node in nodes
+            if num_before[node] < len(self.floors) and self.chances[node] >= self.floors[num_before[node]]
+        ]
+        return sorted(able, key=lambda node: -self.chances[node])
+
+    def proposal(self) -> Proposal:
+        """The nodes that are worth their rows, parents before children and the likelier of siblings first."""
+        kept = list(range(len(self.tokens)))
+        if not self.is_drawn:
+            ranked = self._ranked()[: len(self.floors)]
+            worth = [self.chances[node] >= floor for node, floor in zip(ranked, self.floors, strict=False)]
+            kept = ranked[: worth.index(False) if False in worth else len(worth)]
+        place = {-1: -1} | {node: index for index, node in enumerate(kept)}
+        return Proposal(
+            [self.tokens[node] for node in kept],
+            [self.distributions[node] for node in kept] if self.is_drawn else [],
+            [self.own_chances[node] for node in kept],
+            [place[self.parents[node]] for node in kept],
+        )
+
+    def _ranked(self) -> list[int]:
+        """All nodes, the likeliest first; no child is likelier than its parent, and of equal ones it comes later."""
+        return sorted(range(len(self.tokens)), key=lambda node: -self.chances[node])
+
+
+State = TypeVar("State")  # what a draft continues from: the last token, the last two, a place in a text
+
+
+def grow_best_first(
+    root: State,
+    continuations: Callable[[State], Iterable[tuple[int, float, State]]],
+    most_depth: int,
+    floors: Sequence[float],
+) -> Proposal:
+    """The likeliest nodes: with true probabilities no other tree of as many expects more accepted tokens.
+
+    Args:
+        root: the context's own state.
+        continuations: the tokens that may follow a state, different ones, with their probabilities and states.
+        most_depth: the most tokens of a path.
+        floors: least probability of the first node's path, of the second one's, ..., ascending: as many at most.
+
+    Source:
+        DySpec (Daily Papers, October 2024): greedy expansion of the tree by the draft's own probabilities.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    probabilities: list[float] = []
+    number = count()  # of equal ones the first found goes first
+    heap: list[tuple[float, int, float, int, int, int, State]] = []
+
+    def offer(state: State, chance: float, node: int, depth: int) -> None:
+        for token, probability, then in continuations(state):
+            along = chance * probability
+            if along > 0 and along >= floors[min(len(tokens), len(floors) - 1)]:  # of a NaN neither holds
+                heappush(heap, (-along, next(number), probability, token, node, depth, then))
+
+    if floors and most_depth > 0:
+        offer(root, 1.0, -1, 1)
+    while heap and len(tokens) < len(floors) and -heap[0][0] >= floors[len(tokens)]:
+        negative, _, probability, token, parent, depth, state = heappop(heap)
+        tokens.append(token)
+        parents.append(parent)
+        probabilities.append(probability)
+        if depth < most_depth:
+            offer(state, -negative, len(tokens) - 1, depth + 1)
+    return Proposal(tokens, probabilities=probabilities, parents=parents)
+
+
+MOST_IN_FRONTIER = 16
+
+Evaluate = Callable[[Sequence[int], Tree], F32]
+"""The logits (num_rows, vocab_size) of a tree's new rows, whose tokens are given."""
+
+
+def grow_by_passes(
+    first: F32,
+    position: int,
+    evaluate: Evaluate,
+    acceptance: Acceptance,
+    sharpness: float,
+    most_depth: int,
+    floors: Sequence[float],
+    goes_on: Callable[[float, float], bool],
+) -> tuple[Proposal, list[int]]:
+    """Evaluate all nodes of a depth that may have children worth a row, and go on behind them.
+
+    Args:
+        first: (vocab_size,) the logits behind the context.
+        position: of the first proposed token in the sequence.
+        evaluate: a pass of the model.
+        acceptance: the rule of the run.
+        sharpness: as `Acceptance.guesses` takes it.
+        most_depth: the most tokens of a path, at least one.
+        floors: as `TreeDraft.grow` takes them, at least one.
+        goes_on: whether a pass pays below nodes, of which are given the sum of the chances that their paths stand and
+            the largest chance of one of them behind its parent.
+
+    Returns:
+        The proposal, and the rows that were evaluated on the path of the likeliest node of the last frontier.
+    """
+    tree = GrowingTree(floors)
+    row_of = {-1: -1}
+    parents: list[int] = []  # of the rows
+    frontier, logits = [-1], first[None]
+    for depth in range(most_depth):
+        added: list[int] = []
+        for node, row in zip(frontier, logits, strict=True):
+            if most := tree.most_children(most_depth - depth - 1):
+                guesses = acceptance.guesses(row, position + depth, tree.least_chance(node), most, None, sharpness)
+                added += tree.add(node, guesses)
+        able = tree.may_have_children(added)[: min(MOST_IN_FRONTIER, MOST_ROWS - len(parents))]
+        if not able or depth == most_depth - 1:
+            break
+        if not goes_on(sum(tree.chances[node] for node in able), max(tree.own_chances[node] for node in able)):
+            break
+        num_cached = len(parents)
+        for node in able:
+            row_of[node] = len(parents)
+            parents.append(row_of[tree.parents[node]])
+        logits = evaluate([tree.tokens[node] for node in able], Tree(parents[:], num_cached))
+        frontier = able
+    return tree.proposal(), Tree(parents).path(row_of[frontier[0]]) if parents else []
+
+
+def with_runners_up(
+    said: Iterable[tuple[int, F32]],
+    position: int,
+    acceptance: Acceptance,
+    sharpness: float,
+    floors: Sequence[float],
+    goes_on: Callable[[float, float], bool],
+) -> Proposal:
+    """The tokens that a model has chosen one after another, each with those that it nearly chose.
+
+    Args:
+        said: the tokens with the logits (vocab_size,) that chose them.
+        position: of the first of them in the sequence.
+        acceptance: the rule by which they were chosen.
+        sharpness: as `Acceptance.guesses` takes it.
+        floors: as `TreeDraft.grow` takes them, at least one.
+        goes_on: whether a further token pays, as `grow_by_passes` takes it.
+    """
+    tree = GrowingTree(floors)
+    node = -1
+    for depth, (token, logits) in enumerate(said):
+        most = tree.most_children()
+        guesses = acceptance.guesses(logits, position + depth, tree.least_chance(node), most, token, sharpness)
+        spine = [child for child in tree.add(node, guesses) if tree.tokens[child] == token]
+        if not spine or not tree.may_have_children(spine):
+            break
+        (node,) = spine
+        if not goes_on(tree.chances[node], tree.own_chances[node]):
+            break
+    return tree.proposal()

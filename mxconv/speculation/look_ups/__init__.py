@@ -1,1 +1,0 @@
-"""Drafts without a model: what was said before, by the text, the target or a corpus."""

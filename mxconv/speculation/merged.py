@@ -1,0 +1,185 @@
+"""Several drafts as one: their trees laid over each other, so that what they have in common is evaluated once."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mxconv.arrays import F32
+from mxconv.drafts.guesses import Sharpened
+from mxconv.drafts.proposal import Proposal, TreeDraft
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.drafts.trees import grow_best_first
+
+Path = tuple[int, ...]
+
+
+@dataclass
+class _Node:
+    """A place in the trees; behind it the tokens that any of them has there."""
+
+    chances: dict[int, float] = field(default_factory=dict)
+    children: dict[int, "_Node"] = field(default_factory=dict)
+
+
+def merge(proposals: Sequence[Proposal], floors: Sequence[float]) -> Proposal:
+    """The likeliest nodes of some trees, each path once.
+
+    A node that several have is as probable as the surest of them says: they judge by the same text, so that two who
+    agree are not the two independent witnesses of a noisy-or. Tokens that were drawn are certain from here on, which
+    changes no output: a verifier's own draws know nothing of theirs.
+
+    Args:
+        proposals: trees with their nodes' probabilities, below the same context.
+        floors: as `TreeDraft.grow` has them.
+
+    Returns:
+        The nodes whose path is probable enough, the likeliest first.
+
+    Source:
+        RASD: Retrieval-Augmented Speculative Decoding (arXiv 2503.03434), fusion of trees by their prefixes; nodes are
+        left out by probability, and of all trees alike.
+    """
+    root = _Node()
+    for proposal in proposals:
+        assert proposal.parents is not None
+        nodes = [root]
+        for token, parent, chance in zip(proposal.tokens, proposal.parents, proposal.probabilities, strict=True):
+            above = nodes[parent + 1]
+            above.chances[token] = max(above.chances.get(token, 0.0), chance)
+            nodes.append(above.children.setdefault(token, _Node()))
+    return grow_best_first(root, _continuations, sum(len(each.tokens) for each in proposals), floors)
+
+
+def _continuations(node: _Node) -> Iterator[tuple[int, float, _Node]]:
+    for token, chance in node.chances.items():
+        yield token, chance, node.children[token]
+
+
+class Merged:
+    """Drafts that stand side by side: one tree of them all, or the chain of the first that has something to say.
+
+    Each counts for itself. A chain counts for the draft that said it. A tree counts for each with the nodes that it
+    said: those of them on the path that stood are accepted, so that a token that two proposed counts for both. The time
+    of each is its own; that of merging is nobody's.
+
+    Args:
+        drafts: at least one.
+    """
+
+    def __init__(self, drafts: Sequence[TreeDraft]) -> None:
+        self.drafts = drafts
+        self._speaker = drafts[0]  # of the last chain
+        self._said: list[Proposal] = []  # their last trees
+
+    @property
+    def name(self) -> str:
+        return " + ".join(draft.statistics.name for draft in self.drafts)
+
+    @property
+    def statistics(self) -> LevelStatistics:
+        """Of the draft that said the last chain; where none said anything, of the first."""
+        return self._speaker.statistics
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        """The chain of the first draft that has one."""
+        for draft in self.drafts:
+            proposal = draft.propose(context, num_tokens, floor)
+            if proposal.tokens:
+                self._speaker = draft
+                return proposal
+        self._speaker = self.drafts[0]
+        return Proposal([])
+
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
+        """The likeliest nodes of all drafts' trees."""
+        return self._merge([draft.grow(context, most_depth, floors, floor) for draft in self.drafts], floors)
+
+    def _merge(self, said: list[Proposal], floors: Sequence[float]) -> Proposal:
+        self._said = said
+        return merge(said, floors)
+
+    def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
+        """What became of the last tree, or of as much of it as was judged.
+
+        Args:
+            num_asked: the depth that was asked for.
+            proposal: the tree.
+            tokens: that the level above chose: of the path that stood, and one more.
+        """
+        judged = set(_paths(proposal))
+        stood = {tuple(tokens[:length]) for length in range(1, len(tokens))}
+        for draft, own in zip(self.drafts, self._said, strict=True):
+            paths = judged.intersection(_paths(own))
+            counts = Counter(map(len, paths))
+            widths = [counts[depth] for depth in range(1, len(counts) + 1)]
+            draft.statistics.count(num_asked, len(widths), len(paths & stood), widths)
+
+    def guessers(self, tokens: Sequence[int]) -> list[str | None]:
+        """Who said each token of the last tree that stood, the first of several.
+
+        Args:
+            tokens: as `count` takes them; the last is the level's own.
+        """
+        said = [set(_paths(own)) for own in self._said]
+        return [
+            next(
+                (
+                    draft.statistics.name
+                    for draft, paths in zip(self.drafts, said, strict=True)
+                    if tuple(tokens[:length]) in paths
+                ),
+                None,
+            )
+            for length in range(1, len(tokens))
+        ]
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+        for draft in self.drafts:
+            draft.observe(context, proposal, logits)
+
+
+def _paths(proposal: Proposal) -> list[Path]:
+    """Of each node the tokens from the top down to it."""
+    assert proposal.parents is not None
+    paths: list[Path] = []
+    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    return paths
+
+
+class Retrieving(Merged):
+    """A model whose trees take in those of look-ups, where their paths are likelier than its own.
+
+    A tree that was drawn from the model's distributions is left alone: accepted against them it brings more tokens than
+    as certain ones. The level that asks tells look-ups itself what it verified, since it asks them alone too.
+
+    Args:
+        model: the draft.
+        look_ups: at least one.
+
+    Source:
+        RASD: Retrieval-Augmented Speculative Decoding (arXiv 2503.03434), fusion of the retrieved and the drafted tree.
+    """
+
+    def __init__(self, model: TreeDraft, look_ups: Sequence[TreeDraft]) -> None:
+        super().__init__([model, *look_ups])
+        self.model = model
+
+    def grow(
+        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
+    ) -> Proposal:
+        own = self.model.grow(context, most_depth, floors, floor)
+        if own.distributions:
+            self._said = [own, *(Proposal([], parents=[]) for _ in self.drafts[1:])]
+            return own
+        return self._merge([own, *(draft.grow(context, most_depth, floors) for draft in self.drafts[1:])], floors)
+
+    def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
+        super().count(num_asked, proposal, tokens)
+        if isinstance(self.model, Sharpened):
+            self.model.sharpness.learn(self._said[0], tokens)
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
+        self.model.observe(context, proposal, logits)

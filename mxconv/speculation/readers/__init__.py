@@ -1,1 +1,0 @@
-"""Drafts that read the hidden states of the level above."""

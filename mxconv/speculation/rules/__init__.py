@@ -1,1 +1,0 @@
-"""The rules by which a level chooses its tokens and accepts those of its draft: a file each."""

@@ -1,1 +1,0 @@
-"""Parts of the target as its draft, chosen while it decodes."""

@@ -1,0 +1,186 @@
+"""Which tokens stand: greedy and coupled ones are the target's own.
+
+Chi-square tests count as failed below a tail of 1e-6, the probability of a false alarm of each; their seeds are fixed,
+so that what passes once always passes.
+"""
+
+import numpy as np
+import pytest
+from chi_square import FALSE_ALARM, chi_square_tail, tail_of_counts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from tiny_levels import (
+    VOCAB_SIZE,
+    assert_lossless,
+    by_hand,
+    decoder_of,
+    gumbel_max,
+    noisy_copy,
+    self_draft,
+    target_level,
+)
+
+from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance, Verdict
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.rejection import RejectionAcceptance
+from mxconv.engine.cache import KVCache
+from mxconv.errors import ModelError
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import MAX_SEED, Selection
+from mxconv.text.distribution import Sampling, distribution
+
+PROMPT = [3, 1, 4, 1, 5, 9]
+SAMPLINGS = [Sampling(), Sampling(0.6), Sampling(1.5), Sampling(1.0, top_k=3), Sampling(0.8, top_p=0.7)]
+LOGITS = arrays(np.float32, st.tuples(st.integers(1, 6), st.just(7)), elements=st.integers(-3, 3).map(float))
+
+
+@st.composite
+def judged(draw: st.DrawFn) -> tuple[np.ndarray, list[int]]:
+    logits = draw(LOGITS)
+    tokens = draw(st.lists(st.integers(0, 6), min_size=len(logits) - 1, max_size=len(logits) - 1))
+    return logits, tokens
+
+
+@given(judged())
+def test_greedy_tokens_stand_up_to_the_first_that_is_not_the_most_likely(case: tuple[np.ndarray, list[int]]) -> None:
+    logits, proposed = case
+    best = [row.tolist().index(row.max()) for row in logits]
+    num_right = next((i for i, token in enumerate(proposed) if token != best[i]), len(proposed))
+    verdict = GreedyAcceptance().judge(logits, Proposal(proposed), 5)
+    assert verdict == Verdict(best[: num_right + 1], path=list(range(num_right)))
+
+
+@given(judged(), st.integers(0, MAX_SEED), st.integers(0, 2**40), st.sampled_from(SAMPLINGS))
+def test_coupled_tokens_are_draws_whose_noise_is_that_of_their_position(
+    case: tuple[np.ndarray, list[int]], seed: int, position: int, sampling: Sampling
+) -> None:
+    logits, proposed = case
+    drawn = [gumbel_max(distribution(row, sampling), seed, position + i) for i, row in enumerate(logits)]
+    num_right = next((i for i, token in enumerate(proposed) if token != drawn[i]), len(proposed))
+    verdict = CoupledAcceptance(sampling, seed).judge(logits, Proposal(proposed), position)
+    assert verdict == Verdict(drawn[: num_right + 1], path=list(range(num_right)))
+
+
+@given(st.integers(0, MAX_SEED), st.integers(0, 1000), st.integers(1, 500))
+def test_padding_of_a_vocabulary_changes_no_coupled_draw(seed: int, position: int, num_padding: int) -> None:
+    logits = np.random.default_rng(position).standard_normal(40).astype(np.float32)
+    padded = np.concatenate([logits, np.full(num_padding, -np.inf, np.float32)])
+    acceptance = CoupledAcceptance(Sampling(), seed)
+    assert acceptance.draw(logits, position) == acceptance.draw(padded, position)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("along", ["seeds", "positions"])
+def test_coupled_draws_have_the_targets_distribution(sampling: Sampling, along: str) -> None:
+    logits = np.array([0.3, -1.0, 1.2, 0.0, 0.9, -0.2], np.float32)
+    counts = np.zeros(6)
+    for i in range(6000):
+        seed, position = (i, 17) if along == "seeds" else (17, i)
+        counts[CoupledAcceptance(sampling, seed).draw(logits, position)] += 1
+    assert tail_of_counts(counts, distribution(logits, sampling)) > FALSE_ALARM
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.data())
+def test_the_ranking_is_the_order_of_draws_without_replacement(seed: int, position: int, data: st.DataObject) -> None:
+    """Of any tokens, asked in any order: the next is drawn where those before it are forbidden."""
+    rule = CoupledAcceptance(Sampling(0.7), seed)
+    logits = np.random.default_rng(seed).standard_normal(40).astype(np.float32)
+    for _ in range(3):
+        known = sorted(data.draw(st.sets(st.integers(0, 39), min_size=1, max_size=6)))
+        ranking = rule.ranking(logits[known], position, np.array(known))
+        left = np.full(40, -np.inf, np.float32)
+        left[known] = logits[known]
+        for place in np.argsort(-ranking):
+            assert CoupledAcceptance(Sampling(0.7), seed).draw(left, position) == known[place]
+            left[known[place]] = -np.inf
+    assert int(rule.ranking(logits, position).argmax()) == rule.draw(logits, position)
+
+
+def test_rules_without_noise_to_hear_rank_by_probability() -> None:
+    logits = np.array([0.1, 3.0, -1.0, 2.0], np.float32)
+    ids = np.array([7, 1, 5, 2])
+    np.testing.assert_array_equal(GreedyAcceptance().ranking(logits, 3, ids), logits)
+    tempered = RejectionAcceptance(Sampling(0.5, top_k=3), 1).ranking(logits, 3, ids)
+    weights = np.exp(np.array([0.1, 3.0, -np.inf, 2.0]) / 0.5)
+    np.testing.assert_allclose(np.exp(tempered), weights / weights.sum(), rtol=1e-6)
+
+
+def test_draws_at_neighbouring_positions_have_nothing_to_do_with_each_other() -> None:
+    logits = np.array([0.0, 0.5, 1.0], np.float32)
+    draws = [CoupledAcceptance(Sampling(), 3).draw(logits, position) for position in range(6001)]
+    counts = np.zeros((3, 3))
+    np.add.at(counts, (draws[:-1], draws[1:]), 1)
+    shares = distribution(logits, Sampling())
+    assert tail_of_counts(counts, np.tile(shares, (3, 1))) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("confidence", [0.0, 0.4])
+def test_coupled_output_is_the_same_tokens_from_the_same_logits_with_any_hierarchy(
+    sampling: Sampling, confidence: float
+) -> None:
+    levels = [target_level(), self_draft(), noisy_copy(noise=0.3), noisy_copy(noise=1.0, name="noisier")]
+    for seed, num_draft_tokens in ((0, 1), (12345, 4), (MAX_SEED, 9)):
+        for depth in range(1, 5):
+            hierarchy = Hierarchy(levels[:depth], [num_draft_tokens], [confidence])
+            assert_lossless(hierarchy, PROMPT, 20, selection=Selection(sampling, "coupled", seed))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 20),
+    st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=30),
+    st.builds(Sampling, st.floats(0.2, 3), st.integers(0, 30), st.floats(0, 1)),
+    st.integers(0, MAX_SEED),
+    st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.2, 10.0]), st.integers(1, 9)), max_size=3),
+)
+def test_any_hierarchy_draws_for_any_prompt_as_its_target_alone(
+    model: int, prompt: list[int], sampling: Sampling, seed: int, drafts: list[tuple[bool, float, int]]
+) -> None:
+    levels = [target_level(model), *(noisy_copy(model, noise, shares) for shares, noise, _ in drafts)]
+    hierarchy = Hierarchy(levels, [number for *_, number in drafts], [0.2] * len(drafts))
+    assert_lossless(hierarchy, prompt, 25, {1}, Selection(sampling, "coupled", seed))
+
+
+def test_drafts_that_share_the_noise_agree_more_often_than_independent_draws() -> None:
+    rates = {}
+    for accept in ("coupled", "rejection"):
+        hierarchy = Hierarchy([target_level(), noisy_copy(noise=0.1)], [4], [0.0])
+        counts = np.zeros(2)
+        for seed in range(12):
+            selection = Selection(Sampling(), accept, seed)  # type: ignore[arg-type]
+            draft = hierarchy.generate(PROMPT, 30, selection=selection).trace.statistics[1]
+            counts += draft.num_accepted, draft.num_proposed
+        rates[accept] = counts[0] / counts[1]
+    target, draft = decoder_of(target_level()), decoder_of(noisy_copy(noise=0.1))
+    contexts = [by_hand(target, PROMPT, 20, selection=Selection(Sampling(), seed=seed)).token_ids for seed in range(8)]
+    agreeing = [
+        float(distribution(ours, Sampling()) @ distribution(theirs, Sampling()))
+        for context in contexts
+        for ours, theirs in zip(
+            *(model.forward(context, KVCache(model.config)) for model in (target, draft)), strict=True
+        )
+    ]
+    assert rates["coupled"] > np.mean(agreeing) + 0.1
+    assert rates["rejection"] > np.mean(agreeing) + 0.1
+
+
+@pytest.mark.parametrize("seed", [-1, MAX_SEED + 1])
+def test_a_seed_has_64_bits(seed: int) -> None:
+    with pytest.raises(ModelError, match=f"^seed: {seed}; a number from 0 to {MAX_SEED} is required. Choose another.$"):
+        Selection(Sampling(), seed=seed)
+
+
+def test_a_selection_makes_the_rule_it_names() -> None:
+    assert isinstance(Selection().acceptance(), GreedyAcceptance)
+    assert isinstance(Selection(Sampling()).acceptance(), CoupledAcceptance)
+    assert isinstance(Selection(Sampling(), "rejection").acceptance(), RejectionAcceptance)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "statistic", "tail"),  # quantiles as printed tables have them
+    [(1, 3.841459, 0.05), (2, 5.991465, 0.05), (10, 18.307038, 0.05), (25, 37.652484, 0.05), (5, 20.515006, 0.001)],
+)
+def test_the_chi_square_tail_is_that_of_printed_tables(degrees: int, statistic: float, tail: float) -> None:
+    assert chi_square_tail(statistic, degrees) == pytest.approx(tail, rel=1e-5)

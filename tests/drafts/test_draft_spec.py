@@ -1,0 +1,157 @@
+"""What `--draft` may say, what it becomes, and every reason to refuse it."""
+
+import pytest
+
+from mxconv.drafts.draft_spec import DraftSpec, parse_draft
+from mxconv.errors import MxconvError
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("checkpoint:a/b", DraftSpec("checkpoint", "a/b")),
+        ("package:C:/x,num_draft_tokens=3,confidence=0.25", DraftSpec("package", "C:/x", 3, 0.25)),
+        ("package:x,level=a=b", DraftSpec("package", "x", level="a=b")),
+        ("layer-skip:a3-5+m7+8", DraftSpec("layer-skip", "a3-5+m7+8")),
+        ("layer-skip:1,cache=own,confidence=1", DraftSpec("layer-skip", "1", confidence=1.0, cache="own")),
+        ("swift", DraftSpec("swift")),
+        ("swift:skip=0.3,num_draft_tokens=4", DraftSpec("swift", "", 4, skip=0.3)),
+        ("early-exit,confidence=0.5", DraftSpec("early-exit", confidence=0.5)),
+        ("streaming", DraftSpec("streaming")),
+        ("streaming:sink=0,window=1,cache=own", DraftSpec("streaming", cache="own", sink=0, window=1)),
+        ("fewer-experts:2,cache=own", DraftSpec("fewer-experts", "2", cache="own")),
+        ("prompt-lookup", DraftSpec("prompt-lookup")),
+        ("prompt-lookup:max_ngram=5", DraftSpec("prompt-lookup", max_ngram=5)),
+        ("prompt-lookup,max_ngram=5,num_draft_tokens=64", DraftSpec("prompt-lookup", "", 64, max_ngram=5)),
+        ("prompt-lookup:min_ngram=5,max_ngram=5", DraftSpec("prompt-lookup", max_ngram=5, min_ngram=5)),
+        ("stand", DraftSpec("stand")),
+        ("stand:max_ngram=2,num_candidates=4", DraftSpec("stand", max_ngram=2, num_candidates=4)),
+        ("ngram:some/table.safetensors,confidence=0", DraftSpec("ngram", "some/table.safetensors", confidence=0.0)),
+        ("token-recycling,num_candidates=4", DraftSpec("token-recycling", num_candidates=4)),
+        ("eagle3:a/b,num_draft_tokens=5", DraftSpec("eagle3", "a/b", 5)),
+        ("mtp", DraftSpec("mtp")),
+        ("mtp,bits=16,num_draft_tokens=2", DraftSpec("mtp", "", 2, bits=16)),
+        ("speculator:a/b,num_candidates=4", DraftSpec("speculator", "a/b", num_candidates=4)),
+        ("spire:a/b,num_draft_tokens=4", DraftSpec("spire", "a/b", 4)),
+    ],
+)
+def test_a_specification_names_kind_subject_and_parameters(text: str, spec: DraftSpec) -> None:
+    assert parse_draft(text) == spec
+
+
+KINDS = (
+    "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, swift, early-exit, streaming, "
+    "fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, "
+    "spire:PATH_OR_ID, eagle3:PATH_OR_ID, mtp is required."
+)
+COMMON = "num_draft_tokens, confidence"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", f"kind ''; {KINDS}"),
+        ("small", f"kind 'small'; {KINDS}"),
+        ("model:x", f"kind 'model'; {KINDS}"),
+        ("Package:x", f"kind 'Package'; {KINDS}"),
+        ("small,confidence=1", f"kind 'small,confidence=1'; {KINDS}"),
+        ("package:", "names no PATH_OR_ID; package:PATH_OR_ID is required."),
+        ("package", "names no PATH_OR_ID; package:PATH_OR_ID is required."),
+        ("checkpoint,confidence=1", "names no PATH_OR_ID; checkpoint:PATH_OR_ID is required."),
+        ("ngram:,confidence=1", "names no TABLE; ngram:TABLE is required."),
+        ("eagle3", "names no PATH_OR_ID; eagle3:PATH_OR_ID is required."),
+        ("eagle3:x,num_candidates=2", f"parameter 'num_candidates'; one of {COMMON} is required."),
+        ("mtp:bits=8", "bits is 8; 4 or 16 is required."),
+        ("mtp:bits=few", "bits is 'few'; a number is required."),
+        ("mtp:some/folder", f"parameter 'some/folder'; one of {COMMON}, bits is required."),
+        ("layer-skip", "names no LAYERS; layer-skip:LAYERS is required."),
+        ("package:x,depth=2", f"parameter 'depth'; one of {COMMON}, level is required."),
+        ("package:x,max_ngram=2", f"parameter 'max_ngram'; one of {COMMON}, level is required."),
+        ("package:x,kind=2", f"parameter 'kind'; one of {COMMON}, level is required."),
+        ("package:x,", f"parameter ''; one of {COMMON}, level is required."),
+        ("package:x,level=", "level has no name; that of a level of the package is required."),
+        ("checkpoint:x,level=a", f"parameter 'level'; one of {COMMON} is required."),
+        ("prompt-lookup:5", f"parameter '5'; one of {COMMON}, max_ngram, min_ngram is required."),
+        ("stand:min_ngram=2", f"parameter 'min_ngram'; one of {COMMON}, max_ngram, num_candidates is required."),
+        ("streaming:max_ngram=5", f"parameter 'max_ngram'; one of {COMMON}, sink, window, cache is required."),
+        ("streaming:cache=mine", "cache is 'mine'; shared or own is required."),
+        ("package:x,num_draft_tokens=many", "num_draft_tokens is 'many'; a number is required."),
+        ("package:x,num_draft_tokens=1.5", "num_draft_tokens is '1.5'; a number is required."),
+        ("package:x,confidence=", "confidence is ''; a number is required."),
+        ("package:x,num_draft_tokens=0", "num_draft_tokens is 0; 1 to 64 is required."),
+        ("package:x,num_draft_tokens=65", "num_draft_tokens is 65; 1 to 64 is required."),
+        ("package:x,confidence=nan", "confidence is nan; 0 to 1 is required."),
+        ("package:x,confidence=-0.1", "confidence is -0.1; 0 to 1 is required."),
+        ("prompt-lookup:max_ngram=0", "max_ngram is 0; 1 to 64 is required."),
+        (
+            "prompt-lookup:min_ngram=5,max_ngram=4",
+            "min_ngram is 5 and max_ngram 4; min_ngram may be max_ngram at most. Give both.",
+        ),
+        (
+            "prompt-lookup:min_ngram=5",
+            "min_ngram is 5 and max_ngram 3; min_ngram may be max_ngram at most. Give both.",
+        ),
+        ("prompt-lookup:min_ngram=0", "min_ngram is 0; 1 to 64 is required."),
+        ("spire", "names no PATH_OR_ID; spire:PATH_OR_ID is required."),
+        ("spire:x,window=3", f"parameter 'window'; one of {COMMON} is required."),
+        ("token-recycling:num_candidates=65", "num_candidates is 65; 1 to 64 is required."),
+        ("streaming:window=0", "window is 0; 1 to 2147483648 is required."),
+        ("swift:cache=own", f"parameter 'cache'; one of {COMMON}, skip is required."),
+        ("swift:skip=1.1", "skip is 1.1; 0 to 1 is required."),
+        ("swift:skip=half", "skip is 'half'; a number is required."),
+        ("early-exit:3", f"parameter '3'; one of {COMMON} is required."),
+        ("early-exit:skip=0.5", f"parameter 'skip'; one of {COMMON} is required."),
+        ("fewer-experts", "names no NUMBER; fewer-experts:NUMBER is required."),
+        ("fewer-experts:two", "'two' experts; a number from 0 to 99999 is required."),
+        ("fewer-experts:-1", "'-1' experts; a number from 0 to 99999 is required."),
+        ("streaming:sink=-1", "sink is -1; 0 to 2147483648 is required."),
+    ],
+)
+def test_a_specification_that_cannot_be_is_refused(text: str, message: str) -> None:
+    with pytest.raises(MxconvError) as caught:
+        parse_draft(text)
+    assert str(caught.value) == f"--draft {text}: {message}"
+
+
+def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_trusted_less() -> None:
+    same = parse_draft("checkpoint:x,num_draft_tokens=5").record("x", "f16", "drafts/1-x")
+    assert (same.kind, same.codec, same.path, same.shares) == ("model", "f16", "drafts/1-x", ["tokenizer"])
+    assert (same.num_draft_tokens, same.confidence) == (5, 0.4)
+    other = parse_draft("package:x").record("x", "package", "drafts/1-x", same_tokenizer=False)
+    assert (other.kind, other.shares, other.num_draft_tokens, other.confidence) == ("model", [], 8, 0.65)
+    assert parse_draft("package:x,confidence=0").record("x", same_tokenizer=False).confidence == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "members", "shares"),
+    [
+        ("layer-skip:a1", {"skipped": "a1"}, ["weights", "kv_cache", "tokenizer"]),
+        ("layer-skip:a1,cache=own", {"skipped": "a1"}, ["weights", "tokenizer"]),
+        ("swift", {"skip": 0.45}, ["weights", "kv_cache", "tokenizer"]),
+        ("swift:skip=0.3", {"skip": 0.3}, ["weights", "kv_cache", "tokenizer"]),
+        ("early-exit", {}, ["weights", "kv_cache", "tokenizer"]),
+        ("streaming", {"sink": 4, "window": 252}, ["weights", "kv_cache", "tokenizer"]),
+        ("streaming:sink=0,window=9,cache=own", {"sink": 0, "window": 9}, ["weights", "tokenizer"]),
+        ("fewer-experts:0", {"experts": 0}, ["weights", "kv_cache", "tokenizer"]),
+        ("prompt-lookup", {"max_ngram": 3, "min_ngram": 1}, ["tokenizer"]),
+        ("prompt-lookup:max_ngram=7,min_ngram=7", {"max_ngram": 7, "min_ngram": 7}, ["tokenizer"]),
+        ("stand", {"max_ngram": 4, "num_candidates": 8}, ["tokenizer"]),
+        ("stand:max_ngram=2,num_candidates=3", {"max_ngram": 2, "num_candidates": 3}, ["tokenizer"]),
+        ("ngram:t", {}, ["tokenizer"]),
+        ("token-recycling", {"num_candidates": 8}, ["tokenizer"]),
+        ("eagle3:p", {}, ["tokenizer"]),
+        ("mtp", {}, ["weights", "tokenizer"]),
+        ("token-recycling:num_candidates=2", {"num_candidates": 2}, ["tokenizer"]),
+        ("speculator:s", {}, ["tokenizer"]),
+        ("speculator:s,num_candidates=5", {"num_candidates": 5}, ["tokenizer"]),
+        ("spire:s", {}, ["tokenizer"]),
+    ],
+)
+def test_a_record_holds_what_its_kind_needs_and_nothing_else(
+    text: str, members: dict[str, object], shares: list[str]
+) -> None:
+    found = parse_draft(text).record("name").model_dump()
+    assert found["shares"] == shares
+    every = ("skipped", "skip", "sink", "window", "max_ngram", "min_ngram", "num_candidates", "experts")
+    assert {key: found[key] for key in every if found[key] is not None} == members
+    assert (found["name"], found["codec"], found["files"], found["path"]) == ("name", None, [], None)

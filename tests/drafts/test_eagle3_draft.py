@@ -1,0 +1,317 @@
+"""EAGLE-3 heads in hierarchies: what they have read, their trees, packages, and the target's own tokens as ever."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from checkpoints import write_safetensors
+from eagle3_heads import eagle3_config, eagle3_tensors, write_eagle3, write_tensors
+from packages import quantize
+from tiny_levels import by_hand, decoder_of, speculate
+from trained_levels import EMBEDDING, PROMPTS, copy_trained, write_noisy, write_padded
+
+from mxconv.arrays import F32
+from mxconv.bench.traffic import bytes_per_forward
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.readers.eagle3_head import Eagle3
+from mxconv.drafts.readers.feature_draft import FeatureDraft
+from mxconv.drafts.session import Session
+from mxconv.drafts.trees import Evaluate
+from mxconv.engine.cache import KVCache
+from mxconv.engine.states import Reads, States
+from mxconv.engine.tree import Tree
+from mxconv.errors import ModelError, MxconvError
+from mxconv.kernels.rowwise import rms_norm
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import Sampling
+
+SELECTIONS = {
+    "greedy": GREEDY,
+    "coupled": Selection(Sampling(0.8, top_p=0.95), "coupled", 7),
+}
+HIDDEN_SIZE, VOCAB_SIZE, NUM_LAYERS = 64, 1024, 3  # of the trained model
+CONFIG = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, {"eagle_aux_hidden_state_layer_ids": [0, 2, 3]})
+NUM_TOKENS = 20
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head that guesses at random and one that is right now and then, a 4-bit copy, and a package with it."""
+    folder = tmp_path_factory.mktemp("heads")
+    write_eagle3(folder / "random", CONFIG | {"eagle_aux_hidden_state_layer_ids": None}, "BF16")
+    quantize(write_noisy(folder / "source", 0.0), folder / "plain")
+    quantize(write_fitted(folder / "head", folder / "plain"), folder / "head-mxfp4", lm_head="quantize")
+    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", f"eagle3:{folder / 'head'}", "prompt-lookup")
+    quantize(folder / "source", folder / "package", drafts=drafts, lm_head="quantize")
+    return folder / "package"
+
+
+def write_fitted(folder: Path, package: Path) -> Path:
+    """A head that knows the tokens of the target's texts behind the prompts, and goes by what the last layer gives.
+
+    Its output head is the least squares fit of the token after the next; the rest of it is random and weak.
+    """
+    rows, tokens = [], []
+    with LoadedPackage(package, ["target"]) as loaded:
+        decoder = decoder_of(loaded.levels[0])
+        for prompt in PROMPTS:
+            ids = loaded.tokenizer.encode(prompt)
+            text = [*ids, *by_hand(decoder, ids, NUM_TOKENS).token_ids]
+            states = States((NUM_LAYERS,))
+            decoder.forward(text, KVCache(decoder.config), states=states)
+            assert states.values is not None
+            rows.append(states.values[0, len(ids) - 2 : -2])
+            tokens += text[len(ids) :]
+    known, places = np.unique(tokens, return_inverse=True)
+    features = rms_norm(np.concatenate(rows), np.ones(HIDDEN_SIZE, np.float32), 1e-5)
+    fitted, *_ = np.linalg.lstsq(features, np.eye(len(known))[places] * 20, rcond=1e-3)
+    config = CONFIG | {"draft_vocab_size": len(known)}
+    tensors = eagle3_tensors(config, known.tolist())
+    for name in ("layers.0.self_attn.o_proj.weight", "layers.0.mlp.down_proj.weight", "fc.weight"):
+        tensors[name] *= np.float32(0.02)
+    tensors["fc.weight"][:, -HIDDEN_SIZE:] += np.eye(HIDDEN_SIZE, dtype=np.float32)
+    tensors |= {"norm.weight": np.ones(HIDDEN_SIZE), "lm_head.weight": fitted.T}
+    halves = {name: array if name in ("d2t", "t2d") else array.astype(np.float16) for name, array in tensors.items()}
+    return write_tensors(folder, config, halves)
+
+
+def specs(folder: Path, *texts: str) -> list[object]:
+    return [parse_draft(text.replace("HERE", str(folder))) for text in texts]
+
+
+def check_all(levels: Sequence[object], lengths: object, tree: object, selection: Selection) -> np.ndarray:
+    """Returns, of every level but the target, tokens that were proposed and that were accepted."""
+    hierarchy = Hierarchy(levels, lengths, [0.0] if lengths != "auto" else None, tree)  # type: ignore[arg-type]
+    counts = np.zeros((len(levels) - 1, 2), int)
+    for prompt in PROMPTS:
+        ids = levels[0].tokenizer.encode(prompt)  # type: ignore[attr-defined]
+        found, generation = speculate(hierarchy, ids, NUM_TOKENS, (), selection)
+        assert found == by_hand(decoder_of(levels[0]), ids, NUM_TOKENS, (), selection)  # type: ignore[arg-type]
+        counts += [(level.num_proposed, level.num_accepted) for level in generation.trace.statistics[1:]]
+    return counts
+
+
+@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
+@pytest.mark.parametrize("tree", ["chain", 12, "auto"])
+@pytest.mark.parametrize("levels", [["target"], ["target", "mxfp4"], ["mxfp4"]], ids=" <- ".join)
+@pytest.mark.parametrize("head", ["head", "head-mxfp4", "random"])
+def test_the_text_is_the_targets(
+    package: Path, head: str, levels: list[str], tree: int | str, selection: Selection
+) -> None:
+    with LoadedPackage(package, levels, drafts=specs(package.parent, f"eagle3:HERE/{head}")) as loaded:
+        lengths = "auto" if tree == "auto" else [3] * len(levels)
+        proposed, accepted = check_all(loaded.levels, lengths, tree, selection)[-1]
+    assert tree == "auto" or proposed > 0
+    assert tree == "auto" or head != "head" or accepted > 0
+
+
+def test_the_text_is_drawn_from_the_targets_distribution(package: Path) -> None:
+    """Rejection: of the same seed the same text, and a proposal of a token that the target cannot say never stands."""
+    selection = Selection(Sampling(0.7, top_k=5), "rejection", 3)
+    with LoadedPackage(package, ["target"], drafts=specs(package.parent, "eagle3:HERE/head")) as loaded:
+        decoder = decoder_of(loaded.levels[0])
+        for tree in ("chain", 12):
+            hierarchy = Hierarchy(loaded.levels, [3], [0.0], tree)
+            ids = loaded.tokenizer.encode(PROMPTS[0])
+            texts = [speculate(hierarchy, ids, 40, (), selection)[0].token_ids for _ in range(2)]
+            assert texts[0] == texts[1]
+            text = [*ids, *texts[0]]
+            logits = decoder.forward(text, KVCache(decoder.config))
+            for place in range(len(ids), len(text)):
+                assert (logits[place - 1] > logits[place - 1][text[place]]).sum() < 5
+
+
+@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
+def test_a_package_has_it_as_a_level_between_models_and_look_ups(package: Path, selection: Selection) -> None:
+    with LoadedPackage(package) as loaded:
+        assert [level.name for level in loaded.levels] == ["target", "mxfp4", "noisy", "head", "prompt-lookup"]
+        assert [level.record.kind for level in loaded.levels][3] == "eagle3"
+        check_all(loaded.levels, "auto", "auto", selection)
+
+
+@pytest.mark.parametrize("levels", [["target"], ["target", "mxfp4"], ["target", "noisy"]], ids=" <- ".join)
+@pytest.mark.parametrize("tree", ["chain", 12])
+def test_it_has_read_what_stands_in_the_end(
+    package: Path, levels: list[str], tree: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logits of a head without a past, given the states of the moment and the text: bit for bit.
+
+    Below the 4-bit level states of a token come from one model and later from the other; below a model with a cache of
+    its own a state may stand while the token behind it does not.
+    """
+    num_rows = num_seen = num_proposals = 0
+    begin, advance = FeatureDraft.begin, Eagle3.advance
+
+    def counted(self: Eagle3, features: F32, tokens: Sequence[int], cache: KVCache, tree: Tree | None = None) -> F32:
+        nonlocal num_rows
+        num_rows += len(tokens) if tree is None else 0
+        return advance(self, features, tokens, cache, tree)
+
+    def compared(self: FeatureDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
+        nonlocal num_seen, num_proposals
+        first, evaluate = begin(self, context)
+        head, session = self._head, self.listener.session
+        features = head.fuse(session.states.read(head.reads, 0, len(context) - 1))
+        expected = head.logits(advance(head, features, context[1:], head.new_cache())[-1:])
+        np.testing.assert_array_equal(first, expected[0])
+        num_seen += len(context) - 1
+        num_proposals += 1
+        return first, evaluate
+
+    monkeypatch.setattr(Eagle3, "advance", counted)
+    monkeypatch.setattr(FeatureDraft, "begin", compared)
+    with LoadedPackage(package, levels, "numpy", drafts=specs(package.parent, "eagle3:HERE/head")) as loaded:
+        check_all(loaded.levels, [3] * len(levels), tree, GREEDY)
+    assert num_proposals > 15
+    assert num_rows < num_seen / 2  # what stood before is not read again
+
+
+def test_it_reads_the_states_of_a_plain_pass(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directly below the target, whatever was proposed in between."""
+    seen: list[tuple[list[int], F32]] = []
+    begin = FeatureDraft.begin
+
+    def note(self: FeatureDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
+        seen.append((list(context), self.listener.session.states.read(self._head.reads, 0, len(context) - 1).copy()))
+        return begin(self, context)
+
+    monkeypatch.setattr(FeatureDraft, "begin", note)
+    with LoadedPackage(package, ["target"], drafts=specs(package.parent, "eagle3:HERE/head")) as loaded:
+        check_all(loaded.levels, [3], 12, GREEDY)
+        decoder = decoder_of(loaded.levels[0])
+        for context, read in seen:
+            states = States((0, 2, 3))
+            decoder.forward(context[:-1], KVCache(decoder.config), states=states)
+            np.testing.assert_array_equal(read, states.values)
+    assert len(seen) > 20
+
+
+def test_numbers_of_states_tell_who_wrote_them(package: Path) -> None:
+    with LoadedPackage(package, ["target", "mxfp4"]) as loaded:
+        target, draft = (decoder_of(level) for level in loaded.levels)
+        session = Session(KVCache(target.config))
+        session.states.want(reads := Reads((2,)))
+        session.feed(target, [1, 2, 3], 1)
+        first = session.states.numbers(3)
+        assert len(set(first.tolist())) == 3
+        with session.lent([1, 2, 4, 5]):
+            session.feed(draft, [4], 1)
+            inside = session.states.numbers(3)
+            assert inside[:2].tolist() == first[:2].tolist() and inside[2] not in first
+        np.testing.assert_array_equal(session.states.numbers(3), first)
+        session.feed(target, [6, 7, 8], 3, Tree([-1, -1, 1]))
+        session.keep(3, [1, 2])
+        kept = session.states.numbers(5)
+        assert kept[:3].tolist() == first.tolist() and kept[4] == kept[3] + 1 == inside[2] + 3
+        assert session.states.read(reads, 0, 5).shape == (1, 5, HIDDEN_SIZE)
+
+
+@pytest.mark.parametrize("tree", ["chain", 12])
+@pytest.mark.parametrize("ids", [[5], [5, 1030], [1030, 5, 6], [7] * 508])
+def test_texts_that_it_cannot_read_or_that_end_soon(ids: list[int], tree: int | str, tmp_path: Path) -> None:
+    """One token; padding among the target's tokens that the head has no row for; hardly any position left."""
+    head = write_eagle3(tmp_path / "head", CONFIG)
+    quantize(write_padded(tmp_path / "source"), tmp_path / "package")
+    with LoadedPackage(tmp_path / "package", ["target"], drafts=specs(tmp_path, f"eagle3:{head}")) as loaded:
+        found, _ = speculate(Hierarchy(loaded.levels, [3], [0.0], tree), ids, 4)
+        assert found == by_hand(decoder_of(loaded.levels[0]), ids, 4)
+
+
+def test_a_head_may_leave_the_embedding_with_the_target(package: Path, tmp_path: Path) -> None:
+    """It then looks up the target's own rows."""
+    tensors = {name: array.astype(ml_dtypes.bfloat16) for name, array in eagle3_tensors(CONFIG).items()}
+    whole = tensors | {"embed_tokens.weight": copy_trained(tmp_path / "copy")[EMBEDDING]}
+    del tensors["embed_tokens.weight"]
+    write_tensors(tmp_path / "without", CONFIG, tensors)
+    write_tensors(tmp_path / "with", CONFIG, whole)
+    drafts = specs(tmp_path, "eagle3:HERE/without", "eagle3:HERE/with")
+    with LoadedPackage(package, ["target"], drafts=drafts) as loaded:
+        without, complete = (level.reader for level in loaded.levels[1:])
+        assert isinstance(without, Eagle3) and isinstance(complete, Eagle3)
+        ids = np.arange(0, VOCAB_SIZE, 37)
+        np.testing.assert_array_equal(without.embedding.rows(ids), complete.embedding.rows(ids))
+        check_all(loaded.levels[:2], [3], "chain", GREEDY)
+
+
+def test_a_pass_reads_the_matrices_but_not_the_embedding(package: Path) -> None:
+    drafts = specs(package.parent, "eagle3:HERE/head", "eagle3:HERE/head-mxfp4")
+    tensors = safetensors.numpy.load_file(package.parent / "head" / "model.safetensors")
+    matrices = [array for name, array in tensors.items() if array.ndim == 2 and name != "embed_tokens.weight"]
+    with LoadedPackage(package, ["target"], drafts=drafts) as loaded:
+        exact, four_bits = (bytes_per_forward(loaded, level) for level in loaded.levels[1:])
+    assert exact == sum(2 * array.size for array in matrices)
+    assert sum(array.size for array in matrices) / 2 < four_bits < exact * 0.4
+
+
+def refused(package: Path, head: Path, message: str, error: type[Exception], folder: Path) -> None:
+    """Both when decoding and when converting, of which nothing is left."""
+    with pytest.raises(error, match=message):
+        LoadedPackage(package, ["target"], drafts=specs(folder, f"eagle3:{head}"))  # type: ignore[arg-type]
+    with pytest.raises(error, match=message):
+        quantize(package.parent / "source", folder / "p", drafts=(f"eagle3:{head}",))
+    assert not (folder / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "layer", "message"),
+    [
+        ({}, {"hidden_size": 32}, "reads states of 32 numbers, and the target's have 64; the same hidden size"),
+        ({"target_hidden_size": 32}, {}, "reads states of 32 numbers, and the target's have 64; the same hidden size"),
+        ({}, {"vocab_size": 1023}, "a vocabulary of 1023 for a target with 1024 tokens in 1024 rows; the target's own"),
+        ({}, {"vocab_size": 1025}, "a vocabulary of 1025 for a target with 1024 tokens in 1024 rows; the target's own"),
+        (
+            {"eagle_aux_hidden_state_layer_ids": [1, 2, 4]},
+            {},
+            "config.json: reads the states of layers 1, 2, 4 .*; different ones from 0 to 3, the target's layers, are",
+        ),
+    ],
+)
+def test_a_head_of_another_target_is_refused(
+    package: Path, changes: dict[str, object], layer: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    size = {"draft_vocab_size": 100}
+    config = CONFIG | size | changes | {"transformer_layer_config": CONFIG["transformer_layer_config"] | layer}
+    head = write_eagle3(tmp_path / "other", config, known=range(100))
+    refused(package, head, message, ModelError, tmp_path)
+
+
+def test_what_is_no_head_is_refused(package: Path, tmp_path: Path) -> None:
+    refused(
+        package,
+        package.parent / "noisy",
+        "speculators_model_type is missing; mxconv supports eagle3",
+        ModelError,
+        tmp_path,
+    )
+    full = {name: array.astype(np.float32) for name, array in eagle3_tensors(CONFIG).items()}
+    head = write_tensors(tmp_path / "full", CONFIG, full)
+    with pytest.raises(MxconvError, match=r"--draft eagle3:.*: holds F32; BF16 or F16 safetensors are required"):
+        quantize(package.parent / "source", tmp_path / "p", drafts=(f"eagle3:{head}",))
+
+
+def test_orders_that_make_no_sense_are_refused(package: Path, tmp_path: Path) -> None:
+    folder = package.parent
+    with pytest.raises(MxconvError, match="eagle3: reads the target's states, with checkpoint below it"):
+        drafts = (f"eagle3:{folder}/head", f"checkpoint:{folder}/noisy")
+        quantize(folder / "source", tmp_path / "p", drafts=drafts)
+    message = r"level head is no model .* and noisy stands below it"
+    with LoadedPackage(package, ["target", "head", "noisy"]) as loaded, pytest.raises(ModelError, match=message):
+        Hierarchy(loaded.levels)
+
+
+def test_a_model_with_too_few_layers_is_not_read(package: Path, tmp_path: Path) -> None:
+    """A draft between them as wide as the target, but less deep, cannot be asked for states that it does not have."""
+    tensors = {n: a for n, a in copy_trained(tmp_path / "short").items() if ".layers.2." not in n}
+    write_safetensors(tmp_path / "short" / "model.safetensors", tensors)
+    path = tmp_path / "short" / "config.json"
+    path.write_text(path.read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'))
+    drafts = specs(tmp_path, "checkpoint:HERE/short", f"eagle3:{package.parent}/head")
+    with LoadedPackage(package, ["target"], drafts=drafts) as loaded:
+        with pytest.raises(ModelError, match=r"level head reads hidden states of 64 numbers.*, and short above it has"):
+            Hierarchy(loaded.levels, [3, 3])
+        check_all(loaded.levels, "auto", "auto", GREEDY)

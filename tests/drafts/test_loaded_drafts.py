@@ -1,0 +1,190 @@
+"""Drafts of every kind, in a package or beside it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from checkpoints import write_tiny_llama, write_tiny_tokenizer
+from loaded_packages import IDS, logits, pack, rewrite, source_logits, three_levels
+from ngram_tables import write_table
+from tiny_levels import decoder_of
+
+from mxconv.checkpoint.hashing import sha256_file
+from mxconv.drafts.draft_spec import LOOK_UPS, parse_draft
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.engine.sink_window import SinkWindow
+from mxconv.errors import CheckpointError, ModelError, MxconvError, PackageError
+from mxconv.package.manifest import read_manifest
+from mxconv.package.ngram_file import read_ngram_table
+
+pytestmark = pytest.mark.usefixtures("kernel")
+
+
+def test_further_drafts_stand_below_the_packages_own(tmp_path: Path) -> None:
+    package = three_levels(tmp_path)
+    other = write_tiny_llama(tmp_path / "other", seed=2, vocab_size=90)
+    specs = [parse_draft(text) for text in ("layer-skip:m1", f"checkpoint:{other}", "token-recycling")]
+    with LoadedPackage(package, drafts=specs) as loaded:
+        names = [level.name for level in loaded.levels]
+        assert names == ["target", "mxfp4", "small", "layer-skip", "other", "token-recycling"]
+        tokenizers = [level.tokenizer is loaded.tokenizer for level in loaded.levels]
+        assert tokenizers == [True, True, True, True, False, False]
+        assert loaded.levels[-1].tokenizer is loaded.levels[-2].tokenizer  # a look-up speaks as the level above
+        assert loaded.levels[4].record.confidence == 0.65
+
+
+KINDS = (
+    "layer-skip:a1",
+    "streaming:sink=1,window=3",
+    "prompt-lookup:max_ngram=2,min_ngram=2",
+    "token-recycling:num_candidates=5",
+    "stand:max_ngram=2,num_candidates=5",
+)
+
+
+def ngram_table(folder: Path, like: Path) -> Path:
+    return write_table(folder / "table.safetensors", sha256_file(like / "tokenizer.json"))
+
+
+def load(tmp_path: Path, specs: list[str], is_in_package: bool) -> LoadedPackage:
+    """The same drafts, converted with the target or named when it is loaded."""
+    source = tmp_path / "source"
+    if not source.exists():
+        write_tiny_llama(source)
+    package = pack(source, tmp_path / f"package-{len(list(tmp_path.iterdir()))}", drafts=tuple(specs) * is_in_package)
+    return LoadedPackage(package, drafts=() if is_in_package else [parse_draft(spec) for spec in specs])
+
+
+@pytest.mark.parametrize("is_in_package", [True, False])
+@pytest.mark.parametrize("spec", KINDS)
+def test_a_draft_of_every_kind_is_loaded(tmp_path: Path, spec: str, is_in_package: bool) -> None:
+    with load(tmp_path, [spec], is_in_package) as loaded:
+        target, _, level = loaded.levels
+        kind_name = spec.partition(":")[0]
+        assert (level.name, level.record.kind) == (kind_name, kind_name)
+        assert level.tokenizer is target.tokenizer
+        assert (level.decoder is None) == (kind_name in LOOK_UPS)
+        assert level.shares_cache == (level.decoder is not None)
+        assert (level.record.num_draft_tokens, level.record.confidence) == (8, 0.4)
+
+
+@pytest.mark.parametrize("is_in_package", [True, False])
+def test_a_part_of_the_target_shares_its_weights(tmp_path: Path, is_in_package: bool) -> None:
+    with load(tmp_path, ["layer-skip:a1+m0,cache=own", "streaming:sink=1,window=3"], is_in_package) as loaded:
+        target, _, skipping, streaming = (level.decoder for level in loaded.levels)
+        assert target and skipping and streaming
+        assert skipping.head is target.head
+        assert streaming.layers[1].mlp.down.matrix is target.layers[1].mlp.down.matrix
+        assert [layer.skips_attention for layer in skipping.layers] == [False, True]
+        assert [layer.skips_mlp for layer in skipping.layers] == [True, False]
+        assert {layer.sink_window for layer in streaming.layers} == {SinkWindow(1, 3)}
+        assert [level.shares_cache for level in loaded.levels] == [False, True, False, True]
+        short, long = IDS[:4], IDS
+        assert (logits(streaming, short) == logits(target, short)).all()  # a window that has seen everything
+        assert not (logits(streaming, long)[-1] == logits(target, long)[-1]).all()
+        assert not (logits(skipping, short) == logits(target, short)).all()
+
+
+@pytest.mark.parametrize("is_in_package", [True, False])
+def test_a_table_is_read_where_its_tokens_are_those_of_the_level_above(tmp_path: Path, is_in_package: bool) -> None:
+    table = ngram_table(tmp_path, write_tiny_llama(tmp_path / "source"))
+    with load(tmp_path, [f"ngram:{table},confidence=0.3"], is_in_package) as loaded:
+        level = loaded.levels[2]
+        assert (level.name, level.record.confidence) == ("table", 0.3)
+        assert level.table is not None
+        assert level.table.best([5]) == read_ngram_table(table).best([5])
+    small = write_tiny_llama(tmp_path / "small", vocab_size=90)
+    below = ngram_table(tmp_path, small)
+    with load(tmp_path, [f"checkpoint:{small}", f"ngram:{below}"], is_in_package) as loaded:
+        assert loaded.levels[3].tokenizer is loaded.levels[2].tokenizer is not loaded.levels[0].tokenizer
+
+
+def test_a_table_in_other_tokens_is_refused(tmp_path: Path) -> None:
+    table = ngram_table(tmp_path, write_tiny_llama(tmp_path / "small", vocab_size=90))
+    with pytest.raises(CheckpointError, match=f"^{re.escape(str(table))}: its tokens are of a tokenizer.json with"):
+        load(tmp_path, [f"ngram:{table}"], is_in_package=False)
+
+
+def test_a_table_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    package = pack(source, tmp_path / "package", drafts=(f"ngram:{ngram_table(tmp_path, source)}",))
+    place = package / read_manifest(package).levels[2].path  # type: ignore[operator]
+    place.unlink()
+    write_table(place, "0" * 64)
+    rewrite(package)
+    with pytest.raises(CheckpointError, match=f"^{re.escape(str(place))}: its tokens are of a tokenizer.json with"):
+        LoadedPackage(package)
+
+
+@pytest.mark.parametrize("is_in_package", [True, False])
+@pytest.mark.parametrize("as_package", [True, False])
+def test_a_model_with_a_tokenizer_of_its_own_brings_it(tmp_path: Path, as_package: bool, is_in_package: bool) -> None:
+    small = write_tiny_llama(tmp_path / "small", vocab_size=90, seed=1)
+    spec = f"package:{pack(small, tmp_path / 'small-package')},level=target" if as_package else f"checkpoint:{small}"
+    with load(tmp_path, [spec, "token-recycling"], is_in_package) as loaded:
+        target, _, level, look_up = loaded.levels
+        assert level.tokenizer is not None and level.tokenizer is not target.tokenizer
+        assert level.tokenizer.vocab_size == 90
+        assert look_up.tokenizer is level.tokenizer
+        assert level.record.confidence == 0.65
+        known = [token for token in IDS if token < 90]
+        assert logits(decoder_of(level), known).tobytes() == source_logits(small, known).tobytes()
+
+
+@pytest.mark.parametrize("is_in_package", [True, False])
+def test_a_model_that_is_padded_otherwise_speaks_the_same_tokens(tmp_path: Path, is_in_package: bool) -> None:
+    padded = write_tiny_llama(tmp_path / "padded", vocab_size=112, with_tokenizer=False)
+    write_tiny_tokenizer(padded / "tokenizer.json", 96)
+    with load(tmp_path, [f"checkpoint:{padded}"], is_in_package) as loaded:
+        target, _, level = loaded.levels
+        assert level.tokenizer is target.tokenizer
+        assert decoder_of(level).config.vocab_size == 112
+
+
+def test_drafts_that_are_no_part_of_a_package_get_names_of_their_own(tmp_path: Path) -> None:
+    small = write_tiny_llama(tmp_path / "target", num_hidden_layers=1)
+    specs = [f"checkpoint:{small}", f"checkpoint:{small},num_draft_tokens=2", "streaming", "streaming", "prompt-lookup"]
+    with load(tmp_path, specs, is_in_package=False) as loaded:
+        names = [level.name for level in loaded.levels]
+        assert names == ["target", "mxfp4", "target-2", "target-3", "streaming", "streaming-2", "prompt-lookup"]
+        assert [level.record.num_draft_tokens for level in loaded.levels[2:4]] == [8, 2]
+        assert loaded.levels[2].folder == small
+
+
+@pytest.mark.parametrize("is_in_package", [True, False])
+@pytest.mark.parametrize(("dtype", "codec"), [("BF16", "bf16"), ("F16", "f16")])
+def test_a_checkpoint_is_recorded_with_the_format_of_its_weights(
+    tmp_path: Path, dtype: str, codec: str, is_in_package: bool
+) -> None:
+    small = write_tiny_llama(tmp_path / "small", num_hidden_layers=1, dtype=dtype)
+    with load(tmp_path, [f"checkpoint:{small}"], is_in_package) as loaded:
+        assert loaded.levels[2].record.codec == codec
+
+
+@pytest.mark.parametrize("spec", ["checkpoint:{0}/none", "package:{0}/none", "ngram:{0}/none"])
+def test_a_draft_that_is_not_there_is_named(tmp_path: Path, spec: str) -> None:
+    with pytest.raises(MxconvError, match=f"{re.escape(str(tmp_path))}/none"):
+        load(tmp_path, [spec.format(tmp_path)], is_in_package=False)
+
+
+def test_layers_that_the_target_does_not_have_cannot_be_skipped(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"^skipped layers '2': layer 2; layers of the model, 0 to 1, are required\."):
+        load(tmp_path, ["layer-skip:2"], is_in_package=False)
+
+
+@pytest.mark.parametrize(("kind_name", "thing"), [("ngram", "a table"), ("model", "a model")])
+def test_a_level_without_the_path_it_needs_is_refused(tmp_path: Path, kind_name: str, thing: str) -> None:
+    package = three_levels(tmp_path)
+    *rest, model = read_manifest(package).levels
+    rewrite(package, levels=[*rest, model.model_copy(update={"path": None, "kind": kind_name})])
+    with pytest.raises(PackageError, match=rf"level small without a path; {thing} needs one\. Convert again\.$"):
+        LoadedPackage(package)
+
+
+def test_a_variant_of_a_target_that_comes_later_is_refused(tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source")
+    package = pack(source, tmp_path / "package", drafts=("streaming",))
+    target, draft, streaming = read_manifest(package).levels
+    rewrite(package, levels=[streaming, target, draft])
+    with pytest.raises(ModelError, match=r"level target below streaming; a draft must be cheaper than what it drafts"):
+        LoadedPackage(package)

@@ -1,0 +1,246 @@
+"""Trees of a model's guesses: the likeliest there are, by frontiers or as runners-up, and decoded with bit for bit."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from chi_square import FALSE_ALARM, tail_of_counts
+from markov_levels import markov, tables
+from tiny_levels import (
+    MAX_POSITIONS,
+    VOCAB_SIZE,
+    assert_lossless,
+    by_hand,
+    decoder_of,
+    look_up,
+    noisy_copy,
+    self_draft,
+    speculate,
+    target_level,
+)
+
+from mxconv.arrays import F32
+from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
+from mxconv.drafts.guesses import SHARPNESS, Guesses
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.rejection import RejectionAcceptance
+from mxconv.drafts.session import Session
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.drafts.trees import grow_best_first
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.speculation.chain import Chain
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.level import Level
+from mxconv.speculation.pacing.pace import FixedPace
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import Sampling, distribution
+
+CONTEXT = [3, 1, 4, 1, 5, 9]
+SAMPLING = Sampling(0.9, top_p=0.98)
+RULES: list[Acceptance] = [GreedyAcceptance(), CoupledAcceptance(SAMPLING, 11)]
+SELECTIONS = (GREEDY, Selection(SAMPLING, "coupled", 7))
+Path = tuple[int, ...]
+
+
+def level(acceptance: Acceptance, decoder: Decoder, draft: Level | None = None, confidence: float = 0.0) -> Level:
+    return Level(
+        decoder=decoder,
+        session=Session(KVCache(decoder.config)),
+        shares_session=False,
+        vocab_size=VOCAB_SIZE,
+        confidence=confidence,
+        acceptance=acceptance,
+        statistics=LevelStatistics("level"),
+        drafts=[draft] if draft else [],
+        pace=FixedPace(3),
+    )
+
+
+def paths_of(proposal: Proposal) -> dict[Path, float]:
+    """The chance of every node's path."""
+    assert proposal.parents is not None
+    found: list[Path] = []
+    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    assert len(set(found)) == len(found)
+    return dict(zip(found, proposal.chances, strict=True))
+
+
+def logits_behind(decoder: Decoder, path: Path) -> F32:
+    return decoder.forward([*CONTEXT, *path], KVCache(decoder.config))[-1]
+
+
+def likeliest(rule: Acceptance, decoder: Decoder, most_depth: int, floors: Sequence[float]) -> dict[Path, float]:
+    """The same tree, every node evaluated alone in a pass over its whole text."""
+
+    def continuations(path: Path) -> Iterator[tuple[int, float, Path]]:
+        said = rule.guesses(logits_behind(decoder, path), len(CONTEXT) + len(path), 0.0, 8)
+        for token, chance in zip(said.tokens, said.chances, strict=True):
+            yield token, chance, (*path, token)
+
+    return paths_of(grow_best_first((), continuations, most_depth, floors))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["greedy", "coupled"])
+@pytest.mark.parametrize(
+    ("most_depth", "floors"),
+    [(1, [0.0] * 5), (3, [0.0] * 12), (6, [0.0] * 4), (9, [0.05] * 30), (4, [0.0, 0.1, 0.15, 0.2, 0.3]), (3, [1.0])],
+)
+def test_a_frontier_a_pass_finds_the_likeliest_tree_there_is(
+    rule: Acceptance, most_depth: int, floors: list[float]
+) -> None:
+    decoder = decoder_of(target_level())
+    drafting = level(rule, decoder)
+    found = paths_of(drafting.grow(CONTEXT, most_depth, floors, 0.0))
+    assert found == pytest.approx(likeliest(rule, decoder, most_depth, floors))
+    depth = max(map(len, found), default=0)
+    assert drafting.statistics.num_forwards <= max(min(depth + 1, most_depth), 1)  # none for what cannot be kept
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["greedy", "coupled"])
+def test_a_draft_goes_on_behind_any_context_after_a_tree(rule: Acceptance) -> None:
+    decoder = decoder_of(target_level())
+    drafting, fresh = level(rule, decoder), level(rule, decoder)
+    said = fresh.propose(CONTEXT, 3).tokens
+    tree = drafting.grow(CONTEXT, 4, [0.0] * 20, 0.0)
+    assert drafting.session.tokens[: len(CONTEXT)] == CONTEXT
+    num_kept = len(drafting.session.tokens) - len(CONTEXT)
+    assert tuple(drafting.session.tokens[len(CONTEXT) :]) in {path[:num_kept] for path in paths_of(tree)}
+    for context in ([*CONTEXT, *said], [*CONTEXT, 0, 7], CONTEXT[:4]):
+        again = level(rule, decoder)
+        assert drafting.propose(context, 4) == again.propose(context, 4)
+        assert paths_of(drafting.grow(context, 3, [0.0] * 9, 0.0)) == paths_of(again.grow(context, 3, [0.0] * 9, 0.0))
+
+
+def test_a_tree_leaves_a_shared_cache_as_it_was_found() -> None:
+    decoder = decoder_of(target_level())
+    owner = level(GreedyAcceptance(), decoder)
+    owner.step(CONTEXT, 1)
+    before = owner.session.tokens[:], [array[:, :, : len(CONTEXT)].copy() for array in owner.session.cache.arrays]
+    draft = replace(level(GreedyAcceptance(), decoder_of(self_draft())), session=owner.session, shares_session=True)
+    draft.grow([*CONTEXT, 2], 4, [0.0] * 20, 0.0)
+    assert owner.session.tokens == before[0]
+    assert owner.session.cache.length == len(CONTEXT)
+    for array, kept in zip(owner.session.cache.arrays, before[1], strict=True):
+        assert np.array_equal(array[:, :, : len(CONTEXT)], kept)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["greedy", "coupled"])
+def test_a_level_with_a_draft_offers_what_it_nearly_chose(rule: Acceptance) -> None:
+    decoder, below = decoder_of(target_level()), level(rule, decoder_of(noisy_copy()))
+    found = level(rule, decoder, below).grow(CONTEXT, 4, [0.0] * 40, 0.0)
+    spine = level(rule, decoder).propose(CONTEXT, 4).tokens
+    expected: dict[Path, float] = {}
+    for depth in range(4):
+        path = tuple(spine[:depth])
+        said = rule.guesses(logits_behind(decoder, path), len(CONTEXT) + depth, 0.0, 8)
+        expected |= {
+            (*path, token): expected.get(path, 1.0) * chance
+            for token, chance in zip(said.tokens, said.chances, strict=True)
+        }
+    assert paths_of(found) == pytest.approx(expected)
+
+
+def test_a_tree_ends_where_a_pass_does_not_pay_or_confidence_is_lost() -> None:
+    decoder = decoder_of(target_level())
+    for floor in (0.0, 0.3, 0.6, 1.1):
+        drafting = level(GreedyAcceptance(), decoder)
+        by_depth: dict[int, float] = {}
+        for path, chance in paths_of(drafting.grow(CONTEXT, 9, [0.0] * 8, floor)).items():
+            by_depth[len(path)] = by_depth.get(len(path), 0.0) + chance
+        assert all(by_depth[depth] >= floor for depth in range(1, max(by_depth)))
+    unsure = level(GreedyAcceptance(), decoder, confidence=1.0)
+    assert unsure.grow(CONTEXT, 9, [0.0] * 8).depth == 1
+
+
+def test_a_draft_has_nothing_to_say_behind_tokens_or_positions_that_it_does_not_have() -> None:
+    drafting = level(GreedyAcceptance(), decoder_of(target_level()))
+    assert drafting.grow([1, VOCAB_SIZE, 2], 4, [0.0] * 4).tokens == []
+    assert drafting.grow(CONTEXT, 4, []).tokens == []
+    assert drafting.grow([2] * (MAX_POSITIONS - 1), 9, [0.0] * 20, 0.0).depth == 2
+    assert drafting.grow([2] * (MAX_POSITIONS + 1), 9, [0.0] * 20, 0.0).tokens == []
+
+
+MIXED: list[list[LoadedLevel]] = [
+    [self_draft()],
+    [self_draft(shares_cache=False)],
+    [self_draft(), noisy_copy()],
+    [noisy_copy(), look_up("token-recycling")],
+    [self_draft(), noisy_copy(name="small"), look_up("prompt-lookup")],
+]
+
+
+@pytest.mark.parametrize("tree", [12, "auto"])
+@pytest.mark.parametrize("drafts", MIXED, ids=lambda drafts: "-".join(level.name for level in drafts))
+def test_any_tree_of_models_gives_the_targets_tokens_and_logits(drafts: list[LoadedLevel], tree: int | str) -> None:
+    levels = [target_level(), *drafts]
+    for selection, confidence in zip(SELECTIONS, ([0.0], None), strict=True):
+        hierarchy = Hierarchy(levels, "auto" if tree == "auto" else [4], confidence, tree)  # type: ignore[arg-type]
+        found, generation = speculate(hierarchy, CONTEXT, 20, (), selection)
+        assert found == by_hand(decoder_of(levels[0]), CONTEXT, 20, (), selection)
+        if tree == 12 and confidence:
+            statistics = generation.trace.statistics[1]
+            assert statistics.num_nodes > statistics.num_proposed  # trees, not chains
+
+
+def test_a_tree_fills_a_pass_and_no_more() -> None:
+    hierarchy = Hierarchy([target_level(), self_draft()], [8], [0.0], 63)
+    assert assert_lossless(hierarchy, CONTEXT, 8).trace.statistics[1].num_nodes == 63
+
+
+NUM_TEXTS = 3000
+
+
+class KeepsLikelyDraws(RejectionAcceptance):
+    """Wrong: leaves out what it drew where the token turned out to be unlikely."""
+
+    def guesses(
+        self,
+        logits: F32,
+        position: int,
+        least: float,
+        most: int,
+        first: int | None = None,
+        sharpness: float = SHARPNESS,
+    ) -> Guesses:
+        said = super().guesses(logits, position, least, most, first, sharpness)
+        assert said.distribution is not None
+        shares = said.distribution[said.tokens]
+        kept = [index for index, share in enumerate(shares) if share >= 0.2]
+        return Guesses(
+            [said.tokens[index] for index in kept], [said.chances[index] for index in kept], said.distribution
+        )
+
+
+def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[float]) -> float:
+    """The chi-square tail of the first two tokens of many texts whose drafts are trees."""
+    made = tables((5,) * num_levels)
+    levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
+    chain = Chain(levels, [FixedPace(3, len(floors))] * (num_levels - 1), [0.0] * (num_levels - 1))
+    target = chain.link([LevelStatistics(level.name) for level in levels], rule)
+    pairs = np.zeros((5, 5))
+    for _ in range(NUM_TEXTS):
+        text = [0]
+        while len(text) < 3:
+            text += target.step(text, 5).tokens
+        pairs[text[1], text[2]] += 1
+    shares = np.array([distribution(row, rule.sampling) for row in made[0]])
+    return tail_of_counts(pairs.ravel(), (shares[0][:, None] * shares).ravel())
+
+
+@pytest.mark.parametrize(
+    ("num_levels", "num_nodes", "sampling"),
+    [(2, 3, Sampling()), (2, 20, Sampling()), (2, 8, Sampling(0.8, top_k=4)), (3, 8, Sampling())],
+    ids=str,
+)
+def test_trees_that_models_draw_keep_the_targets_distribution(
+    num_levels: int, num_nodes: int, sampling: Sampling
+) -> None:
+    assert tail_of_trees(RejectionAcceptance(sampling, 5), num_levels, [0.0] * num_nodes) > FALSE_ALARM
+
+
+def test_a_tree_that_keeps_nodes_for_what_was_drawn_is_found_out() -> None:
+    assert tail_of_trees(KeepsLikelyDraws(Sampling(), 5), 2, [0.0] * 8) < FALSE_ALARM

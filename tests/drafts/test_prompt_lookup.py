@@ -1,0 +1,114 @@
+"""Prompt lookup against a search written out, over contexts that grow, roll back and begin anew."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mxconv.drafts.prompt_lookup import PromptLookup
+from mxconv.drafts.proposal import Draft, Proposal
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.errors import ModelError
+
+
+def lookup(max_ngram: int = 3, min_ngram: int = 1) -> PromptLookup:
+    return PromptLookup(LevelStatistics("prompt-lookup"), max_ngram, min_ngram)
+
+
+def naive(context: list[int], num_tokens: int, max_ngram: int, min_ngram: int) -> list[int]:
+    """Search every place, the latest first."""
+    for n in range(max_ngram, min_ngram - 1, -1):
+        for end in range(len(context) - 1, n - 1, -1):
+            if context[end - n : end] == context[len(context) - n :]:
+                text = list(context)
+                for i in range(num_tokens):
+                    text.append(text[end + i])
+                return text[len(context) :]
+    return []
+
+
+tokens = st.integers(0, 3)
+
+
+@given(
+    st.integers(1, 4).flatmap(lambda most: st.tuples(st.just(most), st.integers(1, most))),
+    st.lists(st.tuples(st.floats(0, 1), st.lists(tokens, max_size=6), st.integers(0, 5)), min_size=1, max_size=12),
+)
+def test_any_history_gives_what_a_search_of_the_context_gives(
+    lengths: tuple[int, int], changes: list[tuple[float, list[int], int]]
+) -> None:
+    """Every step keeps some part of the last context and goes on: new tokens, rejected ones, new prompts."""
+    draft = lookup(*lengths)
+    context: list[int] = []
+    for kept, added, num_tokens in changes:
+        context = [*context[: round(kept * len(context))], *added]
+        given_context = tuple(context)
+        found = draft.propose(given_context, num_tokens)
+        assert found.tokens == naive(context, num_tokens, *lengths)
+        assert found.distributions == []
+    assert draft.statistics.num_forwards == len(changes)
+    assert draft.statistics.num_proposed == 0  # that is counted by whoever judges the proposals
+
+
+def test_the_longest_ngram_wins_and_then_the_latest_place() -> None:
+    assert lookup().propose([1, 2, 3, 9, 8, 3, 7, 1, 2, 3], 2).tokens == [9, 8]
+    assert lookup().propose([5, 1, 5, 2, 5], 1).tokens == [2]
+
+
+def test_text_that_ends_too_early_goes_round() -> None:
+    assert lookup().propose([0, 1, 2, 1, 2], 5).tokens == [1, 2, 1, 2, 1]
+    assert lookup().propose([4, 4], 3).tokens == [4, 4, 4]
+
+
+def test_a_tree_goes_round_as_a_chain_does() -> None:
+    context, depth = [5, 1, 2, 1, 2], 6
+    tree = lookup().grow(context, depth, [0.0] * 40)
+    assert tree.parents is not None
+    paths: list[list[int]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        paths.append([*(paths[parent] if parent >= 0 else []), token])
+    assert lookup().propose(context, depth).tokens == [1, 2] * 3
+    assert [1, 2] * 3 in paths
+
+
+def test_nothing_is_proposed_where_nothing_repeats() -> None:
+    assert lookup().propose([1, 2, 3], 4).tokens == []
+    assert lookup(min_ngram=2).propose([1, 2, 9, 3, 2], 4).tokens == []
+    assert lookup().propose([1], 4).tokens == []
+
+
+def test_only_new_tokens_are_looked_at_one_by_one() -> None:
+    """The index of a long context is kept: what was put there for the old tokens is not touched again."""
+    draft = lookup()
+    context = list(range(2000))
+    draft.propose(context, 4)
+    marked = dict.fromkeys([(5,), (5, 6), (4, 5, 6)], 99)
+    draft._ends.update(marked)
+    draft.propose([*context, 1, 2, 5, 6], 4)
+    draft.propose([*context, 1, 2, 5, 7], 4)  # rolled back by one
+    assert draft._ends[(4, 5, 6)] == 99
+    assert draft._ends[(5,)] == 2003
+    draft.propose(context, 4)
+    assert {ngram: draft._ends[ngram] for ngram in marked} == marked
+
+
+def test_a_rolled_back_index_leaves_nothing_behind() -> None:
+    draft, fresh = lookup(), lookup()
+    draft.propose([1, 2, 1, 2, 3, 1, 2], 4)
+    draft.propose([1, 2], 4)
+    fresh.propose([1, 2], 4)
+    assert draft._ends == fresh._ends
+    assert draft._replaced == fresh._replaced
+
+
+def test_it_is_a_draft_and_ignores_what_it_observes() -> None:
+    draft: Draft = lookup()
+    draft.observe([1], Proposal([2]), np.zeros((2, 4), np.float32))
+    assert draft.propose([1, 2], 2).tokens == []
+
+
+@pytest.mark.parametrize("lengths", [(3, 0), (2, 3), (0, 0)])
+def test_lengths_that_are_none_are_refused(lengths: tuple[int, int]) -> None:
+    message = f"prompt-lookup: n-grams of {lengths[1]} to {lengths[0]} tokens; 1 <= min_ngram <= max_ngram is required"
+    with pytest.raises(ModelError, match=message):
+        lookup(*lengths)

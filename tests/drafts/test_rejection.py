@@ -1,0 +1,241 @@
+"""Which tokens stand by rejection: every level keeps its own distribution.
+
+Chi-square tests count as failed below a tail of 1e-6, the probability of a false alarm of each; their seeds are fixed,
+so that what passes once always passes. Rules that are
+wrong on purpose fail the same tests.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from chi_square import FALSE_ALARM, tail_of_counts
+from markov_levels import markov, tables
+from tiny_levels import noisy_copy, target_level
+
+from mxconv.drafts.acceptance import Verdict
+from mxconv.drafts.proposal import Draft, Proposal
+from mxconv.drafts.rejection import RejectionAcceptance
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.speculation.chain import Chain
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.level import Level
+from mxconv.speculation.pacing.pace import FixedPace
+from mxconv.speculation.selection import Selection
+from mxconv.text.distribution import Sampling, distribution
+
+PROMPT = [3, 1, 4, 1, 5, 9]
+
+
+@dataclass
+class Overheard:
+    """Passes proposals on and counts what followed which token."""
+
+    inner: Draft
+    vocab_size: int
+    counts: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = np.zeros((self.vocab_size, self.vocab_size))
+
+    @property
+    def statistics(self) -> LevelStatistics:
+        return self.inner.statistics
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        proposal = self.inner.propose(context, num_tokens, floor)
+        np.add.at(self.counts, ([context[-1], *proposal.tokens[:-1]], proposal.tokens), 1)
+        return proposal
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
+        self.inner.observe(context, proposal, logits)
+
+
+class Certain:
+    """A draft without chance: after token t always the next one."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.statistics = LevelStatistics("certain")
+        self.vocab_size = vocab_size
+
+    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
+        return Proposal([(context[-1] + i) % self.vocab_size for i in range(1, num_tokens + 1)])
+
+    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
+        pass
+
+
+@dataclass
+class Tails:
+    """For each level and for the first two tokens: the tail of what came."""
+
+    of_levels: list[float]
+    of_pairs: float
+    acceptance_rates: list[float | None]
+
+    @property
+    def all(self) -> list[float]:
+        return [*self.of_levels, self.of_pairs]
+
+
+NUM_TEXTS = 1500
+
+
+def tails(
+    made: list[np.ndarray],
+    sampling: Sampling,
+    confidence: Sequence[float] = (0.0, 0.0),
+    rule: Callable[[Sampling, int], RejectionAcceptance] = RejectionAcceptance,
+    last: Callable[[int], Draft] | None = None,
+) -> Tails:
+    """Many short texts, all from token 0."""
+    levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
+    acceptance = rule(sampling, 99)
+    statistics = [LevelStatistics(level.name) for level in levels]
+    chain = Chain(levels, [FixedPace(3), FixedPace(2)][: len(levels) - 1], list(confidence)[: len(levels) - 1])
+    target = chain.link(statistics, acceptance)
+    vocab_sizes = [min(len(table) for table in made[: number + 1]) for number in range(len(made))]
+    overheard: list[Overheard] = []
+    level: Level = target
+    for vocab_size in vocab_sizes[1:]:
+        (below,) = level.drafts
+        if level is not target and last is not None:
+            below = last(vocab_size)
+        overheard.append(Overheard(below, len(made[0])))
+        object.__setattr__(level, "drafts", [overheard[-1]])
+        if isinstance(below, Level):
+            level = below
+    pairs = np.zeros((len(made[0]), len(made[0])))
+    for _ in range(NUM_TEXTS):
+        text = [0]
+        while len(text) < 3:
+            text += target.step(text, 5).tokens
+        pairs[text[1], text[2]] += 1
+    shares = [_shares(table, sampling, size, len(made[0])) for table, size in zip(made, vocab_sizes, strict=True)]
+    of_levels = [
+        tail_of_counts(heard.counts[rows], share[rows])
+        for heard, share in zip(overheard, shares[1:], strict=True)
+        if not isinstance(heard.inner, Certain) and (rows := heard.counts.any(axis=1)).any()
+    ]
+    of_pairs = tail_of_counts(pairs.ravel(), (shares[0][0][:, None] * shares[0]).ravel())
+    return Tails(of_levels, of_pairs, [level.acceptance_rate for level in statistics[1:]])
+
+
+def _shares(table: np.ndarray, sampling: Sampling, vocab_size: int, width: int) -> np.ndarray:
+    """What a level draws behind each token that it knows, rows that it does not know left empty."""
+    found = np.zeros((width, width))
+    for token, row in enumerate(table[:width]):
+        found[token, :vocab_size] = distribution(row[:vocab_size], sampling)
+    return found
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.7), Sampling(1.0, top_k=3), Sampling(1.2, top_p=0.8)], ids=str
+)
+def test_every_level_of_three_keeps_its_own_distribution(sampling: Sampling) -> None:
+    found = tails(tables(), sampling)
+    assert len(found.all) == 3
+    assert min(found.all) > FALSE_ALARM
+    assert all(rate is not None and 0.2 < rate < 0.98 for rate in found.acceptance_rates)  # both outcomes came often
+
+
+@pytest.mark.parametrize("confidence", [(0.5, 0.0), (0.0, 0.5), (0.45, 0.45), (1.0, 1.0)])
+def test_thresholds_change_no_distribution(confidence: tuple[float, float]) -> None:
+    assert min(tails(tables(spread=1.5), Sampling(), confidence).all) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("sizes", [(7, 5, 5), (5, 7, 6), (6, 5, 7), (5, 6, 8), (8, 6, 5)])
+def test_vocabularies_of_different_sizes_change_no_distribution(sizes: tuple[int, int, int]) -> None:
+    """A draft with more rows never proposes what the level above does not have; one with fewer is helped out."""
+    assert min(tails(tables(sizes), Sampling()).all) > FALSE_ALARM
+
+
+def test_a_draft_without_chance_changes_no_distribution() -> None:
+    found = tails(tables(), Sampling(), last=Certain)
+    assert len(found.all) == 2  # the certain draft has no distribution to keep
+    assert min(found.all) > FALSE_ALARM
+
+
+def test_a_draft_like_its_target_is_always_accepted_and_one_unlike_it_changes_nothing() -> None:
+    table = tables()[0]
+    same = tails([table, table, table], Sampling())
+    assert same.acceptance_rates == [1.0, 1.0]
+    assert min(same.all) > FALSE_ALARM
+    found = tails([table, -2 * table, 3 * table], Sampling())
+    assert min(found.all) > FALSE_ALARM
+
+
+class AcceptsAll(RejectionAcceptance):
+    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
+        verdict = super().judge(logits, Proposal([]), position)
+        *_, last = [distribution(row, self.sampling) for row in logits]
+        path = list(range(len(proposal.tokens)))
+        return Verdict([*proposal.tokens, self._draw(last)], [*proposal.distributions, verdict.distributions[0]], path)
+
+
+class DrawsAnewWithoutSubtracting(RejectionAcceptance):
+    """After a rejection, all of the target's distribution instead of what is left of it."""
+
+    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
+        verdict = super().judge(logits, proposal, position)
+        if len(verdict.tokens) <= len(proposal.tokens):
+            verdict.tokens[-1] = self._draw(verdict.distributions[-1])
+        return verdict
+
+
+class SwapsTheRatio(RejectionAcceptance):
+    """Accepts with q/p: draft and target confused."""
+
+    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
+        shares = [distribution(row, self.sampling) for row in logits]
+        tokens: list[int] = []
+        for token, ours, theirs in zip(proposal.tokens, shares, proposal.distributions, strict=False):
+            if self.random.random() * ours[token] >= theirs[token]:
+                left = np.maximum(ours - theirs, 0)
+                return Verdict([*tokens, self._draw(left)], shares[: len(tokens) + 1], list(range(len(tokens))))
+            tokens.append(token)
+        return Verdict([*tokens, self._draw(shares[-1])], shares, list(range(len(tokens))))
+
+
+class DoesNotSayWhatItDrewFrom(RejectionAcceptance):
+    """A level in the middle that passes on its draft's distributions for its own."""
+
+    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
+        verdict = super().judge(logits, proposal, position)
+        passed_on = [*proposal.distributions, *verdict.distributions][: len(verdict.tokens)]
+        return Verdict(verdict.tokens, passed_on, verdict.path)
+
+
+@pytest.mark.parametrize("rule", [AcceptsAll, DrawsAnewWithoutSubtracting, SwapsTheRatio, DoesNotSayWhatItDrewFrom])
+def test_a_broken_rule_is_found_out(rule: type[RejectionAcceptance]) -> None:
+    assert min(tails(tables(), Sampling(), rule=rule).all) < FALSE_ALARM
+
+
+def test_a_token_that_was_drawn_but_called_certain_keeps_the_targets_distribution() -> None:
+    """What a draft does not tell it need not: that rule holds for any proposal, and accepts less."""
+
+    class Silent(RejectionAcceptance):
+        def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
+            return super().judge(logits, Proposal(proposal.tokens), position)
+
+    found, told = tails(tables(), Sampling(), rule=Silent), tails(tables(), Sampling())
+    assert min(found.all) > FALSE_ALARM
+    assert (found.acceptance_rates[0] or 1) < (told.acceptance_rates[0] or 0)
+
+
+def test_equal_seeds_give_equal_texts_and_others_others() -> None:
+    hierarchy = Hierarchy([target_level(), noisy_copy(noise=0.3)], [4], [0.0])
+    texts = [
+        hierarchy.generate(PROMPT, 30, selection=Selection(Sampling(), "rejection", seed)).token_ids
+        for seed in (1, 1, 2)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_what_is_left_is_nothing_where_rounding_made_both_equal() -> None:
+    logits = np.array([[0.0, 0.0]], np.float32)
+    logits = np.repeat(logits, 2, 0)
+    for seed in range(20):
+        proposal = Proposal([1], [np.array([0.5, 0.5 + 1e-9])])
+        assert RejectionAcceptance(Sampling(), seed).judge(logits, proposal, 3).tokens

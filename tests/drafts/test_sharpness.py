@@ -1,0 +1,91 @@
+"""Sharpness: a model's guesses come to stand as often as they say, whatever the level above makes of them."""
+
+import numpy as np
+import pytest
+from tiny_levels import look_up, noisy_copy, self_draft, target_level
+
+from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance
+from mxconv.drafts.guesses import LEAST, MOST, SHARPNESS, Sharpness
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.merged import Retrieving
+from mxconv.text.distribution import Sampling
+
+CHAIN_AND_SIBLING = Proposal([5, 6, 7, 8], probabilities=[0.75, 0.25, 0.5, 0.25], parents=[-1, -1, 0, 2])
+
+
+def test_only_the_likeliest_token_of_each_place_on_the_path_counts() -> None:
+    for tokens, surprise in (
+        ([5, 7, 8, 1], 0.25 + 0.5 + 0.75),
+        ([5, 7, 1], 0.25 + 0.5 - 0.25),
+        ([5, 9], 0.25 - 0.5),
+        ([6, 9], -0.75),  # behind the sibling nothing was guessed
+        ([9], -0.75),
+    ):
+        sharpness = Sharpness()
+        sharpness.learn(CHAIN_AND_SIBLING, tokens)
+        assert sharpness.value == pytest.approx(SHARPNESS * np.exp(0.02 * surprise))
+
+
+def test_what_was_drawn_and_chains_teach_nothing() -> None:
+    drawn = Proposal([5], [np.ones(9) / 9], [0.2], [-1])
+    for proposal in (drawn, Proposal([5], probabilities=[0.2]), Proposal([], parents=[])):
+        sharpness = Sharpness()
+        sharpness.learn(proposal, [5, 1])
+        assert sharpness.value == SHARPNESS
+
+
+@pytest.mark.parametrize("own", [1.2, 2.0, 3.5])
+@pytest.mark.parametrize("rule", [GreedyAcceptance(), CoupledAcceptance(Sampling(1.0), 3)], ids=["greedy", "coupled"])
+def test_it_finds_how_sharply_the_level_above_agrees(own: float, rule: GreedyAcceptance | CoupledAcceptance) -> None:
+    random = np.random.default_rng(0)
+    sharpness = Sharpness()
+    found = []
+    for position in range(6000):
+        logits = random.normal(size=12).astype(np.float32)
+        said = rule.guesses(logits, position, 0.0, 3, None, sharpness.value)
+        truth = rule.guesses(logits, position, 0.0, 12, None, own)
+        chosen = int(random.choice(truth.tokens, p=np.array(truth.chances) / sum(truth.chances)))
+        sharpness.learn(Proposal(said.tokens, [], said.chances, [-1] * len(said.tokens)), [chosen])
+        found.append(sharpness.value)
+    assert np.mean(found[3000:]) == pytest.approx(own, rel=0.15)
+
+
+def test_it_stays_within_bounds() -> None:
+    for tokens, bound in (([9], LEAST), ([5, 7, 8, 1], MOST)):
+        sharpness = Sharpness()
+        for _ in range(1000):
+            sharpness.learn(CHAIN_AND_SIBLING, tokens)
+        assert sharpness.value == bound
+
+
+DRAFTS = {
+    "a copy": [noisy_copy()],
+    "two levels": [self_draft(), noisy_copy()],
+}
+
+
+@pytest.mark.parametrize("drafts", DRAFTS.values(), ids=DRAFTS)
+def test_models_keep_theirs_from_text_to_text(drafts: list[LoadedLevel]) -> None:
+    hierarchy = Hierarchy([target_level(), *drafts], [4], [0.0], 12)
+    values = []
+    for first in range(3):
+        hierarchy.generate([first, 1, 4, 1, 5, 9], 40)
+        values.append([sharpness.value for sharpness in hierarchy._chain._sharpness])
+    assert values[0][1] != values[1][1] != values[2][1]
+    assert all(value[0] == SHARPNESS for value in values)  # of the target, which drafts for nobody
+
+
+def test_a_model_learns_of_its_own_tree_alone_what_look_ups_added() -> None:
+    levels = [target_level(), noisy_copy(), look_up("stand")]
+    context, chain = [3, 1, 4, 1, 5], Hierarchy(levels, "auto")._chain
+    draft = chain.link([LevelStatistics(level.record.name) for level in levels], GreedyAcceptance()).drafts[0]
+    assert isinstance(draft, Retrieving)
+    tree = draft.grow(context, 1, [0.0] * 40)
+    own = draft.model.grow(context, 1, [0.0] * 40)
+    draft.count(1, tree, [own.tokens[0], 0])
+    expected = Sharpness()
+    expected.learn(own, [own.tokens[0], 0])
+    assert chain._sharpness[1].value == expected.value != SHARPNESS

@@ -1,0 +1,124 @@
+"""The MLP speculator against torch, in every layout that the Hub has, and every reason to refuse one."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import write_safetensors
+from speculators import speculator_config, speculator_tensors, torch_logits, write_speculator
+
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.readers.load import load_reader
+from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
+from mxconv.engine.gelu import gelu
+from mxconv.engine.matrices import Matrices
+from mxconv.errors import ModelError
+from mxconv.kernels.engine import choose_engine, native_names
+
+EMB_DIM, VOCAB_SIZE = 32, 60
+RECORD = parse_draft("speculator:anywhere").record("speculator", "f16")
+
+
+def load(folder: Path, kernel: str = "numpy") -> MlpSpeculator:
+    with ExitStack() as stack:
+        return load_reader(folder, RECORD, Matrices(choose_engine(kernel)), stack)
+
+
+def logits_of(speculator: MlpSpeculator, state: np.ndarray, tokens: list[int]) -> list[np.ndarray]:
+    states, found = speculator.begin(state[None]), []
+    for stage, token in zip(range(len(speculator.stages)), tokens, strict=False):
+        states = speculator.advance(stage, states, [token])
+        found.append(speculator.logits(stage, states)[0])
+    return found
+
+
+@pytest.mark.parametrize("kernel", ["numpy", *native_names()[:1]])
+@pytest.mark.parametrize("changes", [{}, {"inner_dim": 0}, {"n_predict": 5, "top_k_tokens_per_head": [4, 3, 2, 2, 2]}])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_logits_are_those_of_torch(
+    tied: bool, scaled: bool, changes: dict[str, Any], kernel: str, tmp_path: Path
+) -> None:
+    config = speculator_config(EMB_DIM, VOCAB_SIZE, {"tie_weights": tied, "scale_input": scaled, **changes})
+    folder = write_speculator(tmp_path / "speculator", config)
+    rng = np.random.default_rng(1)
+    state = (3 * rng.standard_normal(EMB_DIM)).astype(np.float32)
+    tokens = rng.integers(0, VOCAB_SIZE, 5).tolist()
+    ours, theirs = logits_of(load(folder, kernel), state, tokens), torch_logits(folder, state, tokens)
+    assert len(ours) == config["n_predict"]
+    for own, reference in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(own, reference, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_do_not_depend_on_their_batch(tmp_path: Path) -> None:
+    speculator = load(write_speculator(tmp_path / "speculator", speculator_config(EMB_DIM, VOCAB_SIZE)))
+    rng = np.random.default_rng(2)
+    states, tokens = rng.standard_normal((7, EMB_DIM)).astype(np.float32), rng.integers(0, VOCAB_SIZE, 7).tolist()
+    together = speculator.logits(0, speculator.advance(0, speculator.begin(states), tokens))
+    for row, (state, token) in enumerate(zip(states, tokens, strict=True)):
+        alone = speculator.logits(0, speculator.advance(0, speculator.begin(state[None]), [token]))
+        np.testing.assert_array_equal(alone[0], together[row])
+
+
+def test_gelu_is_exact_to_float32_arithmetic() -> None:
+    x = np.linspace(-12, 12, 100_001, dtype=np.float32)
+    exact = torch.nn.functional.gelu(torch.from_numpy(x).double()).numpy()
+    assert np.abs(gelu(x) - exact).max() < 8e-7
+    np.testing.assert_array_equal(gelu(np.array([0, 100, -100], np.float32)), [0, 100, 0])
+
+
+def test_a_config_survives_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(speculator_config(EMB_DIM, VOCAB_SIZE, {"tie_weights": True, "scale_input": True})))
+    config = SpeculatorConfig.from_file(path)
+    path.write_text(json.dumps(config.to_dict()))
+    assert SpeculatorConfig.from_file(path) == config
+    assert config.top_k_tokens_per_head == (4, 3, 2) and config.tie_weights and config.scale_input
+
+
+def test_what_a_config_may_leave_out(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "mlp_speculator", "emb_dim": 8, "n_predict": 2, "vocab_size": 9}))
+    config = SpeculatorConfig.from_file(path)
+    assert (config.inner_dim, config.n_candidates, config.top_k_tokens_per_head) == (8, 5, (5, 4))
+    assert not config.tie_weights and not config.scale_input
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "llama"}, 'model_type is "llama"; mxconv supports mlp_speculator'),
+        ({"n_predict": 65}, "n_predict is 65; at most 64 stages"),
+        ({"n_predict": 0}, "n_predict is 0; an integer from 1"),
+        ({"emb_dim": None}, "emb_dim is null; an integer from 1"),
+        ({"inner_dim": -1}, "inner_dim is -1; an integer from 1"),
+        ({"top_k_tokens_per_head": [4, 3]}, r"top_k_tokens_per_head is \[4, 3\]; a list of n_predict, 3, numbers"),
+        ({"top_k_tokens_per_head": [4, 3, 0]}, r"is \[4, 3, 0\]; a list of n_predict, 3, numbers from 1 to 64"),
+        ({"tie_weights": "yes"}, 'tie_weights is "yes"; true or false is required'),
+    ],
+)
+def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(speculator_config(EMB_DIM, VOCAB_SIZE, changes)))
+    with pytest.raises(ModelError, match=message):
+        SpeculatorConfig.from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("speculator.head.2.weight", r"tensor speculator.head.2.weight is missing; its shape \(60, 48\) is required"),
+        ("speculator.ln.0.bias", r"tensor speculator.ln.0.bias is missing; its shape \(48,\) is required"),
+    ],
+)
+def test_a_tensor_that_is_missing_is_named(name: str, message: str, tmp_path: Path) -> None:
+    config = speculator_config(EMB_DIM, VOCAB_SIZE)
+    folder = write_speculator(tmp_path / "speculator", config)
+    tensors = {key: array.astype(np.float16) for key, array in speculator_tensors(config).items() if key != name}
+    write_safetensors(folder / "model.safetensors", tensors)
+    with pytest.raises(ModelError, match=message):
+        load(folder)

@@ -1,0 +1,303 @@
+"""The SPIRe draft against torch that recomputes everything: chains, trees, any length of text; and every refusal."""
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import TINY_LLAMA, llama_tensors
+from spires import spire_config, spire_tensors, torch_logits, write_spire
+
+from mxconv.arch.families.table import describe_values
+from mxconv.codecs.float16 import FP16
+from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.readers.load import load_reader
+from mxconv.drafts.readers.spire_cache import SpireCache
+from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.states import Reads, States
+from mxconv.engine.tree import Tree
+from mxconv.engine.weights import Weights
+from mxconv.errors import ModelError
+from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.engine import choose_engine, native_names
+
+TARGET: dict[str, Any] = TINY_LLAMA | {"num_hidden_layers": 4, "max_position_embeddings": 512}
+TENSORS = llama_tensors(TARGET, "F32")
+CONFIG = spire_config(TARGET, (1, 3))
+RECORD = parse_draft("spire:anywhere").record("spire", "f16")
+KERNELS = ["numpy", *native_names()[:1]]
+WINDOW = CONFIG["window"]
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    config = CONFIG | changes
+    return write_spire(folder / "spire", config, spire_tensors(TENSORS, config))
+
+
+def load(folder: Path, kernel: str = "numpy") -> Spire:
+    with ExitStack() as stack:
+        found = load_reader(folder, RECORD, Matrices(choose_engine(kernel)), stack)
+    assert isinstance(found, Spire)
+    return found
+
+
+def some_states(num_tokens: int, seed: int = 1) -> np.ndarray:
+    """Of the two layers, larger by the layer, as those of a residual stream are."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal((2, num_tokens, TARGET["hidden_size"])) * [[[1]], [[3]]]).astype(np.float32)
+
+
+def begin(cache: SpireCache, states: np.ndarray) -> None:
+    cache.begin(states.shape[1], lambda run: states[:, run.start : run.stop])
+
+
+def chain_logits(cache: SpireCache, states: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
+    begin(cache, states)
+    found = [cache.evaluate(tokens[:1])]
+    found += [cache.evaluate([token], Tree(range(-1, row), row)) for row, token in enumerate(tokens[1:])]
+    return np.concatenate(found)
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * float(np.abs(expected).max()))
+
+
+VECTORS = json.loads((Path(__file__).parents[2] / "formats" / "vectors" / "spire.json").read_text())["cases"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
+def test_golden_vectors(case: dict[str, Any], kernel: str, tmp_path: Path) -> None:
+    def values(rows: list[str], dtype: type, digits: int) -> np.ndarray:
+        numbers = [[int(row[i : i + digits], 16) for i in range(0, len(row), digits)] for row in rows]
+        return np.array(numbers, f"<u{digits // 2}").view(dtype)
+
+    tensors = {}
+    for name, tensor in case["tensors"].items():
+        array = values(tensor["f16"], np.float16, 4)
+        tensors[name] = array[0] if name.endswith("norm.weight") else array
+    spire = load(write_spire(tmp_path / "spire", case["config"], tensors), kernel)
+    past = case["past"]
+    states = np.zeros((2, 0, 4), np.float32)
+    if past:
+        states = values(case["states"], np.float32, 8).reshape(2, len(past), 4)
+    if case["config"]["past_memory"] == "embeddings":
+        states = spire.embedded_memory(past)
+    expected = np.array(case["logits"])
+    assert_close(chain_logits(SpireCache(spire), states, case["tokens"]), expected)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("num_past", [0, 1, 2, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 200])
+def test_chains_are_those_of_torch(num_past: int, kernel: str, tmp_path: Path) -> None:
+    folder, states, tokens = write(tmp_path), some_states(num_past), [5, 17, 17, 80, 3]
+    assert_close(chain_logits(SpireCache(load(folder, kernel)), states, tokens), torch_logits(folder, states, tokens))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("num_past", [0, 1, 9])
+@pytest.mark.parametrize(("sink", "window"), [(0, 1), (1, 1), (0, 3), (3, 2), (2, 7), (4, 5)])
+def test_what_leaves_a_small_window_is_seen_no_more(
+    sink: int, window: int, num_past: int, kernel: str, tmp_path: Path
+) -> None:
+    """The draft's own tokens among them, and sinks that it drafted itself."""
+    folder, states, tokens = write(tmp_path, sink=sink, window=window), some_states(num_past), [5, 17, 17, 80, 3, 9]
+    assert_close(chain_logits(SpireCache(load(folder, kernel)), states, tokens), torch_logits(folder, states, tokens))
+
+
+FRONTIERS = [[-1, -1, -1], [0, 0, 1, 2], [3, 4, 4], [7, 9]]  # parents of the rows of each pass
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("sink", "window"), [(1, 64), (1, 3)])
+@pytest.mark.parametrize("num_past", [0, 4, 100])
+def test_a_row_of_a_tree_sees_its_own_path(num_past: int, sink: int, window: int, kernel: str, tmp_path: Path) -> None:
+    folder, states = write(tmp_path, sink=sink, window=window), some_states(num_past)
+    cache = SpireCache(load(folder, kernel))
+    begin(cache, states)
+    cache.evaluate([5])
+    rng, parents, tokens = np.random.default_rng(3), list[int](), list[int]()
+    for frontier in FRONTIERS:
+        num_cached = len(parents)
+        parents += frontier
+        tokens += rng.integers(0, TARGET["vocab_size"], len(frontier)).tolist()
+        tree = Tree(parents[:], num_cached)
+        for row, logits in enumerate(cache.evaluate(tokens[num_cached:], tree), num_cached):
+            path = [5, *(tokens[node] for node in tree.path(row))]
+            assert_close(logits, torch_logits(folder, states, path)[-1])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"past_memory": "embeddings"},
+        {"layer_type": "qwen2"},
+        {"layer_type": "qwen3", "head_dim": 16},
+        {"layer_type": "mistral", "sliding_window": 2},
+        {"tie_word_embeddings": True},
+        {"target_layers": [3, 3]},
+        {"target_layers": [3, 0]},
+    ],
+    ids=str,
+)
+def test_layers_of_every_kind(changes: dict[str, Any], kernel: str, tmp_path: Path) -> None:
+    config = CONFIG | changes
+    tensors = spire_tensors(TENSORS, config)
+    rng = np.random.default_rng(4)
+    for layer in range(2):
+        for part, heads in (("q", 4), ("k", 2), ("v", 2)):
+            name = f"model.layers.{layer}.self_attn.{part}"
+            if config["layer_type"] == "qwen2":
+                tensors[f"{name}_proj.bias"] = rng.standard_normal(16 * heads)
+            if config["layer_type"] == "qwen3" and part != "v":
+                tensors[f"{name}_norm.weight"] = 1 + rng.standard_normal(16) / 4
+    if config["tie_word_embeddings"]:
+        del tensors["lm_head.weight"]
+    folder = write_spire(tmp_path / "spire", config, tensors)
+    spire, text, tokens = load(folder, kernel), rng.integers(0, 96, 90).tolist(), [5, 17, 80]
+    of_target = some_states(90)  # of layers in ascending order, each once
+    layers = spire.reads.layers
+    states = of_target[[layers.index(layer) for layer in config["target_layers"]]] if layers else of_target
+    cache = SpireCache(spire)
+
+    def memory_of(run: range) -> np.ndarray:
+        if spire.config.past_memory == "embeddings":
+            return spire.embedded_memory(text[run.start : run.stop])
+        return spire.past_memory(of_target[: len(layers), run.start : run.stop])
+
+    cache.begin(90, memory_of)
+    found = [
+        cache.evaluate(tokens[:1]),
+        cache.evaluate(tokens[1:2], Tree([-1])),
+        cache.evaluate([80], Tree([-1, 0], 1)),
+    ]
+    assert_close(np.concatenate(found), torch_logits(folder, states, tokens, text))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_copy_of_all_layers_that_mixes_nothing_is_the_target(kernel: str, tmp_path: Path) -> None:
+    """Its memory is then what the target itself attends to, of evaluated tokens and of its own."""
+    config = spire_config(TARGET, range(4), window=200)
+    tensors = spire_tensors(TENSORS, config, noise=0.0) | {"spire.memory_weights": 100.0 * np.eye(4, 5)}
+    folder = write_spire(tmp_path / "spire", config, tensors)
+    patterns = {name: FP16.encode(array) for name, array in TENSORS.items()}
+    matrices = {name: DenseMatrix(array, FP16) for name, array in patterns.items() if array.ndim == 2}
+    vectors = {name: FP16.decode(array) for name, array in patterns.items() if array.ndim == 1}
+    target = Decoder(describe_values(TARGET), Weights(matrices, vectors), "target")
+    text = np.random.default_rng(5).integers(0, 96, 60).tolist()
+    states = States(range(4))
+    expected = target.forward(text, KVCache(target.config), states=states)
+    assert states.values is not None
+    found = chain_logits(SpireCache(load(folder, kernel)), states.values[:, :50], text[50:])
+    assert_close(found, expected[50:])
+
+
+def test_what_was_made_of_the_past_is_made_again_only_where_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another text, a longer and a shorter one, other states of the same tokens: the bits of a fresh cache."""
+    spire = load(write(tmp_path))
+    made: list[int] = []
+    keys_and_values = Spire.keys_and_values
+
+    def note(self: Spire, layer: int, memory: np.ndarray, positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        made.extend(positions if layer == 0 else [])
+        return keys_and_values(self, layer, memory, positions)
+
+    states = some_states(300)
+    other = np.concatenate([states[:, :145], some_states(155, 2)], axis=1)
+    changed = other[:, :151].copy()
+    changed[1, 140, 7] += 1
+    steps = [
+        (states[:, :150], [0, *range(87, 150)]),
+        (states[:, :153], [150, 151, 152]),
+        (states[:, :153], []),
+        (other[:, :150], [87, 88, 89, *range(145, 150)]),  # the slots of 87 to 89 have held 150 to 152
+        (other[:, :151], [150]),
+        (changed, [140]),
+        (other[:, :300], range(237, 300)),
+        (some_states(20, 3), range(20)),
+        (states[:, :0], []),
+        (states[:, :150], [0, *range(87, 150)]),
+    ]
+    monkeypatch.setattr(Spire, "keys_and_values", note)
+    cache = SpireCache(spire)
+    for at_hand, expected in steps:
+        made.clear()
+        begin(cache, at_hand)
+        assert made == list(expected)
+        tokens = [5, 17, 80]
+        found = [cache.evaluate(tokens[:1]), cache.evaluate([17], Tree([-1])), cache.evaluate([80], Tree([-1, 0], 1))]
+        np.testing.assert_array_equal(np.concatenate(found), chain_logits(SpireCache(spire), at_hand, tokens))
+
+
+def test_its_cache_does_not_grow_with_the_text(tmp_path: Path) -> None:
+    cache = SpireCache(load(write(tmp_path)))
+    lengths = set()
+    for num_past in (64, 100, 400):
+        chain_logits(cache, some_states(num_past), [5, 17, 80])
+        lengths.add((cache._cache.length, cache._cache.capacity))
+    assert {length for length, _ in lengths} == {64 + 3} and len(lengths) == 1
+
+
+def test_what_a_config_may_leave_out(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    left_out = ("layer_type", "sink", "window")
+    path.write_text(json.dumps({key: value for key, value in CONFIG.items() if key not in left_out}))
+    config = SpireConfig.from_file(path)
+    assert (config.sink, config.window, config.past_memory) == (1, 64, "target")
+    assert (config.num_layers, config.target_layers, config.reads) == (2, (1, 3), Reads((1, 3)))
+    assert config.decoder.model_type == "llama" and config.hidden_size == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "llama"}, 'model_type is "llama"; mxconv supports spire'),
+        ({"layer_type": "spire"}, 'layer_type is "spire"; mxconv supports llama, mistral, qwen2, qwen3'),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; an integer from 1"),
+        ({"hidden_size": None}, "hidden_size is null; an integer from 1"),
+        ({"target_layers": None}, "target_layers is null; a list of num_hidden_layers, 2, numbers of layers from 0"),
+        ({"target_layers": [1]}, r"target_layers is \[1\]; a list of num_hidden_layers, 2, numbers"),
+        ({"target_layers": [1, -1]}, r"target_layers is \[1, -1\]; a list of num_hidden_layers, 2, numbers"),
+        ({"target_layers": [1, True]}, r"target_layers is \[1, true\]; a list of num_hidden_layers, 2, numbers"),
+        ({"sink": -1}, "sink is -1; an integer from 0 to 65536"),
+        ({"window": 0}, "window is 0; an integer from 1 to 65536"),
+        ({"window": 65537}, "window is 65537; an integer from 1 to 65536"),
+        ({"window": "all"}, 'window is "all"; an integer from 1 to 65536'),
+        ({"past_memory": "none"}, 'past_memory is "none"; mxconv supports target, embeddings'),
+    ],
+)
+def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG | changes))
+    with pytest.raises(ModelError, match=message):
+        SpireConfig.from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("spire.memory_weights", "(2, 3)"),
+        ("model.layers.1.mlp.up_proj.weight", "(172, 64)"),
+        ("lm_head.weight", "(96, 64)"),
+    ],
+)
+def test_a_tensor_that_is_missing_or_misshapen_is_named(name: str, shape: str, tmp_path: Path) -> None:
+    tensors = spire_tensors(TENSORS, CONFIG)
+    array = tensors.pop(name)
+    with pytest.raises(ModelError) as caught:
+        load(write_spire(tmp_path / "missing", CONFIG, tensors))
+    assert f"spire: tensor {name} is missing; its shape {shape} is required." in str(caught.value)
+    folder = write_spire(tmp_path / "misshapen", CONFIG, {**tensors, name: array[:, :-1]})
+    with pytest.raises(ModelError) as caught:
+        load(folder)
+    assert f"spire: tensor {name} has shape" in str(caught.value)
+    assert f"config.json requires {shape}" in str(caught.value)

@@ -1,0 +1,286 @@
+"""SPIRe drafts in hierarchies: what they see of the level above, their trees, and the target's own tokens as ever."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from packages import forge, quantize
+from spires import spire_config, spire_tensors, write_spire
+from tiny_levels import by_hand, decoder_of, speculate
+from trained_levels import PROMPTS, TRAINED, write_noisy, write_padded
+
+from mxconv.arrays import F32
+from mxconv.bench.traffic import bytes_per_forward
+from mxconv.cost.package_levels import package_levels
+from mxconv.cost.traffic import checkpoint_bytes
+from mxconv.drafts.draft_spec import DraftSpec, parse_draft
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.readers.spire_cache import SpireCache
+from mxconv.drafts.readers.spire_draft import SpireDraft
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.states import States
+from mxconv.errors import ModelError, MxconvError
+from mxconv.package.manifest import read_manifest
+from mxconv.package.package import Package
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import Sampling
+
+SELECTIONS = {
+    "greedy": GREEDY,
+    "coupled": Selection(Sampling(0.8, top_p=0.95), "coupled", 7),
+    "rejection": Selection(Sampling(0.8), "rejection", 7),
+}
+TARGET = json.loads((TRAINED / "config.json").read_text())  # three layers, 64 numbers a state, tied embeddings
+TENSORS = safetensors.numpy.load_file(TRAINED / "model.safetensors")
+CONFIG = spire_config(TARGET, (1, 2), window=16)  # less than a prompt and what follows
+WITH_HEAD = CONFIG | {"tie_word_embeddings": False}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A draft copied with a little noise, 4-bit copies of it, one with a head, and a package that has it as a level."""
+    folder = tmp_path_factory.mktemp("spires")
+    tensors = spire_tensors(TENSORS, CONFIG, noise=0.05)
+    spire = write_spire(folder / "spire", CONFIG, tensors, "BF16")
+    head = {"lm_head.weight": tensors["model.embed_tokens.weight"]}
+    write_spire(folder / "embeddings", WITH_HEAD | {"past_memory": "embeddings"}, tensors | head, "F16")
+    quantize(spire, folder / "spire-mxfp4", lm_head="quantize")
+    quantize(spire, folder / "spire-bsfp", codec="bsfp", lm_head="quantize")
+    quantize(spire, folder / "spire-kept", lm_head="keep")
+    drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", f"spire:{spire}", "prompt-lookup")
+    quantize(write_noisy(folder / "source", 0.0), folder / "package", drafts=drafts)
+    return folder / "package"
+
+
+def specs(folder: Path, *texts: str) -> list[DraftSpec]:
+    return [parse_draft(text.replace("HERE", str(folder))) for text in texts]
+
+
+def check_all(
+    levels: Sequence[LoadedLevel], lengths: object, tree: object, selection: Selection, num_tokens: int = 20
+) -> np.ndarray:
+    """Proposed and accepted tokens of each draft."""
+    hierarchy = Hierarchy(levels, lengths, [0.0] * (len(levels) - 1) if lengths != "auto" else None, tree)  # type: ignore[arg-type]
+    counts = np.zeros((2, len(levels) - 1))
+    for prompt in PROMPTS:
+        assert levels[0].tokenizer is not None
+        ids = levels[0].tokenizer.encode(prompt)
+        found, generation = speculate(hierarchy, ids, num_tokens, (), selection)
+        if selection.accept != "rejection":  # its tokens are drawn in another way, of the same distribution
+            assert found == by_hand(decoder_of(levels[0]), ids, num_tokens, (), selection)
+        drafts = generation.trace.statistics[1:]
+        counts += [[level.num_proposed for level in drafts], [level.num_accepted for level in drafts]]
+    return counts
+
+
+@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
+@pytest.mark.parametrize("tree", ["chain", 12, "auto"])
+@pytest.mark.parametrize("levels", [["target"], ["target", "mxfp4"], ["mxfp4"]], ids=" <- ".join)
+@pytest.mark.parametrize("spec", ["spire", "spire-mxfp4", "embeddings"])
+def test_the_text_is_the_targets(
+    package: Path, spec: str, levels: list[str], tree: int | str, selection: Selection
+) -> None:
+    with LoadedPackage(package, levels, drafts=specs(package.parent, f"spire:HERE/{spec}")) as loaded:
+        lengths = "auto" if tree == "auto" else [3] * len(levels)
+        proposed, _ = check_all(loaded.levels, lengths, tree, selection)
+    assert proposed[-1] > 0 or tree == "auto"
+
+
+@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
+def test_a_package_has_it_as_a_level_between_models_and_look_ups(package: Path, selection: Selection) -> None:
+    with LoadedPackage(package) as loaded:
+        assert [level.name for level in loaded.levels] == ["target", "mxfp4", "noisy", "spire", "prompt-lookup"]
+        check_all(loaded.levels, "auto", "auto", selection)
+
+
+@pytest.mark.parametrize("levels", [["target"], ["target", "mxfp4"]], ids=" <- ".join)
+def test_it_sees_the_states_of_a_plain_pass_over_the_text(
+    package: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that feed its layers, of sinks and window, bit for bit, whatever stood in between.
+
+    Below a 4-bit level that shares the target's cache they are the target's of what that one has verified.
+    """
+    seen: list[tuple[list[int], range, F32]] = []
+    contexts: list[list[int]] = []
+    propose, begin = SpireDraft.propose, SpireCache.begin
+
+    def note_context(self: SpireDraft, context: Sequence[int], *rest: object) -> Proposal:
+        contexts.append(list(context))
+        return propose(self, context, *rest)  # type: ignore[arg-type]
+
+    def note_memory(self: SpireCache, num_past: int, memory_of: Callable[[range], F32]) -> None:
+        def noted(run: range) -> F32:
+            seen.append((contexts[-1], run, memory_of(run).copy()))
+            return seen[-1][2]
+
+        assert num_past == len(contexts[-1]) - 1
+        begin(self, num_past, noted)
+
+    monkeypatch.setattr(SpireDraft, "propose", note_context)
+    monkeypatch.setattr(SpireCache, "begin", note_memory)
+    with LoadedPackage(package, [*levels, "spire"]) as loaded:
+        check_all(loaded.levels, [3] * len(levels), "chain", GREEDY)
+        assert len(seen) > 20
+        for context, run, memory in seen:
+            states = plain_states(decoder_of(loaded.levels[0]), context)[:, run.start : run.stop]
+            same = (memory == states).all(axis=(0, 2))
+            num_own = len(run) - int(np.argmin([*same, False]))  # of the 4-bit level, behind what the target verified
+            assert num_own <= (0 if len(levels) == 1 else 3)
+
+
+def plain_states(decoder: Decoder, context: Sequence[int]) -> F32:
+    states = States((1, 2))
+    decoder.forward(context, KVCache(decoder.config), states=states)
+    assert states.values is not None
+    return states.values
+
+
+def test_a_better_copy_is_believed_more_often(package: Path, tmp_path: Path) -> None:
+    """All the target's layers, mixing nothing, say what the target says; noise and fewer layers cost agreement."""
+    config = spire_config(TARGET, range(3), window=512)
+    whole = spire_tensors(TENSORS, config, noise=0.0) | {"spire.memory_weights": 100.0 * np.eye(3, 4)}
+    write_spire(tmp_path / "whole", config, whole, "BF16")
+    shares = []
+    for spec in (f"spire:{tmp_path}/whole", f"spire:{package.parent}/spire"):
+        with LoadedPackage(package, ["target"], drafts=specs(tmp_path, spec)) as loaded:
+            (proposed,), (accepted,) = check_all(loaded.levels, [4], "chain", GREEDY, 40)
+        shares.append(accepted / proposed)
+    assert shares[0] > 0.97 and 0 < shares[1] < shares[0]
+
+
+def test_four_bit_packages_keep_look_ups_and_mixture_exact(package: Path) -> None:
+    records = {tensor.name: tensor.codec for tensor in read_manifest(package.parent / "spire-mxfp4").tensors}
+    assert records["spire.memory_weights"] == "keep" and records["model.embed_tokens.weight"] == "mxfp4"
+    rows = np.array([3, 500, 1023])
+    made = {}
+    for name in ("spire", "spire-mxfp4", "spire-bsfp", "spire-kept"):
+        with LoadedPackage(package, ["target"], drafts=specs(package.parent, f"spire:HERE/{name}")) as loaded:
+            spire = loaded.levels[1].reader
+            made[name] = (spire.decoder.embedding.rows(rows), spire.decoder.head.rows(rows), spire.memory_shares)  # type: ignore[union-attr]
+            check_all(loaded.levels, [3], 12, GREEDY)
+    exact = made["spire"]
+    for name, (embedding, head, shares) in made.items():
+        np.testing.assert_array_equal(embedding, exact[0])
+        np.testing.assert_array_equal(shares, exact[2])
+        assert np.array_equal(head, exact[1]) == (name in ("spire", "spire-kept"))
+
+
+def test_its_bytes_are_those_of_its_matrices(package: Path) -> None:
+    with LoadedPackage(package, ["target", "spire"], drafts=specs(package.parent, "spire:HERE/spire-mxfp4")) as loaded:
+        _, sixteen, four = (bytes_per_forward(loaded, level) for level in loaded.levels)
+    assert sixteen == checkpoint_bytes(package.parent / "spire") > 3.5 * four > 0
+
+
+def test_its_cost_is_that_of_its_layers_over_a_window(package: Path, tmp_path: Path) -> None:
+    drafts = tuple(f"spire:{package.parent}/{name}" for name in ("spire", "spire-mxfp4", "spire-bsfp"))
+    quantize(package.parent / "source", tmp_path / "p", drafts=drafts)
+    with Package(tmp_path / "p") as opened:
+        exact, mxfp4, bsfp = package_levels(opened)[-3:]
+    for level in (exact, mxfp4, bsfp):
+        a = level.architecture
+        assert a is not None and (a.windows, a.dense_sizes, a.hidden_size) == ((17, 17), (192, 192), 64)
+        assert 0.8 < level.acceptance < 0.81 and "SPIRe" in level.acceptance_source
+    assert [level.codec for level in (exact, mxfp4, bsfp)] == ["bf16", "mxfp4", "bsfp-draft"]
+    assert exact.num_bytes == checkpoint_bytes(package.parent / "spire")
+    assert mxfp4.num_bytes and bsfp.num_bytes and exact.num_bytes > 3.5 * max(mxfp4.num_bytes, bsfp.num_bytes)
+
+
+def test_it_says_nothing_beyond_its_positions(package: Path, tmp_path: Path) -> None:
+    write_spire(tmp_path / "short", CONFIG | {"max_position_embeddings": 30}, spire_tensors(TENSORS, CONFIG), "BF16")
+    with LoadedPackage(package, ["target"], drafts=specs(tmp_path, "spire:HERE/short")) as loaded:
+        for tree in ("chain", 12):
+            proposed, _ = check_all(loaded.levels, [5], tree, GREEDY)
+            assert proposed.sum() > 0
+
+
+def test_a_token_without_a_row_silences_it(tmp_path: Path) -> None:
+    """A target may have rows for tokens that do not exist, and may say one."""
+    quantize(write_padded(tmp_path / "padded"), tmp_path / "package")
+    write_spire(tmp_path / "spire", CONFIG, spire_tensors(TENSORS, CONFIG), "BF16")
+    with LoadedPackage(tmp_path / "package", ["target"], drafts=specs(tmp_path, "spire:HERE/spire")) as loaded:
+        hierarchy = Hierarchy(loaded.levels, [3], [0.0])
+        assert loaded.tokenizer is not None
+        said = 0
+        for prompt in PROMPTS:
+            ids = loaded.tokenizer.encode(prompt)
+            found, generation = speculate(hierarchy, ids, 40)
+            assert found == by_hand(decoder_of(loaded.levels[0]), ids, 40)
+            said += max(generation.token_ids) >= 1024
+        assert said
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 32}, "reads states of 32 numbers, and the target's have 64; the same hidden size is required"),
+        ({"vocab_size": 999}, "a vocabulary of 999 for a target with 1024 tokens in 1024 rows; the target's own"),
+        ({"vocab_size": 1025}, "a vocabulary of 1025 for a target with 1024 tokens in 1024 rows; the target's own"),
+        ({"target_layers": [1, 3]}, "reads layers up to 3, and the target's last is 2; layers of the target"),
+        ({"target_layers": [9, 1]}, "reads layers up to 9, and the target's last is 2; layers of the target"),
+        ({"model_type": "mlp_speculator"}, 'model_type is "mlp_speculator"; mxconv supports spire'),
+    ],
+)
+def test_a_draft_of_another_target_is_refused(
+    package: Path, changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    config = CONFIG | changes
+    rng = np.random.default_rng(0)
+    hidden, vocab_size = config["hidden_size"], config["vocab_size"]
+    tensors = {
+        name: rng.standard_normal([{64: hidden, 1024: vocab_size}.get(size, size) for size in array.shape])
+        for name, array in spire_tensors(TENSORS, CONFIG | {"target_layers": [1, 2]}).items()
+    }
+    other = write_spire(tmp_path / "other", config, tensors, "BF16")
+    if hidden == 64:
+        with pytest.raises(ModelError, match=message):
+            LoadedPackage(package, ["target"], drafts=specs(tmp_path, "spire:HERE/other"))
+    with pytest.raises(ModelError, match=message):
+        quantize(write_noisy(tmp_path / "source", 0.0), tmp_path / "p", drafts=(f"spire:{other}",))
+    assert not (tmp_path / "p").exists()
+
+
+def test_below_a_level_without_its_layers_it_is_refused_or_silent(package: Path, tmp_path: Path) -> None:
+    """A model of the same hidden size and fewer layers: with lengths that are given nobody else would ask it."""
+    config = TARGET | {"num_hidden_layers": 1}
+    tensors = {name: array for name, array in TENSORS.items() if ".layers.1." not in name and ".layers.2." not in name}
+    (tmp_path / "small").mkdir()
+    for file in TRAINED.iterdir():
+        if file.suffix == ".json":
+            (tmp_path / "small" / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "small" / "config.json").write_text(json.dumps(config))
+    safetensors.numpy.save_file(tensors, tmp_path / "small" / "model.safetensors")
+    drafts = specs(tmp_path, "checkpoint:HERE/small", f"spire:{package.parent}/spire")
+    with LoadedPackage(package, ["target"], drafts=drafts) as loaded:
+        with pytest.raises(
+            ModelError, match=r"level spire reads hidden states of 64 numbers .* and small above it has"
+        ):
+            Hierarchy(loaded.levels, [2, 2])
+        check_all(loaded.levels, "auto", "auto", GREEDY)
+
+
+def test_orders_that_make_no_sense_are_refused(package: Path, tmp_path: Path) -> None:
+    folder = package.parent
+    with pytest.raises(MxconvError, match="spire: reads the target's states, with checkpoint below it"):
+        quantize(folder / "source", tmp_path / "p", drafts=(f"spire:{folder}/spire", f"checkpoint:{folder}/noisy"))
+    message = r"level spire is no model .* and noisy stands below it"
+    with LoadedPackage(package, ["target", "spire", "noisy"]) as loaded, pytest.raises(ModelError, match=message):
+        Hierarchy(loaded.levels)
+
+
+def test_a_package_whose_manifest_calls_it_something_else_is_refused(package: Path, tmp_path: Path) -> None:
+    quantize(package.parent / "source", tmp_path / "p", drafts=(f"spire:{package.parent}/spire",))
+
+    def change(members: dict[str, object]) -> None:
+        members["levels"][-1]["kind"] = "speculator"  # type: ignore[index]
+
+    forge(tmp_path / "p", change)
+    with pytest.raises(ModelError, match='model_type is "spire"; mxconv supports mlp_speculator'):
+        LoadedPackage(tmp_path / "p")

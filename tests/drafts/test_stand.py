@@ -1,0 +1,240 @@
+"""N-grams of probabilities against lists of everything that was ever seen behind them."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_levels import VOCAB_SIZE, assert_lossless, by_hand, decoder_of, look_up, noisy_copy, speculate, target_level
+
+import mxconv.drafts.stand
+from mxconv.drafts.acceptance import CoupledAcceptance
+from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
+from mxconv.drafts.rejection import RejectionAcceptance
+from mxconv.drafts.stand import Stand
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.errors import ModelError
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
+from mxconv.text.distribution import Sampling
+
+ALL = [0.0] * 12
+TOKENS = st.integers(0, 3)
+
+
+def stand(vocab_size: int = 4, max_ngram: int = 3, num_candidates: int | None = None, confidence: float = 0.0) -> Stand:
+    return Stand(LevelStatistics("stand"), vocab_size, max_ngram, num_candidates or vocab_size, confidence)
+
+
+def logits_of(*rows: list[float]) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(np.array(rows, np.float32))
+
+
+@st.composite
+def passes(draw: st.DrawFn) -> list[tuple[list[int], Proposal, np.ndarray]]:
+    """Contexts, trees or chains behind them, and what followed."""
+    found = []
+    for _ in range(draw(st.integers(1, 4))):
+        context = draw(st.lists(TOKENS, min_size=1, max_size=6))
+        tokens = draw(st.lists(TOKENS, max_size=6))
+        parents = [draw(st.integers(-1, node - 1)) for node in range(len(tokens))] if draw(st.booleans()) else None
+        rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+        logits = rng.standard_normal((len(tokens) + 1, 4)).astype(np.float32)
+        found.append((context, Proposal(tokens, parents=parents), logits))
+    return found
+
+
+def means(seen: list[tuple[list[int], Proposal, np.ndarray]], max_ngram: int) -> dict[tuple[int, ...], np.ndarray]:
+    """By n-gram the mean of all rows whose path ends with it, every path written out."""
+    rows: dict[tuple[int, ...], list[np.ndarray]] = {}
+    for context, proposal, logits in seen:
+        paths = [context]
+        for node, token in enumerate(proposal.tokens):
+            parent = node - 1 if proposal.parents is None else proposal.parents[node]
+            paths.append([*paths[parent + 1], token])
+        for path, row in zip(paths, logits, strict=True):
+            powers = np.exp(row.astype(np.float64))
+            for n in range(1, min(max_ngram, len(path)) + 1):
+                rows.setdefault(tuple(path[-n:]), []).append(powers / powers.sum())
+    return {ngram: np.mean(own, axis=0) for ngram, own in rows.items()}
+
+
+@given(passes(), st.integers(1, 3), st.lists(TOKENS, min_size=1, max_size=4), st.floats(0, 0.9))
+def test_the_longest_n_gram_says_the_mean_of_all_that_followed_it(
+    seen: list[tuple[list[int], Proposal, np.ndarray]], max_ngram: int, context: list[int], confidence: float
+) -> None:
+    draft = stand(max_ngram=max_ngram, confidence=confidence)
+    for each in seen:
+        draft.observe(*each)
+    table = means(seen, max_ngram)
+
+    def behind(text: list[int]) -> np.ndarray | None:
+        ends = (tuple(text[-n:]) for n in range(min(max_ngram, len(text)), 0, -1))
+        return next((table[end] for end in ends if end in table), None)
+
+    tree = draft.grow(context, 1, ALL)
+    expected = behind(context)
+    if expected is None:
+        assert tree.tokens == []
+    else:
+        assert sorted(tree.tokens) == [0, 1, 2, 3]
+        np.testing.assert_allclose(tree.probabilities, expected[tree.tokens], rtol=1e-5)
+        assert tree.probabilities == sorted(tree.probabilities, reverse=True)
+    text, chain = list(context), draft.propose(context, 5).tokens
+    for token in chain:
+        shares = behind(text)
+        assert shares is not None
+        assert shares[token] >= shares.max() - 1e-6
+        assert shares[token] >= confidence - 1e-6
+        text.append(token)
+    left = behind(text)
+    assert len(chain) == 5 or left is None or left.max() < confidence + 1e-6
+
+
+def test_rows_of_siblings_are_remembered_behind_their_own_paths() -> None:
+    draft = stand()
+    proposal = Proposal([1, 2, 3], parents=[-1, -1, 1])
+    rows = logits_of([0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0])
+    draft.observe([0], proposal, rows)
+    assert [draft.propose([0, *path], 1).tokens for path in ([], [1], [2], [2, 3])] == [[1], [0], [3], [2]]
+
+
+def test_a_token_that_fell_out_of_the_candidates_has_no_probability_where_it_was_missing() -> None:
+    draft = stand(num_candidates=2)
+    draft.observe([0], Proposal([]), logits_of([0.5, 0.3, 0.2, 0.0]))
+    draft.observe([0], Proposal([]), logits_of([0.1, 0.0, 0.3, 0.6]))
+    tree = draft.grow([0], 1, ALL)
+    assert tree.tokens == [3, 0]  # 0.6 and 0.5 in one place of two; 1 and 2 had 0.3
+    assert tree.probabilities == pytest.approx([0.3, 0.25])
+
+
+def test_what_one_prompt_left_serves_the_next_and_nothing_is_said_behind_the_unseen() -> None:
+    draft: Draft = stand()
+    assert isinstance(draft, TreeDraft)
+    assert draft.propose([1], 4).tokens == []
+    draft.observe([9, 1], Proposal([2]), logits_of([0.1, 0.1, 0.7, 0.1], [0.1, 0.1, 0.1, 0.7]))
+    assert draft.propose([5, 1], 4).tokens == [2, 3]  # behind 3 nothing was seen
+    statistics = draft.statistics
+    assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_no_numbers_are_not_remembered(value: float) -> None:
+    draft = stand()
+    draft.observe([1], Proposal([]), np.full((1, 4), value, np.float32))
+    assert draft.propose([1], 2).tokens == []
+    assert draft.grow([1], 2, ALL).tokens == []
+
+
+def test_n_grams_that_were_seen_longest_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mxconv.drafts.stand, "MOST_NGRAMS", 2)
+    draft = stand(max_ngram=1)
+    for token in (1, 2, 1, 3):  # 2 is the one that was not seen again
+        draft.observe([token], Proposal([]), logits_of([0.1, 0.1, 0.7, 0.1]))
+    assert [draft.propose([token], 1).tokens for token in (1, 2, 3)] == [[2], [], [2]]
+
+
+# drawn tokens
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 60), st.sampled_from([Sampling(), Sampling(0.6), Sampling(1.5)]))
+def test_candidates_come_in_the_order_in_which_the_noise_draws_them(seed: int, length: int, sampling: Sampling) -> None:
+    """With what the target believes in the table, the first candidate is what the target draws, at any depth."""
+    draft, rule = stand(), CoupledAcceptance(sampling, seed)
+    draft.acceptance = rule
+    rows = np.random.default_rng(seed).standard_normal((4, 4)).astype(np.float32)
+    for token in range(4):
+        draft.observe([token], Proposal([]), rows[token : token + 1])
+    context = [seed % 4] * length
+    text = list(context)
+    for _ in range(4):
+        text.append(CoupledAcceptance(sampling, seed).draw(rows[text[-1]], len(text)))
+    assert draft.propose(context, 4).tokens == text[length:]
+    tree = draft.grow(context, 1, ALL)
+    scores = CoupledAcceptance(sampling, seed).ranking(rows[context[-1]], length)
+    np.testing.assert_array_equal(tree.tokens, np.argsort(-scores))
+    np.testing.assert_allclose(tree.probabilities, np.sort(np.exp(scores) / np.exp(scores).sum())[::-1], rtol=1e-3)
+
+
+def test_a_chance_is_how_often_the_target_agrees_if_it_errs_by_as_much_as_the_noise() -> None:
+    random, draft = np.random.default_rng(2), stand()
+    draft.acceptance = CoupledAcceptance(Sampling(), 5)
+    remembered = np.array([0.4, 0.3, 0.2, 0.1])
+    draft.observe([0], Proposal([]), logits_of(remembered.tolist()))
+    tree = draft.grow([0], 1, ALL)
+    counts = np.zeros(4)
+    for _ in range(4000):
+        counts[draft.acceptance.draw((np.log(remembered) + random.gumbel(size=4)).astype(np.float32), 1)] += 1
+    assert tree.probabilities == pytest.approx(counts[tree.tokens] / 4000, abs=4 * math.sqrt(0.25 / 4000))
+
+
+def test_under_rejection_chances_are_tempered_and_tokens_certain() -> None:
+    draft = stand()
+    draft.acceptance = RejectionAcceptance(Sampling(0.5), 1)
+    draft.observe([0], Proposal([]), logits_of([0.4, 0.3, 0.2, 0.1]))
+    tree = draft.grow([0], 1, ALL)
+    assert tree.tokens == [0, 1, 2, 3]
+    assert tree.probabilities == pytest.approx(np.array([16, 9, 4, 1]) / 30, rel=1e-5)
+    assert tree.distributions == draft.propose([0], 2).distributions == []
+
+
+def test_noise_that_is_heard_is_right_more_often() -> None:
+    """The same table ranked with and without the noise that the target draws with."""
+    accepted = {}
+    for hears in (True, False):
+        accepted[hears] = 0
+        for seed in range(6):
+            hierarchy = Hierarchy([target_level(), look_up("stand")], [4], [0.0])
+            if not hears:
+                table = hierarchy._chain._tables[1]
+                assert isinstance(table, Stand)
+                hierarchy._chain._tables[1] = Deaf(table.statistics, VOCAB_SIZE, confidence=0.0)
+            selection = Selection(Sampling(1.0), "coupled", seed)
+            accepted[hears] += assert_lossless(hierarchy, [1, 2], 38, (), selection).trace.statistics[1].num_accepted
+    assert accepted[True] > 1.2 * accepted[False]
+
+
+class Deaf(Stand):
+    """Ranks by probability alone."""
+
+    @property
+    def acceptance(self) -> CoupledAcceptance:  # type: ignore[override]
+        return Silent(Sampling(), 0)
+
+    @acceptance.setter
+    def acceptance(self, rule: CoupledAcceptance) -> None:
+        pass
+
+
+class Silent(CoupledAcceptance):
+    def perturbed(self, shares: np.ndarray, position: int, tokens: np.ndarray | None = None) -> np.ndarray:
+        return np.log(shares)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12),
+    st.sampled_from(["chain", 1, 5, 16, 63]),
+    st.sampled_from([None, "coupled"]),
+    st.integers(0, 2**64 - 1),
+    st.booleans(),
+)
+def test_any_hierarchy_with_it_decodes_as_its_target_alone(
+    prompt: list[int], tree: int | str, accept: str | None, seed: int, has_model: bool
+) -> None:
+    selection = Selection(Sampling(0.8), "coupled", seed) if accept else GREEDY
+    levels = [target_level(), *([noisy_copy()] if has_model else []), look_up("stand", max_ngram=2)]
+    hierarchy = Hierarchy(levels, [5], [0.1], tree)  # type: ignore[arg-type]
+    for _ in range(2):  # the second time it knows the text
+        found, _generation = speculate(hierarchy, prompt, 20, (), selection)
+        assert found == by_hand(decoder_of(levels[0]), prompt, 20, (), selection)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "complaint"), [((3, 0), "0 candidates"), ((3, 5), "5 candidates"), ((0, 4), "0 tok")]
+)
+def test_numbers_that_make_no_table_are_refused(numbers: tuple[int, int], complaint: str) -> None:
+    with pytest.raises(ModelError, match=complaint):
+        Stand(LevelStatistics("stand"), 4, *numbers)

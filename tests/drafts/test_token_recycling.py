@@ -1,0 +1,130 @@
+"""Token recycling against a dictionary filled one row at a time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from mxconv.drafts.guesses import BLOCK
+from mxconv.drafts.proposal import Draft, Proposal
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.drafts.token_recycling import TokenRecycling
+from mxconv.errors import ModelError
+
+
+def recycling(vocab_size: int, num_candidates: int = 3, confidence: float = 0.0) -> TokenRecycling:
+    return TokenRecycling(LevelStatistics("token-recycling"), vocab_size, num_candidates, confidence)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits.astype(np.float64) - logits.max())
+    return powers / powers.sum()
+
+
+@given(
+    st.integers(1, 3 * BLOCK + 1).flatmap(
+        lambda vocab_size: st.tuples(
+            st.just(vocab_size),
+            st.integers(1, min(vocab_size, 9)),
+            st.integers(1, 5),
+            st.integers(0, 2**32),
+            st.sampled_from([0, 2, 50]),
+        )
+    )
+)
+def test_candidates_are_the_first_of_a_stable_sort(case: tuple[int, int, int, int, int]) -> None:
+    """Rounded logits make many equal ones, which must come in the order of their tokens."""
+    vocab_size, num_candidates, num_rows, seed, steps = case
+    rng = np.random.default_rng(seed)
+    logits = np.round(rng.standard_normal((num_rows, vocab_size)) * steps).astype(np.float32)
+    followed = rng.integers(vocab_size, size=num_rows).tolist()
+    draft = recycling(vocab_size, num_candidates)
+    draft.observe([0, *followed[:1]], Proposal(followed[1:]), logits)
+    latest = dict(zip(followed, logits, strict=True))
+    for token in range(vocab_size):
+        if token in latest:
+            order = sorted(range(vocab_size), key=lambda i: (-latest[token][i], i))[:num_candidates]
+            assert draft.candidates[token].tolist() == order
+            np.testing.assert_allclose(draft.probabilities[token], softmax(latest[token])[order], rtol=1e-4, atol=1e-30)
+        else:
+            assert not draft.probabilities[token].any()
+
+
+@given(st.data())
+def test_the_chain_is_that_of_a_dictionary(data: st.DataObject) -> None:
+    """Through many rounds: the best follower of the last logits seen, until it was doubtful or never seen."""
+    vocab_size = 6
+    confidence = data.draw(st.sampled_from([0.0, 0.3, 0.6]))
+    draft = recycling(vocab_size, confidence=confidence)
+    best: dict[int, tuple[int, float]] = {}
+    for _ in range(data.draw(st.integers(1, 5))):
+        tokens = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=4))
+        logits = data.draw(arrays(np.float32, (len(tokens), vocab_size), elements=st.integers(-4, 4).map(float)))
+        draft.observe(tokens[:1], Proposal(tokens[1:]), logits)
+        for token, row in zip(tokens, logits, strict=True):
+            best[token] = int(row.argmax()), float(softmax(row).max())
+        last = data.draw(st.integers(0, vocab_size - 1))
+        num_tokens = data.draw(st.integers(0, 7))
+        expected, token = [], last
+        while len(expected) < num_tokens and token in best and best[token][1] >= confidence:
+            token = best[token][0]
+            expected.append(token)
+        assert draft.propose([3, last], num_tokens).tokens == expected
+
+
+def test_what_one_prompt_left_serves_the_next() -> None:
+    draft: Draft = recycling(8)
+    assert draft.propose([1], 4).tokens == []
+    logits = np.zeros((2, 8), np.float32)
+    logits[0, 5] = logits[1, 2] = 9
+    draft.observe([1], Proposal([5]), logits)
+    assert draft.propose([7, 7, 1], 4).tokens == [5, 2]  # nothing was seen after 2
+    assert draft.propose([1], 1).tokens == [5]
+    assert draft.propose([0, 1, 2], 4).tokens == []
+    statistics = draft.statistics
+    assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (4, 0, 0)
+
+
+def test_a_draft_that_is_not_confident_proposes_nothing() -> None:
+    logits = np.zeros((1, 4), np.float32)
+    logits[0, 2] = np.log(3)  # a probability of one half
+    for confidence, expected in ((0.49, [2, 2]), (0.51, [])):
+        draft = recycling(4, confidence=confidence)
+        draft.observe([1], Proposal([]), logits)
+        draft.observe([2], Proposal([]), logits)
+        assert draft.propose([1], 2).tokens == expected
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_no_numbers_are_never_proposed_from(value: float) -> None:
+    draft = recycling(100)
+    draft.observe([1], Proposal([]), np.full((1, 100), value, np.float32))
+    assert draft.propose([1], 2).tokens == []
+
+
+def test_minus_infinity_is_a_token_that_cannot_come() -> None:
+    logits = np.full((1, 100), -np.inf, np.float32)
+    logits[0, 70] = 1
+    draft = recycling(100)
+    draft.observe([1], Proposal([]), logits)
+    assert draft.candidates[1].tolist() == [70, 0, 1]
+    assert draft.probabilities[1].tolist() == [1, 0, 0]
+
+
+def test_a_token_outside_the_vocabulary_has_no_row() -> None:
+    assert recycling(4).propose([4], 2).tokens == []
+    assert recycling(4).propose([-1], 2).tokens == []
+
+
+def test_the_matrix_of_a_large_vocabulary_is_ten_megabytes() -> None:
+    draft = TokenRecycling(LevelStatistics("token-recycling"), 152_064)
+    assert draft.candidates.nbytes + draft.probabilities.nbytes == 152_064 * 8 * 8
+
+
+@pytest.mark.parametrize("num_candidates", [0, 5])
+def test_a_number_of_candidates_that_is_none_is_refused(num_candidates: int) -> None:
+    with pytest.raises(
+        ModelError, match=f"token-recycling: {num_candidates} candidates; 1 to the vocabulary's 4 are required"
+    ):
+        recycling(4, num_candidates)
