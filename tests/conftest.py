@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from mxconv.kernels.engine import native_names
+
 os.environ.setdefault("TRITON_INTERPRET", "1")
 settings.register_profile("mxconv", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("mxconv")
@@ -29,3 +31,11 @@ def shared_folder(request: pytest.FixtureRequest) -> Path:
     """Every trained model folder in MXCONV_TEST_MODELS in turn."""
     folder: Path = request.param
     return folder
+
+
+@pytest.fixture(params=["numpy", *native_names()[:1]])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The reference, and one native implementation for all: what is loaded how depends on no instruction set."""
+    name: str = request.param
+    monkeypatch.setenv("MXCONV_KERNEL", name)
+    return name

@@ -21,7 +21,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import Weights
 from mxconv.kernels.dense import DenseMatrix
-from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.engine import choose_engine
 
 try:
     import torch
@@ -194,11 +194,3 @@ def native(tiny_oracle: Callable[[str], Any]) -> Callable[..., Decoder]:
         return native_copy(oracle.decoder.config, weights, matrices, (TARGETS | DRAFTS)[form])
 
     return make
-
-
-@pytest.fixture(params=["numpy", *native_names()[:1]])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The reference, and one native implementation for all: what is loaded how depends on no instruction set."""
-    name: str = request.param
-    monkeypatch.setenv("MXCONV_KERNEL", name)
-    return name
