@@ -43,9 +43,10 @@ clean:
 .venv/bin/pip:
 	$(PYTHON) -m venv .venv
 
+# For the demo only the kernel that this processor runs is compiled, for the tests every one.
 # Edits of Python files take effect at once; edits of C++ files make pip build the kernels again.
 .venv/core.stamp: pyproject.toml constraints.txt $(NATIVE) | .venv/bin/pip
-	$(PIP) -e '.[chat,serve]'
+	$(PIP) -C cmake.define.MXCONV_KERNELS=native -e '.[chat,serve]'
 	@$(BIN)/python -c "import mxconv.kernels._native" 2>/dev/null || echo "mxconv: no native kernels were built \
 	(pip install -v . says why); everything runs on NumPy, slowly"
 	touch $@
