@@ -5,13 +5,13 @@ import os
 import numpy as np
 import torch
 
-from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
 from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.float16 import FloatFormat
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
+from mxconv.kernels.encoders import fit_table
 
 DEVICE = torch.device("cuda" if os.environ["TRITON_INTERPRET"] == "0" else "cpu")
 EPSILON = np.finfo(np.float32).eps

@@ -8,7 +8,6 @@ import numpy as np
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, U16
-from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
 from mxconv.codecs.bsfp.packing import encode_bsfp
 from mxconv.codecs.float16 import BF16, FORMATS, FloatFormat
@@ -20,6 +19,7 @@ from mxconv.engine.expert_stack import ExpertStack
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import Weights
 from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.encoders import fit_table
 from mxconv.kernels.float32 import Float32Matrix
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.package import StoredBsfp, StoredMxfp4

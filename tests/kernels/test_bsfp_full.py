@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
 from mxconv.codecs.bsfp.packing import encode_bsfp
 from mxconv.codecs.bsfp.speq import paper_table
@@ -14,6 +13,7 @@ from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.kernels import rowwise
 from mxconv.kernels.bsfp_full import BsfpMatrix
 from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.encoders import fit_table
 from mxconv.package.package import StoredBsfp
 
 rng = np.random.default_rng(4)

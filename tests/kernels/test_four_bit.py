@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
 from mxconv.codecs.bsfp.packing import decode_bsfp_draft, encode_bsfp
 from mxconv.codecs.bsfp.speq import paper_table
@@ -14,6 +13,7 @@ from mxconv.codecs.int8 import BLOCK, dequantize_int8, quantize_int8
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles
 from mxconv.kernels import late_scaling, rowwise
+from mxconv.kernels.encoders import fit_table
 from mxconv.kernels.four_bit import Activations, FourBitFloatMatrix, FourBitMatrix, bsfp_draft_matrix, mxfp4_matrix
 
 rng = np.random.default_rng(3)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from mxconv.arrays import F32
-from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import PatternHistogram, row_shifts_of
 from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp
 from mxconv.codecs.bsfp.speq import paper_table
@@ -17,6 +16,7 @@ from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.int8 import quantize_int8
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, padded
+from mxconv.kernels.encoders import fit_table
 from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from mxconv.codecs.bsfp import histogram as reference_histogram
 from mxconv.codecs.bsfp import packing
-from mxconv.codecs.bsfp.fit import fit_table
 from mxconv.codecs.bsfp.histogram import PatternHistogram
 from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.bsfp.speq import paper_table
@@ -21,6 +20,7 @@ from mxconv.codecs.bsfp.table import RESIDUAL_BITS, SegmentTable
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.errors import CodecError
 from mxconv.kernels import encoders
+from mxconv.kernels.encoders import fit_table
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 FIELDS = [field.name for field in fields(PackedBsfp)]
