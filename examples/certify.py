@@ -23,7 +23,7 @@ from mxconv.speculation.prompts import read_prompts
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
 from mxconv.train.ngram import train_ngram
-from mxconv.verification.decoding import verify_decoding
+from mxconv.verification.decode_proof import verify_decoding
 
 checkpoint, same, other, prompt_file = map(Path, sys.argv[1:5])
 prompts = read_prompts(prompt_file)[: int(sys.argv[5]) if len(sys.argv) > 5 else None]

@@ -28,7 +28,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.prompts import read_prompts, text_of
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
-from mxconv.verification.decoding import verify_decoding
+from mxconv.verification.decode_proof import verify_decoding
 
 NUM_PROMPTS, NUM_TOKENS, MOST_CHARACTERS = 20, 32, 24
 MODULES = {

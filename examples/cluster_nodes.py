@@ -29,12 +29,12 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cluster.address import ClusterAddress
 from mxconv.cluster.session import cluster
-from mxconv.conversion.executor import Executor
 from mxconv.conversion.options import Codec, QuantizeOptions
 from mxconv.convert import convert
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verify import verify
+from mxconv.workers import Executor
 
 HOSTS = ("127.0.0.2", "127.0.0.3")  # for 127.0.0.1 Ray would take the address of the machine's network
 CODECS: tuple[Codec, ...] = ("bsfp", "mxfp4")

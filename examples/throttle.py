@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mxconv.conversion.executor import Advance, Executor, Stream, Task, uncounted
+from mxconv.workers import Advance, Executor, Stream, Task, uncounted
 
 AHEAD_SECONDS = 0.1  # that the disk reads ahead while the processor works
 

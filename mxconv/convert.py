@@ -16,20 +16,16 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.store.store import Store
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe
-from mxconv.conversion.encode import EncodedTensor
-from mxconv.conversion.encode_task import EncodePiece, EncodeTensor, hash_tensor
-from mxconv.conversion.executor import ByteCounter, Executor
-from mxconv.conversion.finished import FinishedTensors
-from mxconv.conversion.names import draft_folder, relative_name
+from mxconv.conversion.encode import EncodePiece, EncodeTensor, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.preparation import Preparation, prepare
-from mxconv.conversion.source_hash import SourceHashes
-from mxconv.conversion.staging import PlacedFile, Staging, fingerprint
+from mxconv.conversion.preparation import Preparation, draft_folder, prepare, relative_name
+from mxconv.conversion.source_hash import FinishedTensors, SourceHashes
 from mxconv.conversion.survey import Survey
-from mxconv.conversion.target import Target, check_apart, check_target, open_staging, recover_target
-from mxconv.conversion.work import Workers
 from mxconv.package.manifest import FileRecord, Manifest
+from mxconv.package.staging import EncodedTensor, PlacedFile, Staging, fingerprint
+from mxconv.package.target import Target, check_apart, check_target, open_staging, recover_target
 from mxconv.progress import Progress, silent
+from mxconv.workers import ByteCounter, Executor, Workers
 
 
 def convert(

@@ -3,8 +3,8 @@
     verification = verify(Path("package"), source=checkpoint)
 
 Files are hashed, every tensor is rebuilt and compared bit for bit, every draft tensor is encoded again from the source
-and compared code for code. `mxconv.verification.decoding` runs prompts with and without drafts and compares tokens and
-logits.
+and compared code for code. `mxconv.verification.decode_proof` runs prompts with and without drafts and compares tokens
+and logits.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,14 @@ from pathlib import Path
 
 from mxconv import __version__
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.conversion.executor import ByteCounter, Executor
-from mxconv.conversion.work import Workers
 from mxconv.errors import PackageError
 from mxconv.package.damaged_files import FileCheck
 from mxconv.package.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest, replace_manifest
 from mxconv.package.package import Package
 from mxconv.progress import Progress, silent
 from mxconv.verification.rebuilt import num_bytes_of
-from mxconv.verification.task import VerifyPiece, VerifyTensor
-from mxconv.verification.tensors import TensorVerification
+from mxconv.verification.tensors import TensorVerification, VerifyPiece, VerifyTensor
+from mxconv.workers import ByteCounter, Executor, Workers
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any
 
 from mxconv.arch.gguf.open_source import open_source
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.target import Target
 from mxconv.convert import convert
 from mxconv.package.manifest import Manifest
+from mxconv.package.target import Target
 from mxconv.progress import Progress, silent
 
 MANIFEST = "mxconv.json"

@@ -31,7 +31,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.speculation.text_model import TextModel
 from mxconv.text.distribution import Sampling
-from mxconv.verification.decoding import verify_decoding
+from mxconv.verification.decode_proof import verify_decoding
 from mxconv.verify import verify, write_certificate
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

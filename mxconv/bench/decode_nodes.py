@@ -15,13 +15,13 @@ from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.strategies import GREEDY, strategies_of
 from mxconv.cluster.node import node_name
-from mxconv.conversion.executor import Advance, ByteCounter, Executor
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
 from mxconv.progress import Progress, silent
 from mxconv.system.processor import cpu_name, usable_processors
 from mxconv.text.messages import Prompt
-from mxconv.verification.decode_task import DecodeSettings, Prompts, check_one_kernel, pieces_of
+from mxconv.verification.decode_proof import DecodeSettings, Prompts, check_one_kernel, pieces_of
+from mxconv.workers import Advance, ByteCounter, Executor
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def decode(
     from mxconv.package.manifest import read_manifest
     from mxconv.package.package_folder import find_package
     from mxconv.text.messages import num_chat_prompts
-    from mxconv.verification.decode_task import DecodeSettings
+    from mxconv.verification.decode_proof import DecodeSettings
 
     widths = widths_of(num_tokens)
     texts = given_prompts(prompts, DEFAULT_PROMPTS, chat, system)

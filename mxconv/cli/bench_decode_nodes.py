@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mxconv.bench.decode_nodes import NodeResult
     from mxconv.bench.decode_result import DecodeResult
     from mxconv.text.messages import Prompt
-    from mxconv.verification.decode_task import DecodeSettings
+    from mxconv.verification.decode_proof import DecodeSettings
 
 
 def decode_on_nodes(

@@ -9,7 +9,7 @@ import typer
 from mxconv.cli.completion import one_of
 
 if TYPE_CHECKING:
-    from mxconv.conversion.executor import Executor
+    from mxconv.workers import Executor
 
 WORKERS = Annotated[
     str,
@@ -43,7 +43,7 @@ def executors(workers: str, num_threads: int, memory_bytes: int | None = None) -
     except MxconvError as error:
         raise typer.BadParameter(str(error)) from error
     if address is None:
-        from mxconv.conversion.work import Workers
+        from mxconv.workers import Workers
 
         yield lambda: Workers(num_threads)
         return

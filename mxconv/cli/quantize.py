@@ -118,9 +118,9 @@ def quantize(
     from mxconv.cli.quantize_plan import plan_of, print_plan
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare
-    from mxconv.conversion.target import check_target, parse_target
     from mxconv.convert import convert
     from mxconv.errors import MxconvError
+    from mxconv.package.target import check_target, parse_target
     from mxconv.system.processor import usable_processors
 
     if residual_bits != "auto" and not residual_bits.isdecimal():

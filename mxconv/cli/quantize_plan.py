@@ -20,7 +20,7 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
         seconds: that it took to plan.
     """
     from mxconv.conversion.describe import levels_of
-    from mxconv.conversion.layout import quantized_arrays
+    from mxconv.conversion.survey import quantized_arrays
     from mxconv.cost.conversion import PASSES, Cluster, conversion_time
 
     tensors: list[dict[str, Any]] = []

@@ -93,8 +93,7 @@ def verify(
     from mxconv.speculation.prompts import read_prompts
     from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
     from mxconv.text.generation_config import GenerationConfig
-    from mxconv.verification.decode_task import DecodeSettings, decode_by
-    from mxconv.verification.decoding import verify_decoding
+    from mxconv.verification.decode_proof import DecodeSettings, decode_by, verify_decoding
     from mxconv.verify import verify as verify_package
     from mxconv.verify import write_certificate
 

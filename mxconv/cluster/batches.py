@@ -17,7 +17,7 @@ from mxconv.cluster.crew import Crew
 from mxconv.cluster.member import Member
 from mxconv.cluster.pace import Pace
 from mxconv.cluster.remote import Outcome
-from mxconv.conversion.executor import Advance, Piece, Result, Task
+from mxconv.workers import Advance, Piece, Result, Task
 
 BATCH_BYTES = 32_000_000  # a tenth of a second: what a call costs does not matter beside it
 BATCH_PIECES = 32

@@ -1,4 +1,4 @@
-"""Tasks and streams on a Ray cluster: an `Executor` of `mxconv.conversion.executor`."""
+"""Tasks and streams on a Ray cluster: an `Executor` of `mxconv.workers`."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,7 @@ from mxconv.cluster.batches import Batches
 from mxconv.cluster.crew import Crew
 from mxconv.cluster.member import Member
 from mxconv.cluster.sent_stream import SentStream
-from mxconv.conversion.executor import Advance, Piece, Result, Stream, Task, uncounted
+from mxconv.workers import Advance, Piece, Result, Stream, Task, uncounted
 
 AHEAD = 2  # calls a worker that are sent: one is done, one is there when it ends
 

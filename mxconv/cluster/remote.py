@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mxconv import __version__
-from mxconv.conversion.executor import Stream
 from mxconv.errors import MxconvError
+from mxconv.workers import Stream
 
 STREAM_SECONDS = 0.5  # after which a worker asks what else there is
 
@@ -43,7 +43,7 @@ class Worker:
                     f"a worker runs mxconv {__version__}, this command {version}; the same version is required on "
                     "every node. Install it there."
                 )
-            import mxconv.conversion.encode_task
+            import mxconv.conversion.encode
             import mxconv.kernels.engine  # noqa: F401
 
         return _guarded(work)

@@ -10,7 +10,7 @@ from mxconv.cluster.crew import Crew
 from mxconv.cluster.member import Member
 from mxconv.cluster.pace import Pace
 from mxconv.cluster.remote import Outcome
-from mxconv.conversion.executor import Stream
+from mxconv.workers import Stream
 
 CALL_BYTES = 32_000_000  # about what half a second of hashing gets to, and all that `Pace` is told
 

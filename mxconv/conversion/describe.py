@@ -3,10 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from mxconv.conversion.encode import EncodedTensor
-from mxconv.conversion.names import draft_folder, relative_name
-from mxconv.conversion.preparation import Preparation
-from mxconv.conversion.staging import Staging
+from mxconv.conversion.preparation import Preparation, draft_folder, relative_name
 from mxconv.conversion.survey import Survey
 from mxconv.drafts.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.package.manifest import (
@@ -16,6 +13,7 @@ from mxconv.package.manifest import (
     SourceRecord,
     TokenizerRecord,
 )
+from mxconv.package.staging import EncodedTensor, Staging
 from mxconv.package.tensor_record import CarriedRecord, ExpertsRecord, ScaledRecord, SegmentRecord, TensorRecord
 from mxconv.progress import Progress
 

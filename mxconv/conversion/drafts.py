@@ -13,7 +13,6 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.options import Codec
-from mxconv.conversion.staging import PlacedFile
 from mxconv.drafts.chosen_levels import draft_level
 from mxconv.drafts.draft_spec import LOOK_UPS, READERS, DraftSpec, draft_package
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
@@ -27,6 +26,7 @@ from mxconv.errors import MxconvError, PackageError
 from mxconv.package.manifest import FILE_NAME, LevelRecord
 from mxconv.package.ngram_file import read_ngram_table
 from mxconv.package.package import Package
+from mxconv.package.staging import PlacedFile
 
 VOCABULARY_DTYPES = ("I64", "I32", "BOOL")  # of a head that knows some of the target's tokens
 

@@ -20,22 +20,12 @@ from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Segments, Survey
 from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4, row_shifts_of
+from mxconv.package.staging import EncodedTensor, TensorSink, Write
 from mxconv.package.stored import carried_array
+from mxconv.workers import Advance
 
 BYTES_A_SLICE_WEIGHT = 4  # slices of tensors that are copied: 4 MB
 NOTHING = np.zeros(0, np.uint16)
-
-Write = Callable[[str, int, NDArray[np.generic]], None]
-"""Takes an array's name, the byte offset inside it, and what belongs there."""
-
-
-@dataclass(frozen=True)
-class EncodedTensor:
-    """What was written for a tensor."""
-
-    name: str
-    sha256: str | None  # of the 16-bit tensor, row-major; None where somebody else hashes it
-    arrays: dict[str, int]  # array name to the CRC-32 of its bytes
 
 
 def encode_tensor(
@@ -226,3 +216,47 @@ def _steps(plan: TensorPlan, num_rows: int, num_bytes: int, multiple: int = 1) -
     step = max(BYTES_A_SLICE_WEIGHT * plan.slice_weights // row_bytes // multiple, 1) * multiple
     for start in range(0, num_rows, step):
         yield start, min(start + step, num_rows)
+
+
+@dataclass(frozen=True)
+class EncodePiece:
+    """One tensor."""
+
+    survey: Survey
+    sink: TensorSink  # of its arrays
+    copy: bool  # also write the 16-bit tensor under its own name
+    hash_source: bool
+
+    @property
+    def name(self) -> str:
+        return self.survey.plan.name
+
+    @property
+    def num_bytes(self) -> int:
+        return self.survey.plan.num_bytes
+
+
+@dataclass(frozen=True)
+class EncodeTensor:
+    """A task: write a tensor's arrays."""
+
+    scale_rule: ScaleRule
+
+    def __call__(self, piece: EncodePiece, advance: Advance) -> EncodedTensor:
+        def encode(write: Write) -> EncodedTensor:
+            return encode_tensor(
+                piece.survey,
+                self.scale_rule,
+                write,
+                copy=piece.copy,
+                hash_source=piece.hash_source or piece.sink.needs_sha256,
+                progress=advance,
+            )
+
+        return piece.sink.fill(encode)
+
+
+def hash_tensor(piece: tuple[Survey, str | None], _: Advance) -> str:
+    """A task: the SHA-256 of a 16-bit tensor, unless it is known."""
+    survey, sha256 = piece
+    return tensor_sha256(survey) if sha256 is None else sha256

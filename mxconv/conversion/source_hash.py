@@ -1,17 +1,20 @@
 """The SHA-256 of every source file and of every tensor in it, in one pass beside the encoding."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mxconv.checkpoint.hashing import FileHash
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.tensor import WindowedFile
-from mxconv.conversion.executor import Advance, ByteCounter, Executor, uncounted
-from mxconv.conversion.names import relative_name
+from mxconv.conversion.preparation import relative_name
 from mxconv.conversion.survey import Survey
 from mxconv.kernels.sha256 import HashStream, new_stream, update
 from mxconv.package.manifest import FileRecord
+from mxconv.package.staging import EncodedTensor, Staging
 from mxconv.progress import Progress
+from mxconv.workers import Advance, ByteCounter, Executor, uncounted
 
 WINDOW_BYTES = 1 << 22  # mapped at a time
 PIECE_BYTES = 1 << 24
@@ -166,3 +169,42 @@ class _WindowedHash:
 
 def _nobody(_: str, __: str) -> None:
     """Is told of a tensor's hash."""
+
+
+class FinishedTensors:
+    """Tensors that are written; in the journal as soon as they are hashed, too."""
+
+    def __init__(self, staging: Staging, hashes: SourceHashes, earlier: Iterable[EncodedTensor]) -> None:
+        """Begin with what an earlier run finished."""
+        self._staging, self._hashes = staging, hashes
+        self._lock = threading.Lock()
+        self._waiting: dict[str, EncodedTensor] = {}
+        self._done = {encoded.name: encoded for encoded in earlier}
+        for encoded in self._done.values():
+            staging.accept(encoded)
+        hashes.listen(self._note_if_hashed)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._done
+
+    def add(self, encoded: EncodedTensor) -> None:
+        """A tensor is written."""
+        self._staging.accept(encoded)
+        with self._lock:
+            self._waiting[encoded.name] = encoded
+        self._note_if_hashed(encoded.name)
+
+    def all(self) -> dict[str, EncodedTensor]:
+        """By name; the streams have finished."""
+        assert not self._waiting
+        return self._done
+
+    def _note_if_hashed(self, name: str) -> None:
+        with self._lock:
+            encoded = self._waiting.get(name)
+            sha256 = encoded.sha256 or self._hashes.tensor(name) if encoded else None
+            if encoded is None or sha256 is None:
+                return
+            del self._waiting[name]
+            self._done[name] = replace(encoded, sha256=sha256)
+        self._staging.note(self._done[name])

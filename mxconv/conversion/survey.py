@@ -11,19 +11,20 @@ from numpy.typing import NDArray
 
 from mxconv.arrays import I8
 from mxconv.codecs import e8m0
+from mxconv.codecs.bsfp.fit import FittedTable
 from mxconv.codecs.bsfp.histogram import NUM_PATTERNS, PatternHistogram
 from mxconv.codecs.bsfp.planes import encode_planes
 from mxconv.codecs.bsfp.rescale import rescale_factor
 from mxconv.codecs.bsfp.speq import paper_table
-from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.bsfp.table import NUM_CODES, RESIDUAL_BITS, SHIFTS_PER_OCTAVE, SegmentTable
 from mxconv.codecs.float16 import MAGNITUDE_MASK, FloatFormat
-from mxconv.conversion.executor import Advance
-from mxconv.conversion.expert_tables import ExpertTables
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.rows import PatternRows, rounded
 from mxconv.errors import CheckpointError
 from mxconv.kernels.encoders import add_to_histogram, fit_table
+from mxconv.package.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays, mxint8_arrays
+from mxconv.workers import Advance
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,22 @@ class Survey:
             return rows
         assert self.plan.float_format is not None
         return rounded(rows, tensor.dtype, self.plan.float_format)
+
+
+def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
+    """The arrays of a quantized tensor; none for a kept one."""
+    plan = survey.plan
+    if plan.carried is not None:
+        return (carried_array(plan.carried),)
+    if plan.codec == "mxfp4":
+        return mxfp4_arrays(plan.name, plan.stored_shape)
+    if plan.codec == "mxint8":
+        return mxint8_arrays(plan.name, plan.stored_shape)
+    if plan.codec == "bsfp":
+        assert survey.table is not None
+        table = survey.table
+        return bsfp_arrays(plan.name, plan.stored_shape, table.residual_bits, table.has_row_shifts, survey.num_escapes)
+    return ()
 
 
 def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:
@@ -235,3 +252,46 @@ def _with_nonfinite(survey: Survey, rows: PatternRows, first_row: int, options: 
             "finite weights are required. Use --on-nonfinite keep to leave this tensor in 16 bits."
         )
     raise AssertionError("a survey found a non-finite weight that is gone")
+
+
+NUMBER_BITS = 8 * 16  # what one number of a table takes in the manifest
+
+
+class ExpertTables:
+    """Fits, expert by expert: of each histogram only tables are kept.
+
+    Args:
+        float_format: of the weights.
+        residual_bits: fixes the width, or None for the best.
+    """
+
+    def __init__(self, float_format: FloatFormat, residual_bits: int | None) -> None:
+        widths = RESIDUAL_BITS[float_format.name] if residual_bits is None else (residual_bits,)
+        self._choices = [(width, has_shifts) for has_shifts in (False, True) for width in widths]
+        self._own: list[list[FittedTable]] = []  # by expert and choice
+        self._all = PatternHistogram(float_format)
+
+    def add(self, histogram: PatternHistogram) -> None:
+        """The next expert's histogram."""
+        self._own.append([fit_table(histogram, *choice) for choice in self._choices])
+        self._all.include(histogram)
+
+    def choose(self, *, own: bool = False) -> list[FittedTable]:
+        """One table for all experts, or as many as there are experts.
+
+        Args:
+            own: whether each must have its own.
+        """
+        price = NUMBER_BITS * len(self._own) / self._all.num_weights  # in bits a weight of the tensor
+        apart = list(zip(*self._own, strict=True))
+        costs = [sum(fitted.cost for fitted in fits) / len(fits) + price * _num_numbers(fits[0]) for fits in apart]
+        best = costs.index(min(costs))
+        if own:
+            return list(apart[best])
+        together = min((fit_table(self._all, *choice) for choice in self._choices), key=lambda fitted: fitted.cost)
+        return [together] if together.cost <= costs[best] else list(apart[best])
+
+
+def _num_numbers(fitted: FittedTable) -> int:
+    """How many numbers the manifest holds of a table."""
+    return NUM_CODES * ((SHIFTS_PER_OCTAVE if fitted.table.has_row_shifts else 1) + 1)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from mxconv.conversion.executor import Advance
 from mxconv.report.statistics import Statistics, tensor_statistics
 from mxconv.report.weights import Weights, WeightTensor
+from mxconv.workers import Advance
 
 
 class CountTensor:

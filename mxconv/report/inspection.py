@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from mxconv.conversion.executor import ByteCounter, Executor
-from mxconv.conversion.work import Workers
 from mxconv.errors import MxconvError
 from mxconv.progress import Progress, silent
 from mxconv.report.count_task import CountTensor
 from mxconv.report.draft_head import DraftHead
 from mxconv.report.statistics import NUM_PASSES, Statistics, merge
 from mxconv.report.weights import Weights
+from mxconv.workers import ByteCounter, Executor, Workers
 
 Per = Literal["layer", "kind", "tensor"]
 OUTSIDE_LAYERS = "outside layers"

@@ -17,11 +17,11 @@ pytest.importorskip("mxconv.kernels._native", reason="the extension is not built
 from mxconv.bench.decode_nodes import Timed, bench_nodes
 from mxconv.bench.decoding import bench_decoding
 from mxconv.cluster.executor import RayExecutor
-from mxconv.conversion.work import Workers
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import choose_kernel
 from mxconv.system.processor import cpu_name
-from mxconv.verification.decode_task import DecodeSettings
+from mxconv.verification.decode_proof import DecodeSettings
+from mxconv.workers import Workers
 
 TEXTS = [f"{prompt} {number}" for number in range(4) for prompt in PROMPTS]
 FIXED = ("greedy", "mxfp4")  # the others choose by what passes take

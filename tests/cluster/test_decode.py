@@ -12,7 +12,6 @@ from packages import quantize
 from trained_levels import PROMPTS, write_noisy
 
 from mxconv.cluster.executor import RayExecutor
-from mxconv.conversion.work import Workers
 from mxconv.drafts.draft_spec import parse_draft
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import choose_kernel
@@ -20,8 +19,8 @@ from mxconv.package.manifest import DecodeRecord
 from mxconv.speculation.selection import Selection
 from mxconv.system.processor import cpu_name
 from mxconv.text.distribution import Sampling
-from mxconv.verification.decode_task import DecodeSettings, decode_by, joined
-from mxconv.verification.decoding import verify_decoding
+from mxconv.verification.decode_proof import DecodeSettings, decode_by, joined, verify_decoding
+from mxconv.workers import Workers
 
 TEXTS = [f"{prompt} {number}" for number in range(4) for prompt in PROMPTS]
 CHAT = [{"role": "system", "content": "import"}, {"role": "user", "content": "os"}]

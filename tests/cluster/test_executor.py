@@ -17,12 +17,12 @@ from dying_workers import die, die_once
 from packages import files_of, flip, quantize
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.conversion.layout import plan_layout
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
-from mxconv.conversion.shard_hash import ShardHash
 from mxconv.convert import convert
 from mxconv.errors import CheckpointError, MxconvError
+from mxconv.package.layout import plan_layout
+from mxconv.package.shard_files import ShardHash
 from mxconv.package.stored import StoredArray
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights

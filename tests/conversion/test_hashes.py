@@ -13,13 +13,13 @@ from packages import quantize
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion import source_hash
-from mxconv.conversion.layout import plan_layout
-from mxconv.conversion.shard_hash import ShardHash
 from mxconv.conversion.source_hash import SourceHashes
-from mxconv.conversion.work import Workers
 from mxconv.errors import CheckpointError
+from mxconv.package.layout import plan_layout
+from mxconv.package.shard_files import ShardHash
 from mxconv.package.stored import StoredArray
 from mxconv.progress import silent
+from mxconv.workers import Workers
 
 
 def sha256(content: bytes) -> str:

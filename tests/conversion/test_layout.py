@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packages import quantize
 
-from mxconv.conversion.layout import RESERVED, plan_layout
 from mxconv.errors import CheckpointError
+from mxconv.package.layout import RESERVED, plan_layout
 from mxconv.package.stored import StoredArray, bsfp_arrays, mxfp4_arrays
 
 

@@ -6,8 +6,8 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import files_of, quantize
 
-from mxconv.conversion.replaced import MARKER
 from mxconv.errors import PackageError
+from mxconv.package.folder_target import MARKER
 from mxconv.verify import verify
 
 

@@ -22,8 +22,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads of many parts, and spools of many chunks, of tiny models."""
     monkeypatch.setattr("mxconv.checkpoint.store.upload.PART_BYTES", 5000)
     monkeypatch.setattr(Store, "open_upload", _open_upload)
-    monkeypatch.setattr("mxconv.conversion.spool.CHUNK_BYTES", 700)
-    monkeypatch.setattr("mxconv.conversion.shard_upload.READ_BYTES", 2000)
+    monkeypatch.setattr("mxconv.package.spool.CHUNK_BYTES", 700)
+    monkeypatch.setattr("mxconv.package.shard_upload.READ_BYTES", 2000)
 
 
 @pytest.fixture

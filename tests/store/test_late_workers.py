@@ -14,14 +14,13 @@ from s3_server import S3Server, store
 
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.checkpoint.store.store import Store
-from mxconv.conversion.encode_task import EncodeTensor
-from mxconv.conversion.executor import Advance, Piece, Result, Task, uncounted
-from mxconv.conversion.file_upload import UploadFile
+from mxconv.conversion.encode import EncodeTensor
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.store_target import delete_partial, partial_of
-from mxconv.conversion.work import Workers
 from mxconv.convert import convert
 from mxconv.errors import PackageError
+from mxconv.package.file_upload import UploadFile
+from mxconv.package.store_target import delete_partial, partial_of
+from mxconv.workers import Advance, Piece, Result, Task, Workers, uncounted
 
 BEGUN = f"{'0' * 64}/begun"
 WAIT_SECONDS = 60.0

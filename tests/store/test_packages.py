@@ -14,8 +14,8 @@ from s3_server import BUCKET, S3Server, store
 
 from mxconv.checkpoint.store.store import Store
 from mxconv.conversion.memory import STORE_BYTES
-from mxconv.conversion.target import parse_target
 from mxconv.errors import CheckpointError, MxconvError, PackageError
+from mxconv.package.target import parse_target
 
 OPTIONS = [
     {"codec": "mxfp4", "max_shard_bytes": 9000},

@@ -12,13 +12,12 @@ from s3_proxy import Line, between
 from s3_server import BUCKET, S3Server, connected, store
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.conversion.executor import Stream
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.shard_upload import ShardUpload
-from mxconv.conversion.work import Workers
 from mxconv.convert import convert
 from mxconv.errors import PackageError
+from mxconv.package.shard_upload import ShardUpload
 from mxconv.progress import Progress, silent
+from mxconv.workers import Stream, Workers
 
 
 class Sent:

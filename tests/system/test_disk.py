@@ -10,7 +10,7 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import files_of, quantize
 
-from mxconv.conversion import folder_staging
+from mxconv.package import folder_staging
 from mxconv.system.disk import flush_folder, reserve, settle
 from mxconv.verify import verify
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from mxconv.checkpoint.hub_errors import translated_errors
 from mxconv.checkpoint.hub_repository import Repository, list_repository, retried
-from mxconv.conversion.folder_target import check_folder, recover_folder
-from mxconv.conversion.replaced import delete_old, remove, step_aside
 from mxconv.errors import PackageError
 from mxconv.package.damaged_files import damaged_files
+from mxconv.package.folder_target import check_folder, delete_old, recover_folder, remove, step_aside
 from mxconv.package.hub_package import differing, listed_files
 from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
 from mxconv.progress import Progress, silent

@@ -20,7 +20,7 @@ from mxconv.engine.stored_weights import dense_weights
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
-from mxconv.verification.decoding import verify_decoding
+from mxconv.verification.decode_proof import verify_decoding
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 IDS = [int(token) for token in np.random.default_rng(3).integers(0, 96, 40)]

@@ -17,7 +17,7 @@ from mxconv.engine.cache import KVCache
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
-from mxconv.verification.decoding import verify_decoding
+from mxconv.verification.decode_proof import verify_decoding
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 # least correlations with transformers' logits: of native kernels, which round activations to BF16, and of the draft

@@ -16,7 +16,7 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
-from mxconv.verification.decoding import verify_decoding
+from mxconv.verification.decode_proof import verify_decoding
 
 pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 PROMPTS = ["Once", "the sun is A b"]

@@ -10,8 +10,8 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import StoppedError, files_of, flip, header_of, quantize, stop_after
 
-from mxconv.conversion.journal import Journal
 from mxconv.errors import CheckpointError, PackageError
+from mxconv.package.journal import Journal
 from mxconv.verify import verify
 
 JOURNAL = ".mxconv-journal"

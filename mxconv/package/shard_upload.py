@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from mxconv.checkpoint.store.store import Store
 from mxconv.checkpoint.store.upload import Upload
-from mxconv.conversion.arrivals import Arrivals
-from mxconv.conversion.encode import EncodedTensor
-from mxconv.conversion.layout import Shard
-from mxconv.conversion.marker import check_lasts
-from mxconv.conversion.object_note import ObjectNote, note_object
-from mxconv.conversion.spool import Chunk, Spool, SpoolSink
 from mxconv.errors import PackageError
+from mxconv.package.layout import Shard
+from mxconv.package.marker import check_lasts
+from mxconv.package.object_note import ObjectNote, note_object
+from mxconv.package.shard_files import Arrivals
+from mxconv.package.spool import Chunk, Spool, SpoolSink
+from mxconv.package.staging import EncodedTensor
 
 READ_BYTES = 8 << 20  # at most in one request
 

@@ -6,9 +6,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mxconv.checkpoint.store.store import ObjectLook, Store
-from mxconv.conversion.executor import Advance
-from mxconv.conversion.marker import writing_own
 from mxconv.errors import PackageError
+from mxconv.package.marker import writing_own
+from mxconv.workers import Advance
 
 FOLDER = "notes"
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxconv.checkpoint.header_format import format_header
-from mxconv.conversion.survey import Survey
 from mxconv.errors import CheckpointError
-from mxconv.package.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays, mxint8_arrays
+from mxconv.package.stored import StoredArray
 
 MAX_ALIGNMENT = 64
 RESERVED = "__metadata__"
@@ -37,22 +36,6 @@ class Layout:
     def places(self) -> dict[str, tuple[Shard, int]]:
         """Array name to its shard and offset."""
         return {name: (shard, offset) for shard in self.shards for name, offset in shard.offsets.items()}
-
-
-def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
-    """The arrays of a quantized tensor; none for a kept one."""
-    plan = survey.plan
-    if plan.carried is not None:
-        return (carried_array(plan.carried),)
-    if plan.codec == "mxfp4":
-        return mxfp4_arrays(plan.name, plan.stored_shape)
-    if plan.codec == "mxint8":
-        return mxint8_arrays(plan.name, plan.stored_shape)
-    if plan.codec == "bsfp":
-        assert survey.table is not None
-        table = survey.table
-        return bsfp_arrays(plan.name, plan.stored_shape, table.residual_bits, table.has_row_shifts, survey.num_escapes)
-    return ()
 
 
 def plan_layout(

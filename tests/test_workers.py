@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mxconv.conversion.executor import ByteCounter
-from mxconv.conversion.work import Workers
+from mxconv.workers import ByteCounter, Workers
 
 several = pytest.mark.parametrize("num_threads", [1, 2, 3, 5])
 

@@ -18,21 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.conversion.encode import EncodedTensor
-from mxconv.conversion.executor import ByteCounter, Executor
-from mxconv.conversion.folder_target import named
-from mxconv.conversion.journal import FILE_NAME as JOURNAL
-from mxconv.conversion.journal import Journal
-from mxconv.conversion.layout import Layout, Shard
-from mxconv.conversion.replaced import delete_old, remove, step_aside
-from mxconv.conversion.shard_hash import ShardHash
-from mxconv.conversion.staged_shards import CheckIntact, Place, Places, ShardSink, StagedShards, reported
-from mxconv.conversion.staging import PlacedFile
+from mxconv.package.folder_target import delete_old, named, remove, step_aside
+from mxconv.package.journal import FILE_NAME as JOURNAL
+from mxconv.package.journal import Journal
+from mxconv.package.layout import Layout, Shard
 from mxconv.package.manifest import FILE_NAME, FileRecord
+from mxconv.package.shard_files import CheckIntact, Place, Places, ShardHash, ShardSink, StagedShards, reported
+from mxconv.package.staging import EncodedTensor, PlacedFile
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
 from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, reserve
 from mxconv.system.positional import write_at
+from mxconv.workers import ByteCounter, Executor
 
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES, errno.EINVAL)  # the last on Windows
 

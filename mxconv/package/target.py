@@ -5,12 +5,12 @@ from pathlib import Path
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.store.address import is_store_url, parse_store_url
 from mxconv.checkpoint.store.store import Store
-from mxconv.conversion.folder_staging import FolderStaging
-from mxconv.conversion.folder_target import check_folder, recover_folder
-from mxconv.conversion.staging import Staging
-from mxconv.conversion.store_staging import StoreStaging
-from mxconv.conversion.store_target import check_store, recover_store
 from mxconv.errors import PackageError
+from mxconv.package.folder_staging import FolderStaging
+from mxconv.package.folder_target import check_folder, recover_folder
+from mxconv.package.staging import Staging
+from mxconv.package.store_staging import StoreStaging
+from mxconv.package.store_target import check_store, recover_store
 
 Target = Path | Store
 

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.checkpoint.store.store import Store
-from mxconv.conversion.encode import EncodedTensor, Write
-from mxconv.conversion.executor import Advance
-from mxconv.conversion.marker import writing_own
+from mxconv.package.marker import writing_own
+from mxconv.package.staging import EncodedTensor, Write
+from mxconv.workers import Advance
 
 CHUNK_BYTES = 4 << 20  # of an array that wait in memory
 TAIL_BYTES = 1 << 16  # read at first: a footer is shorter, mostly

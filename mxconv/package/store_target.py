@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable
 
 from mxconv.checkpoint.store.store import ObjectLook, Store
-from mxconv.conversion.marker import MARKER
 from mxconv.errors import PackageError
 from mxconv.package.manifest import FILE_NAME
+from mxconv.package.marker import MARKER
 
 OURS = re.compile(rf"[0-9a-f]{{64}}/({MARKER}|tensors/\d{{6,}}|notes/.+)", re.ASCII | re.DOTALL)
 

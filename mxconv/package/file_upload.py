@@ -6,12 +6,12 @@ from pathlib import Path
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.checkpoint.store.store import Store
-from mxconv.conversion.executor import Advance
-from mxconv.conversion.marker import check_lasts
-from mxconv.conversion.object_note import ObjectNote, note_object
-from mxconv.conversion.staging import PlacedFile
 from mxconv.errors import CheckpointError
 from mxconv.package.manifest import FileRecord
+from mxconv.package.marker import check_lasts
+from mxconv.package.object_note import ObjectNote, note_object
+from mxconv.package.staging import PlacedFile
+from mxconv.workers import Advance
 
 READ_BYTES = 1 << 22
 

@@ -1,10 +1,13 @@
 """The shards of a partial folder, as everybody opens them who writes or reads a tensor there, in any process."""
 
 import errno
+import hashlib
 import json
+import os
 import shutil
+import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -14,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.conversion.encode import EncodedTensor, Write
-from mxconv.conversion.executor import Advance
-from mxconv.conversion.journal import FILE_NAME as JOURNAL
+from mxconv.checkpoint.hashing import CHUNK_BYTES, PIECE_BYTES
 from mxconv.errors import PackageError
+from mxconv.package.journal import FILE_NAME as JOURNAL
+from mxconv.package.layout import Shard
+from mxconv.package.staging import EncodedTensor, Write
 from mxconv.system.positional import read_at, write_at
-
-CHUNK_BYTES = 1 << 20
+from mxconv.workers import Advance
 
 
 class Place(NamedTuple):
@@ -149,3 +152,96 @@ def reported(folder: Path, name: str) -> Iterator[None]:
             f"{where}: cannot be written ({error.strerror or error}); a writable place is required. "
             "Check the path and its permissions."
         ) from error
+
+
+class Arrivals:
+    """How many bytes, from the beginning of a shard, are there."""
+
+    def __init__(self, shard: Shard) -> None:
+        """The header is there."""
+        ends = [*sorted(shard.offsets.values()), shard.num_bytes][1:] or [shard.num_bytes]
+        names = sorted(shard.offsets, key=lambda name: shard.offsets[name])
+        self._missing = set(names)
+        self._ends = [(end, name) for end, name in zip(ends, names, strict=False)][::-1]  # the next one last
+        self._lock = threading.Lock()
+        self.num_bytes = min(shard.offsets.values(), default=shard.num_bytes)
+
+    def complete(self, names: Collection[str]) -> None:
+        """Note that these arrays are written; others than the shard's do not matter."""
+        with self._lock:
+            self._missing.difference_update(names)
+            while self._ends and self._ends[-1][1] not in self._missing:
+                self.num_bytes = self._ends.pop()[0]
+
+
+class ShardHash:
+    """One shard, hashed in the order of its bytes; arrays may be completed in any order."""
+
+    def __init__(self, shard: Shard, folder: Path) -> None:
+        """Follow a shard.
+
+        Args:
+            shard: its layout; the file is there, and its header is written.
+            folder: that it lies in.
+        """
+        self.shard, self._folder = shard, folder
+        self._digest = hashlib.sha256()
+        self._hexdigest: str | None = None  # of another process
+        self._position = 0
+        self._arrivals = Arrivals(shard)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy reads the file, and is told what is ready."""
+        return ShardHash, (Shard(self.name, b"", {}, self.shard.num_bytes), self._folder.absolute())
+
+    @property
+    def name(self) -> str:
+        return self.shard.file_name
+
+    @property
+    def ready(self) -> int:
+        """Bytes, from the beginning, that are written."""
+        return self._arrivals.num_bytes
+
+    @ready.setter
+    def ready(self, num_bytes: int) -> None:
+        self._arrivals.num_bytes = num_bytes
+
+    def complete(self, names: Collection[str]) -> None:
+        """Note that these arrays are written; others than the shard's do not matter."""
+        self._arrivals.complete(names)
+
+    def is_ready(self) -> bool:
+        """Whether there are bytes to hash."""
+        return self._position < self.ready
+
+    def advance(self) -> bool:
+        """Hash up to 32 MB that are ready; at the end of the file have the disk keep it, and return False."""
+        # opened each time: a network's file system then shows what other machines have written
+        with reported(self._folder, self.name), FileIO(self._folder / self.name, "r+b") as file:
+            end = min(self.ready, self._position + PIECE_BYTES)
+            while self._position < end:
+                chunk = read_at(file, min(CHUNK_BYTES, end - self._position), self._position)
+                if not chunk:
+                    raise OSError("it was cut short")
+                self._digest.update(chunk)
+                self._position += len(chunk)
+            if self._position < self.shard.num_bytes:
+                return True
+            os.fsync(file.fileno())  # while others still work; at the very end everybody would wait
+            return False
+
+    def hexdigest(self) -> str:
+        """Of the whole file."""
+        if self._hexdigest is not None:
+            return self._hexdigest
+        assert self._position == self.shard.num_bytes
+        return self._digest.hexdigest()
+
+    def report(self) -> tuple[int, str | None]:
+        """Bytes that are hashed, and at the end the hash."""
+        return self._position, self.hexdigest() if self._position == self.shard.num_bytes else None
+
+    def accept(self, report: tuple[int, str | None]) -> None:
+        """Take what a copy reports."""
+        self._position, self._hexdigest = report

@@ -5,14 +5,29 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from mxconv.conversion.encode import EncodedTensor, Write
-from mxconv.conversion.executor import Executor
-from mxconv.conversion.layout import Layout
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.package.layout import Layout
 from mxconv.package.manifest import FileRecord
 from mxconv.progress import Progress
+from mxconv.workers import Executor
+
+Write = Callable[[str, int, NDArray[np.generic]], None]
+"""Takes an array's name, the byte offset inside it, and what belongs there."""
+
+
+@dataclass(frozen=True)
+class EncodedTensor:
+    """What was written for a tensor."""
+
+    name: str
+    sha256: str | None  # of the 16-bit tensor, row-major; None where somebody else hashes it
+    arrays: dict[str, int]  # array name to the CRC-32 of its bytes
 
 
 class TensorSink(Protocol):

@@ -13,20 +13,19 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from mxconv.checkpoint.store.store import Store
-from mxconv.conversion.encode import EncodedTensor
-from mxconv.conversion.executor import ByteCounter, Executor
-from mxconv.conversion.file_upload import FilePiece, UploadFile
-from mxconv.conversion.layout import Layout
-from mxconv.conversion.marker import MARKER
-from mxconv.conversion.object_note import FOLDER as NOTES
-from mxconv.conversion.object_note import ObjectNote, ReadNote
-from mxconv.conversion.shard_upload import ShardUpload
-from mxconv.conversion.spool import SpoolSink, find_finished
-from mxconv.conversion.staging import PlacedFile
-from mxconv.conversion.store_target import delete_partial, partial_looks, partial_of
 from mxconv.errors import PackageError
+from mxconv.package.file_upload import FilePiece, UploadFile
+from mxconv.package.layout import Layout
 from mxconv.package.manifest import FILE_NAME, FileRecord
+from mxconv.package.marker import MARKER
+from mxconv.package.object_note import FOLDER as NOTES
+from mxconv.package.object_note import ObjectNote, ReadNote
+from mxconv.package.shard_upload import ShardUpload
+from mxconv.package.spool import SpoolSink, find_finished
+from mxconv.package.staging import EncodedTensor, PlacedFile
+from mxconv.package.store_target import delete_partial, partial_looks, partial_of
 from mxconv.progress import Progress
+from mxconv.workers import ByteCounter, Executor
 
 
 class StoreStaging:
