@@ -59,7 +59,7 @@ from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cli.output import progress_bars
 from mxconv.cli.train_draft import draft as train_draft
-from mxconv.cli.train_spire import spire as train_spire
+from mxconv.cli.train_readers import spire as train_spire
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.cost.throughput import Body
@@ -191,8 +191,8 @@ class Workshop:
                 say(f"trains {name}")
                 with contextlib.redirect_stdout(sys.stderr):
                     train_spire(
-                        [self.texts()[0]], self.target, self.folder(name), layers=bodies[SPIRE].num_layers, block=BLOCK,
-                        sink=SINK, window=WINDOW, learning_rate=DRAFT_RATE, **self._sizes(bodies[SPIRE]), **choices,
+                        texts=[self.texts()[0]], target=self.target, output=self.folder(name), sink=SINK, block=BLOCK,
+                        layers=bodies[SPIRE].num_layers, window=WINDOW, learning_rate=DRAFT_RATE, **self._sizes(bodies[SPIRE]), **choices,
                     )  # fmt: skip
 
     def _train_llama(self, folder: Path, target: Path, body: Body) -> None:
@@ -201,7 +201,8 @@ class Workshop:
         say(f"trains {folder.name}: {body.num_layers} layers, hidden size {body.hidden_size}")
         with contextlib.redirect_stdout(sys.stderr):
             train_draft(
-                [self.texts()[0]], target, folder, layers=body.num_layers, hidden_size=body.hidden_size, loss="text",
+                texts=[self.texts()[0]], target=target, output=folder, layers=body.num_layers, loss="text",
+                hidden_size=body.hidden_size,
                 intermediate_size=body.intermediate_size, heads=body.num_attention_heads, learning_rate=TARGET_RATE,
                 **self._sizes(body),
             )  # fmt: skip

@@ -12,13 +12,13 @@ from mxconv.cli.bench_decode_gpu import decode_on_gpu
 from mxconv.cli.bench_options import DEVICE, JSON, THREADS, is_gpu, widths_of
 from mxconv.cli.cluster_options import WORKERS
 from mxconv.cli.completion import kernels
-from mxconv.cli.generate_options import (
-    CHAT,
-    DRAFT,
-    KV_DTYPE,
-    LEVELS,
-    SYSTEM,
-    TREE,
+from mxconv.cli.decode_options import (
+    Chat,
+    Draft,
+    KvDtype,
+    Levels,
+    System,
+    TreeSize,
     check_system,
     level_names,
     tree_size,
@@ -42,12 +42,12 @@ def decode(
     prompts: Annotated[
         Path | None, typer.Option(help="A .jsonl file, `prompt` or `messages` a line; a few by default.")
     ] = None,
-    chat: CHAT = False,
-    system: SYSTEM = None,
+    chat: Chat = False,
+    system: System = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")] = 64,
-    levels: LEVELS = None,
-    draft: DRAFT = None,
-    tree: TREE = "auto",
+    levels: Levels = None,
+    draft: Draft = None,
+    tree: TreeSize = "auto",
     batch: BATCH = None,
     ablation: Annotated[
         bool, typer.Option("--ablation", help="Also the 4-bit draft of a 16-bit target with float32 activations.")
@@ -59,7 +59,7 @@ def decode(
         str | None, typer.Option(help="Native implementation; MXCONV_KERNEL sets a default.", autocompletion=kernels)
     ] = None,
     threads: THREADS = None,
-    kv_dtype: KV_DTYPE = "fp32",
+    kv_dtype: KvDtype = "fp32",
     device: DEVICE = "cpu",
     source: Annotated[
         str | None,

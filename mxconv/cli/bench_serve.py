@@ -1,6 +1,7 @@
 """`mxconv bench serve`: a server under load, as its clients see it."""
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -8,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mxconv.cli.bench_options import JSON, THREADS
+from mxconv.cli.bench_options import JSON, THREADS, print_machine
 from mxconv.cli.completion import kernels
-from mxconv.cli.generate_options import DRAFT, KV_DTYPE, LEVELS, SYSTEM, TREE, check_system
-from mxconv.cli.output import print_json, progress_bars
+from mxconv.cli.decode_options import Draft, KvDtype, Levels, System, TreeSize, check_system
+from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
+    from mxconv.bench.machine import Machine
+    from mxconv.bench.serving.asked import Asked
     from mxconv.bench.serving.load import Load
+    from mxconv.bench.serving.result import ServeResult, Waiting
 
 MOST_CONCURRENCY = 1024
 
@@ -37,20 +41,20 @@ def serve(
     chat: Annotated[
         bool, typer.Option("--chat", help="Ask /v1/chat/completions, in the model's chat template.")
     ] = False,
-    system: SYSTEM = None,
+    system: System = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 64,
     temperature: Annotated[float, typer.Option(min=0, max=100, help="Of draws; request number i has the seed i.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="How often each load is measured.")] = 1,
-    levels: LEVELS = None,
-    draft: DRAFT = None,
-    tree: TREE = "auto",
+    levels: Levels = None,
+    draft: Draft = None,
+    tree: TreeSize = "auto",
     max_sequences: Annotated[int, typer.Option(min=1, max=1024, help="Sequences that decode at a time.")] = 16,
     kv_bytes: Annotated[int | None, typer.Option(min=1, help="For keys and values of all sequences.")] = None,
     kernel: Annotated[
         str | None, typer.Option(help="Native implementation; MXCONV_KERNEL sets a default.", autocompletion=kernels)
     ] = None,
     threads: THREADS = None,
-    kv_dtype: KV_DTYPE = "fp32",
+    kv_dtype: KvDtype = "fp32",
     plot: Annotated[
         Path | None, typer.Option("--plot", "--output", help="Draw throughput and waiting; .png or .svg.")
     ] = None,
@@ -74,7 +78,6 @@ def serve(
     from mxconv.bench.serving.measuring import bench_serving
     from mxconv.bench.serving.process import serving
     from mxconv.bench.serving.serve_plot import write_serve_plot
-    from mxconv.cli.bench_serve_tables import print_table
     from mxconv.errors import ModelError
     from mxconv.kernels.engine import choose_engine
     from mxconv.report.output_file import check_output, write_output
@@ -116,7 +119,7 @@ def serve(
             bandwidth = ReadBandwidth(engine, BANDWIDTH_CACHES * last_level_cache_bytes())
         with progress_bars("loads") as progress:
             results = bench_serving(clients, loads, requests, rounds, bandwidth, progress)
-    print_table(machine, names, requests, results, json_output)
+    _print_table(machine, names, requests, results, json_output)
     if plot is not None:
         write_output(plot, lambda path: write_serve_plot(results, names, machine, path))
     if json_output:
@@ -158,3 +161,48 @@ def _numbers(flag: str, text: str, least: float, most: float) -> list[float]:
             f"{flag}: {text!r}; numbers from {least:g} to {most:g}, joined by commas, are required."
         )
     return numbers
+
+
+def _print_table(
+    machine: "Machine",
+    levels: Sequence[str],
+    requests: "Sequence[Asked]",
+    results: "Sequence[ServeResult]",
+    json_output: bool,
+) -> None:
+    """A row a load, with and without drafts; milliseconds are medians and 99th percentiles."""
+    from rich.table import Table
+
+    table = Table(
+        *("requests", "drafts", "ok", "failed", "tokens/s", "speed-up", "first token ms", "between tokens ms"),
+        *("between chunks ms", "GB/s", "same tokens"),
+    )
+    for r in results:
+        table.add_row(
+            r.load,
+            "yes" if r.drafts else "no",
+            str(r.num_ok),
+            str(r.num_failed or ""),
+            f"{r.tokens_per_second:.1f}",
+            "" if r.speedup is None else f"{r.speedup:.2f}",
+            _milliseconds(r.first_token),
+            _milliseconds(r.between_tokens),
+            _milliseconds(r.between_chunks),
+            "" if r.read_bandwidth is None else f"{r.read_bandwidth:.1f}",
+            "yes" if r.identical else "NO",
+        )
+    out = console(json_output)
+    print_machine(out, machine)
+    out.print(table)
+    for error in sorted({error for r in results for error in r.errors}):
+        out.print(f"failed: {error}", markup=False, highlight=False)
+    out.print(
+        f"{' <- '.join(levels)}; {len(requests)} requests a load for {requests[0].max_tokens} tokens each; "
+        "milliseconds: median, 99th percentile",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _milliseconds(waiting: "Waiting | None") -> str:
+    return "" if waiting is None else f"{1e3 * waiting.median:.1f}, {1e3 * waiting.p99:.1f}"

@@ -7,30 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mxconv.cli.chat_commands import QuitError, run_command
-from mxconv.cli.generate_options import (
-    CONFIDENCE,
-    DRAFT,
-    FREQUENCY_PENALTY,
-    KERNEL,
-    KV_DTYPE,
-    LEVELS,
-    LOGIT_BIAS,
-    MIN_P,
-    NUM_DRAFT_TOKENS,
-    PRESENCE_PENALTY,
-    REPETITION_PENALTY,
-    SEED,
-    TEMPERATURE,
-    THREADS,
-    TOP_K,
-    TOP_P,
-    TREE,
-    biases,
-    draft_lengths,
-    level_names,
-    thresholds,
-    tree_size,
-)
+from mxconv.cli.decode_options import Drafting, Runtime, Sampling, grouped
 from mxconv.cli.output import console
 
 if TYPE_CHECKING:
@@ -42,27 +19,15 @@ if TYPE_CHECKING:
 COLOURS = ("#3d9bd6", "#e0752d", "#1fa37e", "#c774ad", "#b8922a", "#7b8cf0")  # readable on dark and light
 
 
+@grouped
 def chat(
     package: Annotated[str, typer.Argument(help="The package: a folder, a Hub id or a URL; it needs a chat template.")],
+    *,
     system: Annotated[str, typer.Option(help="A system message before all turns.")] = "",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a reply.")] = 512,
-    levels: LEVELS = None,
-    draft: DRAFT = None,
-    num_draft_tokens: NUM_DRAFT_TOKENS = None,
-    confidence: CONFIDENCE = None,
-    tree: TREE = "auto",
-    temperature: TEMPERATURE = None,
-    top_k: TOP_K = None,
-    top_p: TOP_P = None,
-    min_p: MIN_P = None,
-    repetition_penalty: REPETITION_PENALTY = None,
-    presence_penalty: PRESENCE_PENALTY = None,
-    frequency_penalty: FREQUENCY_PENALTY = None,
-    logit_bias: LOGIT_BIAS = None,
-    seed: SEED = 0,
-    kernel: KERNEL = None,
-    threads: THREADS = None,
-    kv_dtype: KV_DTYPE = "fp32",
+    drafting: Drafting,
+    sampling: Sampling,
+    runtime: Runtime,
 ) -> None:
     """Talk to a model in the terminal.
 
@@ -71,27 +36,17 @@ def chat(
     """
     from mxconv.errors import ModelError
     from mxconv.serving.conversation import Conversation
-    from mxconv.speculation.text_model import load
     from mxconv.text.chat import ChatTemplate
 
     options: Options = {
         "max_new_tokens": max_new_tokens,
-        "num_draft_tokens": draft_lengths(num_draft_tokens),
-        "confidence": thresholds(confidence),
-        "tree": tree_size(tree),
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "logit_bias": biases(logit_bias),
-        "seed": seed,
+        **drafting.options,
+        **sampling.asked,
+        "seed": sampling.seed,
     }
     out = console(json_output=False)
     read = _reader()
-    with load(package, draft or (), kernel, threads, level_names(levels), kv_dtype) as model:
+    with runtime.load(package, drafting) as model:
         ChatTemplate.from_folder(model.loaded.folder)  # without one there is nothing to talk through: say so at once
         conversation = Conversation(model, options, system)
         _greet(conversation, out)

@@ -1,44 +1,16 @@
 """`mxconv generate`: decode prompts with the levels of a package."""
 
+import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from mxconv.cli.generate_batch import decode_together
-from mxconv.cli.generate_options import (
-    ACCEPT,
-    BATCH,
-    CHAT,
-    CONFIDENCE,
-    DRAFT,
-    FREQUENCY_PENALTY,
-    KERNEL,
-    KV_BYTES,
-    KV_DTYPE,
-    LEVELS,
-    LOGIT_BIAS,
-    MIN_P,
-    NUM_DRAFT_TOKENS,
-    PRESENCE_PENALTY,
-    REPETITION_PENALTY,
-    SEED,
-    SYSTEM,
-    TEMPERATURE,
-    THREADS,
-    TOP_K,
-    TOP_P,
-    TREE,
-    biases,
-    check_system,
-    draft_lengths,
-    level_names,
-    thresholds,
-    tree_size,
-)
+from mxconv.cli.decode_options import Batch, Chat, Drafting, Runtime, Sampling, System, check_system, grouped
 from mxconv.cli.generate_results import geomean, print_results, result_of
-from mxconv.cli.generate_trace import check_new_trace, write_trace
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -51,34 +23,44 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
 
+@dataclass(frozen=True)
+class Together:
+    """All prompts, and how long they took by a clock on the wall."""
+
+    answers: "list[BatchAnswer]"
+    seconds: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no interrupt came before the end."""
+        return all(answer.generation.ending != "interrupted" for answer in self.answers)
+
+
+@grouped
 def generate(
     package: Annotated[str, typer.Argument(help="The package: a folder, a Hub id or a URL.")],
+    *,
     prompt: Annotated[str | None, typer.Option(help="A prompt.")] = None,
     prompts: Annotated[Path | None, typer.Option(help="A .jsonl file with a `prompt` a line.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")] = 64,
-    levels: LEVELS = None,
-    draft: DRAFT = None,
-    num_draft_tokens: NUM_DRAFT_TOKENS = None,
-    confidence: CONFIDENCE = None,
-    tree: TREE = "auto",
-    temperature: TEMPERATURE = None,
-    top_k: TOP_K = None,
-    top_p: TOP_P = None,
-    min_p: MIN_P = None,
-    repetition_penalty: REPETITION_PENALTY = None,
-    presence_penalty: PRESENCE_PENALTY = None,
-    frequency_penalty: FREQUENCY_PENALTY = None,
-    logit_bias: LOGIT_BIAS = None,
-    seed: SEED = 0,
-    batch: BATCH = None,
-    kv_bytes: KV_BYTES = None,
-    accept: ACCEPT = "coupled",
-    chat: CHAT = False,
-    system: SYSTEM = None,
+    drafting: Drafting,
+    sampling: Sampling,
+    batch: Batch = None,
+    kv_bytes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Bytes of keys and values of the prompts that run side by side; others wait."),
+    ] = None,
+    accept: Annotated[
+        Literal["coupled", "rejection"],
+        typer.Option(
+            help="How drafts are verified when tokens are drawn: coupled gives the same tokens with any drafts or "
+            "none, rejection the same distribution."
+        ),
+    ] = "coupled",
+    chat: Chat = False,
+    system: System = None,
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the generation. Repeatable.")] = None,
-    kernel: KERNEL = None,
-    threads: THREADS = None,
-    kv_dtype: KV_DTYPE = "fp32",
+    runtime: Runtime,
     check: Annotated[bool, typer.Option("--check", help="Decode plainly too, and compare.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a JSON line per round and level; inspect draws it.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
@@ -90,7 +72,6 @@ def generate(
     from mxconv.errors import ModelError
     from mxconv.progress import silent
     from mxconv.speculation.prompts import given_prompts, text_of
-    from mxconv.speculation.text_model import load
     from mxconv.speculation.trace_lines import trace_lines
 
     if (prompt is None) == (prompts is None):
@@ -103,18 +84,9 @@ def generate(
     given = given_prompts(prompts, [] if prompt is None else [prompt], chat, system)
     options: Options = {
         "max_new_tokens": max_new_tokens,
-        "num_draft_tokens": draft_lengths(num_draft_tokens),
-        "confidence": thresholds(confidence),
-        "tree": tree_size(tree),
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "logit_bias": biases(logit_bias),
-        "seed": seed,
+        **drafting.options,
+        **sampling.asked,
+        "seed": sampling.seed,
         "accept": accept,
         "stop_strings": stop or [],
     }
@@ -125,20 +97,20 @@ def generate(
     generations: list[Generation] = []
     streams = prompt is not None and not json_output
     with (
-        load(package, draft or (), kernel, threads, level_names(levels), kv_dtype) as model,
+        runtime.load(package, drafting) as model,
         progress_bars("tokens" if prompt is not None else "prompts") as progress,
     ):
-        sampling = model.sampling(options)
-        if check and accept == "rejection" and sampling.selection().sampling is not None:
+        in_use = model.sampling(options)
+        if check and accept == "rejection" and in_use.selection().sampling is not None:
             raise typer.BadParameter("--check compares tokens, and under --accept rejection those differ")
-        if sampling.is_from_file:
-            console(True).print(f"sampling: {sampling.told}", style="dim", markup=False, highlight=False)
+        if in_use.is_from_file:
+            console(True).print(f"sampling: {in_use.told}", style="dim", markup=False, highlight=False)
         target = model.loaded.levels[0].name
         together = plain = None
         if batch is not None:
-            together = decode_together(model, given, options, batch, kv_bytes, trace is not None, progress)
+            together = _decode_together(model, given, options, batch, kv_bytes, trace is not None, progress)
             if check and together.is_whole:
-                plain = decode_together(model, given, _plain(options), batch, kv_bytes, False, progress)
+                plain = _decode_together(model, given, _plain(options), batch, kv_bytes, False, progress)
                 if not plain.is_whole:  # there is nothing to compare with
                     generations += [answer.generation for answer in plain.answers]
                     plain = None
@@ -171,7 +143,12 @@ def generate(
                 results[-1]["identical_to_target"] = _is_same(answer, plain.answers[number - 1])
             if prompts is not None and together is None:
                 progress("generate", number, len(given))
-    members: dict[str, Any] = {"results": results, "target": target, "kv_dtype": kv_dtype, "sampling": sampling.members}
+    members: dict[str, Any] = {
+        "results": results,
+        "target": target,
+        "kv_dtype": runtime.kv_dtype,
+        "sampling": in_use.members,
+    }
     if together is not None:
         members["seconds"] = together.seconds
     if speedups := [result["speedup"] for result in results if "speedup" in result]:
@@ -179,7 +156,7 @@ def generate(
     elif together is not None and plain is not None:  # texts share passes: there is one speed, that of all
         members |= {"plain_seconds": plain.seconds, "geomean_speedup": plain.seconds / together.seconds}
     if trace is not None:
-        write_trace(trace, lines)
+        _write_trace(trace, lines)
     print_results(members, json_output, not streams)
     if json_output:
         print_json(members)
@@ -227,3 +204,45 @@ def _plain(options: "Options") -> "Options":
 def _is_same(answer: "Answer | BatchAnswer", expected: "Answer | BatchAnswer") -> bool:
     """As without drafts."""
     return expected.token_ids == answer.token_ids and expected.text == answer.text
+
+
+def _decode_together(
+    model: "TextModel",
+    prompts: "Sequence[Prompt]",
+    options: "Options",
+    batch: int,
+    kv_bytes: int | None,
+    records_trees: bool,
+    progress: "Progress",
+) -> Together:
+    """Prompts side by side, as far as they come before an interrupt."""
+    from mxconv.serving.batch import Batch
+
+    begin = time.perf_counter()
+    decoded = Batch(model, prompts, options, batch, kv_bytes, records_trees)
+    with suppress(KeyboardInterrupt):
+        decoded.run(lambda num_done: progress("generate", num_done, len(prompts)))
+    return Together(decoded.answers, time.perf_counter() - begin)
+
+
+def check_new_trace(path: Path) -> None:
+    """Before the work, not after it: a file that can be created."""
+    from mxconv.errors import ModelError
+
+    if path.exists():
+        raise ModelError(f"{path}: exists; nothing is overwritten. Choose another file.")
+    if not path.parent.is_dir():
+        raise ModelError(f"{path}: its folder does not exist; an existing folder is required. Create it first.")
+
+
+def _write_trace(path: Path, lines: list[dict[str, Any]]) -> None:
+    """A line an entry."""
+    import json
+
+    from mxconv.errors import ModelError
+
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written ({error.strerror}). Check the path.") from error

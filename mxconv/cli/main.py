@@ -2,6 +2,7 @@
 
 import io
 import os
+import platform
 import sys
 import traceback
 from typing import Annotated, Any, NoReturn
@@ -9,7 +10,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from mxconv.cli.bench import bench
+from mxconv import __version__
+from mxconv.cli.bench_convert import convert
+from mxconv.cli.bench_decode import decode
+from mxconv.cli.bench_kernels import kernels
+from mxconv.cli.bench_machine import machine
+from mxconv.cli.bench_serve import serve as serve_load
 from mxconv.cli.chat import chat
 from mxconv.cli.cost import cost
 from mxconv.cli.export import export
@@ -19,10 +25,33 @@ from mxconv.cli.pull import pull
 from mxconv.cli.push import push
 from mxconv.cli.quantize import quantize
 from mxconv.cli.serve import serve
-from mxconv.cli.train import train
+from mxconv.cli.train_draft import draft
+from mxconv.cli.train_generate import generate as write_texts
+from mxconv.cli.train_ngram import ngram
+from mxconv.cli.train_readers import eagle3, speculator, spire
 from mxconv.cli.verify import verify
-from mxconv.cli.version import print_version
 from mxconv.errors import MxconvError
+
+
+def print_version(wanted: bool) -> None:
+    """Print version, kernels, threads and processor, and end.
+
+    Raises:
+        ModelError: MXCONV_KERNEL names no kernels of this machine; the version is printed before.
+    """
+    if not wanted:
+        return
+    print(f"mxconv {__version__}")
+    from mxconv.kernels.engine import choose_kernel, kernel_names, usable_processors
+    from mxconv.system.processor import cpu_name
+
+    chosen = choose_kernel()
+    others = ", ".join(name for name in kernel_names() if name != chosen)
+    num_threads = usable_processors()
+    print(f"kernel     {chosen}" + (f" ({others} run here, too)" if others else ""))
+    print(f"processor  {cpu_name()}, {num_threads} thread{'' if num_threads == 1 else 's'}")
+    print(f"system     {platform.system()} {platform.machine()}, Python {platform.python_version()}")
+    raise typer.Exit()
 
 
 class Interrupted(BaseException):
@@ -58,6 +87,14 @@ def common(
 
 for command in (quantize, inspect, verify, generate, chat, serve, export, cost, push, pull):
     app.command()(command)
+bench = typer.Typer(
+    help="Measure kernels, decoding, serving and conversion.", no_args_is_help=True, rich_markup_mode=None
+)
+for command in (kernels, decode, serve_load, convert, machine):
+    bench.command()(command)
+train = typer.Typer(help="Make drafts from text.", no_args_is_help=True, rich_markup_mode=None)
+for command in (ngram, write_texts, speculator, spire, eagle3, draft):
+    train.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")
 

@@ -2,34 +2,20 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mxconv.cli.generate_options import (
-    CONFIDENCE,
-    DRAFT,
-    KERNEL,
-    KV_DTYPE,
-    LEVELS,
-    NUM_DRAFT_TOKENS,
-    THREADS,
-    TREE,
-    draft_lengths,
-    level_names,
-    thresholds,
-    tree_size,
-)
+from mxconv.cli.decode_options import Drafting, Runtime, grouped
 from mxconv.cli.output import print_json
-
-if TYPE_CHECKING:
-    from mxconv.speculation.text_model import Options
 
 MOST_KEY_BYTES = 4096
 
 
+@grouped
 def serve(
     package: Annotated[str, typer.Argument(help="The package: a folder, a Hub id or a URL.")],
+    *,
     host: Annotated[str, typer.Option(help="The address to listen on; by default this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
     model_name: Annotated[str | None, typer.Option(help="What clients call the model; the package's name.")] = None,
@@ -43,14 +29,8 @@ def serve(
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer; all positions.")] = None,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Of a request.")] = 4_000_000,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 600.0,
-    levels: LEVELS = None,
-    draft: DRAFT = None,
-    num_draft_tokens: NUM_DRAFT_TOKENS = None,
-    confidence: CONFIDENCE = None,
-    tree: TREE = "auto",
-    kernel: KERNEL = None,
-    threads: THREADS = None,
-    kv_dtype: KV_DTYPE = "fp32",
+    drafting: Drafting,
+    runtime: Runtime,
     json_output: Annotated[bool, typer.Option("--json", help="The URL and the model as a JSON object.")] = False,
 ) -> None:
     """Serve OpenAI's HTTP interface, and a page to chat on.
@@ -69,7 +49,6 @@ def serve(
             f"mxconv serve: {error.name} is not installed; it belongs to the extra `serve`. "
             "Run: pip install 'mxconv[serve]'"
         ) from None
-    from mxconv.speculation.text_model import load
 
     limits = Limits(
         max_queue=max_queue,
@@ -79,11 +58,6 @@ def serve(
         request_seconds=timeout,
     )
     options = ServeOptions(host, port, _api_key(api_key_file), max_sequences, kv_bytes, limits)
-    decoding: Options = {
-        "num_draft_tokens": draft_lengths(num_draft_tokens),
-        "confidence": thresholds(confidence),
-        "tree": tree_size(tree),
-    }
     name = model_name or Path(package).resolve().name
 
     def announce(url: str) -> None:
@@ -92,8 +66,8 @@ def serve(
         else:
             print(f"{name} is served at {url}", flush=True)
 
-    with load(package, draft or (), kernel, threads, level_names(levels), kv_dtype) as model:
-        if not Serving(model, decoding, name, options, announce).run():
+    with runtime.load(package, drafting) as model:
+        if not Serving(model, drafting.options, name, options, announce).run():
             os._exit(0)  # nobody waits for the step that runs; unmapping the weights under it would end in a crash
 
 

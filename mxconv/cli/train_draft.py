@@ -5,14 +5,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from mxconv.cli import train_options as options
+from mxconv.cli.decode_options import grouped
+from mxconv.cli.training import Output, Schedule, Target, Texts, Training, weights_of
 
 
+@grouped
 def draft(
-    texts: options.Texts,
-    target: options.Target,
-    output: Annotated[Path, typer.Option("--output", "-o", help="A folder as Hugging Face's models are.")],
-    generated: options.Generated = None,
+    texts: Texts,
+    *,
+    target: Target,
+    output: Output,
     start: Annotated[Path | None, typer.Option(help="A Llama of the same tokens to begin with.")] = None,
     hidden_size: Annotated[int, typer.Option(min=2, help="Of a new one.")] = 256,
     intermediate_size: Annotated[int | None, typer.Option(min=1, help="Three times the hidden size.")] = None,
@@ -21,15 +23,7 @@ def draft(
     loss: Annotated[
         Literal["kl", "tvd++", "text"], typer.Option(help="Distance to the target; text: cross-entropy.")
     ] = "kl",
-    steps: options.Steps = 21_000,
-    batch_tokens: options.BatchTokens = 65_536,
-    length: options.Length = None,
-    learning_rate: options.LearningRate = 1e-3,
-    seed: options.Seed = 0,
-    save_every: options.SaveEvery = 100,
-    dry_run: options.DryRun = False,
-    force: options.Force = False,
-    json_output: options.Json = False,
+    schedule: Schedule,
 ) -> None:
     """Train a small Llama by distillation.
 
@@ -37,15 +31,14 @@ def draft(
     """
     from mxconv.arch.families.table import describe_file
     from mxconv.checkpoint.json_file import read_json_object
-    from mxconv.cli.training import Training, sizes_of, weights_of
     from mxconv.errors import ModelError
     from mxconv.train.draft import DraftTask
     from mxconv.train.fit import accelerator
     from mxconv.train.frozen_target import FrozenTarget
 
-    sizes = sizes_of(target)
-    training = Training(output, target, texts, seed, save_every, force, json_output)
-    stages = training.stages(sizes, generated, steps, batch_tokens, length, learning_rate, 8)
+    training = Training(texts, target, output, schedule)
+    sizes = training.sizes
+    stages = training.stages(8)
     from transformers import AutoConfig, LlamaConfig
 
     if start is not None:
@@ -75,4 +68,4 @@ def draft(
     frozen = FrozenTarget(target, process.device)
     task = DraftTask(config, frozen, target, loss, sizes.dtype, start)
     begun = weights_of(start) if start else "at random"
-    training.run(task, stages, process, f"{loss} {config.to_json_string()} {begun}", dry_run)
+    training.run(task, stages, process, f"{loss} {config.to_json_string()} {begun}")

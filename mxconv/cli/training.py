@@ -1,11 +1,14 @@
-"""What the commands that train drafts share: stages from files, a dry run, progress, and where the draft goes."""
+"""What the commands that train drafts share: their options, stages from files, a dry run, and where the draft goes."""
 
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from mxconv.cli.output import console, print_json, progress_bars
 
@@ -21,9 +24,14 @@ LATER_SHARE = 2 / 7  # of all steps, those of the second stage: 5 to 2, as arXiv
 LATER_RATE, LAST_RATE = 0.1, 0.1  # of the second stage to the first; that a stage ends with to its highest
 
 
+Texts = Annotated[list[Path], typer.Argument(help="Files of plain text, or .jsonl with `text` or `prompt`.")]
+Target = Annotated[Path, typer.Option(help="The model that it will draft for: a folder with 16-bit weights.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The folder that the draft becomes.")]
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """Of a target, from its config.json and its weights."""
+    """Sizes of a target, from its config.json and its weights."""
 
     hidden_size: int
     vocab_size: int
@@ -31,62 +39,62 @@ class Sizes:
     dtype: "torch.dtype"
 
 
-def sizes_of(target: Path) -> Sizes:
-    """Raises MxconvError where the folder holds no 16-bit model that mxconv decodes."""
-    import torch
+@dataclass(frozen=True)
+class Schedule:
+    """The options of one run of training, whatever the kind of draft."""
 
-    from mxconv.arch.families.table import describe_file
-    from mxconv.checkpoint.source import open_checkpoint
-    from mxconv.errors import ModelError
-
-    config = describe_file(target / "config.json")
-    with open_checkpoint(target) as checkpoint:
-        dtypes = {tensor.dtype for tensor in checkpoint.tensors.values() if len(tensor.shape) == 2}
-    if not dtypes <= {"BF16", "F16"} or not dtypes:
-        raise ModelError(
-            f"{target}: weights in {', '.join(sorted(dtypes)) or 'no dtype'}; BF16 or F16 is required. Give the folder "
-            "of the 16-bit model."
-        )
-    dtype = torch.bfloat16 if "BF16" in dtypes else torch.float16
-    return Sizes(config.hidden_size, config.vocab_size, config.max_position_embeddings, dtype)
+    generated: Annotated[
+        Path | None, typer.Option(help="The target's own text, of `train generate`: the second stage.")
+    ] = None
+    steps: Annotated[int, typer.Option(min=1, help="Of all stages; 5 to 2 where there are two.")] = 21_000
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step, of all processes together.")] = 65_536
+    length: Annotated[int | None, typer.Option(min=8, help="Tokens of a window of the first stage; up to 4096.")] = None
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="The highest; of the second stage a tenth.")] = 1e-3
+    seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0
+    save_every: Annotated[int, typer.Option(min=1, help="Steps between states to go on from.")] = 100
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and train nothing.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Replace the folder; begin again.")] = False
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False
 
 
 @dataclass(frozen=True)
 class Training:
-    """One run of a command.
+    """One run of a command; `OUTPUT.training` beside the folder that the draft becomes holds the state meanwhile."""
 
-    Args:
-        output: the folder that the draft becomes; `OUTPUT.training` beside it holds the state meanwhile.
-        target: whose draft it is.
-        texts: of the first stage.
-        seed: of weights and order.
-        save_every: steps between states.
-        force: replace what is there, begin again.
-        json_output: whether stdout ends with an object.
-    """
-
-    output: Path
-    target: Path
     texts: Sequence[Path]
-    seed: int
-    save_every: int
-    force: bool
-    json_output: bool
+    target: Path
+    output: Path
+    schedule: Schedule
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """The target's sizes.
+
+        Raises:
+            MxconvError: the folder holds no 16-bit model that mxconv decodes.
+        """
+        import torch
+
+        from mxconv.arch.families.table import describe_file
+        from mxconv.checkpoint.source import open_checkpoint
+        from mxconv.errors import ModelError
+
+        config = describe_file(self.target / "config.json")
+        with open_checkpoint(self.target) as checkpoint:
+            dtypes = {tensor.dtype for tensor in checkpoint.tensors.values() if len(tensor.shape) == 2}
+        if not dtypes <= {"BF16", "F16"} or not dtypes:
+            raise ModelError(
+                f"{self.target}: weights in {', '.join(sorted(dtypes)) or 'no dtype'}; BF16 or F16 is required. Give "
+                "the folder of the 16-bit model."
+            )
+        dtype = torch.bfloat16 if "BF16" in dtypes else torch.float16
+        return Sizes(config.hidden_size, config.vocab_size, config.max_position_embeddings, dtype)
 
     @property
     def work(self) -> Path:
         return self.output.with_name(self.output.name + ".training")
 
-    def stages(
-        self,
-        sizes: Sizes,
-        generated: Path | None,
-        steps: int,
-        batch_tokens: int,
-        length: int | None,
-        learning_rate: float,
-        least_length: int,
-    ) -> "list[Stage]":
+    def stages(self, least_length: int) -> "list[Stage]":
         """The text as it stands and then, where there is some, the target's own.
 
         Raises:
@@ -98,7 +106,9 @@ class Training:
         from mxconv.train.windows import text_windows, written_windows
 
         self._check_output()
-        length = length or min(LONGEST, sizes.num_positions)
+        sizes, generated, batch_tokens = self.sizes, self.schedule.generated, self.schedule.batch_tokens
+        steps, learning_rate = self.schedule.steps, self.schedule.learning_rate
+        length = self.schedule.length or min(LONGEST, sizes.num_positions)
         if not least_length <= length <= sizes.num_positions:
             raise MxconvError(
                 f"--length {length}: {least_length}, what this draft needs, to {sizes.num_positions}, the target's "
@@ -125,21 +135,22 @@ class Training:
     def _check_output(self) -> None:
         from mxconv.errors import MxconvError
 
-        if self.output.exists() and not self.force:
+        if self.output.exists() and not self.schedule.force:
             raise MxconvError(f"{self.output}: exists; nothing is overwritten. Choose another name, or give --force.")
         if not self.output.parent.is_dir():
             raise MxconvError(
                 f"{self.output}: its folder {self.output.parent} does not exist; it must. Create it first."
             )
 
-    def run(self, task: "Task", stages: "Sequence[Stage]", process: "Accelerator", options: str, dry_run: bool) -> None:
-        """Train, or say what that takes."""
+    def run(self, task: "Task", stages: "Sequence[Stage]", process: "Accelerator", options: str) -> None:
+        """Train, or say what that takes. A run that was killed goes on only with the same options."""
         import torch
 
         from mxconv.report.loss_curves import write_loss_curves
         from mxconv.train.fit import LOG, StepReport, fit
 
-        torch.manual_seed(self.seed)
+        schedule = self.schedule
+        torch.manual_seed(schedule.seed)
         model = task.model()
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         num_tokens = sum(stage.num_tokens for stage in stages)
@@ -151,7 +162,7 @@ class Training:
             "num_different_tokens": sum(stage.windows.token_ids.size for stage in stages),
             "flops": task.flops_per_token(model) * num_tokens,
         }
-        out = console(self.json_output)
+        out = console(schedule.json_output)
         if process.is_main_process:
             out.print(
                 f"{num_parameters:,} parameters, {result['num_steps']:,} steps over {num_tokens:,} tokens "
@@ -159,11 +170,11 @@ class Training:
                 markup=False,
                 highlight=False,
             )
-        if dry_run:
-            if self.json_output:
+        if schedule.dry_run:
+            if schedule.json_output:
                 print_json(result | {"dry_run": True})
             return
-        if self.force and process.is_main_process:
+        if schedule.force and process.is_main_process:
             shutil.rmtree(self.work, ignore_errors=True)
         process.wait_for_everyone()
         begin = time.perf_counter()
@@ -177,7 +188,7 @@ class Training:
                     progress(f"{report.stage}: loss {heads}", report.step + 1, report.num_steps)
 
             run = f"{options} {weights_of(self.target)}"
-            tensors = fit(task, model, stages, self.work, self.seed, run, process, self.save_every, show)
+            tensors = fit(task, model, stages, self.work, schedule.seed, run, process, schedule.save_every, show)
         if tensors is None:
             return
         made = self.work / "draft"
@@ -196,7 +207,7 @@ class Training:
         losses = last[0].parts if last else {}
         shown = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
         out.print(f"{self.output}: trained in {seconds:.0f} s; last losses: {shown}", markup=False, highlight=False)
-        if self.json_output:
+        if schedule.json_output:
             print_json(result | {"dry_run": False, "losses": losses, "seconds": seconds})
 
 

@@ -8,31 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.cluster_options import WORKERS, executors
-from mxconv.cli.generate_options import (
-    BATCH,
-    CHAT,
-    CONFIDENCE,
-    DRAFT,
-    FREQUENCY_PENALTY,
-    KERNEL,
-    KV_DTYPE,
-    LOGIT_BIAS,
-    MIN_P,
-    NUM_DRAFT_TOKENS,
-    PRESENCE_PENALTY,
-    REPETITION_PENALTY,
-    SEED,
-    SYSTEM,
-    TEMPERATURE,
-    THREADS,
-    TOP_K,
-    TOP_P,
-    TREE,
-    biases,
+from mxconv.cli.decode_options import (
+    Batch,
+    Chat,
+    Drafting,
+    Runtime,
+    Sampling,
+    System,
     check_system,
-    draft_lengths,
+    grouped,
     level_names,
-    thresholds,
     tree_size,
 )
 from mxconv.cli.output import console, print_json, progress_bars
@@ -42,8 +27,10 @@ if TYPE_CHECKING:
     from mxconv.verify import Verification
 
 
+@grouped
 def verify(
     package: Annotated[str, typer.Argument(help="The package: a folder, or the Hub id or URL of one.")],
+    *,
     source: Annotated[str | None, typer.Option(help="What it was converted from; compare bit for bit.")] = None,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of a Hub source, or without --source of a Hub package.")
@@ -52,29 +39,12 @@ def verify(
         Path | None, typer.Option(help="Prompts (.jsonl: `prompt`, `messages`) to decode with and without drafts.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens a prompt for --decode.")] = 64,
-    chat: CHAT = False,
-    system: SYSTEM = None,
-    levels: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated levels for --decode. The first, any model, is the target; all by default."),
-    ] = None,
-    draft: DRAFT = None,
-    num_draft_tokens: NUM_DRAFT_TOKENS = None,
-    confidence: CONFIDENCE = None,
-    tree: TREE = "auto",
-    temperature: TEMPERATURE = None,
-    top_k: TOP_K = None,
-    top_p: TOP_P = None,
-    min_p: MIN_P = None,
-    repetition_penalty: REPETITION_PENALTY = None,
-    presence_penalty: PRESENCE_PENALTY = None,
-    frequency_penalty: FREQUENCY_PENALTY = None,
-    logit_bias: LOGIT_BIAS = None,
-    seed: SEED = 0,
-    batch: BATCH = None,
-    kernel: KERNEL = None,
-    threads: THREADS = None,
-    kv_dtype: KV_DTYPE = "fp32",
+    chat: Chat = False,
+    system: System = None,
+    drafting: Drafting,
+    sampling: Sampling,
+    batch: Batch = None,
+    runtime: Runtime,
     workers: WORKERS = "threads",
     write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False,
@@ -91,7 +61,7 @@ def verify(
     from mxconv.kernels.engine import usable_processors
     from mxconv.package.package_folder import check_writable, find_package
     from mxconv.speculation.prompts import read_prompts
-    from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, Asked, SamplingInUse
+    from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, SamplingInUse
     from mxconv.text.generation_config import GenerationConfig
     from mxconv.verification.decode_proof import DecodeSettings, decode_by, verify_decoding
     from mxconv.verify import verify as verify_package
@@ -101,41 +71,33 @@ def verify(
     if chat and decode is None:
         raise typer.BadParameter("--chat needs --decode")
     prompts = read_prompts(decode, chat, system) if decode else []
-    asked: Asked = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "logit_bias": biases(logit_bias),
-    }
     # greedy unless told, whatever the model recommends: strategies are compared
-    selection = SamplingInUse.of(asked, GenerationConfig(), GREEDY_DEFAULTS).selection(seed)
+    selection = SamplingInUse.of(sampling.asked, GenerationConfig(), GREEDY_DEFAULTS).selection(sampling.seed)
     if write:
         check_writable(package, "the certificate")
     with progress_bars() as progress:
         folder = find_package(package, None if source else revision, progress)
     with ExitStack() as stack:
         checkpoint = stack.enter_context(open_source(source, revision=revision)) if source else None
-        executor = stack.enter_context(executors(workers, usable_processors() if threads is None else threads))
+        executor = stack.enter_context(
+            executors(workers, usable_processors() if runtime.threads is None else runtime.threads)
+        )
         with progress_bars() as progress:
             verification = verify_package(folder, checkpoint, progress, executor=executor())
         if prompts and verification.ok:
             settings = DecodeSettings(
                 folder.resolve(),
-                level_names(levels) or [level.name for level in verification.manifest.levels],
-                [parse_draft(text) for text in draft or ()],
-                draft_lengths(num_draft_tokens),
-                thresholds(confidence),
-                tree_size(tree),
+                level_names(drafting.levels) or [level.name for level in verification.manifest.levels],
+                [parse_draft(text) for text in drafting.draft or ()],
+                drafting.lengths,
+                drafting.thresholds,
+                tree_size(drafting.tree),
                 max_new_tokens,
                 selection,
                 batch,
-                kernel,
-                threads,
-                kv_dtype,
+                runtime.kernel,
+                runtime.threads,
+                runtime.kv_dtype,
             )
             with progress_bars("prompts") as progress:
                 if workers == "threads":  # all processors for one text after another
@@ -143,7 +105,7 @@ def verify(
                     stack.callback(loaded.close)
                     record = verify_decoding(loaded, hierarchy, prompts, max_new_tokens, selection, progress, batch)
                 else:
-                    named = kernel or os.environ.get("MXCONV_KERNEL")  # which nodes may not have
+                    named = runtime.kernel or os.environ.get("MXCONV_KERNEL")  # which nodes may not have
                     record = decode_by(executor(), replace(settings, kernel=named, num_threads=1), prompts, progress)
             verification = replace(verification, decode=record.model_copy(update={"system": system}))
     if write and verification.ok:
