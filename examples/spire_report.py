@@ -192,7 +192,8 @@ class Workshop:
                 with contextlib.redirect_stdout(sys.stderr):
                     train_spire(
                         texts=[self.texts()[0]], target=self.target, output=self.folder(name), sink=SINK, block=BLOCK,
-                        layers=bodies[SPIRE].num_layers, window=WINDOW, learning_rate=DRAFT_RATE, **self._sizes(bodies[SPIRE]), **choices,
+                        layers=bodies[SPIRE].num_layers, window=WINDOW, learning_rate=DRAFT_RATE,
+                        **self._sizes(bodies[SPIRE]), **choices,
                     )  # fmt: skip
 
     def _train_llama(self, folder: Path, target: Path, body: Body) -> None:
