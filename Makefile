@@ -21,8 +21,7 @@ test: .venv/test.stamp
 	$(PYTEST)
 
 test-gpu: .venv/gpu.stamp
-	$(PYTEST) tests/kernels/triton tests/gpu tests/bench/gpu tests/interop/transformers/gpu \
-	  tests/cli/test_bench_gpu.py
+	$(PYTEST) tests/gpu tests/cli/test_bench_gpu.py
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-    from mxconv.bench.gpu.machine import GpuMachine
+    from mxconv.bench.gpu_clock import GpuMachine
     from mxconv.bench.machine import Machine
 
 AnyResult = TypeVar("AnyResult", bound=ProductResult)
@@ -29,7 +29,6 @@ STYLES = {
     "mxfp4-int8": (ORANGE, "s"),
     "mxfp4-fp32": (PURPLE, "P"),
     "mxfp4-bf16": (PURPLE, "P"),
-    "dfloat11": (SKY, "v"),
 }
 PEAKS = {  # the kernels that share a peak
     "int8": ("bsfp-draft", "mxint8", "mxfp4-int8"),

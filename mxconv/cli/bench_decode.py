@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.bench_decode_batch import BATCH, batch_sizes, tell_batches
-from mxconv.cli.bench_decode_gpu import decode_on_gpu
+from mxconv.cli.bench_gpu import decode_on_gpu
 from mxconv.cli.bench_options import DEVICE, JSON, THREADS, is_gpu, widths_of
 from mxconv.cli.cluster_options import WORKERS
 from mxconv.cli.completion import kernels

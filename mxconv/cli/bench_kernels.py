@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mxconv.cli.bench_kernels_gpu import kernels_on_gpu
+from mxconv.cli.bench_gpu import kernels_on_gpu
 from mxconv.cli.bench_options import DEVICE, JSON, THREADS, is_gpu, print_machine, widths_of
 from mxconv.cli.completion import native_kernels, one_of
 from mxconv.cli.output import console, print_json, progress_bars

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mxconv.bench.gpu.machine import GpuMachine
+    from mxconv.bench.gpu_clock import GpuMachine
     from mxconv.bench.machine import Machine
 
 JSON = Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")]

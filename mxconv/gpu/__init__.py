@@ -1,1 +1,15 @@
-"""Packages on an NVIDIA GPU: is there one, has it room, and the way of a package's bytes to it. Needs mxconv[gpu]."""
+"""Everything for an NVIDIA GPU: kernels in Triton, packages on their way to it, layers of torch models on it.
+
+device          is there a GPU, and has it room
+load_package    a package in place of a torch model's layers
+gpu_linear      linear layers, gpu_experts modules of experts
+gpu_package     a package's matrices on a device, streaming how its bytes get there
+weight          what multiplies: a kernel up to 16 tokens, torch beyond; stacked_weight is a stack of experts
+four_bit        4-bit arrays and products, int8_product the same with int8 activations
+bsfp_arrays     arrays of the exact weights, patches their escapes, bsfp_product their kernels
+launch          how a matrix is cut into programs; lanes from stored bytes to numbers in registers
+
+Needs `pip install mxconv[gpu]` and a torch with CUDA; only `device` and `load_package` can be imported without Triton.
+With TRITON_INTERPRET=1 set before Triton is imported, the same kernels run on the CPU, slowly, which is how they are
+tested. What is exact and what is not: docs/gpu.md.
+"""

@@ -1,4 +1,7 @@
-"""Where the Triton kernels can run: an NVIDIA GPU with BF16 matrix instructions, or their interpreter."""
+"""Where the Triton kernels can run, and whether there is room: an NVIDIA GPU with BF16 matrix instructions.
+
+Their interpreter on the CPU counts as a device too, for tests.
+"""
 
 import os
 from importlib.util import find_spec
@@ -8,6 +11,7 @@ import torch
 from mxconv.errors import ModelError
 
 REQUIRED_CAPABILITY = (8, 0)  # Ampere: the first with BF16 matrix instructions
+RESERVE_BYTES = 256 << 20  # for the kernels' scratch and what torch keeps for itself
 
 
 def checked_device(device: str | torch.device) -> torch.device:
@@ -50,3 +54,31 @@ def checked_device(device: str | torch.device) -> torch.device:
             "later is required (Ampere, for BF16). Use a newer GPU, or mxconv's kernels on the CPU."
         )
     return torch.device("cuda", index)
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Free memory of a GPU, what torch holds and does not use included; None for the interpreter."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def require_room(device: torch.device, num_bytes: int, subject: str, instead: str) -> None:
+    """Refuse weights that do not fit.
+
+    Args:
+        device: the destination.
+        num_bytes: of all weights.
+        subject: their name in messages.
+        instead: a sentence that says what would fit, or what to do.
+
+    Raises:
+        ModelError: less memory is free.
+    """
+    free = free_bytes(device)
+    if free is not None and num_bytes + RESERVE_BYTES > free:
+        raise ModelError(
+            f"{subject}: {num_bytes / 1e9:.2f} GB of weights and {RESERVE_BYTES / 1e9:.2f} GB to work in are needed on "
+            f"{device}; {free / 1e9:.2f} GB are free. {instead}"
+        )

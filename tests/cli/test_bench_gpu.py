@@ -14,7 +14,7 @@ MACHINE_KEYS = {
     "gpu", "compute_capability", "memory_bytes", "l2_cache_bytes", "cuda", "torch", "triton", "cpu", "commit",
 }  # fmt: skip
 DECODE_KEYS = {
-    "strategy", "tokens_per_second", "speedup", "num_replays", "acceptance_rates", "fraction_of_bandwidth",
+    "strategy", "tokens_per_second", "speedup", "acceptance_rates", "fraction_of_bandwidth",
     "tokens_per_round", "peak_bytes", "loading_peak_bytes", "identical_to_greedy", "identical_to_target", "differences",
 }  # fmt: skip
 SMALL = ("--device", "cuda", "--out-features", 40, "--in-features", 64, "--samples", 20)
@@ -29,11 +29,11 @@ def test_kernels_prints_keys_parallel_to_the_cpus_a_table_and_a_picture(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_triton()
-    monkeypatch.setattr("mxconv.bench.gpu.kernels.SMALL_SHAPE", (20, 40))
+    monkeypatch.setattr("mxconv.bench.gpu_kernels.SMALL_SHAPE", (20, 40))
     only = ("--only", "mxfp4-bf16", "--only", "bf16", "--num-tokens", 1)
     outcome = run("bench", "kernels", *SMALL, *only, "--plot", tmp_path / "bandwidth.svg", "--json")
     assert outcome.exit_code == 0, outcome.stderr
-    assert set(outcome.json) == {"machine", "left_out", "results"}
+    assert set(outcome.json) == {"machine", "results"}
     assert set(outcome.json["machine"]) == MACHINE_KEYS
     rows = outcome.json["results"]
     assert [(row["kernel"], row["implementation"]) for row in rows] == [("mxfp4-bf16", "triton"), ("bf16", "torch")]
@@ -45,31 +45,6 @@ def test_kernels_prints_keys_parallel_to_the_cpus_a_table_and_a_picture(
     assert "<svg" in (tmp_path / "bandwidth.svg").read_text()
     outcome = run("bench", "kernels", *SMALL, *only, "--plot", tmp_path / "bandwidth.svg")
     assert outcome.exit_code == 1 and "nothing is overwritten" in outcome.stderr
-
-
-def test_dfloat11_is_left_out_with_its_reason_and_refused_where_it_was_asked_for(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    need_triton()
-    from mxconv.bench.gpu.kernels import GpuKernelResult
-
-    row = GpuKernelResult("bf16", "torch", 8, 8, 1, 128, *[1e-6] * 3, 20, *[1.0] * 4, library_seconds=1e-6,
-                          times_library=1.0)  # fmt: skip
-    measured: list[Any] = []
-
-    def bench(kernels: Any, *_: Any) -> Any:
-        measured.extend(kernels)
-        return iter([row])
-
-    monkeypatch.setattr("mxconv.bench.gpu.dfloat11.why_not", lambda _: "import dfloat11: no such module")
-    monkeypatch.setattr("mxconv.bench.gpu.kernels.bench_gpu_kernels", bench)
-    outcome = run("bench", "kernels", *SMALL, "--json")
-    assert measured == ["bf16", "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-bf16"]
-    assert outcome.json["left_out"] == {"dfloat11": "import dfloat11: no such module"}
-    assert "dfloat11 was not measured: import dfloat11: no such module" in outcome.stderr
-    outcome = run("bench", "kernels", *SMALL, "--only", "dfloat11")
-    assert outcome.exit_code == 1
-    assert "dfloat11: import dfloat11: no such module; the package and a GPU are required" in outcome.stderr
 
 
 def test_decode_prints_a_row_for_16_bits_the_package_and_its_draft(run: Any, tmp_path: Path) -> None:
@@ -87,7 +62,7 @@ def test_decode_prints_a_row_for_16_bits_the_package_and_its_draft(run: Any, tmp
     assert outcome.exit_code == 0, outcome.stderr
     assert set(outcome.json["machine"]) == MACHINE_KEYS
     rows = outcome.json["results"]
-    assert [row["strategy"] for row in rows] == ["16-bit launched", "16-bit", "bsfp", "bsfp + draft"]
+    assert [row["strategy"] for row in rows] == ["16-bit", "bsfp", "bsfp + draft"]
     assert all(set(row) >= DECODE_KEYS for row in rows)
     assert "as 16 bits" in outcome.stderr and "16-bit: plain greedy decoding of the checkpoint" in outcome.stderr
 
@@ -118,7 +93,7 @@ def test_kernels_of_the_cpu_alone_are_refused_by_name(run: Any) -> None:
     need_triton()
     outcome = run("bench", "kernels", *SMALL, "--only", "fp16")
     assert outcome.exit_code == 2
-    assert "--only: 'fp16'; one of bf16, bsfp-full, bsfp-draft, mxfp4-int8, mxfp4-bf16, dfloat11" in outcome.stderr
+    assert "--only: 'fp16'; one of bf16, bsfp-full, bsfp-draft, mxfp4-int8, mxfp4-bf16" in outcome.stderr
 
 
 @pytest.mark.parametrize("arguments", [("kernels",), ("decode", "package")])
@@ -129,7 +104,7 @@ def test_without_torch_without_triton_and_without_a_gpu_the_message_says_what_is
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     for missing, message in (
-        ("mxconv.bench.gpu.device", "device cuda: torch is not installed; a torch with CUDA is required."),
+        ("mxconv.cli.bench_gpu", "device cuda: torch is not installed; a torch with CUDA is required."),
         ("mxconv.gpu.device", "device cuda: Triton is not installed; the kernels for GPUs are written in it."),
     ):
         with monkeypatch.context() as patch:

@@ -14,8 +14,7 @@ import torch
 
 from mxconv.errors import ModelError
 from mxconv.gpu import device as of_device
-from mxconv.gpu import memory
-from mxconv.gpu.device import checked_device
+from mxconv.gpu.device import checked_device, require_room
 
 
 @pytest.fixture
@@ -74,19 +73,19 @@ def test_too_little_memory_is_said_in_numbers(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (3_000_000_000, 8_000_000_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 1_500_000_000)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 500_000_000)
-    memory.require_room(device, 3_700_000_000, "model", "Take less.")  # 4 GB are free, 0.27 of them to work in
+    require_room(device, 3_700_000_000, "model", "Take less.")  # 4 GB are free, 0.27 of them to work in
     with pytest.raises(
         ModelError, match=r"model: 3\.80 GB of weights and 0\.27 GB .* on cuda:0; 4\.00 GB are free\. Take less\."
     ):
-        memory.require_room(device, 3_800_000_000, "model", "Take less.")
-    memory.require_room(torch.device("cpu"), 1 << 60, "model", "Take less.")
+        require_room(device, 3_800_000_000, "model", "Take less.")
+    require_room(torch.device("cpu"), 1 << 60, "model", "Take less.")
 
 
 def test_without_triton_everything_imports_and_what_needs_it_says_so(tmp_path: Path) -> None:
     """In a process where importing Triton fails."""
     (tmp_path / "triton.py").write_text("raise ImportError('no Triton here')")
     lines = [
-        "import mxconv.gpu.package, mxconv.interop.transformers as interop",
+        "import mxconv.gpu.load_package, mxconv.interop.transformers as interop",
         "from mxconv.gpu import device",
         "device.find_spec = lambda name: None",
         "interop.quantize_model(__import__('torch').nn.Sequential(__import__('torch').nn.Linear(4, 4).bfloat16()),"

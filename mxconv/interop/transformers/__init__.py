@@ -5,14 +5,12 @@
     model = AutoModelForCausalLM.from_pretrained("model")
     output = model.generate(**inputs, custom_generate=drafts("package"), max_new_tokens=64)
 
-Needs `pip install mxconv[hf]`.
+Needs `pip install mxconv[hf]`; on a GPU `mxconv[gpu]` too, see docs/gpu.md.
 """
 
-from mxconv.interop.transformers.bsfp_linear import BSFPLinear
-from mxconv.interop.transformers.drafts import Drafts, drafts
-from mxconv.interop.transformers.gpu.load_package import load_package
-from mxconv.interop.transformers.graphs.graphed import Graphed, graphed
-from mxconv.interop.transformers.mxfp4_linear import MXFP4Linear
-from mxconv.interop.transformers.quantize import quantize_model
+from mxconv.gpu.load_package import load_package
+from mxconv.interop.transformers.generate_drafts import Drafts, drafts
+from mxconv.interop.transformers.kernel_linear import BSFPLinear, MXFP4Linear
+from mxconv.interop.transformers.quantize_model import quantize_model
 
-__all__ = ["BSFPLinear", "Drafts", "Graphed", "MXFP4Linear", "drafts", "graphed", "load_package", "quantize_model"]
+__all__ = ["BSFPLinear", "Drafts", "MXFP4Linear", "drafts", "load_package", "quantize_model"]

@@ -1,0 +1,71 @@
+"""Arrays of a package on a device: copied, joined for the experts of a stack, and tables for byte permutation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mxconv.arrays import I8, I32, U16
+from mxconv.gpu.launch import ROWS
+
+
+def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Copy an array to aligned memory of its own on the device; 16-bit patterns become int16."""
+    if array.dtype == np.uint16:
+        array = array.view(np.int16)
+    tensor = torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype, device=device)
+    if array.size:
+        tensor.copy_(torch.from_numpy(np.require(array, requirements=["C", "A", "W"])))
+    return tensor
+
+
+def as_words(planes: torch.Tensor) -> torch.Tensor:
+    """View the lanes of (T, C, 64 or 128) uint8 as int32: (T, C, 16) or (T, C, 16, 2)."""
+    words = planes.view(torch.int32)
+    return words if planes.shape[2] == 64 else words.unflatten(2, (16, 2))
+
+
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Join contiguous tensors of one dtype along the first axis: a view where they adjoin in memory, else a copy."""
+    first = parts[0]
+    ends = [part.data_ptr() + part.nbytes for part in parts]
+    storages = {part.untyped_storage().data_ptr() for part in parts}
+    if len(storages) == 1 and all(end == part.data_ptr() for end, part in zip(ends, parts[1:], strict=False)):
+        return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
+    return torch.cat(list(parts))
+
+
+def piece(whole: torch.Tensor, number: int, num_pieces: int) -> torch.Tensor:
+    """View one of pieces of equal length along the first axis."""
+    length = len(whole) // num_pieces
+    return whole[number * length : (number + 1) * length]
+
+
+def pattern_table(patterns: U16) -> I32:
+    """Bytes of a table of eight 16-bit patterns, as kernels permute them.
+
+    Args:
+        patterns: (..., 8) by code, sign bits zero.
+
+    Returns:
+        (..., 4) int32: the low bytes of codes 0 to 3, of 4 to 7, then their high bytes.
+    """
+    planes = np.stack([patterns & 0xFF, patterns >> 8], axis=-2).astype(np.uint8)
+    words: I32 = np.ascontiguousarray(planes).view("<i4").reshape(*patterns.shape[:-1], 4)
+    return words
+
+
+def row_tables(patterns: U16) -> I32:
+    """(64, 4) int32: the table of (8,) patterns for every row of a program.
+
+    Loaded from addresses that differ, each row's table stays in registers of its own.
+    """
+    return np.tile(pattern_table(patterns), (int(ROWS.value), 1))
+
+
+def int8_table(levels: I8) -> I32:
+    """(4,) int32 of (16,) signed levels by nibble, whose bit 3 is the sign: four nibbles a word."""
+    words: I32 = np.ascontiguousarray(levels).view("<i4")
+    return words

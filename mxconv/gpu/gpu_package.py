@@ -1,0 +1,237 @@
+"""A package's quantized matrices on a device, streamed there file by file, hashes checked."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from mxconv.errors import CodecError, ModelError, PackageError
+from mxconv.gpu.device import checked_device, require_room
+from mxconv.gpu.device_arrays import as_words
+from mxconv.gpu.four_bit import FourBitArrays
+from mxconv.gpu.patches import most_bytes
+from mxconv.gpu.stacked_weight import StackedWeight
+from mxconv.gpu.streaming import stream_arrays
+from mxconv.gpu.weight import Activations, BsfpWeight, EightBitWeight, FourBitWeight, Weight
+from mxconv.package.manifest import Manifest
+from mxconv.package.package import Package
+from mxconv.package.package_folder import find_package
+from mxconv.package.tensor_arrays import place_of, tensor_arrays
+from mxconv.package.tensor_record import TensorRecord
+from mxconv.progress import Progress, silent
+
+ON_HOST = ("row_shifts", "escape_offsets")  # parts that other arrays are made from
+OF_DRAFT = ("codes", "elements", "scales")
+ADJOINING = (*OF_DRAFT, "residual_low")  # parts that have the same length for each expert
+OF_AN_EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<matrix>.+)")
+
+Parts = Mapping[str, torch.Tensor]  # arrays of a tensor, by the last part of their names
+
+
+class GpuPackage:
+    """The matrices of a package on a device; its files are closed again.
+
+    `weights` has them by the names of their tensors, and `stacks` has those of experts by the names of `ExpertGroup`s,
+    whether the package stacks them or not.
+    """
+
+    def __init__(
+        self,
+        package: str | Path,
+        device: str | torch.device = "cuda",
+        level: Literal["target", "draft"] = "target",
+        activations: Activations = "bf16",
+        progress: Progress = silent,
+    ) -> None:
+        """Load it.
+
+        Args:
+            package: a folder, or a Hub id.
+            device: as for `checked_device`.
+            level: "target", of a BSFP package: the exact weights with their draft; "draft": 4 bits alone.
+            activations: of drafts; BF16 where levels are no integers.
+            progress: receives the number of bytes that were hashed and copied.
+
+        Raises:
+            MxconvError: no such device, no room on it, or a package that is damaged or has no such level.
+        """
+        self.device = checked_device(device)
+        self.weights: dict[str, Weight] = {}
+        self.stacks: dict[str, StackedWeight] = {}
+        with Package(find_package(package)) as opened:
+            self.manifest: Manifest = opened.manifest
+            records = [each for each in opened.manifest.tensors if each.codec != "keep"]
+            _check_level(opened, records, level)
+            arrays = {name: opened.arrays[name].num_bytes for each in records for name in _copied(each, level)}
+            draft = sum(opened.arrays[name].num_bytes for each in records for name in _copied(each, "draft"))
+            require_room(
+                self.device,
+                sum(arrays.values()) + sum(_made(opened, each) for each in records if level == "target"),
+                str(opened.root),
+                f"The 4-bit draft alone is {draft / 1e9:.2f} GB: level='draft'." if level == "target" else
+                "Free memory, or take a smaller model.",
+            )  # fmt: skip
+            groups, alone = expert_groups(records)
+            streamed = stream_arrays(opened, _runs(arrays, groups), self.device, progress)
+            parts: dict[str, dict[str, torch.Tensor]] = {each.stem: {} for each in records}
+            for name in arrays:
+                stem, _, part = name.rpartition(".")
+                parts[stem][part] = streamed.pop(name)
+            for record in alone:
+                own = parts.pop(record.stem)
+                if record.codec == "mxint8":
+                    shape = opened.mxint8(record).shape
+                    self.weights[record.name] = EightBitWeight(own["elements"], own["scales"], shape)
+                else:
+                    self.weights[record.name] = _weight(opened, record, own, self.device, activations)
+            for group in groups:
+                own_parts = {each.stem: parts.pop(each.stem) for each in group.records}
+                self.stacks[group.name] = StackedWeight([
+                    _weight(opened, each, own_parts[each.stem], self.device, activations, expert, group)
+                    for each, expert in group.members
+                ])  # fmt: skip
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the device."""
+        weights = sum(each.num_bytes for each in self.weights.values())
+        return weights + sum(each.num_bytes for each in self.stacks.values())
+
+
+@dataclass(frozen=True)
+class ExpertGroup:
+    """The experts of one layer in their order: matrices of one shape and format, in one tensor or in one each."""
+
+    name: str  # of the tensor, or of each expert's tensor with `*` in place of its number
+    members: tuple[tuple[TensorRecord, int | None], ...]  # a tensor, and the number of the expert in it
+
+    @property
+    def records(self) -> list[TensorRecord]:
+        """The tensors, once each."""
+        return list({record.name: record for record, _ in self.members}.values())
+
+    @property
+    def num_planes(self) -> int:
+        """Residual bits beyond eight of the expert that has most."""
+        return max((each.residual_bits for record in self.records for each in record.all_segments), default=8) - 8
+
+    @property
+    def has_row_starts(self) -> bool:
+        """Whether starts differ from row to row: by row shifts, or since experts have tables of their own."""
+        tables = [each.starts for record in self.records for each in record.all_segments]
+        return any(table != tables[0] or len(table) > 1 for table in tables)
+
+
+def expert_groups(records: Iterable[TensorRecord]) -> tuple[list[ExpertGroup], list[TensorRecord]]:
+    """Groups of experts among quantized tensors, and the tensors that are in none."""
+    groups: list[ExpertGroup] = []
+    alone: list[TensorRecord] = []
+    numbered: dict[str, dict[int, TensorRecord]] = {}
+    for record in records:
+        match = OF_AN_EXPERT.fullmatch(record.name)
+        if (stack := record.stack) is not None:
+            if record.carried is None or record.carried.part == "codes":
+                groups.append(ExpertGroup(record.stem, tuple((record, each) for each in range(stack.num_experts))))
+        elif match is not None:
+            name = f"{match['experts']}.*.{match['matrix']}"
+            numbered.setdefault(name, {})[int(match["number"])] = record
+        else:
+            alone.append(record)
+    for name, found in numbered.items():
+        kinds = {(tuple(record.shape), record.codec, record.dtype) for record in found.values()}
+        if sorted(found) == list(range(len(found))) and len(kinds) == 1:
+            groups.append(ExpertGroup(name, tuple((found[number], None) for number in range(len(found)))))
+        else:
+            alone += found.values()
+    return groups, alone
+
+
+def _weight(
+    package: Package,
+    record: TensorRecord,
+    parts: Parts,
+    device: torch.device,
+    activations: Activations,
+    expert: int | None = None,
+    group: ExpertGroup | None = None,
+) -> BsfpWeight | FourBitWeight:
+    """Make a quantized matrix of arrays that are on the device already.
+
+    Args:
+        package: where it is stored.
+        record: the tensor.
+        parts: its arrays; of BSFP all that kernels read, or codes and scales alone for the draft.
+        device: where they are.
+        activations: as for `GpuPackage`.
+        expert: number of the expert in a stack.
+        group: the experts that it is stacked with.
+
+    Raises:
+        PackageError: its escape lists contradict themselves.
+    """
+    shape, tiles = place_of(record, expert)
+    codes, scales = as_words(parts["codes"][tiles]), parts["scales"][tiles]
+    if record.codec == "mxfp4":
+        return FourBitWeight(FourBitArrays.of_mxfp4(codes, scales, shape), activations)
+    held = package.bsfp(record, expert)
+    if "residual_low" not in parts:
+        arrays = FourBitArrays.of_bsfp(codes, scales, held.table, shape)
+        return FourBitWeight(arrays, activations if arrays.int8_levels is not None else "bf16")
+    first = int(package.arrays[f"{record.stem}.escape_offsets"].array()[tiles.start])
+    escapes = slice(first, first + len(held.packed.escape_high))
+    mine = {
+        name: part[escapes if name in ("escape_positions", "escape_high") else tiles] for name, part in parts.items()
+    }
+    as_group = (group.num_planes, group.has_row_starts) if group is not None else (0, False)
+    try:
+        return BsfpWeight.from_packed(held.packed, held.table, shape, device, activations, mine, *as_group)
+    except CodecError as error:
+        raise PackageError(f"{package.root}: tensor {record.name}: {error}") from error
+
+
+def _runs(arrays: Iterable[str], groups: Iterable[ExpertGroup]) -> list[list[str]]:
+    """Names of the arrays; a list for those that are to adjoin, and one for each other array."""
+    adjoining = [
+        [f"{record.stem}.{part}" for record in group.records]
+        for group in groups if len(group.records) > 1 for part in ADJOINING
+    ]  # fmt: skip
+    wanted = set(arrays)
+    runs = [run for run in adjoining if wanted.issuperset(run)]
+    in_runs = {name for run in runs for name in run}
+    return [*runs, *([name] for name in arrays if name not in in_runs)]
+
+
+def _check_level(package: Package, records: list[TensorRecord], level: str) -> None:
+    if not records:
+        raise ModelError(f"{package.root}: no quantized matrix; at least one is required. Convert another model.")
+    if level not in ("target", "draft"):
+        raise ModelError(f"{package.root}: level {level!r}; target or draft is required.")
+    if level == "target" and (codec := package.manifest.options.codec) != "bsfp":
+        raise ModelError(
+            f"{package.root}: the target of an {codec} package is its 16-bit source; a BSFP package is required for "
+            "level='target'. Load the source with transformers, and this package with level='draft'."
+        )
+    rescaled = [each.name for each in records if each.is_rescaled]
+    if rescaled:
+        raise ModelError(
+            f"{package.root}: tensor {rescaled[0]} was rescaled; exact BSFP is required on a GPU. Convert again "
+            "without --outliers rescale."
+        )
+
+
+def _copied(record: TensorRecord, level: str) -> list[str]:
+    """Names of a tensor's arrays that go to the device unchanged."""
+    names = [array.name for array in tensor_arrays(record)]
+    parts = {name: name.rpartition(".")[2] for name in names}
+    return [name for name in names if (parts[name] in OF_DRAFT if level == "draft" else parts[name] not in ON_HOST)]
+
+
+def _made(package: Package, record: TensorRecord) -> int:
+    """The most bytes that patches of a tensor's escapes take."""
+    if record.codec != "bsfp":
+        return 0
+    counts, escapes = (package.arrays[f"{record.name}.escape_{part}"] for part in ("counts", "positions"))
+    return most_bytes(counts.num_bytes, escapes.num_bytes)

@@ -1,0 +1,157 @@
+"""From stored bytes to numbers in registers: what the kernels of all formats have in common.
+
+A *lane* is one row of one tile (formats/vnni8.md): eight columns, a 32-bit word of nibbles, byte j of which holds
+columns j and j + 4. Kernels hold the lanes of a step as (tiles, rows), rows last, since the lanes of 16 rows adjoin.
+Places are declared contiguous by fours and no more: with more rows a thread the compiler packs all weights anew on
+their way to the matrix instructions.
+
+NVIDIA's GPUs have three instructions that Triton has no name for (PTX ISA: `prmt`, `popc`, `fma`). Each stands beside
+the same function in arithmetic, which Triton's interpreter runs.
+"""
+
+import triton
+import triton.language as tl
+
+from mxconv.gpu.launch import IS_INTERPRETED, ROW_TILES, ROWS
+
+_INTERPRETED = tl.constexpr(IS_INTERPRETED)
+_MINUS_ZEROS = tl.constexpr(0x80008000 - (1 << 32))
+NEGATIVE_BYTES = tl.constexpr(-0x7F7F7F80)  # 0x80 in each byte
+
+
+@triton.jit
+def permute_bytes(a, b, selectors):
+    """Pick four of eight bytes by the four low nibbles of `selectors`: a table look-up without memory.
+
+    Args:
+        a: int32, bytes 0 to 3.
+        b: int32, bytes 4 to 7.
+        selectors: int32; bits 2..0 of a nibble choose the byte, bit 3 replaces all its bits by its sign.
+
+    Returns:
+        int32: byte i as nibble i says.
+    """
+    if not _INTERPRETED:
+        return tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, selectors], dtype=tl.int32, is_pure=True, pack=1
+        )
+    picked = a & 0 | b & 0 | selectors & 0
+    for place in tl.static_range(4):
+        selector = selectors >> (4 * place)
+        byte = (tl.where((selector & 4) != 0, b, a) >> (8 * (selector & 3))) & 255
+        byte = tl.where((selector & 8) != 0, (byte >> 7) * 255, byte)
+        picked |= byte << (8 * place)
+    return picked
+
+
+@triton.jit
+def count_ones(bits):
+    """Count the ones among the 32 bits of int32."""
+    if not _INTERPRETED:
+        return tl.inline_asm_elementwise("popc.b32 $0, $1;", "=r,r", [bits], dtype=tl.int32, is_pure=True, pack=1)
+    ones = bits - ((bits >> 1) & 0x55555555)  # of each two bits, then of each four, eight and all
+    ones = (ones & 0x33333333) + ((ones >> 2) & 0x33333333)
+    ones = (ones + (ones >> 4)) & 0x0F0F0F0F
+    ones += ones >> 8
+    return (ones + (ones >> 16)) & 63
+
+
+@triton.jit
+def multiply_bf16_pairs(a, b):
+    """Multiply BF16 patterns in both halves of int32, rounding to nearest even; subnormals count."""
+    if not _INTERPRETED:
+        return tl.inline_asm_elementwise(
+            "fma.rn.bf16x2 $0, $1, $2, $3;", "=r,r,r,r", [a, b, _MINUS_ZEROS], dtype=tl.int32, is_pure=True, pack=1
+        )
+    low = _bf16(a << 16) * _bf16(b << 16)
+    high = _bf16(a & -65536) * _bf16(b & -65536)
+    return _rounded(low) | (_rounded(high) << 16)
+
+
+@triton.jit
+def _bf16(patterns):
+    return patterns.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _rounded(numbers):
+    """Round float32 to BF16 patterns in integers: the interpreter's own conversion makes zeros of subnormals."""
+    bits = numbers.to(tl.int32, bitcast=True)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return tl.where(numbers != numbers, 0x7FC0, rounded) & 0xFFFF
+
+
+@triton.jit
+def lanes_above(program, column_tiles):
+    """Number of lanes in the rows above a program's, by which its pointers move: int64."""
+    return (program * (ROW_TILES * 16)).to(tl.int64) * column_tiles
+
+
+@triton.jit
+def lanes_of(program, first_tile, row_tiles, column_tiles, TILES: tl.constexpr):
+    """Places of the lanes of TILES tiles along the columns, counted from the first of the program's rows.
+
+    Returns:
+        (TILES, ROWS) int32; rows beyond the matrix repeat its last tile, and are never stored.
+    """
+    row = tl.arange(0, ROWS)[None, :]
+    tile = first_tile + tl.arange(0, TILES)[:, None]
+    row_tile = tl.minimum(row // 16, row_tiles - 1 - program * ROW_TILES)
+    return tl.max_contiguous((row_tile * column_tiles + tile) * 16 + row % 16, (1, 4))
+
+
+@triton.jit
+def patterns_of_nibbles(words, low_first, low_second, high_first, high_second):
+    """Look up 16-bit patterns in a table of eight, and give them the signs of the nibbles.
+
+    Args:
+        words: int32, the nibbles of lanes.
+        low_first: int32, the low bytes of the patterns of codes 0 to 3.
+        low_second: the low bytes of codes 4 to 7.
+        high_first: the high bytes of codes 0 to 3; bit 7 is zero.
+        high_second: the high bytes of codes 4 to 7.
+
+    Returns:
+        Four int32 of two columns each: 0 and 1 of the lane, 2 and 3, 4 and 5, 6 and 7; the first in the low half.
+    """
+    codes = words & 0x77777777
+    low04 = permute_bytes(low_first, low_second, codes)  # columns 0, 4, 1, 5
+    low26 = permute_bytes(low_first, low_second, codes >> 16)  # columns 2, 6, 3, 7
+    high04 = permute_bytes(high_first, high_second, codes) | _signs(words)
+    high26 = permute_bytes(high_first, high_second, codes >> 16) | _signs(words >> 16)
+    columns01, columns45 = permute_bytes(low04, high04, 0x6240), permute_bytes(low04, high04, 0x7351)
+    columns23, columns67 = permute_bytes(low26, high26, 0x6240), permute_bytes(low26, high26, 0x7351)
+    return columns01, columns23, columns45, columns67
+
+
+@triton.jit
+def _signs(words):
+    """Bit 7 of each byte: bit 3 of each of the four low nibbles. A byte of 0x80 is negative, so it becomes 0xFF."""
+    return (permute_bytes(NEGATIVE_BYTES, NEGATIVE_BYTES, words) << 7) & NEGATIVE_BYTES
+
+
+@triton.jit
+def in_order(columns01, columns23, columns45, columns67, WIDTH: tl.constexpr):
+    """Reorder (WIDTH // 8, ROWS) pairs, as `patterns_of_nibbles` returns them, to (ROWS, WIDTH) int16 patterns."""
+    pairs = tl.join(tl.join(columns01, columns45), tl.join(columns23, columns67))
+    patterns = tl.join(pairs.to(tl.int16), (pairs >> 16).to(tl.int16))
+    return tl.reshape(tl.permute(patterns, (1, 0, 2, 3, 4)), (ROWS, WIDTH))
+
+
+@triton.jit
+def weights_of(patterns: tl.tensor, IS_BF16: tl.constexpr, OPERAND: tl.constexpr) -> tl.tensor:
+    """Numbers of int16 patterns, exactly, in the operands' type."""
+    if IS_BF16 and OPERAND is tl.bfloat16:
+        numbers = patterns.to(tl.bfloat16, bitcast=True)
+    elif IS_BF16:
+        numbers = (patterns.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    else:
+        numbers = patterns.to(tl.float16, bitcast=True).to(OPERAND)
+    return numbers
+
+
+@triton.jit
+def activations(x, row, is_there, first_column, WIDTH: tl.constexpr, num_columns, OPERAND: tl.constexpr):
+    """(WIDTH, MAX_TOKENS) of some rows of `x`, (rows, num_columns); zeros for missing rows and beyond the columns."""
+    column = first_column + tl.arange(0, WIDTH)[:, None]
+    return tl.load(x + row * num_columns + column, mask=is_there & (column < num_columns), other=0).to(OPERAND)

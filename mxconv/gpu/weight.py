@@ -1,0 +1,309 @@
+"""Weights on a GPU, which multiply there as `mxconv.kernels.matrix.Matrix` does on the CPU.
+
+Up to 16 tokens go through the kernels. For more, rows of weights are rebuilt into a scratch of bounded size, panel by
+panel, and torch multiplies.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from mxconv.arrays import F32, U8
+from mxconv.codecs.bsfp.packing import PackedBsfp
+from mxconv.codecs.bsfp.table import SegmentTable
+from mxconv.codecs.e8m0 import decode_e8m0
+from mxconv.codecs.mxint8 import FRACTION_BITS
+from mxconv.codecs.vnni8 import QUAD, TILE_ROWS
+from mxconv.errors import ModelError
+from mxconv.gpu.bsfp_arrays import BsfpArrays
+from mxconv.gpu.bsfp_product import bsfp_product, rebuild
+from mxconv.gpu.device_arrays import as_words, upload
+from mxconv.gpu.four_bit import FourBitArrays, dequantize, four_bit_product
+from mxconv.gpu.int8_product import int8_product
+from mxconv.gpu.launch import MAX_TOKENS, ROWS, RoutedPairs, on
+from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
+
+Activations = Literal["bf16", "int8"]
+AnyWeight = TypeVar("AnyWeight", bound="Weight")
+SCRATCH_BYTES = 64 << 20
+
+
+class Weight(Protocol):
+    """A weight matrix, (rows, columns), on a device."""
+
+    @property
+    def rows(self) -> int:
+        """out_features."""
+        ...
+
+    @property
+    def columns(self) -> int:
+        """in_features."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the device."""
+        ...
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """x W^T: (tokens, columns) of a float type to (tokens, rows) float32.
+
+        Up to 16 tokens, a token's bits depend on that token alone; beyond, `torch.matmul` decides.
+        """
+        ...
+
+    def rebuild(self) -> torch.Tensor:
+        """(rows, columns) weights."""
+        ...
+
+
+class FourBitWeight:
+    """Implements `Weight` for 4-bit levels: MXFP4, or the draft in BSFP.
+
+    Args:
+        arrays: on the device.
+        activations: "bf16", or "int8" where the levels are integers; more than 16 tokens are BF16 either way.
+
+    Raises:
+        ModelError: int8 activations for levels that are no integers.
+    """
+
+    def __init__(self, arrays: FourBitArrays, activations: Activations = "bf16") -> None:
+        if activations == "int8" and arrays.int8_levels is None:
+            raise ModelError(
+                "4-bit weight: levels that are no integers with int8 activations; the fitted table has integers, the "
+                "paper's has none. Use activations='bf16'."
+            )
+        self.arrays, self.activations = arrays, activations
+        self.rows, self.columns = arrays.shape
+        self.num_bytes = arrays.num_bytes
+
+    @classmethod
+    def from_mxfp4(
+        cls, codes: U8, scales: U8, shape: tuple[int, int], device: torch.device, activations: Activations = "bf16"
+    ) -> "FourBitWeight":
+        """Copy an MXFP4 matrix to a device.
+
+        Args:
+            codes: (T, C, 64) as stored.
+            scales: (T, blocks, 16) E8M0.
+            shape: (rows, columns) without padding.
+            device: the destination.
+            activations: as for the class.
+        """
+        on_device = as_words(upload(codes, device))
+        return cls(FourBitArrays.of_mxfp4(on_device, upload(scales, device), shape), activations)
+
+    @classmethod
+    def stacked(cls, experts: "Sequence[FourBitWeight]") -> "FourBitWeight":
+        """Stack matrices of one shape and kind; activations are int8 where all have integer levels."""
+        arrays = FourBitArrays.stacked([each.arrays for each in experts])
+        return cls(arrays, experts[0].activations if arrays.int8_levels is not None else "bf16")
+
+    def expert(self, number: int, num_experts: int) -> "FourBitWeight":
+        """View one matrix of a stack."""
+        return FourBitWeight(self.arrays.expert(number, num_experts), self.activations)
+
+    def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
+        """As `Weight.product`; of a stack as `four_bit_product`, with any number of tokens."""
+        device = self.arrays.codes.device
+        check_tokens(x, self.columns, device)
+        is_for_kernels = len(x) <= MAX_TOKENS.value or routed is not None
+        with on(device):
+            if is_for_kernels and self.activations == "int8":
+                return int8_product(self.arrays, x.contiguous(), routed)
+            x = x.to(torch.bfloat16).contiguous()
+            if is_for_kernels:
+                return four_bit_product(self.arrays, x, routed)
+            return _by_panels(
+                x, self.rows, lambda first, count: dequantize(self.arrays, first, count).to(torch.bfloat16)
+            )
+
+    def rebuild(self) -> torch.Tensor:
+        """(rows, columns) float32 values."""
+        with on(self.arrays.codes.device):
+            return dequantize(self.arrays)
+
+
+class BsfpWeight:
+    """Implements `Weight` for the exact 16-bit weights; `draft` is the 4-bit weight with the same codes."""
+
+    def __init__(self, arrays: BsfpArrays, draft: FourBitArrays, activations: Activations = "bf16") -> None:
+        self.arrays = arrays
+        self.draft = FourBitWeight(draft, activations if draft.int8_levels is not None else "bf16")
+        self.rows, self.columns = arrays.shape
+
+    @classmethod
+    def from_packed(
+        cls,
+        packed: PackedBsfp,
+        table: SegmentTable,
+        shape: tuple[int, int],
+        device: torch.device,
+        activations: Activations = "bf16",
+        stored: Mapping[str, torch.Tensor] | None = None,
+        num_planes: int = 0,
+        has_row_starts: bool = False,
+    ) -> "BsfpWeight":
+        """Copy a matrix to a device.
+
+        Args:
+            packed: its arrays as stored.
+            table: its segment table.
+            shape: (rows, columns) without padding.
+            device: the destination.
+            activations: of the draft; "int8" where its levels are integers.
+            stored: arrays of `packed` by name that are on the device already.
+            num_planes: as for `BsfpArrays.from_packed`.
+            has_row_starts: likewise.
+
+        Raises:
+            CodecError: the escape lists contradict themselves, or a row shift leaves the finite patterns.
+        """
+        arrays = BsfpArrays.from_packed(packed, table, shape, device, stored, num_planes, has_row_starts)
+        scales = stored["scales"] if stored and "scales" in stored else upload(packed.scales, device)
+        return cls(arrays, FourBitArrays.of_bsfp(arrays.codes, scales, table, shape), activations)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the exact weights, which activations are rounded to."""
+        return self.arrays.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of both weights on the device."""
+        return self.arrays.num_bytes + self.draft.num_bytes - self.arrays.codes.nbytes
+
+    @classmethod
+    def stacked(cls, experts: "Sequence[BsfpWeight]") -> "BsfpWeight":
+        """Stack matrices, as `BsfpArrays.stacked`."""
+        arrays = BsfpArrays.stacked([each.arrays for each in experts])
+        draft = FourBitWeight.stacked([each.draft for each in experts])
+        return cls(arrays, replace(draft.arrays, codes=arrays.codes), draft.activations)
+
+    def expert(self, number: int, num_experts: int) -> "BsfpWeight":
+        """View one matrix of a stack."""
+        draft = self.draft.arrays.expert(number, num_experts)
+        return BsfpWeight(self.arrays.expert(number, num_experts), draft, self.draft.activations)
+
+    def product(self, x: torch.Tensor, routed: RoutedPairs | None = None) -> torch.Tensor:
+        """As `Weight.product`; of a stack as `bsfp_product`, with any number of tokens."""
+        device = self.arrays.codes.device
+        check_tokens(x, self.columns, device)
+        x = x.to(self.dtype).contiguous()
+        with on(device):
+            if len(x) <= MAX_TOKENS.value or routed is not None:
+                return bsfp_product(self.arrays, x, routed)
+            return _by_panels(x, self.rows, lambda first, count: rebuild(self.arrays, first, count))
+
+    def rebuild(self) -> torch.Tensor:
+        """(rows, columns) in `dtype`: the source's weights, bit for bit."""
+        with on(self.arrays.codes.device):
+            return rebuild(self.arrays)
+
+
+class EightBitWeight:
+    """Implements `Weight` for the MXINT8 head of an MXFP4 draft: decoded once to BF16, exactly, for torch's product.
+
+    Args:
+        elements: (row tiles, column quads, 64) int8, on the device.
+        scales: (row tiles, blocks, 16) uint8, there too.
+        shape: (rows, columns) without padding.
+    """
+
+    def __init__(self, elements: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int]) -> None:
+        self.rows, self.columns = shape
+        self._values = torch.empty(shape, dtype=torch.bfloat16, device=elements.device)
+        # a table, since powers of two are not exact in every exp2
+        powers: F32 = decode_e8m0(np.arange(256, dtype=np.uint8)) * np.float32(2.0**-FRACTION_BITS)
+        table = torch.from_numpy(powers).to(elements.device)
+        step = panel_rows(self.columns) // TILE_ROWS
+        for first in range(0, len(elements), step):
+            tiles = elements[first : first + step]
+            blocks = tiles.view(*scales[first : first + step].shape[:2], -1, TILE_ROWS, QUAD).permute(0, 3, 1, 2, 4)
+            steps = table[scales[first : first + step].long()].permute(0, 2, 1)[..., None, None]
+            values = (blocks.float() * steps).reshape(len(tiles) * TILE_ROWS, -1)
+            start = first * TILE_ROWS
+            stop = min(start + len(values), self.rows)
+            self._values[start:stop] = values[: stop - start, : self.columns]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the device."""
+        return self._values.nbytes
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """As `Weight.product`, rounded to 16 bits by torch. Fewer than 16 tokens are padded to 16 with zeros."""
+        check_tokens(x, self.columns, self._values.device)
+        num_tokens = len(x)
+        x = x.to(torch.bfloat16)
+        if num_tokens < MAX_TOKENS.value:
+            x = torch.cat([x, x.new_zeros(MAX_TOKENS.value - num_tokens, self.columns)])
+        return _by_panels(x, self.rows, lambda first, count: self._values[first : first + count])[:num_tokens]
+
+    def rebuild(self) -> torch.Tensor:
+        """(rows, columns) BF16, exactly."""
+        return self._values
+
+
+def at_level(weight: AnyWeight, level: str) -> AnyWeight | FourBitWeight:
+    """The weight of a level: "draft" is the 4-bit weight in BSFP; other formats have one level."""
+    return weight.draft if isinstance(weight, BsfpWeight) and level == "draft" else weight
+
+
+def uploaded_weight(
+    stored: StoredBsfp | StoredMxfp4,
+    device: torch.device,
+    activations: Activations = "bf16",
+    num_planes: int = 0,
+    has_row_starts: bool = False,
+) -> BsfpWeight | FourBitWeight:
+    """Copy an encoded matrix to a device; arguments as for `BsfpWeight.from_packed`."""
+    if isinstance(stored, StoredMxfp4):
+        return FourBitWeight.from_mxfp4(stored.codes, stored.scales, stored.shape, device, activations)
+    return BsfpWeight.from_packed(
+        stored.packed, stored.table, stored.shape, device, activations,
+        num_planes=num_planes, has_row_starts=has_row_starts
+    )  # fmt: skip
+
+
+def check_tokens(x: torch.Tensor, num_columns: int, device: torch.device) -> None:
+    """Require (tokens, columns) floats on the device.
+
+    Raises:
+        ModelError: another shape, dtype or device, or no token.
+    """
+    if x.dim() != 2 or x.shape[1] != num_columns or not len(x) or not x.dtype.is_floating_point:
+        raise ModelError(
+            f"product: {x.dtype} of shape {tuple(x.shape)}; floats of shape (tokens, {num_columns}) are required."
+        )
+    if x.device != device:
+        raise ModelError(f"product: input on {x.device}, weights on {device}; one device is required. Move the input.")
+
+
+def panel_rows(num_columns: int) -> int:
+    """Rows of 16-bit weights that the scratch holds: a multiple of 64."""
+    return max(SCRATCH_BYTES // (2 * num_columns * int(ROWS.value)), 1) * int(ROWS.value)
+
+
+def _by_panels(x: torch.Tensor, num_rows: int, weight_rows: Callable[[int, int], torch.Tensor]) -> torch.Tensor:
+    """x W^T by `torch.matmul`, whose bits may depend on the number of tokens.
+
+    Args:
+        x: (tokens, columns) in the weights' dtype.
+        num_rows: of W.
+        weight_rows: (first row, number of rows) to these rows of W, in 16 bits.
+
+    Returns:
+        (tokens, rows) float32, rounded to 16 bits by torch.
+    """
+    out = torch.empty((len(x), num_rows), dtype=torch.float32, device=x.device)
+    step = panel_rows(x.shape[1])
+    for first in range(0, num_rows, step):
+        stop = min(first + step, num_rows)
+        out[:, first:stop] = x @ weight_rows(first, stop - first).T
+    return out

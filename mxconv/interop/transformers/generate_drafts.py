@@ -1,0 +1,173 @@
+"""Speculative decoding inside `model.generate`: the target is the user's torch model, the drafts run on our kernels.
+
+`generate` passes its prepared arguments to `custom_generate` when that is a callable. A round queries the draft chain,
+evaluates all proposed tokens in one forward pass of the target, and goes through the logits as `generate` itself would:
+logits processors, choice, stopping criteria, token by token, until a choice differs from the proposal. So each token is
+the target's own. Sampled tokens are drawn one by one from the target's distribution, in the order and with the random
+numbers of plain decoding, and a proposed token is accepted where it equals the draw.
+
+What remains is torch: its logits may round differently when several tokens are evaluated at once. `check=True` decodes
+once more without drafts and reports the first token that this changed.
+"""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.errors import ModelError
+from mxconv.gpu.device import checked_device
+from mxconv.interop.transformers.custom_generate import GenerateLoop, GenerateRun, check_arguments, first_difference
+from mxconv.interop.transformers.draft_chain import DraftLevels, Proposers
+from mxconv.interop.transformers.torch_target import TorchTarget
+from mxconv.package.manifest import read_manifest
+from mxconv.package.package_folder import find_package
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
+    from transformers.generation import LogitsProcessorList, StoppingCriteriaList
+    from transformers.generation.streamers import BaseStreamer
+
+
+class Drafts:
+    """Drafts from a package: a callable for `generate(custom_generate=...)`, also under the name `drafts`.
+
+    A context manager: closing it unmaps the package. `last` is a record of the last run.
+
+    Source:
+        Multi-level drafts for `generate`, as in ML-SpecQD (arXiv 2503.13565).
+    """
+
+    def __init__(
+        self,
+        package: str | Path,
+        levels: Sequence[str] | None = None,
+        *,
+        num_draft_tokens: Sequence[int] | Literal["auto"] | None = None,
+        confidence: Sequence[float] | None = None,
+        tree: int | Literal["auto", "chain"] = "auto",
+        check: bool = False,
+        streamer: "BaseStreamer | None" = None,
+        kernel: str | None = None,
+        num_threads: int | None = None,
+        device: str | torch.device | None = None,
+    ) -> None:
+        """Load the draft levels.
+
+        Args:
+            package: the package's folder, or its Hub id. Its target is not used; the model that generates is, whatever
+                its weights are: 16 bits, or the 4-bit ones as `mxconv export --level draft` writes them.
+            levels: names of its drafts, the outermost first; None for all.
+            num_draft_tokens: tokens that each draft proposes a round; None for the manifest's, "auto" for what pays.
+            confidence: below which each draft stops; None for the manifest's.
+            tree: most nodes that a look-up may propose to a model draft, "chain" for none, "auto" for what pays; the
+                torch model itself gets chains.
+            check: decode greedily without drafts too, and warn (RuntimeWarning) of the first token that differs.
+            streamer: gets the tokens as they come. Give it here: transformers does not pass its own argument on.
+            kernel: "numpy" or a native implementation; None for the best.
+            num_threads: for native kernels; None for all processors.
+            device: a GPU, that of the model: its 4-bit self-draft runs there, on the model's KV cache. A model with
+                BSFP layers (`load_package`, `quantize_model`) has it in its own bytes; for other models the package's
+                4-bit weights are loaded too. None for drafts on the CPU.
+
+        Raises:
+            MxconvError: the package cannot be loaded, or has no such draft.
+        """
+        self.check = check
+        self.streamer = streamer
+        self.last: GenerateRun | None = None
+        self._root = find_package(package)
+        self._package: LoadedPackage | None = None
+        self._drafts: Proposers
+        self._vocab_size: int | None
+        if device is not None:
+            found = checked_device(device)
+            from mxconv.interop.transformers.gpu_self_draft import GpuSelfDraft  # imports Triton, which is there now
+
+            manifest = read_manifest(self._root)
+            self._drafts = GpuSelfDraft(self._root, manifest, found, levels, num_draft_tokens, confidence)
+            self._vocab_size = None if manifest.tokenizer is None else manifest.tokenizer.vocab_size
+            return
+        self._package = LoadedPackage(self._root, kernel=kernel, num_threads=num_threads)
+        self._vocab_size = self._package.config.vocab_size
+        try:
+            target, *loaded = self._package.levels
+            named = {level.name: level for level in loaded}
+            unknown = [name for name in levels or () if name not in named]
+            if unknown or not named or (levels is not None and not levels):
+                raise ModelError(
+                    f"{package}: drafts {', '.join(levels or ['none'])}; at least one of {', '.join(named) or 'none'} "
+                    "is required, and the target is the model that generates. Leave the names out for all."
+                )
+            chosen = [named[name] for name in levels or named]
+            self._drafts = DraftLevels([target, *chosen], num_draft_tokens, confidence, tree)
+        except BaseException:
+            self._package.close()
+            raise
+
+    def close(self) -> None:
+        self._drafts.close()
+        if self._package is not None:
+            self._package.close()
+
+    def __enter__(self) -> "Drafts":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __call__(
+        self,
+        model: "PreTrainedModel",
+        input_ids: torch.Tensor,
+        logits_processor: "LogitsProcessorList",
+        stopping_criteria: "StoppingCriteriaList",
+        generation_config: "GenerationConfig",
+        streamer: "BaseStreamer | None" = None,
+        synced_gpus: bool = False,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Decode one text; `generate` calls this with its own arguments, and returns the result.
+
+        Raises:
+            ModelError: a batch, beams, inputs that are no text, or a vocabulary that is not the drafts'.
+        """
+        self._check_arguments(model, generation_config)
+        plain_kwargs = copy.deepcopy(model_kwargs) if self.check else None
+        target = TorchTarget(model, input_ids, model_kwargs)
+        loop = GenerateLoop(target, logits_processor, stopping_criteria, generation_config, input_ids)
+        loop.stream_to(streamer, self.streamer)
+        with self._drafts.begin(target) as chain:
+            loop.run(chain)
+        difference = None
+        if plain_kwargs is not None:
+            alone = TorchTarget(model, input_ids, plain_kwargs)
+            plain = GenerateLoop(alone, logits_processor, stopping_criteria, generation_config, input_ids)
+            plain.run(None)
+            difference = first_difference(loop.choices, plain.choices)
+        num_tokens = loop.sequence.shape[1] - input_ids.shape[1]
+        self.last = GenerateRun(loop.choices, num_tokens, loop.num_rounds, chain.statistics, difference)
+        if difference is not None:
+            warnings.warn(str(difference), RuntimeWarning, stacklevel=2)
+        return loop.output()
+
+    def _check_arguments(self, model: "PreTrainedModel", config: "GenerationConfig") -> None:
+        vocab_size = model.config.get_text_config(decoder=True).vocab_size
+        if self._vocab_size not in (None, vocab_size):
+            raise ModelError(
+                f"{self._root}: drafts with a vocabulary of {self._vocab_size} tokens; the model's "
+                f"{vocab_size} are required. Convert this model, or one of its family."
+            )
+        check_arguments(config)
+        if self.check and config.do_sample:
+            raise ModelError("drafts: check=True with do_sample=True; only greedy decoding is checked. Leave one out.")
+
+
+drafts = Drafts  # so that it reads as it works: `generate(custom_generate=drafts("package"))`

@@ -1,0 +1,141 @@
+"""Decodes of a tiny model in transformers: in 16 bits, in BSFP, and with the self-draft."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is missing")
+pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
+pytest.importorskip("transformers", reason="mxconv[hf] is not installed: transformers is missing")
+
+import torch
+from checkpoints import write_tiny_llama
+from gpu_weights import DEVICE
+from packages import quantize
+from transformers import AutoModelForCausalLM
+
+from mxconv.bench import gpu_decoding as decoding
+from mxconv.bench.gpu_decoding import (
+    DRAFTED,
+    PLAIN,
+    TARGET,
+    GpuDecodeResult,
+    RecordedText,
+    bench_gpu_decoding,
+    bytes_per_pass,
+)
+from mxconv.errors import ModelError
+from mxconv.gpu.gpu_linear import GpuLinear
+from mxconv.interop.transformers import Drafts, load_package
+from mxconv.text.tokenizer import Tokenizer
+
+SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
+         "num_key_value_heads": 1, "head_dim": 16}  # fmt: skip
+PROMPTS = ["A dog"]
+NUM_TOKENS = 3  # with fewer nothing is proposed
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("decoding") / "source", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def package(source: Path) -> Path:
+    quantize(source, source.parent / "bsfp", codec="bsfp")
+    return source.parent / "bsfp"
+
+
+@pytest.fixture(scope="module")
+def results(source: Path, package: Path) -> list[GpuDecodeResult]:
+    return bench_gpu_decoding(package, str(source), PROMPTS, NUM_TOKENS, DEVICE)
+
+
+def test_each_strategy_has_a_row_against_16_bits(results: list[GpuDecodeResult]) -> None:
+    assert [row.strategy for row in results] == [PLAIN, TARGET, DRAFTED]
+    for row in results:
+        assert row.num_prompts == len(row.speedup_by_prompt) == 1
+        assert 1 <= row.num_tokens <= NUM_TOKENS
+        assert min(row.tokens_per_second, row.speedup, row.read_bandwidth, row.fraction_of_bandwidth or 0) > 0
+        assert (row.peak_bytes is None) == (DEVICE.type == "cpu")
+    plain, target, drafted = results
+    assert (plain.speedup, plain.acceptance_rates, target.acceptance_rates) == (1, [], [])
+    assert len(drafted.acceptance_rates) == 1
+    assert plain.tokens_per_round == target.tokens_per_round == 1 <= drafted.tokens_per_round
+    assert plain.num_bytes is not None and target.num_bytes is not None and drafted.num_bytes is not None
+    assert plain.identical_to_greedy and plain.identical_to_target and target.identical_to_target
+    assert plain.differences == []
+
+
+def test_tokens_are_those_of_transformers_or_the_margins_say_why(results: list[GpuDecodeResult], source: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).to(DEVICE)
+    model.generation_config.max_length = None
+    tokenizer = Tokenizer.from_folder(source)
+    num_tokens = 0
+    for prompt in PROMPTS:
+        ids = torch.tensor([tokenizer.encode(prompt)], device=DEVICE)
+        written = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=0
+        )
+        num_tokens += written.shape[1] - ids.shape[1]
+    assert results[0].num_tokens == num_tokens
+    *_, target, drafted = results
+    assert target.identical_to_greedy or target.differences
+    assert drafted.identical_to_target or drafted.differences
+    for each in (*target.differences, *drafted.differences):
+        assert each.token != each.other_token and each.margin >= 0 and each.other_margin >= 0
+
+
+def test_a_text_that_differs_is_reported_with_both_margins_and_is_no_error(
+    source: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One choice of the drafted text is exchanged."""
+    record = decoding.record_text
+
+    def spoiled(model: Any, prompt: Any, max_new_tokens: int, own: Any, *arguments: Any) -> RecordedText:
+        text = record(model, prompt, max_new_tokens, own, *arguments)
+        if not isinstance(own, Drafts):
+            return text
+        first, second = text.choices
+        other = replace(second, token=second.runner_up, runner_up=second.token, margin=0.25)
+        return replace(text, token_ids=[first.token, other.token], choices=[first, other])
+
+    monkeypatch.setattr(decoding, "record_text", spoiled)
+    plain, target, drafted = bench_gpu_decoding(package, str(source), PROMPTS, 2, DEVICE)
+    assert plain.differences == []
+    assert target.identical_to_target and not drafted.identical_to_target
+    (difference,) = drafted.differences
+    assert (difference.prompt, difference.compared_with, difference.index) == (0, TARGET, 1)
+    assert difference.token == difference.other_runner_up != difference.other_token == difference.runner_up
+    assert (difference.margin, difference.other_margin >= 0) == (0.25, True)
+
+
+def test_a_pass_reads_every_weight_but_those_of_embeddings(source: Path, package: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+    parameters = sum(each.nbytes for each in model.parameters())
+    embeddings = model.model.embed_tokens.weight.nbytes
+    assert bytes_per_pass(model) == parameters - embeddings
+    load_package(model, package, DEVICE)
+    layers = [each.weight_on_device for each in model.modules() if isinstance(each, GpuLinear)]
+    rest = sum(each.nbytes for each in model.parameters()) - embeddings
+    assert bytes_per_pass(model) == rest + sum(each.arrays.num_bytes for each in layers)
+    assert bytes_per_pass(model, is_draft=True) == rest + sum(each.draft.num_bytes for each in layers)
+    model.experts = torch.nn.Parameter(torch.zeros(2, 3, 4))
+    assert bytes_per_pass(model) is None
+
+
+def test_what_cannot_be_compared_is_refused(source: Path, package: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "mxfp4")
+    with pytest.raises(ModelError, match="an mxfp4 package; a BSFP package is required, which is target and draft"):
+        bench_gpu_decoding(tmp_path / "mxfp4", None, PROMPTS, 1, DEVICE)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"empty: transformers cannot load it \(.*\); .* Name it with --source"):
+        bench_gpu_decoding(package, str(tmp_path / "empty"), PROMPTS, 1, DEVICE)
+
+
+def test_a_model_without_room_is_refused(source: Path, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxconv.gpu.device.free_bytes", lambda _: 1000)
+    with pytest.raises(ModelError, match=r"source: .* GB are free\. It is measured beside the package"):
+        bench_gpu_decoding(package, str(source), PROMPTS, 1, DEVICE)

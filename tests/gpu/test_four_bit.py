@@ -1,0 +1,124 @@
+"""4-bit products on a GPU: MXFP4 and the draft in BSFP, against the NumPy codecs and the CPU's own late scaling."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="mxconv[gpu] is not installed: torch is missing")
+pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install triton")
+
+import torch
+from gpu_weights import DEVICE, assert_product, gaussian, packed_bsfp, packed_mxfp4, tokens
+
+from mxconv.codecs.bsfp.packing import decode_bsfp_draft, encode_bsfp
+from mxconv.codecs.bsfp.speq import paper_table
+from mxconv.codecs.float16 import BF16
+from mxconv.codecs.int8 import quantize_int8
+from mxconv.codecs.mxfp4 import dequantize_mxfp4
+from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
+from mxconv.errors import ModelError
+from mxconv.gpu.int8_product import int8_activations
+from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight
+from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
+
+SHAPES = [(1, 1), (5, 31), (70, 172), (17, 1100)]  # ragged rows, columns, programs of rows and splits of columns
+CODECS = pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+
+
+def mxfp4(codes: np.ndarray, scales: np.ndarray, shape: tuple[int, int], activations: Activations) -> FourBitWeight:
+    return FourBitWeight.from_mxfp4(codes, scales, shape, DEVICE, activations)
+
+
+def weight(shape: tuple[int, int], codec: str, activations: Activations = "bf16") -> tuple[FourBitWeight, np.ndarray]:
+    """A matrix on the device, and its values."""
+    values = gaussian(shape)
+    if codec == "mxfp4":
+        codes, scales, decoded = packed_mxfp4(values)
+        return mxfp4(codes, scales, shape, activations), decoded
+    packed, table = packed_bsfp(BF16.encode(values), BF16)
+    matrix = BsfpWeight.from_packed(packed, table, shape, DEVICE, activations).draft
+    return matrix, decode_bsfp_draft(packed, table, shape)
+
+
+@CODECS
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_and_products_are_those_of_the_codec(shape: tuple[int, int], codec: str) -> None:
+    matrix, values = weight(shape, codec)
+    assert (matrix.rows, matrix.columns) == shape
+    assert np.array_equal(matrix.rebuild().cpu().numpy(), values)
+    x = tokens(3, shape[1])
+    assert_product(matrix.product(x), x, values)
+
+
+def test_every_code_at_every_scale_is_the_codecs() -> None:
+    """16 codes under 256 scales, subnormal ones and NaN among them."""
+    codes = np.tile(np.arange(16, dtype=np.uint8), (256, 2))
+    scales = np.arange(256, dtype=np.uint8)[:, None]
+    with np.errstate(over="ignore"):
+        found = mxfp4(pack_nibbles(codes), pack_scales(scales), (256, 32), "bf16").rebuild()
+        assert np.array_equal(found.cpu().numpy(), dequantize_mxfp4(codes, scales), equal_nan=True)
+
+
+def test_the_papers_levels_run_too() -> None:
+    patterns = BF16.encode(gaussian((20, 40)) / 64)
+    table = paper_table(BF16)
+    packed = encode_bsfp(patterns, table)
+    values = decode_bsfp_draft(packed, table, (20, 40))
+    matrix = BsfpWeight.from_packed(packed, table, (20, 40), DEVICE, "int8")
+    x = tokens(2, 40)
+    assert_product(matrix.draft.product(x), x, values)
+    with pytest.raises(ModelError, match=r"levels that are no integers with int8 activations.*Use activations='bf16'"):
+        FourBitWeight(matrix.draft.arrays, "int8")
+
+
+@pytest.mark.parametrize("num_columns", [1, 31, 32, 1100])
+def test_int8_activations_are_the_cpus_bit_for_bit(num_columns: int) -> None:
+    x = gaussian((7, num_columns), seed=5)
+    x[0] = 0
+    x[1] *= np.float32(2.0**-124)  # below the least scale in some blocks
+    x[2] = (np.arange(num_columns) % 255) - 127  # ties
+    x[2, ::32] = 254
+    codes, scales = int8_activations(torch.from_numpy(x).to(DEVICE))
+    expected, expected_scales = quantize_int8(x)
+    assert np.array_equal(codes.cpu().numpy(), expected)
+    assert np.array_equal(scales.cpu().numpy(), expected_scales)
+
+
+@CODECS
+@pytest.mark.parametrize("shape", SHAPES)
+def test_int8_products_are_the_cpus_bit_for_bit(shape: tuple[int, int], codec: str) -> None:
+    """Of each split of 1024 columns; the sums of the splits are then added in order."""
+    values, x = gaussian(shape), gaussian((4, shape[1]), seed=6)
+    expected = np.zeros((4, shape[0]), np.float32)
+    packed, table = packed_bsfp(BF16.encode(values), BF16)
+    codes, scales, _ = packed_mxfp4(values)
+    for first in range(0, shape[1], 1024):
+        part = (shape[0], min(1024, shape[1] - first))
+        tiles = slice(first // 8, (first + 1024) // 8)
+        if codec == "mxfp4":
+            on_cpu = mxfp4_matrix(part, codes[:, tiles], scales[:, first // 32 :])
+        else:
+            on_cpu = bsfp_draft_matrix(part, packed.codes[:, tiles], packed.scales[:, first // 128 :], table)
+        expected += on_cpu.multiply(x[:, first : first + part[1]])
+    matrix, _ = weight(shape, codec, "int8")
+    assert np.array_equal(matrix.product(torch.from_numpy(x).to(DEVICE)).cpu().numpy(), expected)
+
+
+@CODECS
+@pytest.mark.parametrize("activations", ["bf16", "int8"])
+def test_each_of_1_to_16_tokens_is_as_if_alone(codec: str, activations: Activations) -> None:
+    matrix, _ = weight((20, 136), codec, activations)
+    x = torch.randn(16, 136, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    alone = torch.cat([matrix.product(row[None]) for row in x])
+    for num_tokens in range(2, 17):
+        assert torch.equal(matrix.product(x[:num_tokens]), alone[:num_tokens])
+
+
+@pytest.mark.parametrize("intruder", [np.nan, np.inf])
+def test_a_token_that_is_not_finite_becomes_nan_in_int8_and_spoils_no_other(intruder: float) -> None:
+    matrix, _ = weight((20, 100), "mxfp4", "int8")
+    x = tokens(4, 100)
+    expected = matrix.product(x)
+    x[2, 17] = intruder
+    found = matrix.product(x)
+    assert found[2].isnan().all()
+    assert torch.equal(found[[0, 1, 3]], expected[[0, 1, 3]])
