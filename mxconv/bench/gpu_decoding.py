@@ -130,7 +130,7 @@ def bench_gpu_decoding(
         prompts: texts, or messages.
         max_new_tokens: a prompt.
         device: a GPU, or the CPU in Triton's interpreter.
-        progress: told about every text.
+        progress: receives the number of texts.
 
     Raises:
         MxconvError: transformers is missing or cannot load the checkpoint, the package is none of BSFP or of another
@@ -315,9 +315,9 @@ def _on_host(checkpoint: str, dtype: torch.dtype) -> Any:
     try:
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype).eval()
     except (OSError, ValueError) as error:
-        said = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0]
         raise ModelError(
-            f"{checkpoint}: transformers cannot load it ({said}); the package's 16-bit checkpoint is required. Name "
+            f"{checkpoint}: transformers cannot load it ({reason}); the package's 16-bit checkpoint is required. Name "
             "it with --source."
         ) from error
     config = model.generation_config

@@ -7,7 +7,8 @@ gpu_package     a package's matrices on a device, streaming how its bytes get th
 weight          what multiplies: a kernel up to 16 tokens, torch beyond; stacked_weight is a stack of experts
 four_bit        4-bit arrays and products, int8_product the same with int8 activations
 bsfp_arrays     arrays of the exact weights, patches their escapes, bsfp_product their kernels
-launch          how a matrix is cut into programs; lanes from stored bytes to numbers in registers
+launch          how a matrix is cut into programs; lanes from stored bytes to numbers in registers,
+                instructions those that Triton has no name for
 
 Needs `pip install mxconv[gpu]` and a torch with CUDA; only `device` and `load_package` can be imported without Triton.
 With TRITON_INTERPRET=1 set before Triton is imported, the same kernels run on the CPU, slowly, which is how they are

@@ -17,12 +17,12 @@ from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.e2m1 import DOUBLED, VALUES
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.gpu.device_arrays import int8_table, joined, piece, row_tables, upload
+from mxconv.gpu.instructions import multiply_bf16_pairs
 from mxconv.gpu.lanes import (
     activations,
     in_order,
     lanes_above,
     lanes_of,
-    multiply_bf16_pairs,
     patterns_of_nibbles,
     weights_of,
 )

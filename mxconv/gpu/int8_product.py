@@ -11,7 +11,8 @@ import triton.language as tl
 
 from mxconv.codecs.int8 import BLOCK as INT8_BLOCK
 from mxconv.gpu.four_bit import FourBitArrays, row_scales
-from mxconv.gpu.lanes import NEGATIVE_BYTES, lanes_above, lanes_of, permute_bytes
+from mxconv.gpu.instructions import permute_bytes
+from mxconv.gpu.lanes import NEGATIVE_BYTES, lanes_above, lanes_of
 from mxconv.gpu.launch import MAX_TOKENS, NUM_WARPS, ROWS, SPLIT, RoutedPairs, SplitProduct, program_tokens, store_sums
 
 BLOCK = tl.constexpr(INT8_BLOCK)

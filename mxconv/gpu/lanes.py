@@ -4,81 +4,15 @@ A *lane* is one row of one tile (formats/vnni8.md): eight columns, a 32-bit word
 columns j and j + 4. Kernels hold the lanes of a step as (tiles, rows), rows last, since the lanes of 16 rows adjoin.
 Places are declared contiguous by fours and no more: with more rows a thread the compiler packs all weights anew on
 their way to the matrix instructions.
-
-NVIDIA's GPUs have three instructions that Triton has no name for (PTX ISA: `prmt`, `popc`, `fma`). Each stands beside
-the same function in arithmetic, which Triton's interpreter runs.
 """
 
 import triton
 import triton.language as tl
 
-from mxconv.gpu.launch import IS_INTERPRETED, ROW_TILES, ROWS
+from mxconv.gpu.instructions import permute_bytes
+from mxconv.gpu.launch import ROW_TILES, ROWS
 
-_INTERPRETED = tl.constexpr(IS_INTERPRETED)
-_MINUS_ZEROS = tl.constexpr(0x80008000 - (1 << 32))
 NEGATIVE_BYTES = tl.constexpr(-0x7F7F7F80)  # 0x80 in each byte
-
-
-@triton.jit
-def permute_bytes(a, b, selectors):
-    """Pick four of eight bytes by the four low nibbles of `selectors`: a table look-up without memory.
-
-    Args:
-        a: int32, bytes 0 to 3.
-        b: int32, bytes 4 to 7.
-        selectors: int32; bits 2..0 of a nibble choose the byte, bit 3 replaces all its bits by its sign.
-
-    Returns:
-        int32: byte i as nibble i says.
-    """
-    if not _INTERPRETED:
-        return tl.inline_asm_elementwise(
-            "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, selectors], dtype=tl.int32, is_pure=True, pack=1
-        )
-    picked = a & 0 | b & 0 | selectors & 0
-    for place in tl.static_range(4):
-        selector = selectors >> (4 * place)
-        byte = (tl.where((selector & 4) != 0, b, a) >> (8 * (selector & 3))) & 255
-        byte = tl.where((selector & 8) != 0, (byte >> 7) * 255, byte)
-        picked |= byte << (8 * place)
-    return picked
-
-
-@triton.jit
-def count_ones(bits):
-    """Count the ones among the 32 bits of int32."""
-    if not _INTERPRETED:
-        return tl.inline_asm_elementwise("popc.b32 $0, $1;", "=r,r", [bits], dtype=tl.int32, is_pure=True, pack=1)
-    ones = bits - ((bits >> 1) & 0x55555555)  # of each two bits, then of each four, eight and all
-    ones = (ones & 0x33333333) + ((ones >> 2) & 0x33333333)
-    ones = (ones + (ones >> 4)) & 0x0F0F0F0F
-    ones += ones >> 8
-    return (ones + (ones >> 16)) & 63
-
-
-@triton.jit
-def multiply_bf16_pairs(a, b):
-    """Multiply BF16 patterns in both halves of int32, rounding to nearest even; subnormals count."""
-    if not _INTERPRETED:
-        return tl.inline_asm_elementwise(
-            "fma.rn.bf16x2 $0, $1, $2, $3;", "=r,r,r,r", [a, b, _MINUS_ZEROS], dtype=tl.int32, is_pure=True, pack=1
-        )
-    low = _bf16(a << 16) * _bf16(b << 16)
-    high = _bf16(a & -65536) * _bf16(b & -65536)
-    return _rounded(low) | (_rounded(high) << 16)
-
-
-@triton.jit
-def _bf16(patterns):
-    return patterns.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _rounded(numbers):
-    """Round float32 to BF16 patterns in integers: the interpreter's own conversion makes zeros of subnormals."""
-    bits = numbers.to(tl.int32, bitcast=True)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return tl.where(numbers != numbers, 0x7FC0, rounded) & 0xFFFF
 
 
 @triton.jit

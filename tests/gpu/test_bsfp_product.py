@@ -20,8 +20,6 @@ from mxconv.gpu.bsfp_product import rebuild
 from mxconv.gpu.weight import BsfpWeight
 
 FORMATS = pytest.mark.parametrize("float_format", [BF16, FP16], ids=lambda each: each.name)
-WIDTHS = [(BF16, 8), (BF16, 9), (FP16, 10), (FP16, 11), (FP16, 12)]
-SHAPES = [(1, 1), (15, 33), (70, 172), (33, 1100)]  # ragged rows, columns, programs of rows and splits of columns
 
 
 def weight(
@@ -47,8 +45,11 @@ def test_all_65536_patterns_come_back(float_format: FloatFormat, kind: str) -> N
     assert np.array_equal(bits(found), patterns)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("float_format", "residual_bits"), WIDTHS[1:4], ids=lambda each: getattr(each, "name", each))
+@pytest.mark.parametrize(
+    ("shape", "float_format", "residual_bits"),
+    [((1, 1), BF16, 9), ((15, 33), FP16, 12), ((70, 172), BF16, 9), ((70, 172), FP16, 11), ((33, 1100), FP16, 10)],
+    ids=lambda each: getattr(each, "name", str(each)),
+)
 def test_weights_of_any_shape_and_width_come_back(
     shape: tuple[int, int], float_format: FloatFormat, residual_bits: int
 ) -> None:
@@ -73,7 +74,7 @@ def test_an_escape_at_every_place_of_a_tile_comes_back() -> None:
     assert np.array_equal(bits(BsfpWeight.from_packed(packed, table, (48, 1024), DEVICE).rebuild()), patterns)
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(rows=st.integers(1, 80), columns=st.integers(1, 150), seed=st.integers(0, 2**32), is_wide=st.booleans())
 def test_any_patterns_at_all_come_back(rows: int, columns: int, seed: int, is_wide: bool) -> None:
     """Uniform 16-bit patterns: NaNs, infinities and subnormals among them, most of them escapes."""
@@ -109,8 +110,11 @@ def test_a_token_of_one_one_gets_a_column_of_the_exact_weights(float_format: Flo
         assert np.array_equal(matrix.product(x).cpu().numpy().T, float_format.decode(patterns[:, first : first + 16]))
 
 
-@FORMATS
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "float_format"),
+    [((1, 1), FP16), ((15, 33), BF16), ((70, 172), BF16), ((70, 172), FP16), ((33, 1100), FP16)],
+    ids=lambda each: getattr(each, "name", str(each)),
+)
 def test_a_product_is_that_of_the_exact_weights(shape: tuple[int, int], float_format: FloatFormat) -> None:
     matrix, patterns = weight(gaussian(shape), float_format, row_shifts=shape[0] == 70)
     assert (matrix.rows, matrix.columns) == shape
@@ -122,7 +126,7 @@ def test_each_of_1_to_16_tokens_is_as_if_alone() -> None:
     matrix, _ = weight(gaussian((20, 136)), BF16)
     x = torch.randn(16, 136, generator=torch.Generator().manual_seed(3)).to(DEVICE)
     alone = torch.cat([matrix.product(row[None]) for row in x])
-    for num_tokens in range(2, 17):
+    for num_tokens in (2, 7, 16):
         assert torch.equal(matrix.product(x[:num_tokens]), alone[:num_tokens])
 
 
@@ -130,7 +134,7 @@ def test_tokens_are_alone_across_splits_too() -> None:
     matrix, _ = weight(gaussian((16, 1200)), BF16)
     x = torch.randn(16, 1200, generator=torch.Generator().manual_seed(3)).to(DEVICE)
     together = matrix.product(x)
-    for token in (0, 6, 15):
+    for token in (0, 15):
         assert torch.equal(matrix.product(x[token : token + 1])[0], together[token])
 
 

@@ -109,7 +109,7 @@ def test_each_of_1_to_16_tokens_is_as_if_alone(codec: str, activations: Activati
     matrix, _ = weight((20, 136), codec, activations)
     x = torch.randn(16, 136, generator=torch.Generator().manual_seed(3)).to(DEVICE)
     alone = torch.cat([matrix.product(row[None]) for row in x])
-    for num_tokens in range(2, 17):
+    for num_tokens in (2, 7, 16):
         assert torch.equal(matrix.product(x[:num_tokens]), alone[:num_tokens])
 
 

@@ -34,6 +34,8 @@ FAMILIES = {
     "gemma4, with experts": {"layer_types": ["full_attention"], "num_kv_shared_layers": 0},
 }
 
+TWO_FAMILIES = pytest.mark.parametrize("source", ["gpt_oss", "qwen3_moe"], indirect=True)
+
 
 def tiny(family: str) -> Any:
     """Float32, of BF16's values."""
@@ -111,6 +113,7 @@ def test_encoding_a_model_gives_the_packages_bits(source: tuple[Any, Path], pack
     assert torch.equal(logits(loaded), logits(encoded))
 
 
+@TWO_FAMILIES
 def test_a_mixture_is_its_own_draft_and_drafts_for_its_16_bits(source: tuple[Any, Path], package: Path) -> None:
     model = copy.deepcopy(source[0]).to(DEVICE)
     before = [type(module) for module in model.modules()]
@@ -128,6 +131,7 @@ def test_a_mixture_is_its_own_draft_and_drafts_for_its_16_bits(source: tuple[Any
     assert [type(module) for module in sixteen.modules()] == before
 
 
+@TWO_FAMILIES
 def test_mxfp4_is_one_level(source: tuple[Any, Path]) -> None:
     model = copy.deepcopy(source[0]).cpu()
     expected = logits(copy.deepcopy(model).to(DEVICE))

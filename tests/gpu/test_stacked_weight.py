@@ -16,7 +16,6 @@ from mxconv.gpu.stacked_weight import StackedWeight
 from mxconv.gpu.weight import BsfpWeight, FourBitWeight
 
 NUM_EXPERTS = 5
-SHAPES = [(5, 31), (70, 172), (17, 1100)]
 KINDS = ["bsfp", "bsfp mixed", "bsfp fp16", "draft", "draft int8", "mxfp4", "mxfp4 int8"]
 
 
@@ -64,8 +63,11 @@ def alone_at(weight: BsfpWeight | FourBitWeight, level: str) -> BsfpWeight | Fou
     return weight.draft if isinstance(weight, BsfpWeight) and level == "draft" else weight
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [*((kind, (5, 31)) for kind in KINDS), ("bsfp mixed", (70, 172)), ("mxfp4 int8", (70, 172)), ("bsfp", (17, 1100)),
+     ("mxfp4", (17, 1100))],
+)  # fmt: skip
 def test_each_pair_is_its_token_times_its_expert_as_if_alone(kind: str, shape: tuple[int, int]) -> None:
     stack, alone, level = stack_of(kind, shape)
     assert (stack.rows, stack.columns, stack.num_experts) == (*shape, NUM_EXPERTS)
@@ -90,8 +92,8 @@ def test_an_expert_of_a_stack_is_the_matrix_that_it_was(kind: str) -> None:
         assert np.array_equal(bits(found) if kind != "mxfp4" else found.cpu().numpy(), values)
 
 
-def test_values_are_the_codecs(kind: str = "bsfp mixed") -> None:
-    pairs = experts(kind, (17, 1100))
+def test_values_are_the_codecs() -> None:
+    pairs = experts("bsfp mixed", (17, 1100))
     stack = StackedWeight([weight for weight, _ in pairs])
     ids, x = torch.tensor([[4], [0], [4]], device=DEVICE), activations_of(3, 1100).to(torch.bfloat16).float()
     found = stack.product(x, RoutedPairs.of(ids, NUM_EXPERTS))

@@ -118,10 +118,10 @@ class GenerateLoop:
         self._scores: tuple[torch.Tensor, ...] = ()
         self._logits: tuple[torch.Tensor, ...] = ()
 
-    def stream_to(self, told: "BaseStreamer | None", own: "BaseStreamer | None") -> None:
+    def stream_to(self, theirs: "BaseStreamer | None", own: "BaseStreamer | None") -> None:
         """Stream tokens to transformers' streamer, which has the prompt already, or else to our caller's."""
-        self._streamer = told or own
-        if told is None and own is not None:  # transformers hands none to a callable
+        self._streamer = theirs or own
+        if theirs is None and own is not None:  # transformers passes none to a callable
             own.put(self.sequence.cpu())
 
     def run(self, chain: Proposer | None) -> None:

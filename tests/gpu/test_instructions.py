@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from gpu_weights import DEVICE
 
-from mxconv.gpu.lanes import count_ones, multiply_bf16_pairs, permute_bytes
+from mxconv.gpu.instructions import count_ones, multiply_bf16_pairs, permute_bytes
 
 BLOCK = tl.constexpr(1024)
 
