@@ -11,7 +11,7 @@ import torch
 from mxconv.errors import CodecError, ModelError, PackageError
 from mxconv.gpu.device import checked_device, require_room
 from mxconv.gpu.device_arrays import as_words
-from mxconv.gpu.four_bit import FourBitArrays
+from mxconv.gpu.four_bit_product import FourBitArrays
 from mxconv.gpu.patches import most_bytes
 from mxconv.gpu.stacked_weight import StackedWeight
 from mxconv.gpu.streaming import stream_arrays

@@ -70,7 +70,7 @@ def _multiply_bf16_pairs(a: U32, b: U32) -> U32:
     with np.errstate(all="ignore"):
         low = (a << 16).view(np.float32) * (b << 16).view(np.float32)
         high = (a & 0xFFFF0000).view(np.float32) * (b & 0xFFFF0000).view(np.float32)
-    return rounded(low) | rounded(high) << 16
+    return rounded(low) | rounded(high) << np.uint32(16)
 
 
 def _in_interpreter(function: Callable[..., U32]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from mxconv.codecs.int8 import BLOCK as INT8_BLOCK
-from mxconv.gpu.four_bit import FourBitArrays, row_scales
+from mxconv.gpu.four_bit_product import FourBitArrays, row_scales
 from mxconv.gpu.instructions import permute_bytes
 from mxconv.gpu.lanes import NEGATIVE_BYTES, lanes_above, lanes_of
 from mxconv.gpu.launch import MAX_TOKENS, NUM_WARPS, ROWS, SPLIT, RoutedPairs, SplitProduct, program_tokens, store_sums

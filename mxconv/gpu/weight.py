@@ -21,7 +21,7 @@ from mxconv.errors import ModelError
 from mxconv.gpu.bsfp_arrays import BsfpArrays
 from mxconv.gpu.bsfp_product import bsfp_product, rebuild
 from mxconv.gpu.device_arrays import as_words, upload
-from mxconv.gpu.four_bit import FourBitArrays, dequantize, four_bit_product
+from mxconv.gpu.four_bit_product import FourBitArrays, dequantize, four_bit_product
 from mxconv.gpu.int8_product import int8_product
 from mxconv.gpu.launch import MAX_TOKENS, ROWS, RoutedPairs, on
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
