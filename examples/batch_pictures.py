@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from batch_results import CellResult, from_json
 
-from mxconv.report.plot import GREY, SETTINGS
+from mxconv.report.picture import GREY, SETTINGS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

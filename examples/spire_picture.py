@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tokens_a_round import Rate
 
-from mxconv.report.cost_plot import PURPLE, SKY
-from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION, check_suffix
+from mxconv.report.picture import BLUE, GREEN, GREY, ORANGE, PURPLE, SETTINGS, SKY, VERMILION, check_suffix
 
 COLOURS = (BLUE, "#000000", ORANGE, GREEN, VERMILION, PURPLE, SKY)
 MARKERS = "osP^Dv*"

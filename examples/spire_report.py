@@ -65,7 +65,7 @@ from mxconv.convert import convert
 from mxconv.cost.throughput import Body
 from mxconv.drafts.draft_spec import DraftSpec
 from mxconv.errors import MxconvError
-from mxconv.report.plot import check_suffix
+from mxconv.report.picture import check_suffix
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.frozen_target import FrozenTarget
 

@@ -1,57 +1,24 @@
-"""Questions whose pages are tested: dense and mixed models, each way of timing a pass, and a package with traces."""
+"""Questions whose pages are tested: dense and mixed models, and a package with traces."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from mxconv.arch.fields import Fields
+from mxconv.cost.answers import Question
 from mxconv.cost.architecture import Architecture
-from mxconv.cost.hardware import Hardware, open_hardware, parse_hardware
-from mxconv.cost.levels import FOUR_BIT, SMALL, Workload, strategies_of, with_acceptance, with_rows
+from mxconv.cost.hardware import open_hardware
+from mxconv.cost.levels import Workload, strategies_of, with_acceptance
 from mxconv.cost.package_levels import package_levels, package_strategies
-from mxconv.cost.published.architectures import GPT_OSS_20B, LLAMA_3_1_8B
-from mxconv.cost.report import Question
+from mxconv.cost.published.model_cards import GPT_OSS_20B, LLAMA_3_1_8B
 from mxconv.cost.trace import read_trace
 from mxconv.package.package import Package
-
-MEASURED = """
-name = "measured"
-description = "A machine with measured kernels"
-read_bandwidth_gigabytes_per_second = 40.0
-[peak_giga_multiply_adds_per_second]
-fp32 = 150.0
-bf16 = 300.0
-int8 = 900.0
-[kernel_fraction_of_roofline]
-bf16 = { 1 = 0.9, 4 = 0.7, 8 = 0.65 }
-bsfp-full = { 1 = 0.6, 8 = 0.5 }
-mxfp4-int8 = { 2 = 0.8 }
-[sources]
-read_bandwidth_gigabytes_per_second = "invented for tests"
-peak_giga_multiply_adds_per_second = "invented for tests"
-"""
-
-
-def hardware(name: str) -> Hardware:
-    if name == "measured":
-        return parse_hardware(MEASURED, "measured.toml")
-    if name == "speq-28nm, slow DRAM":  # its own DRAM limits nothing
-        return replace(open_hardware("speq-28nm"), name=name, read_bandwidth=40.0)
-    return open_hardware(name)
 
 
 def config_question(
     config: dict[str, object] = LLAMA_3_1_8B, name: str = "h100-sxm", lengths: list[float] | None = None
 ) -> Question:
     architecture = Architecture.from_fields(Fields(config, "config.json"))
-    return Question(architecture, strategies_of(architecture), hardware(name), num_draft_tokens=lengths)
-
-
-def tree_question(name: str) -> Question:
-    """As if traces had shown trees: 2.5 nodes a token of the 4-bit drafts, 1.5 of the small model."""
-    question = config_question(name=name)
-    rows = dict.fromkeys(FOUR_BIT, 2.5) | {SMALL: 1.5}
-    return replace(question, strategies={key: with_rows(own, rows) for key, own in question.strategies.items()})
+    return Question(architecture, strategies_of(architecture), open_hardware(name), num_draft_tokens=lengths)
 
 
 def mixture_question(name: str) -> Question:
@@ -78,7 +45,7 @@ def package_question(folder: Path, traces: Path) -> Question:
     architecture = levels[0].architecture
     assert architecture is not None
     workload = Workload(context=64, kv_dtype="fp32")
-    return Question(architecture, strategies, hardware("core-ultra-9-285k"), workload, traces=found)
+    return Question(architecture, strategies, open_hardware("core-ultra-9-285k"), workload, traces=found)
 
 
 def _line(number: int, level: str, num_proposed: int, num_accepted: int, num_forwards: int, seconds: float) -> object:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxconv.bench.decode_result import DecodeResult
 from mxconv.bench.machine import Machine
-from mxconv.report.plot import BLUE, GREEN, ORANGE, SETTINGS, VERMILION
+from mxconv.report.picture import BLUE, GREEN, ORANGE, SETTINGS, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mxconv.bench.kernel_result import KernelResult, ProductResult
 from mxconv.bench.samples import spread
-from mxconv.report.plot import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION, check_suffix, label_log_axis
+from mxconv.report.picture import BLUE, GREEN, GREY, ORANGE, SETTINGS, VERMILION, check_suffix, label_log_axis
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

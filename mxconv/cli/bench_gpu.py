@@ -40,7 +40,7 @@ def kernels_on_gpu(
     from mxconv.bench.gpu_operands import KERNELS
     from mxconv.bench.plot import write_bandwidth_plot
     from mxconv.report.output_file import check_output, write_output
-    from mxconv.report.plot import check_suffix
+    from mxconv.report.picture import check_suffix
 
     chosen = list(dict.fromkeys(only or KERNELS))
     if unknown := [name for name in chosen if name not in KERNELS]:

@@ -81,7 +81,7 @@ def serve(
     from mxconv.errors import ModelError
     from mxconv.kernels.engine import choose_engine
     from mxconv.report.output_file import check_output, write_output
-    from mxconv.report.plot import check_suffix
+    from mxconv.report.picture import check_suffix
     from mxconv.speculation.prompts import given_prompts
     from mxconv.text.messages import num_chat_prompts
 

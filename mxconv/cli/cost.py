@@ -10,9 +10,9 @@ from mxconv.cli import completion
 from mxconv.cli.output import console, print_json, progress_bars
 
 if TYPE_CHECKING:
+    from mxconv.cost.answers import Question
     from mxconv.cost.hardware import Hardware
     from mxconv.cost.levels import Workload
-    from mxconv.cost.report import Question
 
 
 class Model(StrEnum):
@@ -57,7 +57,7 @@ def cost(
     ] = None,
     num_draft_tokens: Annotated[
         str | None,
-        typer.Option(help="Draft tokens a round, means too: one, or one a draft level; searched by default."),
+        typer.Option(help="Draft tokens a round, means too: one, or one a draft level; the fastest by default."),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="Sequences decoded together.")] = 1,
     context: Annotated[int, typer.Option(min=1, max=1 << 24, help="Positions in each cache.")] = 1024,
@@ -67,7 +67,7 @@ def cost(
     sweep: Annotated[bool, typer.Option("--sweep", help="Speed-up over acceptance and length.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw --figure into a .png or .svg file.")] = None,
     figure: Annotated[Figure, typer.Option(help="What --plot draws.")] = Figure.draft,
-    html: Annotated[Path | None, typer.Option(help="Write one HTML page with everything, and sliders.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one HTML page with all tables and pictures.")] = None,
     cluster: Annotated[
         int | None, typer.Option(min=1, max=1 << 16, help="Predict instead how long 1 to this many nodes convert.")
     ] = None,
@@ -91,19 +91,19 @@ def cost(
 
         print_cluster(package, config, cluster, processors, network, store, json_output)
         return
-    from mxconv.report.output_file import check_output, write_output
+    from mxconv.report.output_file import check_output, write_output, write_text
 
     if plot is not None:
-        from mxconv.report.plot import check_suffix
+        from mxconv.report.picture import check_suffix
 
         check_suffix(plot)
     for path in (plot, html):
         if path is not None:
             check_output(path, force)
 
+    from mxconv.cost.answers import MODELS, cost_report
     from mxconv.cost.levels import Workload
-    from mxconv.cost.report import MODELS, cost_report
-    from mxconv.report.cost_terminal import print_report
+    from mxconv.report.cost_tables import print_report
 
     dtype = kv_dtype.value if kv_dtype else "bf16" if package is None else "fp32"
     question = _question(
@@ -121,31 +121,30 @@ def cost(
     out = console(json_output)
     print_report(report, out)
     if plot is not None:
-        from mxconv.report.cost_plot import write_figure
+        from mxconv.report.cost_picture import write_figure
 
         write_output(plot, lambda partial: write_figure(figure.value, question, partial))
         out.print(f"wrote {plot}", markup=False, highlight=False)
     if html is not None:
-        write_output(html, lambda partial: _write_page(question, report, package, partial))
+        write_text(html, _page(question, report, package))
         out.print(f"wrote {html}", markup=False, highlight=False)
     if json_output:
         print_json(report)
 
 
-def _write_page(question: "Question", report: dict[str, Any], package: Path | None, path: Path) -> None:
-    """A package's weights are read for their exponents: on a large one that takes its time."""
-    from mxconv.report.cost_page import write_cost_page
+def _page(question: "Question", report: dict[str, Any], package: Path | None) -> str:
+    """The HTML page; the weights of a package are read for their exponents, which takes time for a large one."""
+    from mxconv.report.cost_page import render_cost_page
 
     if package is None:
-        write_cost_page(question, report, path)
-        return
+        return render_cost_page(question, report)
     from mxconv.package.manifest import read_manifest
     from mxconv.report.inspection import inspect_weights
     from mxconv.report.sources import open_weights
 
     with open_weights(str(package)) as weights, progress_bars() as progress:
         inspection = inspect_weights(weights, progress=progress)
-    write_cost_page(question, report, path, read_manifest(package), inspection)
+    return render_cost_page(question, report, read_manifest(package), inspection)
 
 
 def _question(
@@ -159,9 +158,9 @@ def _question(
     lengths: list[float] | None,
     sweep: bool,
 ) -> "Question":
+    from mxconv.cost.answers import Question
     from mxconv.cost.architecture import Architecture
     from mxconv.cost.levels import FOUR_BIT, SMALL, strategies_of, with_acceptance, with_rows
-    from mxconv.cost.report import Question
     from mxconv.cost.trace import read_trace
 
     if package is not None:
@@ -185,8 +184,8 @@ def _question(
     for run in found:
         by_name = {level.name: level.acceptance for level in run.levels if level.num_proposed}
         rows = {level.name: level.rows_per_token for level in run.levels if level.num_proposed}
-        told = f"trace {run.name}" + (", the rows of its trees counted" if max(rows.values(), default=1) > 1 else "")
-        strategies = {name: with_rows(with_acceptance(own, by_name, told), rows) for name, own in strategies.items()}
+        source = f"trace {run.name}" + (", the rows of its trees counted" if max(rows.values(), default=1) > 1 else "")
+        strategies = {name: with_rows(with_acceptance(own, by_name, source), rows) for name, own in strategies.items()}
     if acceptance is not None:
         if len(acceptance) > len(drafts):
             raise typer.BadParameter(

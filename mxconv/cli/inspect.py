@@ -50,10 +50,11 @@ def inspect(
         return
     from mxconv.kernels.engine import usable_processors
     from mxconv.report.inspection import inspect_weights
-    from mxconv.report.output_file import check_output, write_output
-    from mxconv.report.plot import check_suffix, write_plot
+    from mxconv.report.inspection_picture import write_inspection_picture
+    from mxconv.report.inspection_tables import print_inspection
+    from mxconv.report.output_file import check_output, write_output, write_text
+    from mxconv.report.picture import check_suffix
     from mxconv.report.sources import open_weights
-    from mxconv.report.terminal import print_inspection
 
     if plot is not None:
         check_suffix(plot)
@@ -75,21 +76,21 @@ def inspect(
     out = console(json_output)
     print_inspection(inspection, out, row_histograms=tensor is not None)
     if plot is not None:
-        write_output(plot, lambda partial: write_plot(inspection, partial))
+        write_output(plot, lambda partial: write_inspection_picture(inspection, partial))
         out.print(f"wrote {plot}", markup=False, highlight=False)
     if html is not None:
-        from mxconv.report.page import write_page
+        from mxconv.report.inspection_page import render_inspection_page
 
-        write_output(html, lambda partial: write_page(inspection, partial))
+        write_text(html, render_inspection_page(inspection))
         out.print(f"wrote {html}", markup=False, highlight=False)
     if json_output:
         print_json(inspection.to_json())
 
 
 def _inspect_trace(source: str, html: Path | None, foreign: list[str], force: bool, json_output: bool) -> None:
-    from mxconv.report.output_file import check_output, write_output
-    from mxconv.report.run import read_run
-    from mxconv.report.run_terminal import print_run
+    from mxconv.report.output_file import check_output, write_text
+    from mxconv.report.run_report import print_run, render_run_page
+    from mxconv.report.traced_run import read_run
 
     if foreign:
         raise typer.BadParameter(f"{', '.join(foreign)}: of weights; a trace takes --html, --force and --json")
@@ -99,9 +100,7 @@ def _inspect_trace(source: str, html: Path | None, foreign: list[str], force: bo
     out = console(json_output)
     print_run(run, out)
     if html is not None:
-        from mxconv.report.run_page import write_run_page
-
-        write_output(html, lambda partial: write_run_page(run, partial))
+        write_text(html, render_run_page(run))
         out.print(f"wrote {html}", markup=False, highlight=False)
     if json_output:
         print_json(run.to_json())

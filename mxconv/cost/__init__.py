@@ -1,17 +1,14 @@
-"""What `mxconv cost` answers, in the order in which it is made. Pure but for the readers of files.
+"""Models of speed, bytes and energy: what `mxconv cost` answers. Pure but for the readers of files.
 
-architecture.py        sizes of a model, from config.json
+architecture.py        sizes of a model, from its description
 counts.py              parameters, bytes and multiply-adds of a pass
-traffic.py             the bytes that a package's levels really read
-hardware.py            descriptions of machines; hardware/ holds some
-roofline.py            seconds of a pass on them
-accelerator/           seconds and joules of a pass on SPEQ's machine
-levels.py              a level: what it reads, how often the one above agrees; package_levels.py those of a package
-speedup.py             tokens a second of a hierarchy; early_exit.py with a confidence threshold
-throughput.py          the same for batches, by SPIRe's equation
-surfaces.py            both over ranges, for pictures and sliders
-advice.py              the fastest hierarchy, and whether to speculate at all
-trace.py               what a run did; prediction.py sets it beside what the models say
-report.py              all answers to one question, as plain data
-published.py           papers' numbers beside ours
+hardware.py            descriptions of hardware; hardware/ has some
+roofline.py            seconds of a pass on it; accelerator.py on SPEQ's, processing_element.py its arithmetic
+levels.py              levels of a hierarchy; package_levels.py those of a package, traffic.py their bytes
+speedup.py             tokens a second of a hierarchy; throughput.py of batches, by SPIRe's equation
+surfaces.py            both over ranges
+trace.py               what a run did; prediction.py compares it with the models
+answers.py             the answers of all models to one question, as plain data
+conversion.py          how long a conversion takes on a cluster
+published/             numbers of papers beside ours
 """

@@ -1,11 +1,10 @@
-"""Levels of a hierarchy as the models see them: what a pass reads, and how often the level above agrees."""
+"""Levels of a hierarchy as the cost models see them: the bytes of a pass, and the acceptance of its tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from mxconv.cost.accelerator.machine import Machine
-from mxconv.cost.accelerator.passes import Mode, run_pass
+from mxconv.cost.accelerator import Accelerator, Mode, run_pass
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import PassCount, count_pass, multiplied_weights
 from mxconv.cost.hardware import Hardware
@@ -14,12 +13,17 @@ from mxconv.cost.speedup import LevelCost, hierarchy_seconds
 
 FOUR_BIT = ("mxfp4", "bsfp draft")  # names of the 4-bit levels of a model without a package
 SMALL = "small model"
+LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried where none is given
 SMALL_FRACTION = 1 / 8  # of the target's layers: the size of SPIRe's vanilla draft
 
 
 @dataclass(frozen=True)
 class CostLevel:
-    """A level. `num_bytes` is what a pass reads of the weights, where files say so, not the codec's typical figure."""
+    """A level of a hierarchy.
+
+    `num_bytes` is what a pass reads of the weights as files have them; None takes the typical bits of the codec.
+    `rows_per_token` is the number of rows that the verification of a draft token takes: more than 1 of trees.
+    """
 
     name: str
     codec: str
@@ -27,12 +31,12 @@ class CostLevel:
     acceptance: float = 0.0
     acceptance_source: str = ""
     num_bytes: int | None = None
-    rows_per_token: float = 1.0  # that verification takes: more where a trace has trees, whose nodes are rows of a pass
+    rows_per_token: float = 1.0
 
 
 @dataclass(frozen=True)
 class Workload:
-    """How a model is used."""
+    """Sequences decoded together, positions in each cache, and the type of its numbers."""
 
     batch: int = 1
     context: int = 1024
@@ -52,7 +56,7 @@ TYPICAL_ACCEPTANCE = {
 
 
 def strategies_of(target: Architecture, target_codec: str = "bf16") -> dict[str, list[CostLevel]]:
-    """Hierarchies that a model without a package could have, by name; the first is plain decoding."""
+    """Hierarchies by name that a model could have which is not converted yet; the first is plain decoding."""
     plain = CostLevel("target", target_codec, target)
     shared = CostLevel("target", "bsfp", target)
     four_bit = _typical(FOUR_BIT[0], "mxfp4", "mxfp4", target)
@@ -64,7 +68,7 @@ def strategies_of(target: Architecture, target_codec: str = "bf16") -> dict[str,
 
 
 def with_acceptance(levels: Sequence[CostLevel], by_name: Mapping[str, float], source: str) -> list[CostLevel]:
-    """The levels, some of them with another acceptance."""
+    """The levels with the acceptances that `by_name` has, and `source` as where they come from."""
     return [
         replace(level, acceptance=by_name[level.name], acceptance_source=source) if level.name in by_name else level
         for level in levels
@@ -72,7 +76,7 @@ def with_acceptance(levels: Sequence[CostLevel], by_name: Mapping[str, float], s
 
 
 def with_rows(levels: Sequence[CostLevel], by_name: Mapping[str, float]) -> list[CostLevel]:
-    """The levels, some of them with another number of rows a token."""
+    """The levels with the rows a token that `by_name` has."""
     return [replace(level, rows_per_token=by_name.get(level.name, level.rows_per_token)) for level in levels]
 
 
@@ -85,25 +89,25 @@ def level_count(level: CostLevel, workload: Workload, num_tokens: float = 1) -> 
 
 
 def pass_seconds(hardware: Hardware, level: CostLevel, workload: Workload, num_tokens: float = 1) -> float:
-    """Seconds of one pass: of SPEQ's machine by its own model, of any other by the roofline."""
+    """Seconds of one pass: by the accelerator's model where `hardware` describes one, else by the roofline."""
     if level.architecture is None:
         return 0.0
     if hardware.accelerator and workload.batch == 1:
-        machine = Machine.of(hardware)
-        return run_pass(machine, level.architecture, accelerator_mode(level), num_tokens, workload.context).seconds
+        accelerator = Accelerator.of(hardware)
+        return run_pass(accelerator, level.architecture, accelerator_mode(level), num_tokens, workload.context).seconds
     points = pass_points(hardware, level.codec, level_count(level, workload, num_tokens))
     return sum(point.seconds for point in points)
 
 
 def accelerator_mode(level: CostLevel) -> Mode:
-    """How SPEQ's machine reads a level."""
+    """The mode in which SPEQ's accelerator reads a level."""
     return "draft" if level.codec in ("bsfp-draft", "mxfp4") else "full"
 
 
 def costs(
     hardware: Hardware, levels: Sequence[CostLevel], lengths: Sequence[float], workload: Workload
 ) -> list[LevelCost]:
-    """What `speedup.hierarchy_seconds` takes: each level's passes over one token and over what its draft proposes."""
+    """The seconds of each level's passes over one token and over what its draft proposes, for `hierarchy_seconds`."""
     drafts = zip(lengths, levels[1:], strict=True)
     widths = [1 + length * draft.rows_per_token for length, draft in drafts] + [1.0]
     return [
@@ -120,8 +124,22 @@ def costs(
 def seconds_per_token(
     hardware: Hardware, levels: Sequence[CostLevel], lengths: Sequence[float], workload: Workload
 ) -> float:
-    """Of one sequence decoded by a hierarchy; a length a draft level."""
+    """Seconds a token of one sequence that a hierarchy decodes; `lengths` has the draft tokens of each draft level."""
     return hierarchy_seconds(costs(hardware, levels, lengths, workload))
+
+
+def fastest_lengths(hardware: Hardware, levels: Sequence[CostLevel], workload: Workload) -> list[float]:
+    """The draft tokens of each draft level, of `LENGTHS`, at which a hierarchy takes the fewest seconds a token.
+
+    A level needs no more of its draft than the draft's seconds a token, so the innermost length is chosen first.
+    """
+    lengths: list[float] = []
+    for top in reversed(range(len(levels) - 1)):
+        own = levels[top:]
+        rest = lengths
+        best = min(LENGTHS, key=lambda length: seconds_per_token(hardware, own, [length, *rest], workload))
+        lengths = [float(best), *rest]
+    return lengths
 
 
 def _typical(name: str, codec: str, key: str, architecture: Architecture) -> CostLevel:
@@ -130,7 +148,7 @@ def _typical(name: str, codec: str, key: str, architecture: Architecture) -> Cos
 
 
 def _shallower(a: Architecture, fraction: float) -> Architecture:
-    """The same with fewer layers."""
+    """The architecture with a fraction of its layers, at least one."""
     count = max(round(a.num_layers * fraction), 1)
     return replace(
         a,

@@ -1,8 +1,11 @@
-"""Speed-ups over ranges of acceptance, length, batch and context: the numbers behind pictures and sliders."""
+"""Speed-ups over ranges of acceptance, length, batch and context, for `--sweep` and pictures.
+
+Acceptance is the share of the drafted tokens that are accepted, as in Eq. (1) of ML-SpecQD (arXiv 2503.13565).
+"""
 
 from dataclasses import dataclass
 
-from mxconv.cost.speedup import LevelCost, TokensPerRound, accepted_tokens, expected_tokens, hierarchy_speedup
+from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup
 from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, Body, throughput_multiplier
 
 ACCEPTANCES = [step / 50 for step in range(51)]
@@ -22,21 +25,8 @@ class Surface:
     values: list[list[float]]
 
 
-@dataclass(frozen=True)
-class Equation:
-    """One of the two, by what it calls acceptance."""
-
-    name: str
-    acceptance: str  # of a draft
-    tokens_per_round: TokensPerRound
-
-
-ML_SPECQD = Equation("ML-SpecQD Eq. (1)", "share of {}'s tokens accepted", accepted_tokens)
-LEVIATHAN = Equation("Leviathan et al., Theorem 3.8", "probability that a token of {} is accepted", expected_tokens)
-
-
-def draft_surface(draft_cost: float, verify_cost: float = 1.0, equation: Equation = ML_SPECQD) -> Surface:
-    """One draft: speed-up over its acceptance and length.
+def draft_surface(draft_cost: float, verify_cost: float = 1.0) -> Surface:
+    """Speed-ups by one draft, over its acceptance and length.
 
     Source:
         ML-SpecQD (arXiv 2503.13565), Fig. 2.
@@ -44,12 +34,12 @@ def draft_surface(draft_cost: float, verify_cost: float = 1.0, equation: Equatio
 
     def at(acceptance: float, length: int) -> float:
         top = LevelCost(1.0, verify_seconds=verify_cost)
-        return hierarchy_speedup([top, LevelCost(draft_cost, acceptance, length)], equation.tokens_per_round)
+        return hierarchy_speedup([top, LevelCost(draft_cost, acceptance, length)], accepted_tokens)
 
     values = [[at(acceptance, length) for length in LENGTHS] for acceptance in ACCEPTANCES]
     return Surface(
         f"target <- draft at {draft_cost:.3f} of a target pass",
-        equation.acceptance.format("the draft"),
+        "share of the draft's tokens accepted",
         "draft tokens a round",
         ACCEPTANCES,
         [*map(float, LENGTHS)],
@@ -57,10 +47,8 @@ def draft_surface(draft_cost: float, verify_cost: float = 1.0, equation: Equatio
     )
 
 
-def two_draft_surface(
-    costs: tuple[float, float], lengths: tuple[float, float] = (8.0, 4.0), equation: Equation = ML_SPECQD
-) -> Surface:
-    """Two drafts: speed-up over both acceptances, by the recursion.
+def two_draft_surface(costs: tuple[float, float], lengths: tuple[float, float] = (8.0, 4.0)) -> Surface:
+    """Speed-ups by two drafts, over both acceptances.
 
     Args:
         costs: of a pass of the outer and of the inner draft, in passes of the target.
@@ -72,13 +60,13 @@ def two_draft_surface(
 
     def at(outer: float, inner: float) -> float:
         drafts = LevelCost(costs[0], outer, lengths[0]), LevelCost(costs[1], inner, lengths[1])
-        return hierarchy_speedup([LevelCost(1.0), *drafts], equation.tokens_per_round)
+        return hierarchy_speedup([LevelCost(1.0), *drafts], accepted_tokens)
 
     values = [[at(outer, inner) for inner in ACCEPTANCES] for outer in ACCEPTANCES]
     return Surface(
         f"target <- draft ({costs[0]:.3f}, {lengths[0]:g} tokens) <- draft ({costs[1]:.3f}, {lengths[1]:g} tokens)",
-        equation.acceptance.format("the outer draft"),
-        equation.acceptance.format("the inner draft"),
+        "share of the outer draft's tokens accepted",
+        "share of the inner draft's tokens accepted",
         ACCEPTANCES,
         ACCEPTANCES,
         values,
@@ -86,7 +74,7 @@ def two_draft_surface(
 
 
 def throughput_surface(target: Body, draft: str, contexts: list[int], intensity: float) -> Surface:
-    """SPIRe's multiplier over batch and context, for one of its drafts.
+    """SPIRe's throughput multiplier of one of its drafts, over batch and context.
 
     Source:
         SPIRe (arXiv 2504.06419), Figs. 4 and 6.
@@ -100,7 +88,7 @@ def throughput_surface(target: Body, draft: str, contexts: list[int], intensity:
 
 
 def throughput_curves(target: Body, contexts: list[int], intensity: float, batch: int = 64) -> dict[str, list[float]]:
-    """SPIRe's multiplier over the context, a curve a draft.
+    """SPIRe's throughput multiplier of each of its drafts, over the context.
 
     Source:
         SPIRe (arXiv 2504.06419), Fig. 1.

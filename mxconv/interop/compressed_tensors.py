@@ -37,7 +37,7 @@ from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, inside
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
-from mxconv.report.package_weights import package_weights
+from mxconv.report.sources import package_weights
 
 FORMAT = "mxfp4-pack-quantized"
 DRAFTED = ("mxfp4", "mxint8")

@@ -20,7 +20,7 @@ from mxconv.interop.refused_tensors import refuse_fp8
 from mxconv.package.package import Package
 from mxconv.progress import Progress, silent
 from mxconv.report.output_file import check_output, write_output
-from mxconv.report.package_weights import package_weights
+from mxconv.report.sources import package_weights
 
 NO_BSFP = "GGUF has no type for the BSFP draft"
 

@@ -26,8 +26,8 @@ from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
-from mxconv.report.package_weights import package_weights
-from mxconv.report.weights import WeightTensor
+from mxconv.report.open_weights import WeightTensor
+from mxconv.report.sources import package_weights
 
 Level = Literal["target", "draft"]
 

@@ -1,16 +1,11 @@
-"""What `mxconv inspect` and `mxconv cost` show, in the order in which it is made.
+"""What `mxconv inspect` and `mxconv cost` show, in the terminal, as pictures and as HTML pages.
 
-sources.py             opening: checkpoint_weights.py, package_weights.py, both as weights.py
-inspection.py          the story: tensors, then layers or kinds, then the total
-statistics.py          one tensor's figures: exponents.py (histogram, window) and drafts.py (errors, bytes)
-bars.py, text.py       the same bars and words for all that follows
-terminal.py            for a terminal: terminal_bars.py, terminal_table.py
-plot.py                PNG or SVG
-page.py                one HTML page: template.py fills in templates/, histogram.py places bars
-cost_tables.py         a cost report as text: cost_terminal.py prints it
-cost_plot.py           its pictures
-cost_page.py           its page, with sliders: cost_page_data.py is what the page's own scripts compute from
-run.py                 a trace of `generate`: prompts, rounds, trees; run_terminal.py prints it
-run_page.py            its page: tree_layout.py places nodes, visible.py shows white space
-output_file.py         written beside its place and renamed
+sources.py             opens a checkpoint (checkpoint_weights.py) or a package as tensors (open_weights.py)
+draft_head.py          draft heads of other projects, by their config.json
+inspection.py          figures of every tensor, of layers or kinds, and of all (weight_statistics.py, exponents.py)
+inspection_*.py        an inspection as tables, picture and page
+cost_*.py              a cost report as tables, picture and page
+traced_run.py          a trace of `generate`: prompts, rounds, trees; run_report.py shows it
+loss_curves.py         the picture of a training
+tables.py, picture.py  what all of them share, html_page.py for pages, output_file.py for files
 """

@@ -1,7 +1,9 @@
 """The weights of a checkpoint, with what `quantize` would do to each by default."""
 
+from collections.abc import Callable, Iterable
 from typing import Literal, cast
 
+from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.table import describe_values
 from mxconv.arrays import U16
 from mxconv.checkpoint.source import Checkpoint, SourceTensor
@@ -9,16 +11,15 @@ from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import CASTS, Recognized, choose_codec, is_rounded
 from mxconv.conversion.rows import rounded
+from mxconv.errors import MxconvError
 from mxconv.report.draft_head import find_draft_head
-from mxconv.report.expert_weights import with_experts
-from mxconv.report.fp8_weights import with_decoded
-from mxconv.report.mtp_note import mtp_note
-from mxconv.report.weights import Weights, WeightTensor
+from mxconv.report.open_weights import OpenWeights, WeightTensor, with_decoded, with_experts
 
 Dtype = Literal["bf16", "fp16"]
 
 
-def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> Weights:
+def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> OpenWeights:
+    """The tensors of a checkpoint, F32 ones rounded to `dtype`, and notes on those that are not counted."""
     options, recognized = QuantizeOptions(dtype=dtype), Recognized.of(checkpoint)
     tensors: list[WeightTensor] = []
     uncounted: list[WeightTensor] = []
@@ -50,7 +51,7 @@ def checkpoint_weights(checkpoint: Checkpoint, dtype: Dtype | None) -> Weights:
     head = find_draft_head(checkpoint)
     if head is not None:
         notes.insert(0, head.describe())
-    return Weights(checkpoint.id, "checkpoint", checkpoint.commit, tuple(tensors), tuple(notes), head)
+    return OpenWeights(checkpoint.id, "checkpoint", checkpoint.commit, tuple(tensors), tuple(notes), head)
 
 
 def source_tensor(tensor: SourceTensor, is_quantized: bool, reason: str, cast_to: FloatFormat | None) -> WeightTensor:
@@ -78,3 +79,23 @@ def source_tensor(tensor: SourceTensor, is_quantized: bool, reason: str, cast_to
         release=lambda start, stop: tensor.release(start, stop if tensor.shape else None),
         note=note,
     )
+
+
+def mtp_note(describe: Callable[[], ModelConfig], tensors: Iterable[str]) -> str | None:
+    """A line about the MTP module of a model; None where it has none or its family is unknown.
+
+    Args:
+        describe: reads the description, or raises MxconvError.
+        tensors: the names of all tensors.
+    """
+    try:
+        config = describe()
+    except MxconvError:
+        return None
+    if config.mtp is None:
+        return None
+    own = [config.own_name(name) for name in tensors]
+    num_tensors = sum(name is not None and config.mtp.has(name) for name in own)
+    if not num_tensors:
+        return None
+    return f"MTP layer: {num_tensors} tensors under {', '.join(config.mtp.modules)} draft for it with --draft mtp."

@@ -1,30 +1,17 @@
-"""A cost report as one HTML page that needs nothing else: no network, dark mode, phones, charts with sliders."""
+"""A cost report as one HTML page: tables and pictures of every model, and the package that was asked about."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mxconv.cost.report import Question
-from mxconv.report.cost_page_data import page_data
+from mxconv.cost.answers import Question
+from mxconv.report.cost_picture import draw_figure
 from mxconv.report.cost_tables import heading, report_tables
-from mxconv.report.template import render
-from mxconv.report.text import printable
+from mxconv.report.html_page import PageSection, render_page
+from mxconv.report.picture import picture_uri
+from mxconv.report.tables import NOTHING, TextTable, printable
 
-if TYPE_CHECKING:  # of a package only; importing them takes longer than a cost report
+if TYPE_CHECKING:  # for a package only; importing them takes longer than a cost report
     from mxconv.package.manifest import Manifest
     from mxconv.report.inspection import Inspection
-
-LONGEST_LENGTH = 16  # of the sliders, unless more is asked for
-
-
-def write_cost_page(
-    question: Question,
-    report: dict[str, Any],
-    path: Path,
-    manifest: "Manifest | None" = None,
-    inspection: "Inspection | None" = None,
-) -> None:
-    """Write the page; an existing file is overwritten."""
-    path.write_text(render_cost_page(question, report, manifest, inspection), encoding="utf-8")
 
 
 def render_cost_page(
@@ -33,38 +20,65 @@ def render_cost_page(
     manifest: "Manifest | None" = None,
     inspection: "Inspection | None" = None,
 ) -> str:
-    """The page's text. Every name from a file is escaped, by the template engine.
+    """The text of the page.
 
     Args:
-        question: what was asked; the page's sliders start from it.
-        report: what `cost_report` answered.
+        question: what was asked.
+        report: the answer, of `cost_report`.
         manifest: of the package, with its certificate; None where there is only a config.json.
         inspection: of the package's weights.
     """
-    data = page_data(question, report)
-    machine, workload = heading(report)
-    tables = list(report_tables(report))
-    return render(
-        "cost_page.html.j2",
-        title=f"{printable(question.architecture.model_type)} on {printable(question.hardware.name)}",
-        machine=machine,
-        workload=workload,
-        advice=next(table for name, table in tables if name == "advice"),
-        tables=[table for name, table in tables if name not in ("advice", "predictions")],
-        predictions=next((table for name, table in tables if name == "predictions"), None),
-        advised=printable(
-            next((row["strategy"] for row in report["advice"]["choices"] if row["num_draft_tokens"]), "")
-        ),
-        models=[entry["model"] for entry in report["models"]],
-        data=data,
-        longest=max(LONGEST_LENGTH, *data["lengths"]),
-        batch_place=data["batches"].index(question.workload.batch),
-        context_place=data["contexts"].index(question.workload.context),
-        package=None if manifest is None else _package(manifest),
-        certificate=None if manifest is None else _certificate(manifest),
-        levels=[] if manifest is None else _levels(manifest),
-        histogram=_histogram(inspection),
-    )
+    tables = dict[str, list[TextTable]]()
+    for name, table in report_tables(report):
+        tables.setdefault(name, []).append(table)
+    titles = {
+        "speedup": "Speed-up",
+        "predictions": "Predicted and measured",
+        "throughput": "Throughput",
+        "accelerator": "Accelerator",
+        "roofline": "Roofline",
+        "counts": "Counts",
+        "sweep": "Sweep",
+    }
+    sections = [
+        PageSection(title, pictures=_pictures(name, question), tables=tables[name])
+        for name, title in titles.items()
+        if name in tables
+    ]
+    if manifest is None:
+        line = "The question came from a config.json: there are no weights, so no manifest and no certificate."
+        sections.append(PageSection("Package", [line]))
+    else:
+        sections += [
+            PageSection("Package", facts=_package(manifest), tables=[_levels(manifest)]),
+            _certificate(manifest),
+        ]
+    if inspection is not None:
+        from mxconv.report.inspection_page import exponents_section
+
+        sections.append(exponents_section(inspection))
+    title = f"{printable(question.architecture.model_type)} on {printable(question.hardware.name)}: cost"
+    return render_page(title, heading(report), (), sections)
+
+
+def _pictures(name: str, question: Question) -> list[tuple[str, str]]:
+    """The pictures of a model, as far as the question has levels for them."""
+    depths = {len(levels) for levels in question.strategies.values()}
+    figures = {
+        "speedup": [figure for depth, figure in ((2, "draft"), (3, "two-drafts")) if depth in depths],
+        "throughput": [] if question.architecture.num_experts else ["throughput-maps-own"],
+        "roofline": ["roofline"],
+    }
+    descriptions = {
+        "draft": "Speed-up over the accepted share and the length of a draft",
+        "two-drafts": "Speed-up over the accepted shares of two drafts",
+        "throughput-maps-own": "Throughput over batch and context, by draft",
+        "roofline": "Multiply-adds a second over multiply-adds a byte",
+    }
+    return [
+        (descriptions[figure], picture_uri(lambda drawn, figure=figure: draw_figure(drawn, figure, question)))  # type: ignore[misc]
+        for figure in figures.get(name, [])
+    ]
 
 
 def _package(manifest: "Manifest") -> dict[str, str]:
@@ -82,36 +96,29 @@ def _package(manifest: "Manifest") -> dict[str, str]:
     }
 
 
-def _levels(manifest: "Manifest") -> list[list[str]]:
-    return [
-        [printable(level.name), level.kind, level.codec or "-", ", ".join(level.shares) or "-", level.location]
-        for level in manifest.levels
-    ]
+def _levels(manifest: "Manifest") -> TextTable:
+    table = TextTable("Levels", ["level", "kind", "codec", "shares", "weights in"])
+    for level in manifest.levels:
+        shared = ", ".join(level.shares) or NOTHING
+        table.rows.append([printable(level.name), level.kind, level.codec or NOTHING, shared, level.location])
+    return table
 
 
-def _certificate(manifest: "Manifest") -> dict[str, str] | None:
+def _certificate(manifest: "Manifest") -> PageSection:
     found = manifest.certificate
     if found is None:
-        return None
+        return PageSection("Certificate", ["This package has none yet: `mxconv verify PACKAGE --write` makes one."])
     facts = {
         "bit-exact tensors": f"{found.num_bit_exact:,} of {found.num_tensors:,}",
         "compared with": "the source" if found.source_compared else "the recorded hashes",
         "lossless": "yes" if found.lossless else "no",
         "made by": printable(found.created_by),
     }
-    if found.decode is not None:
-        facts["level decoded"] = printable(manifest.decoded_level or "")
-        facts["decoded with and without drafts"] = (
-            f"{found.decode.num_tokens:,} tokens, {found.decode.num_prompts:,} prompts"
-        )
-        facts["token mismatches"] = f"{found.decode.num_token_mismatches:,}"
-        facts["logit mismatches"] = f"{found.decode.num_logit_mismatches:,}"
-    return facts
-
-
-def _histogram(inspection: "Inspection | None") -> dict[str, Any] | None:
-    if inspection is None:
-        return None
-    from mxconv.report.histogram import histogram
-
-    return histogram(inspection.total.exponents)
+    if (decode := found.decode) is not None:
+        facts |= {
+            "level decoded": printable(manifest.decoded_level or ""),
+            "decoded with and without drafts": f"{decode.num_tokens:,} tokens, {decode.num_prompts:,} prompts",
+            "token mismatches": f"{decode.num_token_mismatches:,}",
+            "logit mismatches": f"{decode.num_logit_mismatches:,}",
+        }
+    return PageSection("Certificate", facts=facts)

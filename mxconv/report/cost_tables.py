@@ -1,29 +1,90 @@
-"""A cost report as tables of text: what the terminal prints and the page shows."""
+"""The answers of the cost models as tables of text, for the terminal and the page."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-from mxconv.report.text import NOTHING, number, printable, rate
+from rich.console import Console
+
+from mxconv.report.tables import Column, TextTable, print_table, printable
 
 Members = dict[str, Any]
-SHOWN_TOKENS = (1, 8)  # of the roofline's; all are in --json
+SHOWN_TOKENS = (1, 8)  # of the roofline; `--json` has all
+COUNTS = {
+    "a pass over one token": Column("name"),
+    "weights, GB": Column("weight_bytes", ".4g", 1e-9),
+    "scales, GB": Column("scale_bytes", ".4g", 1e-9),
+    "KV cache, GB": Column("kv_bytes", ".4g", 1e-9),
+    "giga multiply-adds": Column("multiply_adds", ".4g", 1e-9),
+}
+SPEEDUP = {
+    "hierarchy": Column("name"),
+    "acceptance": Column("acceptance", ".3g"),
+    "draft tokens": Column("num_draft_tokens", ".3g"),
+    "draft cost": Column("draft_cost", ".3f"),
+    "verify cost": Column("verify_cost", ".3f"),
+    "tokens a round": Column("tokens_per_round", ".2f"),
+    "tokens/s": Column("tokens_per_second", ",.4g"),
+    "over its target": Column("speedup", ".2f"),
+    "over plain": Column("speedup_over_baseline", ".2f"),
+    "pays from": Column("break_even_acceptance", ".2f"),
+}
+THROUGHPUT = {
+    "draft": Column("name"),
+    "layers": Column("draft_layers"),
+    "acceptance": Column("acceptance", ".2f"),
+    "tokens a round": Column("tokens_per_round", ".2f"),
+    "multiplier": Column("throughput_multiplier", ".2f"),
+    "units saved of 10": Column("units_saved_of_10", ".2f"),
+}
+ACCELERATOR = {
+    "pass": Column("name"),
+    "mega cycles": Column("compute_cycles", ".2f", 1e-6),
+    "of DRAM": Column("dram_cycles", ".2f", 1e-6),
+    "GB": Column("dram_bytes", ".3f", 1e-9),
+    "ms": Column("seconds", ".2f", 1e3),
+    "joules": Column("joules", ".3f"),
+    "DRAM W": Column("dram", ".2f"),
+    "buffers W": Column("buffers", ".2f"),
+    "array W": Column("array", ".2f"),
+}
+ROOFLINE = {
+    "level": Column("name"),
+    "kernel": Column("kernel"),
+    "tokens": Column("num_tokens", "g"),
+    "GB": Column("num_bytes", ".4g", 1e-9),
+    "giga multiply-adds": Column("multiply_adds", ".4g", 1e-9),
+    "a byte": Column("intensity", ".3g"),
+    "attainable, G/s": Column("attainable", ".4g"),
+    "peak, G/s": Column("peak", ".4g"),
+    "ms": Column("seconds", ".3g", 1e3),
+    "bound": Column("bound"),
+}
+PREDICTIONS = {
+    "trace": Column("strategy"),
+    "levels": Column("levels"),
+    "acceptance": Column("acceptance", ".3g"),
+    "draft tokens": Column("num_draft_tokens", ".3g"),
+    "nodes": Column("num_nodes", ".3g"),
+    "measured tokens/s": Column("measured_tokens_per_second", ".2f"),
+    "predicted": Column("predicted_tokens_per_second", ".2f"),
+    "error": Column("error", "+.1%"),
+    "Leviathan's equation": Column("equation_tokens_per_second", ".2f"),
+    "its error": Column("equation_error", "+.1%"),
+    "pass ms, measured": Column("measured_pass_seconds", ".2f", 1e3),
+    "pass ms, predicted": Column("predicted_pass_seconds", ".2f", 1e3),
+}
 
 
-@dataclass
-class TextTable:
-    """A title, columns and rows, ready to be shown; the first column is text, the others are figures."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[list[str]] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)  # below it
-    verdict: str = ""
-    sources: list[str] = field(default_factory=list)
+def print_report(report: Members, console: Console) -> None:
+    """Print every part of what `mxconv.cost.answers.cost_report` returns."""
+    hardware, workload = heading(report)
+    print_table(TextTable(hardware, lines=[workload]), console)
+    for _, table in report_tables(report):
+        print_table(table, console)
 
 
 def heading(report: Members) -> tuple[str, str]:
-    """The hardware, and what is asked of it."""
+    """The hardware and the workload of a report, a line each."""
     hardware, workload = report["hardware"], report["workload"]
     return (
         printable(f"{hardware['name']}: {hardware['description']}"),
@@ -33,90 +94,53 @@ def heading(report: Members) -> tuple[str, str]:
 
 
 def report_tables(report: Members) -> Iterator[tuple[str, TextTable]]:
-    """Every part that the report has, by name; `report` is what `mxconv.cost.report.cost_report` returns."""
-    makers = {
-        "speedup": _speedup,
-        "throughput": _throughput,
-        "accelerator": _accelerator,
-        "roofline": _roofline,
-    }
-    yield "counts", _counts(report["counts"])
+    """The tables of every part of a report, by the name of the part."""
+    outputs = report["counts"]["outputs"]
+    parameters = f"{outputs['num_parameters']:,} parameters, {outputs['num_active_parameters']:,} of them active"
+    yield "counts", TextTable.of(f"{parameters} for a token", COUNTS, _named(outputs["passes"]))
+    makers = {"speedup": _speedup, "throughput": _throughput, "accelerator": _accelerator, "roofline": _roofline}
     for entry in report["models"]:
         table = makers[entry["model"]](entry)
-        table.sources.append(f"source: {entry['source']}")
+        table.notes.append(f"source: {entry['source']}")
         yield entry["model"], table
     for surface in report.get("sweep", []):
         yield "sweep", _surface(surface)
-    yield "advice", _advice(report["advice"])
     if "predictions" in report:
         yield "predictions", _predictions(report["predictions"])
 
 
-def _counts(counts: Members) -> TextTable:
-    outputs = counts["outputs"]
-    table = TextTable(
-        f"{outputs['num_parameters']:,} parameters, {outputs['num_active_parameters']:,} of them active for a token",
-        ("a pass over one token", "weights, GB", "scales, GB", "KV cache, GB", "giga multiply-adds"),
-    )
-    for name, row in outputs["passes"].items():
-        figures = [row[key] / 1e9 for key in ("weight_bytes", "scale_bytes", "kv_bytes", "multiply_adds")]
-        table.rows.append([printable(name), *(f"{figure:.4g}" for figure in figures)])
-    return table
+def _named(rows: Members) -> list[Members]:
+    return [{"name": name} | row for name, row in rows.items()]
 
 
 def _speedup(entry: Members) -> TextTable:
-    columns = ("hierarchy", "acceptance", "draft tokens", "draft cost", "verify cost", "tokens a round", "speed-up")
-    table = TextTable("Speed-up", (*columns, "pays from"))
-    for name, row in entry["outputs"].items():
-        table.rows.append(
-            [
-                printable(name),
-                _list(row["acceptance"], 3),
-                _list(row["num_draft_tokens"], 2),
-                f"{row['draft_cost']:.3f}",
-                f"{row['verify_cost']:.3f}",
-                f"{row['tokens_per_round']:.2f}",
-                f"{row['speedup']:.2f}",
-                number(row["break_even_acceptance"], 2),
-            ]
-        )
+    rows = _named(entry["outputs"])
+    table = TextTable.of("Speed-up", SPEEDUP, sorted(rows, key=lambda row: -row["tokens_per_second"]))
+    best = max(rows, key=lambda row: row["tokens_per_second"])
+    verdict = f"{best['name']}, {best['speedup_over_baseline']:.2f} times {rows[0]['name']}"
+    table.lines.append(printable(f"Fastest: {verdict}{'' if best['acceptance'] else '; speculation does not pay'}."))
+    for row in rows:
+        for value, source in zip(row["acceptance"], row["acceptance_sources"], strict=True):
+            note = f"acceptance {value:g}: {printable(source)}"
+            table.notes += [] if note in table.notes else [note]
     return table
 
 
 def _throughput(entry: Members) -> TextTable:
     if "note" in entry:
-        return TextTable(f"Throughput: {entry['note']}", ())
+        return TextTable(f"Throughput: {entry['note']}")
     inputs = entry["inputs"]
-    table = TextTable(
+    title = (
         f"Throughput of a batch of {inputs['batch']}, {inputs['num_draft_tokens']} draft tokens, "
-        f"{inputs['flops_per_byte']:.0f} FLOPs a byte",
-        ("draft", "layers", "acceptance", "tokens a round", "multiplier", "units saved of 10"),
+        f"{inputs['flops_per_byte']:.0f} FLOPs a byte"
     )
-    for name, row in entry["outputs"].items():
-        figures = [row[key] for key in ("acceptance", "tokens_per_round", "throughput_multiplier", "units_saved_of_10")]
-        table.rows.append([name, str(row["draft_layers"]), *(f"{figure:.2f}" for figure in figures)])
-    return table
+    return TextTable.of(title, THROUGHPUT, _named(entry["outputs"]))
 
 
 def _accelerator(entry: Members) -> TextTable:
     outputs = entry["outputs"]
-    table = TextTable(
-        "SPEQ's machine",
-        ("pass", "mega cycles", "of DRAM", "GB", "ms", "joules", "DRAM W", "buffers W", "array W"),
-    )
-    for name in ("plain", "draft", "verify"):
-        row = outputs[name]
-        table.rows.append(
-            [
-                name,
-                f"{row['compute_cycles'] / 1e6:.2f}",
-                f"{row['dram_cycles'] / 1e6:.2f}",
-                f"{row['dram_bytes'] / 1e9:.3f}",
-                f"{row['seconds'] * 1e3:.2f}",
-                f"{row['joules']:.3f}",
-                *(f"{row['watts'][module]:.2f}" for module in ("dram", "buffers", "array")),
-            ]
-        )
+    passes = {name: outputs[name] | outputs[name]["watts"] for name in ("plain", "draft", "verify")}
+    table = TextTable.of("SPEQ's accelerator", ACCELERATOR, _named(passes))
     table.lines.append(
         f"Td/Tar {outputs['draft_ratio']:.4f}, speed-up {outputs['speedup']:.3f}, energy efficiency "
         f"{outputs['energy_efficiency']:.2f}; over Olive {outputs['speedup_over_olive']:.2f}, over Tender "
@@ -126,123 +150,41 @@ def _accelerator(entry: Members) -> TextTable:
 
 
 def _roofline(entry: Members) -> TextTable:
-    rates = ("a byte", "attainable, G/s", "peak, G/s", "ms", "bound")
-    table = TextTable("Roofline", ("level", "kernel", "tokens", "GB", "giga multiply-adds", *rates))
-    for name, rows in entry["outputs"].items():
-        for row in (row for row in rows if row["num_tokens"] in SHOWN_TOKENS):
-            table.rows.append(
-                [
-                    printable(name),
-                    row["kernel"],
-                    f"{row['num_tokens']:g}",
-                    f"{row['num_bytes'] / 1e9:.4g}",
-                    f"{row['multiply_adds'] / 1e9:.4g}",
-                    f"{row['intensity']:.3g}",
-                    f"{row['attainable']:.4g}",
-                    f"{row['peak']:.4g}",
-                    f"{row['seconds'] * 1e3:.3g}",
-                    row["bound"],
-                ]
-            )
-    return table
+    rows = [{"name": name} | row for name, points in entry["outputs"].items() for row in points]
+    return TextTable.of("Roofline", ROOFLINE, [row for row in rows if row["num_tokens"] in SHOWN_TOKENS])
 
 
 def _surface(surface: Members) -> TextTable:
-    """Every fifth row and at most ten columns."""
-    step = max(len(surface["columns"]) // 10, 1)
-    columns = range(0, len(surface["columns"]), step)
+    """Every fifth row and at most ten columns of a surface."""
+    columns = range(0, len(surface["columns"]), max(len(surface["columns"]) // 10, 1))
     title = f"{surface['title']}: speed-up by {surface['row_name']} (down) and {surface['column_name']}"
-    table = TextTable(title, ("", *(f"{surface['columns'][column]:g}" for column in columns)))
-    for row in range(0, len(surface["rows"]), 5):
-        values = surface["values"][row]
-        table.rows.append([f"{surface['rows'][row]:g}", *(f"{values[column]:.2f}" for column in columns)])
-    return table
-
-
-def _advice(advice: Members) -> TextTable:
-    columns = ("hierarchy", "acceptance", "draft tokens", "threshold", "tokens/s", "speed-up", "pays from")
-    table = TextTable("Advice", columns, verdict=printable(advice["text"]))
-    sources: dict[str, None] = {}
-    for choice in advice["choices"]:
-        table.rows.append(
-            [
-                printable(choice["strategy"]),
-                _list(choice["acceptance"], 3),
-                _list(choice["num_draft_tokens"], 2),
-                number(choice["confidence"], 1),
-                rate(choice["tokens_per_second"]),
-                f"{choice['speedup']:.2f}",
-                number(choice["break_even_acceptance"], 2),
-            ]
-        )
-        for value, source in zip(choice["acceptance"], choice["acceptance_sources"], strict=True):
-            sources[f"acceptance {value:g}: {printable(source)}"] = None
-    table.sources.extend(sources)
+    table = TextTable(title, ["", *(f"{surface['columns'][column]:g}" for column in columns)])
+    for row, values in list(zip(surface["rows"], surface["values"], strict=True))[::5]:
+        table.rows.append([f"{row:g}", *(f"{values[column]:.2f}" for column in columns)])
     return table
 
 
 def _predictions(predictions: Members) -> TextTable:
-    rates = ("measured tokens/s", "predicted", "error", "Leviathan's equation", "error")
-    passes = ("pass ms, measured", "predicted")
-    has_trees = any(row["num_nodes"] != row["num_draft_tokens"] for row in predictions["strategies"])
-    proposed = ("draft tokens", "nodes") if has_trees else ("draft tokens",)
-    table = TextTable("Predicted and measured", ("trace", "levels", "acceptance", *proposed, *rates, *passes))
-    for row in predictions["strategies"]:
-        table.rows.append(
-            [
-                printable(row["strategy"]),
-                printable(" <- ".join(row["levels"])),
-                _list(row["acceptance"], 3),
-                _list(row["num_draft_tokens"], 2),
-                *([_list(row["num_nodes"], 2)] if has_trees else []),
-                f"{row['measured_tokens_per_second']:.2f}",
-                f"{row['predicted_tokens_per_second']:.2f}",
-                f"{row['error']:+.1%}",
-                f"{row['equation_tokens_per_second']:.2f}",
-                f"{row['equation_error']:+.1%}",
-                _list([1e3 * seconds for seconds in row["measured_pass_seconds"]], 2),
-                _list([1e3 * seconds for seconds in row["predicted_pass_seconds"]], 2),
-            ]
-        )
-    if has_trees:
+    rows = predictions["strategies"]
+    table = TextTable.of("Predicted and measured", PREDICTIONS, rows)
+    if any(row["num_nodes"] != row["num_draft_tokens"] for row in rows):
         table.lines.append(
-            "A tree's nodes are rows of the pass that judges them; draft tokens count its longest path, and acceptance "
-            "is per place of it: that any of the siblings stands"
+            "The nodes of a tree are rows of the pass that verifies them; draft tokens count its longest path, and "
+            "acceptance is that of any sibling at a depth."
         )
-    table.lines.extend(_prediction_lines(predictions["strategies"], predictions["mean_error"]))
-    return table
-
-
-def _prediction_lines(rows: list[Members], mean_error: float | None) -> Iterator[str]:
-    """The mean error, and what it counts: not the traces whose target fits a cache."""
-    cache = rows[0]["last_level_cache_bytes"]
+    for name, shares in predictions["acceptance_by_position"].items():
+        if shares:
+            table.lines.append(printable(f"{name}, acceptance by position: {', '.join(f'{s:.3f}' for s in shares)}"))
     fitting = [row for row in rows if row["fits_cache"]]
-    counted = _traces(len(rows) - len(fitting))
-    fit, are = ("fits", "is") if len(fitting) == 1 else ("fit", "are")
-    if cache is None:
-        yield (
-            f"Mean error {mean_error:.1%} over {counted}; the machine's description has no last_level_cache_bytes, so "
-            "what fits a cache counts too"
+    error = predictions["mean_error"]
+    found = "No mean error" if error is None else f"Mean error {error:.1%} over {len(rows) - len(fitting)} traces"
+    if rows[0]["last_level_cache_bytes"] is None:
+        found += "; the hardware's description has no last_level_cache_bytes, so targets that fit a cache count too"
+    elif fitting:
+        read = ", ".join(f"{row['strategy']} {row['num_bytes'] / 1e6:.3g} MB" for row in fitting)
+        found += (
+            f"; {len(fitting)} left out, whose target fits the cache of {rows[0]['last_level_cache_bytes'] / 1e6:.3g} "
+            f"MB, of a speed that the roofline does not know: {read}"
         )
-    elif not fitting:
-        yield f"Mean error {mean_error:.1%} over {counted}"
-    elif mean_error is None:
-        yield f"No mean error: {len(rows)} of {_traces(len(rows))} {fit} the cache of {_megabytes(cache)}"
-    else:
-        held = f"{len(fitting)} {fit} the cache of {_megabytes(cache)} and {are} left out"
-        yield f"Mean error {mean_error:.1%} over {counted}; {held}"
-    if fitting:
-        read = ", ".join(f"{printable(row['strategy'])} {_megabytes(row['num_bytes'])}" for row in fitting)
-        yield f"A pass of the target reads from that cache, whose speed the roofline does not know: {read}"
-
-
-def _traces(count: int) -> str:
-    return f"{count} trace{'' if count == 1 else 's'}"
-
-
-def _megabytes(num_bytes: float) -> str:
-    return f"{num_bytes / 1e6:.3g} MB"
-
-
-def _list(values: list[float], digits: int) -> str:
-    return ", ".join(f"{value:.{digits}f}".rstrip("0").rstrip(".") for value in values) or NOTHING
+    table.lines.append(printable(found))
+    return table

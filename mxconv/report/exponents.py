@@ -1,10 +1,11 @@
-"""How weights are spread over exponents, and the 16 exponents that hold most of them.
+"""Histograms of exponent fields, and the window of 16 exponents that holds most weights.
 
 SPEQ (arXiv 2510.18525) found that trained weights use about 16 consecutive exponents, which leaves exponent bits free
 for its draft. Whether a tensor keeps to such a window, and where it lies, is the first thing to look at.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from mxconv.codecs.float16 import FloatFormat
 from mxconv.errors import CodecError
 
 WINDOW = 16
+MARGIN = 6  # fields beyond the window that are shown one by one; those further away are shown together
+LINEAR_RATIO = 40  # up to this largest-to-smallest ratio all bars are visible on a linear scale
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,22 @@ class ExponentCounts:
     def value_exponent(self, field: int) -> int:
         """k where weights of this field have magnitudes in [2^k, 2^(k+1)); of field 0, below 2^(k+1)."""
         return field - self.float_format.exponent_bias
+
+    @property
+    def scale(self) -> Literal["linear", "log"]:
+        """The scale on which every count can be seen."""
+        present = self.nonzero[self.nonzero > 0]
+        return "linear" if present.max() <= LINEAR_RATIO * present.min() else "log"
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """First and last field of each bar of a histogram: a bar a field, and one for each far tail."""
+        if self.window is None:
+            return []
+        low, high = self.window
+        occupied = np.flatnonzero(self.nonzero)
+        lowest, highest = min(low, int(occupied[0])), max(high, int(occupied[-1]))
+        near = [(field, field) for field in range(max(lowest, low - MARGIN), min(highest, high + MARGIN) + 1)]
+        below = [(lowest, low - MARGIN - 1)] if lowest < low - MARGIN else []
+        above = [(high + MARGIN + 1, highest)] if highest > high + MARGIN else []
+        return [*below, *near, *above]

@@ -1,4 +1,4 @@
-"""Looking inside: every tensor's figures, then the same by layer or kind, then in all.
+"""Inspect a checkpoint or package: the figures of every tensor, then by layer or kind, then of all.
 
 with open_weights("stories260K-bf16") as weights:
     inspection = inspect_weights(weights, per="kind")
@@ -6,17 +6,18 @@ print(inspection.total.bsfp_draft_sqnr_db)
 """
 
 import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from mxconv.errors import MxconvError
 from mxconv.progress import Progress, silent
-from mxconv.report.count_task import CountTensor
 from mxconv.report.draft_head import DraftHead
-from mxconv.report.statistics import NUM_PASSES, Statistics, merge
-from mxconv.report.weights import Weights
-from mxconv.workers import ByteCounter, Executor, Workers
+from mxconv.report.open_weights import OpenWeights, WeightTensor
+from mxconv.report.weight_statistics import NUM_PASSES, Statistics, merge, tensor_statistics
+from mxconv.workers import Advance, ByteCounter, Executor, Workers
 
 Per = Literal["layer", "kind", "tensor"]
 OUTSIDE_LAYERS = "outside layers"
@@ -26,7 +27,7 @@ LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)(?:\.|$)")
 
 @dataclass(frozen=True)
 class Inspection:
-    """All figures of a checkpoint or package."""
+    """The figures of a checkpoint or package."""
 
     source: str
     kind: Literal["checkpoint", "package"]
@@ -53,7 +54,7 @@ class Inspection:
 
 
 def inspect_weights(
-    weights: Weights,
+    weights: OpenWeights,
     *,
     per: Per = "kind",
     tensor_glob: str = "*",
@@ -61,7 +62,7 @@ def inspect_weights(
     num_threads: int = 1,
     executor: Executor | None = None,
 ) -> Inspection:
-    """Read and count everything that matches; memory stays flat.
+    """Read and count every tensor that matches; memory stays flat.
 
     Args:
         weights: open.
@@ -102,7 +103,7 @@ def inspect_weights(
 
 
 def _names(glob: str, name: str) -> bool:
-    """Whether a pattern matches a name, or is it: brackets are both a part of patterns and of an expert's name."""
+    """Whether a pattern equals or matches a name; the name of an expert has brackets, as patterns may."""
     return name == glob or fnmatchcase(name, glob)
 
 
@@ -130,3 +131,41 @@ def _groups(tensors: tuple[Statistics, ...], per: Literal["layer", "kind"]) -> t
         return (int(key), "") if per == "layer" and key.isdecimal() else (2**63, key)
 
     return tuple(merge(key, members[key]) for key in sorted(members, key=position))
+
+
+class CountTensor:
+    """A task for any process: count the tensor of a name, or an expert of a stack, `NAME[3]`."""
+
+    def __init__(self, weights: OpenWeights, tensors: Sequence[WeightTensor] = ()) -> None:
+        """Keep the tensors of open weights.
+
+        Args:
+            weights: all.
+            tensors: more that were looked up already, such as experts.
+        """
+        self._weights = weights
+        self._tensors = {tensor.name: tensor for tensor in (*weights.tensors, *tensors)}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the way to open the weights again; another process keeps them open as long as the task."""
+        assert self._weights.reopen is not None
+        return _reopened, (self._weights.reopen,)
+
+    def __call__(self, name: str, advance: Advance) -> Statistics:
+        if name not in self._tensors:
+            whole = self._tensors[name.rpartition("[")[0]]
+            assert whole.matrices is not None
+            self._tensors |= {tensor.name: tensor for tensor in whole.matrices()}
+        return tensor_statistics(self._tensors[name], advance)
+
+
+class _Kept(CountTensor):
+    """A task that opened its weights itself and keeps them open."""
+
+    def __init__(self, opened: AbstractContextManager[OpenWeights]) -> None:
+        super().__init__(opened.__enter__())
+        self._opened = opened
+
+
+def _reopened(reopen: Callable[[], AbstractContextManager[OpenWeights]]) -> CountTensor:
+    return _Kept(reopen())

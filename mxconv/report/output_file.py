@@ -1,4 +1,4 @@
-"""A file that a report writes: refused early, written beside its place, and renamed when it is whole."""
+"""Files that a command writes: checked before long work, written beside their place, and renamed when complete."""
 
 import os
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from mxconv.errors import MxconvError
 
 
 def check_output(path: Path, force: bool) -> None:
-    """Before long work: can this file be written?
+    """Check before long work that a file can be written.
 
     Raises:
         MxconvError: it exists and `force` is not set, it is a folder, or its folder does not exist.
@@ -22,7 +22,7 @@ def check_output(path: Path, force: bool) -> None:
 
 
 def write_output(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file of the same suffix beside it, then rename that.
+    """Let `write` fill a file of the same suffix beside `path`, and rename it when it is complete.
 
     Raises:
         MxconvError: the file system refuses.
@@ -35,3 +35,12 @@ def write_output(path: Path, write: Callable[[Path], None]) -> None:
         raise MxconvError(f"{path}: cannot be written ({error.strerror}). Check space and permissions.") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a page or another text in UTF-8, as `write_output` does."""
+
+    def write(partial: Path) -> None:
+        partial.write_text(text, encoding="utf-8")
+
+    write_output(path, write)

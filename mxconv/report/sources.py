@@ -1,24 +1,40 @@
-"""Opening what is to be looked at: a checkpoint or a package, told apart by the manifest."""
+"""Open a checkpoint or a package, and read the 16-bit weights of a package.
+
+They are rebuilt from BSFP, stored beside an MXFP4 draft, or read from the source that the package references.
+"""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
+import numpy as np
+
+from mxconv.arch.families.table import describe_file
 from mxconv.arch.gguf.open_source import open_source
-from mxconv.errors import MxconvError
+from mxconv.arrays import F32, U16
+from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.codecs.float16 import BF16
+from mxconv.codecs.vnni8 import TILE_ROWS
+from mxconv.cost.traffic import head_bytes, package_bytes
+from mxconv.errors import MxconvError, PackageError
+from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
+from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.package.package_folder import find_package_or_none
-from mxconv.report.checkpoint_weights import Dtype, checkpoint_weights
-from mxconv.report.package_weights import package_weights
-from mxconv.report.weights import Weights
+from mxconv.package.referenced import open_referenced
+from mxconv.package.tensor_arrays import tensor_arrays
+from mxconv.report.checkpoint_weights import Dtype, checkpoint_weights, mtp_note, source_tensor
+from mxconv.report.open_weights import OpenWeights, WeightTensor, decoded, stacked, with_experts
+from mxconv.verification.rebuilt import RebuiltTensor
 
 
 @contextmanager
-def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | None = None) -> Iterator[Weights]:
-    """Open a checkpoint or a package.
+def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | None = None) -> Iterator[OpenWeights]:
+    """Open the weights of a checkpoint or of a package, which has a manifest.
 
     Args:
         source: the folder, Hub id or URL of a checkpoint or a package, or a .safetensors file.
@@ -42,3 +58,210 @@ def open_weights(source: str, *, revision: str | None = None, dtype: Dtype | Non
         else:
             checkpoint = stack.enter_context(open_source(source, revision=revision))
             yield replace(checkpoint_weights(checkpoint, dtype), reopen=reopen)
+
+
+def package_weights(source: str, package: Package, stack: ExitStack) -> OpenWeights:
+    """The tensors of a package; `stack` closes a source that it references."""
+    manifest, notes = package.manifest, []
+    referenced: Mapping[str, SourceTensor] | None = None
+    if not package.has_target:
+        referenced = stack.enter_context(open_referenced(package)).tensors
+        notes.append(f"the 16-bit weights are read from {manifest.source.id}, which the package references.")
+    if not manifest.lossless and package.has_target:
+        notes.append("some tensors were rescaled: what is counted is the package's reconstruction, not the source.")
+    if manifest.source.cast:
+        notes.append(f"the source was F32; counted are its weights rounded to {manifest.source.dtype}.")
+    if manifest.certificate is not None and (decode := manifest.certificate.decode) is not None:
+        notes.append(
+            f"certificate: {decode.num_tokens:,} tokens of {decode.num_prompts:,} prompts decoded by "
+            f"{manifest.decoded_level} with drafts and without, {decode.num_token_mismatches} tokens and "
+            f"{decode.num_logit_mismatches} positions' logits differ."
+        )
+    notes += _head_note(package)
+    names = [record.name for record in manifest.tensors]
+    if mtp := mtp_note(lambda: describe_file(package.root / "config.json"), names):
+        notes.append(mtp)
+    tensors = []
+    for record in sorted(manifest.tensors, key=lambda record: record.name):
+        if record.codec == "bsfp":
+            tensors.append(_bsfp_tensor(package, record))
+            continue
+        if record.carried is not None and referenced is None:
+            tensors.append(_carried_tensor(package, record))
+            continue
+        original = package.kept(record) if referenced is None else _referenced(package, record, referenced)
+        tensor = replace(source_tensor(original, record.codec != "keep", record.reason, None), codec=record.codec)
+        if record.scaled is not None:
+            tensors.append(_with_fp8(tensor, package, record, referenced))
+            continue
+        if record.codec == "mxint8":
+            tensor = _with_mxint8(tensor, package, record)
+        elif record.codec == "mxfp4" and record.carried is None:
+            tensor = _with_mxfp4(tensor, package, record)
+        tensors.append(tensor)
+    return OpenWeights(source, "package", manifest.source.commit, tuple(tensors), tuple(notes))
+
+
+def _head_note(package: Package) -> list[str]:
+    """A line about the share of the output head in the bytes that a pass of the draft reads."""
+    head, draft = head_bytes(package, is_draft=True), package_bytes(package, is_draft=True)
+    if not head or draft <= head:
+        return []
+    kind = {"int8": "MXINT8", "exact": "all bits of the exact weights", "keep": "16 bits", "quantize": "4 bits"}
+    return [
+        f"the output head is {head:,} of the {draft:,} bytes that a pass of the draft reads ({head / draft:.0%}): "
+        f"{kind[package.manifest.options.lm_head]}."
+    ]
+
+
+def _bsfp_tensor(package: Package, record: TensorRecord) -> WeightTensor:
+    stack = record.stack
+    if stack is None:
+        return _bsfp_matrix(package, record, None)
+    first = _bsfp_matrix(package, record, 0)
+    whole = replace(
+        first,
+        name=record.name,
+        shape=stack.shape,
+        num_stored_bytes=sum(array.num_bytes for array in tensor_arrays(record)),
+        matrices=lambda: [_bsfp_matrix(package, record, number) for number in range(stack.num_experts)],
+    )
+    return stacked(whole, stack)
+
+
+def _bsfp_matrix(package: Package, record: TensorRecord, expert: int | None) -> WeightTensor:
+    """A BSFP matrix, or one expert of a stack."""
+    stored = package.bsfp(record, expert)
+
+    def rows(start: int, stop: int) -> U16:
+        return stored.target_rows(start, stop, decode_bsfp)
+
+    def draft_rows(start: int, stop: int) -> F32:
+        tiles = stored.row_tiles(start // TILE_ROWS, -(-stop // TILE_ROWS))
+        draft = decode_bsfp_draft(tiles, stored.table, (stop - start, stored.shape[1]))
+        return draft if stored.rescale_factor == 1.0 else (draft / stored.rescale_factor).astype(np.float32)
+
+    def release(start: int, stop: int) -> None:
+        if expert is not None:
+            package.release_expert(record, expert)
+            return
+        for array in tensor_arrays(record):  # whole: the escapes of some rows have no rows of their own
+            package.arrays[array.name].release()
+
+    return WeightTensor(
+        name=record.name if expert is None else f"{record.name}[{expert}]",
+        dtype=record.dtype,
+        shape=stored.shape,
+        float_format=stored.table.float_format,
+        is_quantized=True,
+        reason=record.reason,
+        rows=rows,
+        release=release,
+        codec="bsfp",
+        num_stored_bytes=stored.num_bytes,
+        draft_rows=draft_rows,
+        note=f"rescaled by {stored.rescale_factor:.6g}: not lossless" if stored.rescale_factor != 1.0 else None,
+    )
+
+
+def _carried_tensor(package: Package, record: TensorRecord) -> WeightTensor:
+    """A tensor of the source's own MXFP4 bytes, by experts."""
+    rebuilt = RebuiltTensor(package, record)
+    num_rows = record.shape[1]
+
+    def rows(start: int, stop: int) -> U16:
+        found = [rebuilt.rows(number * num_rows, (number + 1) * num_rows) for number in range(start, stop)]
+        return cast(U16, np.stack(found).reshape(stop - start, *record.shape[1:]))  # bytes, which nobody counts
+
+    def release(start: int, stop: int) -> None:
+        for number in range(start, stop):
+            package.release_expert(record, number)
+
+    return WeightTensor(
+        name=record.name,
+        dtype=record.dtype,
+        shape=tuple(record.shape),
+        float_format=None,
+        is_quantized=True,
+        reason=record.reason,
+        rows=rows,
+        release=release,
+        codec=record.codec,
+        num_stored_bytes=sum(array.num_bytes for array in tensor_arrays(record)),
+        note=record.reason,
+    )
+
+
+def _with_fp8(
+    tensor: WeightTensor, package: Package, record: TensorRecord, referenced: Mapping[str, SourceTensor] | None
+) -> WeightTensor:
+    """A tensor of FP8 bytes, with its decoded weights and the draft of them."""
+    weights = decoded(tensor, package.fp8(record, referenced))
+    if record.codec == "mxfp4":
+        weights = _mxfp4_matrix(weights, package, record, None)
+    elif record.codec == "mxint8":
+        weights = _with_mxint8(weights, package, record)
+    return replace(tensor, matrices=lambda: [weights])
+
+
+def _with_mxfp4(tensor: WeightTensor, package: Package, record: TensorRecord) -> WeightTensor:
+    stack = record.stack
+    if stack is None:
+        return _mxfp4_matrix(tensor, package, record, None)
+    sources = with_experts(tensor, stack)
+
+    def experts() -> list[WeightTensor]:
+        assert sources.matrices is not None
+        return [_mxfp4_matrix(each, package, record, number) for number, each in enumerate(sources.matrices())]
+
+    num_bytes = sum(array.num_bytes for array in tensor_arrays(record))
+    drafted = stacked(replace(tensor, matrices=experts, num_stored_bytes=num_bytes), stack)
+    return replace(drafted, rows=tensor.rows)
+
+
+def _mxfp4_matrix(tensor: WeightTensor, package: Package, record: TensorRecord, expert: int | None) -> WeightTensor:
+    """A matrix or one expert of a stack, with its MXFP4 draft."""
+    stored = package.mxfp4(record, expert)
+    columns = stored.shape[1]
+
+    def draft_rows(start: int, stop: int) -> F32:
+        tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
+        return decode_mxfp4(stored.codes[tiles], stored.scales[tiles], (stop - start, columns))
+
+    def release(start: int, stop: int) -> None:
+        tensor.release(start, stop)
+        if expert is not None:
+            package.release_expert(record, expert)
+            return
+        for array in tensor_arrays(record):
+            package.arrays[array.name].release(start // TILE_ROWS, -(-stop // TILE_ROWS))
+
+    return replace(
+        tensor, release=release, num_stored_bytes=stored.codes.nbytes + stored.scales.nbytes, draft_rows=draft_rows
+    )
+
+
+def _with_mxint8(tensor: WeightTensor, package: Package, record: TensorRecord) -> WeightTensor:
+    stored = package.mxint8(record)
+
+    def draft_rows(start: int, stop: int) -> F32:
+        return BF16.decode(stored.patterns(start, stop))
+
+    def release(start: int, stop: int) -> None:
+        tensor.release(start, stop)
+        for array in tensor_arrays(record):
+            package.arrays[array.name].release(start // TILE_ROWS, -(-stop // TILE_ROWS))
+
+    num_bytes = stored.elements.nbytes + stored.scales.nbytes
+    return replace(tensor, release=release, num_stored_bytes=num_bytes, draft_rows=draft_rows)
+
+
+def _referenced(package: Package, record: TensorRecord, tensors: Mapping[str, SourceTensor]) -> SourceTensor:
+    tensor = tensors.get(record.name)
+    if tensor is None or (tensor.dtype, list(tensor.shape)) != (record.dtype, record.shape):
+        found = "is missing" if tensor is None else f"is {tensor.dtype} {list(tensor.shape)}"
+        raise PackageError(
+            f"{package.manifest.source.id}: tensor {record.name} {found}; {package.root} was converted from "
+            f"{record.dtype} {record.shape}. Restore the source, or convert again."
+        )
+    return tensor

@@ -5,16 +5,14 @@ from dataclasses import replace
 import pytest
 
 from mxconv.arch.fields import Fields
-from mxconv.cost.accelerator.comparison import compare
-from mxconv.cost.accelerator.machine import Machine
-from mxconv.cost.accelerator.passes import run_pass, tokens_at_once
+from mxconv.cost.accelerator import Accelerator, compare, run_pass, tokens_at_once
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import open_hardware
-from mxconv.cost.published.architectures import LLAMA_3_1_8B
+from mxconv.cost.published.model_cards import LLAMA_3_1_8B
 from mxconv.errors import MxconvError
 
 HARDWARE = open_hardware("speq-28nm")
-MACHINE = Machine.of(HARDWARE)
+MACHINE = Accelerator.of(HARDWARE)
 LLAMA = Architecture.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
 WEIGHTS = 7_504_658_432
 ATTENTION = 32 * 2 * 4096 * 1024  # multiply-adds of a token at a context of 1024
@@ -74,6 +72,6 @@ def test_the_ratio_that_fits_the_papers_entries_follows_from_its_array() -> None
 def test_a_description_must_have_the_whole_machine() -> None:
     lacking = {key: value for key, value in HARDWARE.accelerator.items() if key != "num_tiles"}
     with pytest.raises(MxconvError, match=r"^hardware speq-28nm: accelerator\.num_tiles is missing; the keys num_"):
-        Machine.of(replace(HARDWARE, accelerator=lacking))
+        Accelerator.of(replace(HARDWARE, accelerator=lacking))
     with pytest.raises(MxconvError, match=r"accelerator\.clock_gigahertz is unknown; one of num_tiles, .* is required"):
-        Machine.of(replace(HARDWARE, accelerator=HARDWARE.accelerator | {"clock_gigahertz": 0.5}))
+        Accelerator.of(replace(HARDWARE, accelerator=HARDWARE.accelerator | {"clock_gigahertz": 0.5}))

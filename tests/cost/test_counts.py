@@ -13,7 +13,7 @@ from mxconv.cost.counts import (
     kv_bytes,
     multiplied_weights,
 )
-from mxconv.cost.published.architectures import LLAMA_3_1_8B, MIXTRAL_8X7B
+from mxconv.cost.published.model_cards import LLAMA_3_1_8B, MIXTRAL_8X7B
 from mxconv.errors import ModelError, MxconvError
 
 DENSE: dict[str, Any] = {

@@ -7,7 +7,6 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
 
-from mxconv.cost.advice import advise
 from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, costs, level_count, pass_seconds, with_rows
@@ -169,12 +168,8 @@ def test_passes_over_trees_are_as_wide_as_their_nodes(levels: list[CostLevel]) -
     assert prediction.equation_error == pytest.approx(0, abs=1e-9)
 
 
-def test_advice_pays_for_the_rows_of_trees(levels: list[CostLevel]) -> None:
+def test_verification_pays_for_the_rows_of_trees(levels: list[CostLevel]) -> None:
     trees = with_rows(levels[:2], {levels[1].name: 4.0})
     passes = costs(SLOW, trees, [3], HERE)
     assert passes[0].verify_seconds == pass_seconds(SLOW, levels[0], HERE, 13)
     assert passes[0].seconds == pass_seconds(SLOW, levels[0], HERE)
-    chains = advise(SLOW, {"plain": levels[:1], "drafted": levels[:2]}, HERE)
-    found = advise(SLOW, {"plain": levels[:1], "drafted": trees}, HERE)
-    chain, tree = (next(row for row in own.choices if row.strategy == "drafted") for own in (chains, found))
-    assert tree.tokens_per_second < chain.tokens_per_second

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from mxconv.cost.early_exit import expected_round
 from mxconv.cost.speedup import (
     LevelCost,
     accepted_share,
@@ -88,36 +87,10 @@ def test_break_even_is_where_the_speed_up_is_one() -> None:
     assert break_even_acceptance(5, 1.5) is None
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.4, 0.8])
-def test_early_exit_is_that_of_simulated_rounds(threshold: float) -> None:
-    rng = np.random.default_rng(1)
-    acceptance, most = 0.8, 8
-    k = acceptance / (1 - acceptance)
-    p = rng.random((200_000, most)) ** (1 / k)  # density k p^(k-1)
-    is_confident, is_right = p >= threshold, rng.random(p.shape) < p
-    # a token is drafted where all before it were confident, and counts where all up to it are right
-    drafted = np.cumprod(np.hstack([np.ones((len(p), 1)), is_confident[:, :-1]]), axis=1)
-    tokens = 1 + (drafted * np.cumprod(is_right, axis=1)).sum(axis=1)
-    found = expected_round(acceptance, most, threshold)
-    assert is_right.mean() == pytest.approx(acceptance, abs=0.003)
-    assert found.num_drafted == pytest.approx(drafted.sum(axis=1).mean(), rel=0.01)
-    assert found.num_tokens == pytest.approx(tokens.mean(), rel=0.01)
-
-
-def test_without_a_threshold_early_exit_is_the_equation() -> None:
-    found = expected_round(0.8, 8)
-    assert found.num_drafted == 8
-    assert found.num_tokens == pytest.approx(expected_tokens(0.8, 8))
-    assert expected_round(1.0, 8, 0.9).num_tokens == 9
-    assert expected_round(0.0, 8, 0.9).num_drafted == 1
-
-
 @pytest.mark.parametrize("value", [-0.1, 1.5, float("nan")])
 def test_acceptance_outside_its_range_is_an_error(value: float) -> None:
     with pytest.raises(MxconvError, match=r"^acceptance: .*; a probability from 0 to 1 is required\. Give it as a fr"):
         expected_tokens(value, 4)
-    with pytest.raises(MxconvError, match=r"^confidence threshold: "):
-        expected_round(0.5, 4, value)
 
 
 def test_shares_and_speeds_out_of_range_are_errors() -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.errors import CodecError
-from mxconv.report.exponents import ExponentCounts
+from mxconv.report.exponents import MARGIN, ExponentCounts
 
 
 def counts_of(float_format: FloatFormat, patterns: np.ndarray) -> ExponentCounts:
@@ -71,3 +71,25 @@ def test_a_tensor_without_finite_weights_has_no_largest_one() -> None:
 def test_value_exponents_are_powers_of_two() -> None:
     assert counts_of(BF16, np.array([0x3F80])).value_exponent(127) == 0
     assert counts_of(FP16, np.array([0x3C00])).value_exponent(15) == 0
+
+
+@given(st.dictionaries(st.integers(0, 254), st.integers(1, 10**9), min_size=1, max_size=60))
+def test_bars_hold_every_weight_once_and_the_window_field_by_field(counts: dict[int, int]) -> None:
+    fields = np.zeros(256, np.int64)
+    for field, count in counts.items():
+        fields[field] = count
+    found = ExponentCounts(BF16, fields, 0, 1.0)
+    assert found.window is not None
+    low, high = found.window
+    ranges = found.ranges
+    assert sum(int(fields[first : last + 1].sum()) for first, last in ranges) == sum(counts.values())
+    assert [first for first, _ in ranges[1:]] == [last + 1 for _, last in ranges[:-1]]
+    assert [(field, field) for field in range(low, high + 1)] == [pair for pair in ranges if low <= pair[0] <= high]
+    assert len(ranges) <= 16 + 2 * (MARGIN + 1)
+
+
+def test_the_scale_is_linear_only_where_small_bars_stay_visible() -> None:
+    for largest, scale in ((40, "linear"), (41, "log")):
+        fields = np.zeros(256, np.int64)
+        fields[[100, 101]] = largest, 1
+        assert ExponentCounts(BF16, fields, 0, 1.0).scale == scale

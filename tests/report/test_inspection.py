@@ -9,7 +9,7 @@ from checkpoints import write_safetensors
 
 from mxconv.errors import MxconvError
 from mxconv.report.inspection import Inspection, kind_of, layer_of
-from mxconv.report.statistics import merge
+from mxconv.report.weight_statistics import merge
 
 Inspect = Callable[..., Inspection]
 

@@ -6,8 +6,8 @@ import pytest
 from browser import Browse, browser
 from run_traces import run_lines, write_lines
 
-from mxconv.report.run import read_run
-from mxconv.report.run_page import render_run_page
+from mxconv.report.run_report import render_run_page
+from mxconv.report.traced_run import read_run
 
 LOOK = (Path(__file__).parent / "probes" / "trees.js").read_text()
 
@@ -23,10 +23,10 @@ def test_trees_are_laid_out_by_depth_and_nothing_overlaps(browse: Browse, tmp_pa
     seen = browse(page, LOOK, width=width)
     assert seen.console == []
     assert seen.found["wide"] <= 0
-    trees = [line["tree"] for line in run_lines() if line.get("tree", {}).get("tokens")]
+    trees = [line["tree"] for line in run_lines() if "tree" in line]
     assert len(seen.found["trees"]) == len(trees)
     for boxes, tree in zip(seen.found["trees"], trees, strict=True):
-        assert len(boxes) == len(tree["tokens"]) + 2  # the token before, and the target's own
+        assert len(boxes) == len(tree["tokens"]) + 1  # the target's own
         for index, box in enumerate(boxes):
             assert box["right"] - box["left"] > 4 and box["bottom"] - box["top"] > 8
             for other in boxes[:index]:
@@ -35,7 +35,7 @@ def test_trees_are_laid_out_by_depth_and_nothing_overlaps(browse: Browse, tmp_pa
                     box["top"] >= other["bottom"] or other["top"] >= box["bottom"],
                 )
                 assert any(apart), (box, other)
-        line = [box for box in boxes if box["kind"] in ("root", "stood", "own")]
-        assert [box["kind"] for box in line] == ["root", *["stood"] * len(tree["path"]), "own"]
+        line = [box for box in boxes if box["kind"] in ("accepted", "own")]
+        assert [box["kind"] for box in line] == [*["accepted"] * len(tree["path"]), "own"]
         assert len({box["top"] for box in line}) == 1
         assert [box["left"] for box in line] == sorted(box["left"] for box in line)

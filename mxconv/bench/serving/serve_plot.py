@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mxconv.bench.machine import Machine
 from mxconv.bench.serving.result import ServeResult, Waiting
-from mxconv.report.plot import BLUE, GREY, SETTINGS, check_suffix, label_log_axis
+from mxconv.report.picture import BLUE, GREY, SETTINGS, check_suffix, label_log_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

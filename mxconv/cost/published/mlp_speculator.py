@@ -1,4 +1,14 @@
-"""The MLP speculators (arXiv 2404.19124): milliseconds a token by batch and candidates, on one A100."""
+"""The MLP speculators (arXiv 2404.19124): milliseconds a token by batch and candidates, on one A100.
+
+A step verifies k candidates of n + 1 tokens for each of b sequences: a pass over b k (n + 1) rows (section 4.1).
+
+    step = plain + (rows - b) * weights / (share * peak) + (k - 1) b * KV bytes / (share * bandwidth) + speculator
+
+A step yields tau tokens a sequence, so a token takes step / tau. `plain` is the measured step of b sequences without
+candidates, and `share` the part of the bandwidth that it attains at one sequence; arithmetic is assumed to attain the
+same part of its peak. Each further candidate reads the keys and values of its sequence again, and the speculator reads
+its weights once. No constant is fitted to what the model predicts.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,12 +19,59 @@ import numpy as np
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F64
 from mxconv.cost.architecture import Architecture
-from mxconv.cost.candidates import CandidateStep
-from mxconv.cost.hardware import open_hardware
-from mxconv.cost.published.architectures import CODELLAMA_13B, LLAMA_2_7B
+from mxconv.cost.counts import kv_bytes, multiplied_weights
+from mxconv.cost.hardware import Hardware, open_hardware
+from mxconv.cost.published.model_cards import CODELLAMA_13B, LLAMA_2_7B
 from mxconv.cost.published.row import Row, Section
 
 BATCHES = (1, 2, 4)
+BYTES_PER_WEIGHT = 2
+
+
+@dataclass(frozen=True)
+class CandidateStep:
+    """The time of a step of a target on given hardware, with a speculator.
+
+    Args:
+        target: the model that verifies, in 16 bits.
+        hardware: with a `fp16` peak.
+        num_heads: n, tokens that the speculator adds to each candidate.
+        speculator_weights: that a step reads.
+        plain_seconds: of a step of one sequence without candidates, at the shortest context measured.
+    """
+
+    target: Architecture
+    hardware: Hardware
+    num_heads: int
+    speculator_weights: float
+    plain_seconds: float
+
+    @property
+    def share(self) -> float:
+        """The part of the bandwidth that plain decoding of one sequence attains."""
+        num_bytes = multiplied_weights(self.target) * BYTES_PER_WEIGHT
+        return num_bytes / (self.hardware.read_bandwidth * 1e9) / self.plain_seconds
+
+    def num_rows(self, batch: int, num_candidates: int) -> int:
+        """Rows of a step; 0 candidates are plain decoding."""
+        return batch * num_candidates * (self.num_heads + 1) if num_candidates else batch
+
+    def seconds(self, batch: int, num_candidates: int, context: int, plain_seconds: float) -> float:
+        """Seconds of a step.
+
+        Args:
+            batch: b, sequences.
+            num_candidates: k of each; 0 is plain decoding.
+            context: positions in each cache.
+            plain_seconds: of a step of this batch and context without candidates.
+        """
+        if not num_candidates:
+            return plain_seconds
+        more_rows = self.num_rows(batch, num_candidates) - batch
+        arithmetic = more_rows * multiplied_weights(self.target) / (self.hardware.peak("fp16") * 1e9)
+        read = (num_candidates - 1) * batch * kv_bytes(self.target, context, "fp16")
+        read += self.speculator_weights * BYTES_PER_WEIGHT
+        return plain_seconds + (arithmetic + read / (self.hardware.read_bandwidth * 1e9)) / self.share
 
 
 @dataclass(frozen=True)
@@ -85,7 +142,7 @@ def sections() -> Iterator[Section]:
         errors, constants = fitted(table, step)
         note = (
             f"Milliseconds a token by batch b and candidates k. Ours: a pass over b k {step.num_heads + 1} rows "
-            "(`cost/candidates.py`), from the k = 0 cells, the tokens a step and the A100's data sheet; "
+            "(`cost/published/mlp_speculator.py`), from the k = 0 cells, the tokens a step and the A100's data sheet; "
             f"{step.share:.2f} of its bandwidth is what one sequence attains, and is taken for its arithmetic too. "
             "Low at small k: the report's steps take milliseconds more than their rows and its speculator's bytes. "
             f"A fit to all cells (step over plain = {constants[0]:.1f} ms + {1e3 * constants[1]:.0f} us a row + "

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from statistics import mean
 
 from mxconv.arch.fields import Fields
-from mxconv.cost.accelerator.comparison import Comparison, compare
-from mxconv.cost.accelerator.element import DRAFT_LANES, INPUT_BITS
-from mxconv.cost.accelerator.machine import Machine
+from mxconv.cost.accelerator import Accelerator, Comparison, compare
 from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import count_pass
 from mxconv.cost.hardware import open_hardware
-from mxconv.cost.published.architectures import LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_1_8B, LLAMA_3_2_3B
+from mxconv.cost.processing_element import DRAFT_LANES, INPUT_BITS
+from mxconv.cost.published.model_cards import LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_1_8B, LLAMA_3_2_3B
 from mxconv.cost.published.row import Row, Section
 from mxconv.cost.speedup import expected_tokens, speedup
 
@@ -91,9 +90,10 @@ def sections() -> Iterator[Section]:
     yield Section(
         "SPEQ: Table III from the machine of section IV",
         list(_machine()),
-        "Eq. (2) with the Td/Tar of `cost/accelerator/`: cycles of 8 tiles of 128 PEs, three weights a PE in quantize "
-        "mode, attention in FP16; Tv = Tar. The rows rest on three assumptions that the paper does not state: one tile "
-        "works on one token; DRAM delivers 128 GB/s, which one tile takes in full mode, so that memory limits neither "
+        "Eq. (2) with the Td/Tar of `cost/accelerator.py`: cycles of 8 tiles of 128 PEs, three weights a PE in "
+        "quantize mode, attention in FP16; Tv = Tar. The rows rest on three assumptions that the paper does not "
+        "state: one tile works on one token; DRAM delivers 128 GB/s, which one tile takes in full mode, so that "
+        "memory limits neither "
         "mode; the context is each benchmark's mean prompt, at four characters a token, and half of the 256 new "
         "tokens. The weights' cycles alone give 1/3; the published 0.357 is 7% above that at any context, ours rises "
         f"with it. With a tile a token, nine tokens would take two passes: {_two_passes():.2f} for Vicuna-7b on "
@@ -161,7 +161,7 @@ def _table_4() -> Iterator[Row]:
 
 
 def _machine_facts() -> Iterator[Row]:
-    machine = Machine.of(open_hardware("speq-28nm"))
+    machine = Accelerator.of(open_hardware("speq-28nm"))
     elements = machine.num_tiles * machine.num_elements_per_tile
     yield Row("processing elements: 32 x 32; ours 8 tiles of 128", 32 * 32, elements, 0)
     yield Row("weights a PE and cycle in quantize mode", 3, DRAFT_LANES, 0)
@@ -223,7 +223,7 @@ def table_efficiency(entry: Entry) -> float:
 
 def _compare(entry: Entry) -> Comparison:
     architecture = Architecture.from_fields(Fields(MODELS[entry.model], entry.model))
-    machine = Machine.of(open_hardware("speq-28nm"))
+    machine = Accelerator.of(open_hardware("speq-28nm"))
     return compare(machine, architecture, entry.acceptance, entry.length, CONTEXT[entry.task])
 
 

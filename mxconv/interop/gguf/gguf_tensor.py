@@ -18,7 +18,7 @@ from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_quads, unpack_
 from mxconv.interop.gguf.source_hash import SourceHash
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
-from mxconv.report.weights import WeightTensor
+from mxconv.report.open_weights import WeightTensor
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType

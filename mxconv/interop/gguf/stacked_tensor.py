@@ -15,7 +15,7 @@ from mxconv.interop.gguf.gguf_tensor import GgufTensor, GgufType, four_bit
 from mxconv.interop.gguf.source_hash import SourceHash
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
-from mxconv.report.weights import WeightTensor
+from mxconv.report.open_weights import WeightTensor
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType

@@ -17,14 +17,14 @@ from mxconv.interop.gguf.metadata import Metadata
 from mxconv.interop.gguf.stacked_tensor import StackedTensor
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
-from mxconv.report.weights import Weights, WeightTensor
+from mxconv.report.open_weights import OpenWeights, WeightTensor
 
 Level = Literal["target", "draft"]
 BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias")
 
 
 def level_tensors(
-    package: Package, weights: Weights, metadata: Metadata, level: Level
+    package: Package, weights: OpenWeights, metadata: Metadata, level: Level
 ) -> tuple[list[GgufTensor | StackedTensor], tuple[str, ...]]:
     """The tensors of a file, and what the user should know about them.
 

@@ -11,14 +11,11 @@ const beyond = (box) => box.scrollWidth - box.clientWidth;
 return WIDTHS.map((width) => {
   frame.style.width = `${width}px`;
   const tables = [...inner.querySelectorAll("table")];
-  const names = [...inner.querySelectorAll(".tensors tbody th")];
-  const found = {
+  const names = [...inner.querySelectorAll("tbody th")];
+  return {
     width: frame.contentWindow.innerWidth,
     page: beyond(inner.documentElement),
     tables: tables.map((table) => beyond(table.parentElement)),
-    names: names.map((name) => name.firstElementChild.textContent),
+    names: names.map((name) => name.textContent),
   };
-  for (const table of tables) table.parentElement.scrollLeft = 1e6;
-  const { left, width: wide } = names[0].getBoundingClientRect();
-  return { ...found, scrolled: { left, width: wide } };
 });

@@ -1,0 +1,248 @@
+"""The answer of every cost model to one question, as plain data for the terminal, `--json` and the page.
+
+    report = cost_report(Question(architecture, strategies, hardware))
+
+Each entry of report["models"] has model, inputs, outputs and source.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mxconv.cost.accelerator import Accelerator, compare
+from mxconv.cost.architecture import Architecture
+from mxconv.cost.counts import active_parameters, count_parameters
+from mxconv.cost.hardware import Hardware
+from mxconv.cost.levels import CostLevel, Workload, costs, fastest_lengths, level_count, pass_seconds
+from mxconv.cost.prediction import mean_error, predict
+from mxconv.cost.roofline import pass_points
+from mxconv.cost.speedup import break_even_acceptance, expected_tokens, hierarchy_seconds
+from mxconv.cost.surfaces import draft_surface, two_draft_surface
+from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, Body, throughput_multiplier, units_saved
+from mxconv.cost.trace import Trace, acceptance_of
+
+MODELS = ("speedup", "throughput", "accelerator", "roofline")
+DEFAULT_NUM_DRAFT_TOKENS = 8.0  # as `mxconv generate`
+
+
+@dataclass(frozen=True)
+class Question:
+    """What `mxconv cost` is asked.
+
+    Args:
+        strategies: levels by name; the first is plain decoding, the baseline.
+        num_draft_tokens: of each draft level; None takes the fastest lengths for the speed-up, and 8 elsewhere.
+        models: which of `MODELS` answer.
+        traces: runs to compare the models with.
+        sweep: also answer over ranges of acceptance and length.
+    """
+
+    architecture: Architecture
+    strategies: dict[str, list[CostLevel]]
+    hardware: Hardware
+    workload: Workload = field(default_factory=Workload)
+    num_draft_tokens: Sequence[float] | None = None
+    models: Sequence[str] = MODELS
+    traces: Sequence[Trace] = ()
+    sweep: bool = False
+
+    @property
+    def levels(self) -> list[CostLevel]:
+        """All levels of all strategies, each name and codec once."""
+        return list({level.name + level.codec: level for own in self.strategies.values() for level in own}.values())
+
+    def lengths(self, num_drafts: int) -> list[float]:
+        """Draft tokens of each draft level; the last given number also serves the levels below it."""
+        given = list(self.num_draft_tokens or [DEFAULT_NUM_DRAFT_TOKENS])
+        return [given[min(index, len(given) - 1)] for index in range(num_drafts)]
+
+
+def cost_report(question: Question) -> dict[str, Any]:
+    """Answer with every model that is asked for, in dicts, lists, numbers and texts that are ready for JSON.
+
+    Raises:
+        MxconvError: a probability or length out of range, hardware that lacks a peak, a trace of another package.
+    """
+    makers = {"speedup": _speedup, "throughput": _throughput, "accelerator": _accelerator, "roofline": _roofline}
+    report: dict[str, Any] = {
+        "hardware": asdict(question.hardware),
+        "workload": asdict(question.workload),
+        "counts": _counts(question),
+        "models": [{"model": name, **made} for name in question.models if (made := makers[name](question)) is not None],
+    }
+    if question.traces:
+        levels = question.levels
+        found = [predict(question.hardware, levels, trace, question.workload) for trace in question.traces]
+        report["predictions"] = {
+            "strategies": [asdict(prediction) for prediction in found],
+            "mean_error": mean_error(found),
+            "acceptance_by_position": {
+                trace.name: trace.levels[1].acceptance_by_position for trace in question.traces if len(trace.levels) > 1
+            },
+        }
+    if question.sweep:
+        report["sweep"] = [asdict(surface) for surface in _surfaces(question)]
+    return report
+
+
+def _counts(question: Question) -> dict[str, Any]:
+    a = question.architecture
+    parameters = count_parameters(a)
+    passes = {}
+    for level in question.levels:
+        if level.architecture is not None:
+            count = level_count(level, question.workload)
+            derived = {"num_bytes": count.num_bytes, "multiply_adds": count.multiply_adds}
+            passes[f"{level.name} ({level.codec})"] = asdict(count) | derived
+    return {
+        "inputs": asdict(a),
+        "outputs": {
+            "parameters": asdict(parameters),
+            "num_parameters": parameters.total,
+            "num_active_parameters": active_parameters(a),
+            "passes": passes,
+        },
+        "source": "config.json; bits a weight: OCP MX v1.0, formats/bsfp.md, or the package's own files",
+    }
+
+
+def _speedup(question: Question) -> dict[str, Any]:
+    hardware, workload = question.hardware, question.workload
+    baseline = pass_seconds(hardware, next(iter(question.strategies.values()))[0], workload)
+    outputs = {}
+    for name, levels in question.strategies.items():
+        drafts = levels[1:]
+        if question.num_draft_tokens is None:
+            lengths = fastest_lengths(hardware, levels, workload)
+        else:
+            lengths = question.lengths(len(drafts))
+        passes = costs(hardware, levels, lengths, workload)
+        seconds = hierarchy_seconds(passes)
+        outputs[name] = {
+            "acceptance": [level.acceptance for level in drafts],
+            "acceptance_sources": [level.acceptance_source for level in drafts],
+            "num_draft_tokens": lengths,
+            "draft_cost": None,
+            "verify_cost": None,
+            "tokens_per_round": 1.0,
+            "tokens_per_second": workload.batch / seconds,
+            "speedup": passes[0].seconds / seconds,
+            "speedup_over_baseline": baseline / seconds,
+            "break_even_acceptance": None,
+        }
+        if drafts:
+            assert passes[0].verify_seconds is not None
+            draft_cost = hierarchy_seconds(passes[1:]) / passes[0].seconds
+            verify_cost = passes[0].verify_seconds / passes[0].seconds
+            # the acceptance from which the hierarchy is as fast as the baseline
+            ratio = passes[0].seconds / baseline
+            outputs[name] |= {
+                "draft_cost": draft_cost,
+                "verify_cost": verify_cost,
+                "tokens_per_round": expected_tokens(passes[1].acceptance, lengths[0]),
+                "break_even_acceptance": break_even_acceptance(lengths[0], draft_cost * ratio, verify_cost * ratio),
+            }
+    return {
+        "inputs": {"hardware": hardware.name, **asdict(workload)},
+        "outputs": outputs,
+        "source": "Leviathan et al. (arXiv 2211.17192), Theorem 3.8, in SPEQ (arXiv 2510.18525) Eqs. (1)-(2); "
+        "recursively, as ML-SpecQD (arXiv 2503.13565) section III-C applies its own Eq. (1)",
+    }
+
+
+def _throughput(question: Question) -> dict[str, Any] | None:
+    a, workload = question.architecture, question.workload
+    if a.num_experts:
+        return {
+            "inputs": asdict(workload),
+            "outputs": {},
+            "note": "a mixture of experts: SPIRe's equation knows dense decoders only",
+            "source": "SPIRe (arXiv 2504.06419)",
+        }
+    body = body_of(a)
+    length = max(round(question.lengths(1)[0]), 1)
+    intensity = intensity_of(question.hardware)
+    outputs = {}
+    for name, make in SPIRE_DRAFTS.items():
+        draft = make(body)
+        acceptance = acceptance_of(draft.tokens_per_round - 1, SPIRE_DRAFT_TOKENS)
+        tokens = expected_tokens(acceptance, length)
+        multiplier = throughput_multiplier(body, draft, workload.batch, workload.context, length, intensity)
+        multiplier *= tokens / draft.tokens_per_round
+        outputs[name] = {
+            "draft_layers": draft.body.num_layers,
+            "acceptance": acceptance,
+            "tokens_per_round": tokens,
+            "throughput_multiplier": multiplier,
+            "units_saved_of_10": units_saved(multiplier),
+        }
+    return {
+        "inputs": asdict(workload) | {"num_draft_tokens": length, "flops_per_byte": intensity, "body": asdict(body)},
+        "outputs": outputs,
+        "source": "SPIRe (arXiv 2504.06419), section Evaluation Metric and Table 1",
+    }
+
+
+def _accelerator(question: Question) -> dict[str, Any] | None:
+    hardware = question.hardware
+    if not hardware.accelerator and len(question.models) > 1:  # asked for alone, it says what is missing
+        return None
+    machine = Accelerator.of(hardware)
+    draft = next((level for level in question.levels if level.codec == "bsfp-draft"), None)
+    draft = draft or next((own[1] for own in question.strategies.values() if len(own) > 1), None)
+    if draft is None:
+        return None
+    length = question.lengths(1)[0]
+    found = compare(machine, question.architecture, draft.acceptance, length, question.workload.context)
+    outputs = asdict(found)
+    for mode in ("plain", "draft", "verify"):
+        outputs[mode] |= {"joules": getattr(found, mode).joules, "watts": getattr(found, mode).watts()}
+    return {
+        "inputs": asdict(machine)
+        | {"acceptance": draft.acceptance, "num_draft_tokens": length}
+        | {"context": question.workload.context},
+        "outputs": outputs,
+        "source": "SPEQ (arXiv 2510.18525), section IV; assumptions in mxconv/cost/accelerator.py",
+    }
+
+
+def _roofline(question: Question) -> dict[str, Any]:
+    outputs: dict[str, Any] = {}
+    for level in question.levels:
+        if level.architecture is None:
+            continue
+        rows = []
+        for num_tokens in (1, 4, 8, 16):
+            count = level_count(level, question.workload, num_tokens)
+            rows += [asdict(point) for point in pass_points(question.hardware, level.codec, count)]
+        outputs[f"{level.name} ({level.codec})"] = rows
+    return {
+        "inputs": {"hardware": question.hardware.name, **asdict(question.workload)},
+        "outputs": outputs,
+        "source": "Williams et al., Roofline, CACM 2009; ML-SpecQD (arXiv 2503.13565), Fig. 8",
+    }
+
+
+def _surfaces(question: Question) -> list[Any]:
+    """Speed-ups over acceptance and length at the costs of the question: of each single draft and each pair."""
+    found: list[Any] = []
+    for levels in question.strategies.values():
+        seconds = [pass_seconds(question.hardware, level, question.workload) for level in levels]
+        if len(levels) == 2:
+            found.append(draft_surface(seconds[1] / seconds[0]))
+        if len(levels) == 3:
+            found.append(two_draft_surface((seconds[1] / seconds[0], seconds[2] / seconds[0])))
+    return found
+
+
+def body_of(a: Architecture) -> Body:
+    """A dense decoder's body, as SPIRe's equation takes it."""
+    return Body(
+        a.num_layers, a.hidden_size, a.num_attention_heads, a.num_key_value_heads, a.head_dim, max(a.dense_sizes)
+    )
+
+
+def intensity_of(hardware: Hardware) -> float:
+    """FLOPs a byte in the narrowest form that the machine lists: SPIRe's values take one byte."""
+    form = next(form for form in ("int8", "fp8", "bf16", "fp16", "fp32") if form in hardware.peaks)
+    return hardware.intensity(form)

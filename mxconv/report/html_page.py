@@ -1,0 +1,47 @@
+"""HTML pages that need no other file, no script and no network: sections of facts, tables and pictures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from mxconv.report.tables import TextTable
+
+FOLDER = files("mxconv.report").joinpath("templates")
+
+
+@dataclass
+class PageSection:
+    """A part of a page.
+
+    Args:
+        title: its heading; an empty one has none.
+        lines: paragraphs below the heading.
+        facts: figures by name, shown as tiles.
+        pictures: descriptions and data URIs.
+        tables: with their titles.
+        prompt: rounds of a run with their trees, see run_report.py.
+    """
+
+    title: str = ""
+    lines: Sequence[str] = ()
+    facts: dict[str, str] = field(default_factory=dict)
+    pictures: Sequence[tuple[str, str]] = ()
+    tables: Sequence[TextTable] = ()
+    prompt: dict[str, Any] | None = None
+
+
+def render_page(title: str, subtitles: Sequence[str], notes: Sequence[str], sections: Sequence[PageSection]) -> str:
+    """The text of a page; every value is escaped, and a value that the template lacks is an error."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # imported here: only pages need it
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(lambda part: FOLDER.joinpath(part).read_text("utf-8")),
+    )
+    return environment.get_template("page.html.j2").render(
+        title=title, subtitles=subtitles, notes=notes, sections=sections
+    )

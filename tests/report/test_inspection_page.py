@@ -1,0 +1,105 @@
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+from mxconv.report.inspection import Inspection
+from mxconv.report.inspection_page import render_inspection_page as render_page
+
+Inspect = Callable[..., Inspection]
+
+
+def parse(page: str) -> ElementTree.Element:
+    """The page is XML too, so a strict parser proves that every element is closed and every name escaped."""
+    return ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>").strip())
+
+
+def name_of(row: ElementTree.Element) -> str:
+    return (row[0].text or "").partition("\n")[0]
+
+
+def columns_of(page: str) -> dict[str, list[str | None]]:
+    """The texts of the tensors' table by heading, without names."""
+    table = parse(page).findall(".//table")[-1]
+    heads = [" ".join((head.text or "").split()) for head in table.findall("./thead/tr/th")]
+    columns = zip(*(row[1:] for row in table.findall("./tbody/tr")), strict=True)
+    return {head: [cell.text for cell in column] for head, column in zip(heads[1:], columns, strict=True)}
+
+
+def test_the_page_has_a_row_a_tensor_the_totals_and_a_picture(
+    trained_model: Path, inspect_trained: Callable[[], Inspection]
+) -> None:
+    inspection = inspect_trained()
+    root = parse(render_page(inspection))
+    groups, tensors = root.findall(".//tbody")
+    assert len(groups) == len(inspection.groups) + 1
+    assert [name_of(row) for row in tensors] == [tensor.name for tensor in inspection.tensors]
+    assert inspection.total.drafts is not None
+    cells = [cell.text for cell in groups[-1]]
+    assert f"{inspection.total.drafts.bsfp_bits_per_weight:.2f}" in cells
+    assert f"{inspection.total.mxfp4_sqnr_db:.2f}" in cells
+    figures = {div[0].text: div[1].text for div in root.findall(".//dl/div")}
+    assert figures["weights"] == f"{inspection.total.num_weights:,}"
+    (picture,) = root.iter("img")
+    assert picture.get("src", "").startswith("data:image/svg+xml;base64,")
+
+
+def test_every_row_is_as_wide_as_its_head(
+    tiny_llama: Path, inspect_path: Inspect, package: Callable[..., Path]
+) -> None:
+    for path in (tiny_llama, package(tiny_llama)):
+        for table in parse(render_page(inspect_path(path))).iter("table"):
+            assert len({len(row) for row in table.iter("tr")}) == 1
+
+
+def test_the_page_needs_no_network_and_no_scripts(tiny_llama: Path, inspect_path: Inspect) -> None:
+    page = render_page(inspect_path(tiny_llama, tensor_glob="*norm*"))
+    for word in ("http:", "https:", "<script", "<link", "@import", "url("):
+        assert word not in page.lower()
+    assert "prefers-color-scheme: dark" in page
+    assert 'name="viewport"' in page
+
+
+def test_hostile_names_are_escaped(odd_checkpoint: Path, inspect_path: Inspect) -> None:
+    for per in ("kind", "tensor"):
+        page = render_page(inspect_path(odd_checkpoint, per=per))
+        assert "<script" not in page
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+        assert "a &amp; $b$ \\x1b[31m" in page
+        assert "\x1b" not in page
+        names = [name_of(row) for row in parse(page).findall(".//tbody")[-1]]
+        assert names[:2] == ["<script>alert(1)</script>.weight", "a & $b$ \\x1b[31m.weight"]
+
+
+def test_a_checkpoint_without_anything_to_count_still_makes_a_page(odd_checkpoint: Path, inspect_path: Inspect) -> None:
+    for glob in ("positions", "zeros*", "empty"):
+        page = render_page(inspect_path(odd_checkpoint, tensor_glob=glob))
+        assert "No weight to count" in page
+        parse(page)
+
+
+def test_a_package_has_columns_of_what_it_stores(
+    tiny_llama: Path, inspect_path: Inspect, package: Callable[..., Path]
+) -> None:
+    counted, drafts = ["weights", "max |w|", "window", "outside"], ["BSFP bits", "BSFP dB", "paper dB", "MXFP4 dB"]
+    assert list(columns_of(render_page(inspect_path(tiny_llama)))) == [*counted, *drafts]
+    inspection = inspect_path(package(tiny_llama, codec="bsfp", segments="paper"))
+    columns = columns_of(render_page(inspection))
+    assert list(columns) == [*counted, "stored bits", "draft dB", *drafts]
+    for row, stored, fitted in zip(inspection.tensors, columns["stored bits"], columns["BSFP bits"], strict=True):
+        if row.stored is not None and row.drafts is not None:
+            assert stored == f"{row.drafts.bsfp_paper_bits_per_weight:.2f}" != fitted
+    assert (
+        columns["draft dB"][1:]
+        == [text if row.stored else "-" for row, text in zip(inspection.tensors, columns["paper dB"], strict=True)][1:]
+    )
+
+
+def test_a_tensor_says_below_its_name_what_it_is_and_why(
+    tiny_llama: Path, inspect_path: Inspect, package: Callable[..., Path]
+) -> None:
+    page = render_page(inspect_path(package(tiny_llama, codec="bsfp")))
+    groups, tensors = parse(page).findall(".//tbody")
+    about = {name_of(row): (row[0].text or "").partition("\n")[2] for row in tensors}
+    assert about["model.layers.0.mlp.up_proj.weight"] == "BF16 172 × 64, bsfp, matrix"
+    assert about["model.norm.weight"] == "BF16 64, keep, not a matrix"
+    assert all("\n" not in (row[0].text or "") for row in groups)

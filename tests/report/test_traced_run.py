@@ -1,0 +1,170 @@
+"""Traces read back: sums against the run's own lines, and every file that is none refused by name and line."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from run_traces import PROMPTS, run_lines, tokenizer, write_lines
+
+from mxconv.errors import CheckpointError, MxconvError
+from mxconv.report.traced_run import read_run
+
+LATER = ("tree", "num_tokens", "text", "prompt_text", "num_nodes")
+
+
+def without_trees(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As versions before wrote them."""
+    return [{key: value for key, value in line.items() if key not in LATER} for line in lines]
+
+
+def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
+    lines = run_lines()
+    run = read_run(write_lines(tmp_path / "run.jsonl", lines))
+    targets = [line for line in lines if line["level"] == "target"]
+    assert [prompt.text for prompt in run.prompts] == [tokenizer().decode(prompt) for prompt in PROMPTS]
+    assert run.num_rounds == len(targets)
+    assert run.num_tokens == sum(len(line["tree"]["emitted"]) for line in targets) == 3 * 28
+    for found, line in zip(run.rounds, targets, strict=True):
+        assert found.tree is not None
+        for key in ("draft", "tokens", "parents", "probabilities", "path", "emitted", "texts", "emitted_texts"):
+            assert getattr(found.tree, key) == line["tree"][key]
+        assert found.text == line["text"]
+        assert sum(found.tree.widths) == len(found.tree.tokens)
+    names = [level.name for level in run.levels]
+    assert names == ["target", "mxfp4", "prompt-lookup", "token-recycling"]
+    for level in run.levels:
+        own = [line for line in lines if line["level"] == level.name]
+        for key in ("num_forwards", "num_proposed", "num_nodes", "num_accepted"):
+            assert getattr(level, key) == sum(line[key] for line in own)
+    recycled = run.depths["token-recycling"]
+    assert sum(depth.num_nodes for depth in recycled) == run.levels[3].num_nodes
+    assert sum(depth.num_stood for depth in recycled) == run.levels[3].num_accepted
+    assert recycled[0].num_nodes > recycled[0].num_rounds  # trees
+    copied = run.depths["mxfp4"]
+    assert copied[0].num_nodes > copied[0].num_rounds  # runners-up of what it verified
+    assert json.loads(json.dumps(run.to_json()))["num_rounds"] == run.num_rounds
+
+
+def test_a_trace_of_before_there_were_trees_has_its_sums(tmp_path: Path) -> None:
+    run = read_run(write_lines(tmp_path / "run.jsonl", without_trees(run_lines())))
+    assert not run.has_trees
+    assert run.depths == {}
+    assert run.num_tokens == 3 * 28  # the target's own tokens, and its draft's that stood
+    assert [level.num_nodes for level in run.levels] == [level.num_proposed for level in run.levels]
+
+
+def target_with_a_tree() -> dict[str, Any]:
+    """In which two guesses stood."""
+    found = next(line for line in run_lines() if len(line.get("tree", {}).get("path", [])) == 2)
+    return copy.deepcopy(found) | {"round": 99}
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no object": ({"tree": [1]}, r"tree is \[1\]; a JSON object is required"),
+    "a draft that is no name": ({"tree.draft": 3}, r"tree\.draft is 3; a name, or null is required"),
+    "tokens that are no list": ({"tree.tokens": "abc"}, r"tree\.tokens is 'abc'; a list is required"),
+    "a token that is no number": ({"tree.tokens": [None]}, r"tree\.tokens\[0\] is None; an integer from 0 to \d+ is"),
+    "a token below 0": ({"tree.tokens": [-1]}, r"tree\.tokens\[0\] is -1; an integer from 0 to \d+ is required"),
+    "a parent that is itself": ({"tree.parents": [0]}, r"tree\.parents\[0\] is 0; an earlier node, or -1, is required"),
+    "a parent that comes later": ({"tree.parents": [-1, 7]}, r"tree\.parents\[1\] is 7; an earlier node, or -1, is"),
+    "a parent that is true": ({"tree.parents": [-1, True]}, r"tree\.parents\[1\] is True; an earlier node, or -1, is"),
+    "too few parents": ({"tree.parents": [-1]}, r"tree\.parents has 1 values; \d+, one for each token, are required"),
+    "a huge tree": ({"tree.parents": [-1] * 2000}, r"tree\.parents has 2,000 values; at most 1,024 are required"),
+    "a probability that is a text": ({"tree.probabilities": ["x"]}, r"tree\.probabilities\[0\] is 'x'; a probability"),
+    "a probability below 0": ({"tree.probabilities": [-0.5]}, r"tree\.probabilities\[0\] is -0\.5; a probability, or"),
+    "a probability that is none": ({"tree.probabilities": [float("nan")]}, r"tree\.probabilities\[0\] is nan; a prob"),
+    "too few probabilities": ({"tree.probabilities": [0.5]}, r"tree\.probabilities has 1 values; \d+, one for each"),
+    "a path out of the tree": ({"tree.path": [4000]}, r"tree\.path\[0\] is 4000; an integer from 0 to \d+ is required"),
+    "a path that jumps": ({"tree.path": [0, 0]}, r"tree\.path\[1\] is 0; a child of node 0 is required"),
+    "another text": ({"tree.emitted": [1, 1]}, r"tree\.emitted\[0\] is 1; token \d+ of the path is required"),
+    "too much text": ({"tree.path": [], "tree.emitted": [1, 1]}, r"tree\.emitted has 2 values; at most 1, one after"),
+    "too few labels": ({"tree.texts": ["a"]}, r"tree\.texts has 1 values; \d+, one for each token, are required"),
+    "a label that is no text": (
+        {"tree.emitted_texts": [3, 3, 3]},
+        r"tree\.emitted_texts\[0\] is 3; a text is",
+    ),
+    "another count": ({"num_tokens": 99}, r"num_tokens is 99; the length of tree\.emitted, \d+, is required"),
+    "a number for a text": ({"text": 3}, r"text is 3; a text is required"),
+    "a number for a prompt": ({"prompt_text": 3}, r"prompt_text is 3; a text is required"),
+    "no counts": ({"num_forwards": None}, r"num_forwards is None; an integer from 0 to 2\^53 is required"),
+    "fewer nodes than the longest path": ({"num_proposed": 4, "num_nodes": 3}, r"num_nodes is 3; at least num_prop"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_line_that_no_run_writes_is_refused_by_its_number(case: str, tmp_path: Path) -> None:
+    changes, message = BAD[case]
+    line = target_with_a_tree()
+    for key, value in changes.items():
+        part, _, member = key.rpartition(".")
+        (line[part] if part else line)[member] = value
+    path = write_lines(tmp_path / "run.jsonl", [*run_lines()[:6], line])
+    with pytest.raises(MxconvError, match=rf"^{path}: line 7: {message}"):
+        read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (b"", MxconvError, "0 lines; at least one is required"),
+        (b"\n \n", MxconvError, "0 lines; at least one is required"),
+        (b"\xff\xfe\n", MxconvError, r"line 1: no JSON \("),
+        (b"\n[1]\n", MxconvError, r"line 2: \[1\]; a JSON object is required"),
+        (b"[" * 100_000, MxconvError, r"line 1: no JSON \("),
+        (None, CheckpointError, "no such file"),
+    ],
+)
+def test_files_that_are_no_traces_are_refused(
+    content: bytes | None, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(error, match=message):
+        read_run(path)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with path.open("wb") as file:
+        file.truncate(64_000_001)
+    with pytest.raises(MxconvError, match="64,000,001 bytes; at most 64,000,000 are read"):
+        read_run(path)
+
+
+def test_a_level_twice_in_a_round_is_refused(tmp_path: Path) -> None:
+    first, second = run_lines()[:2]
+    path = write_lines(tmp_path / "run.jsonl", [first, second, second])
+    with pytest.raises(MxconvError, match=r"line 3: level 'mxfp4' a second time in round 0 of prompt 0; each once is"):
+        read_run(path)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 1 << 70) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=6,
+)
+KEYS = ["draft", "tokens", "parents", "probabilities", "path", "emitted", "texts", "emitted_texts"]
+
+
+@given(st.sampled_from(KEYS), st.none() | st.integers(0, 3), VALUES)
+def test_whatever_stands_in_a_tree_is_read_or_refused(key: str, place: int | None, value: Any) -> None:
+    import tempfile
+
+    line = target_with_a_tree()
+    if place is None or key == "draft":
+        line["tree"][key] = value
+    else:
+        line["tree"][key][place:] = [value]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_lines(Path(folder) / "run.jsonl", [line])
+        try:
+            run = read_run(path)
+        except MxconvError as error:
+            assert str(error).startswith(f"{path}: line 1: ")
+        else:
+            assert run.num_rounds == 1
