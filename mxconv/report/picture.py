@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxconv.errors import MxconvError
+from mxconv.report.tables import printable
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -56,7 +57,7 @@ def label_log_axis(axis: "Axis") -> None:
 
 def plain(text: str) -> str:
     """The text in characters that the font has, cut to its last 60: the end of a name tells more."""
-    plain = text.encode("ascii", "backslashreplace").decode()
+    plain = printable(text).encode("ascii", "backslashreplace").decode()
     return plain if len(plain) <= 60 else f"...{plain[-57:]}"
 
 
