@@ -12,9 +12,9 @@ from batch_texts import Texts, with_positions
 
 from mxconv.arrays import F32
 from mxconv.codecs.float16 import BF16
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, pass_seconds
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
@@ -156,7 +156,7 @@ class Levels:
             windows = [seen if window is None else min(window, seen) for window in architecture.windows]
             return replace(level, name=kind, architecture=architecture.with_windows(windows))
         if name == "spire":
-            layers = Architecture.of(self._spire_config().decoder).with_windows([seen] * self.sizes.spire_layers)
+            layers = ModelSizes.of(self._spire_config().decoder).with_windows([seen] * self.sizes.spire_layers)
             return CostLevel(kind, level.codec, layers)
         inner = self.sizes.inner_size
         stage = replace(

@@ -62,7 +62,7 @@ from mxconv.cli.train_draft import draft as train_draft
 from mxconv.cli.train_readers import spire as train_spire
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.cost.throughput import Body
+from mxconv.cost.throughput import DecoderBody
 from mxconv.drafts.draft_spec import DraftSpec
 from mxconv.errors import MxconvError
 from mxconv.report.picture import check_suffix
@@ -174,9 +174,11 @@ class Workshop:
             _change(made / "config.json", max_position_embeddings=positions)
             made.replace(tokens)
         hidden = self.given.hidden_size
-        self._train_llama(self.target, tokens, Body(NUM_LAYERS, hidden, hidden // 32, hidden // 32, 32, 3 * hidden))
+        self._train_llama(
+            self.target, tokens, DecoderBody(NUM_LAYERS, hidden, hidden // 32, hidden // 32, 32, 3 * hidden)
+        )
 
-    def bodies(self) -> dict[str, Body]:
+    def bodies(self) -> dict[str, DecoderBody]:
         """Of the drafts that are trained, by the target's sizes."""
         whole = body_of(self.target)
         full = replace(whole, num_key_value_heads=whole.num_attention_heads)  # as `train draft` makes models
@@ -196,7 +198,7 @@ class Workshop:
                         **self._sizes(bodies[SPIRE]), **choices,
                     )  # fmt: skip
 
-    def _train_llama(self, folder: Path, target: Path, body: Body) -> None:
+    def _train_llama(self, folder: Path, target: Path, body: DecoderBody) -> None:
         if folder.exists():
             return
         say(f"trains {folder.name}: {body.num_layers} layers, hidden size {body.hidden_size}")
@@ -208,7 +210,7 @@ class Workshop:
                 **self._sizes(body),
             )  # fmt: skip
 
-    def _sizes(self, body: Body) -> dict[str, Any]:
+    def _sizes(self, body: DecoderBody) -> dict[str, Any]:
         """Of a training: a fixed number of steps, or the tokens that a model of this size is to see."""
         vocab_size = describe_file(self.tokens / "config.json").vocab_size
         parameters = body.num_parameters + vocab_size * body.hidden_size
@@ -259,9 +261,9 @@ def _change(path: Path, **values: object) -> None:
     path.write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
 
 
-def body_of(folder: Path) -> Body:
+def body_of(folder: Path) -> DecoderBody:
     c = describe_file(folder / "config.json")
-    return Body(
+    return DecoderBody(
         c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.num_key_value_heads, c.head_dim,
         c.intermediate_size,
     )  # fmt: skip

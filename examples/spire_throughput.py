@@ -15,7 +15,7 @@ from mxconv.cost.throughput import (
     SPIRE_TARGET,
     WINDOW_FRACTION,
     BatchedDraft,
-    Body,
+    DecoderBody,
     throughput_multiplier,
 )
 
@@ -42,7 +42,7 @@ class Report:
         ablations: of SPIRe and of what it is without each of its parts.
     """
 
-    bodies: dict[str, Body]
+    bodies: dict[str, DecoderBody]
     target_loss: float
     num_prompts: int
     rates: dict[int, dict[str, Rate]]
@@ -55,7 +55,7 @@ class Report:
         return {name: found.mean for name, found in (self.rates[self.middle] | self.ablations).items()}
 
 
-def half_as_wide(body: Body) -> Body:
+def half_as_wide(body: DecoderBody) -> DecoderBody:
     """With half the layers: an eighth of the weights, as the paper's vanilla draft is of its target."""
     return replace(
         body.with_layers(1 / 2),
@@ -70,7 +70,7 @@ def intensity() -> float:
     return open_hardware(HARDWARE).intensity(FORM)
 
 
-def published_drafts(target: Body, rates: Mapping[str, float]) -> dict[str, BatchedDraft]:
+def published_drafts(target: DecoderBody, rates: Mapping[str, float]) -> dict[str, BatchedDraft]:
     """At the sizes of the paper's models, with other tokens a round: its own window, an eighth of the context."""
     made = {
         PLAIN: BatchedDraft(target.with_layers(1 / 8), rates[PLAIN]),

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from mxconv.arch.fields import Fields
 from mxconv.cost.answers import Question
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import Workload, strategies_of, with_acceptance
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.published.model_cards import GPT_OSS_20B, LLAMA_3_1_8B
 from mxconv.cost.trace import read_trace
@@ -17,7 +17,7 @@ from mxconv.package.package import Package
 def config_question(
     config: dict[str, object] = LLAMA_3_1_8B, name: str = "h100-sxm", lengths: list[float] | None = None
 ) -> Question:
-    architecture = Architecture.from_fields(Fields(config, "config.json"))
+    architecture = ModelSizes.from_fields(Fields(config, "config.json"))
     return Question(architecture, strategies_of(architecture), open_hardware(name), num_draft_tokens=lengths)
 
 

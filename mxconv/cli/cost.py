@@ -159,8 +159,8 @@ def _question(
     sweep: bool,
 ) -> "Question":
     from mxconv.cost.answers import Question
-    from mxconv.cost.architecture import Architecture
     from mxconv.cost.levels import FOUR_BIT, SMALL, strategies_of, with_acceptance, with_rows
+    from mxconv.cost.model_sizes import ModelSizes
     from mxconv.cost.trace import read_trace
 
     if package is not None:
@@ -177,7 +177,7 @@ def _question(
         if traces:
             raise typer.BadParameter("--trace: needs the package that it was made with, not --config")
         assert config is not None
-        architecture = Architecture.from_file(config)
+        architecture = ModelSizes.from_file(config)
         strategies = strategies_of(architecture)
         drafts = [FOUR_BIT, (SMALL,)]
     found = [read_trace(path) for path in traces]

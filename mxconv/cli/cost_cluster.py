@@ -30,14 +30,14 @@ def print_cluster(
     """
     from rich.table import Table
 
-    from mxconv.cost.architecture import Architecture
-    from mxconv.cost.conversion import GB, PASSES, Cluster, conversion_time
+    from mxconv.cost.conversion_time import GB, PASSES, Cluster, conversion_time
     from mxconv.cost.counts import count_parameters
+    from mxconv.cost.model_sizes import ModelSizes
 
     assert (package is None) != (config is None)
     path = config if package is None else package / "config.json"
     assert path is not None
-    num_bytes = 2 * count_parameters(Architecture.from_file(path)).total
+    num_bytes = 2 * count_parameters(ModelSizes.from_file(path)).total
     table, rows = Table("codec", "nodes", "minutes", "bound by"), []
     counts = [2**n for n in range(num_nodes.bit_length()) if 2**n < num_nodes] + [num_nodes]
     for codec in PASSES:

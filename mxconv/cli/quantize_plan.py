@@ -21,7 +21,7 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
     """
     from mxconv.conversion.describe import levels_of
     from mxconv.conversion.survey import quantized_arrays
-    from mxconv.cost.conversion import PASSES, Cluster, conversion_time
+    from mxconv.cost.conversion_time import PASSES, Cluster, conversion_time
 
     tensors: list[dict[str, Any]] = []
     rounded_from = Counter(s.plan.tensor.source_type for s in preparation.surveys if s.plan.is_cast)

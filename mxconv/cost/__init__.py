@@ -1,6 +1,6 @@
 """Models of speed, bytes and energy: what `mxconv cost` answers. Pure but for the readers of files.
 
-architecture.py        sizes of a model, from its description
+model_sizes.py         sizes of a model, from its description
 counts.py              parameters, bytes and multiply-adds of a pass
 hardware.py            descriptions of hardware; hardware/ has some
 roofline.py            seconds of a pass on it; accelerator.py on SPEQ's, processing_element.py its arithmetic
@@ -9,6 +9,6 @@ speedup.py             tokens a second of a hierarchy; throughput.py of batches,
 surfaces.py            both over ranges
 trace.py               what a run did; prediction.py compares it with the models
 answers.py             the answers of all models to one question, as plain data
-conversion.py          how long a conversion takes on a cluster
+conversion_time.py     how long a conversion takes on a cluster
 published/             numbers of papers beside ours
 """

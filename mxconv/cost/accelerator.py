@@ -18,9 +18,9 @@ from dataclasses import dataclass, fields
 from math import ceil
 from typing import Literal
 
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import BITS, attention_multiply_adds, kv_bytes, multiplied_weights, state_bytes
 from mxconv.cost.hardware import Hardware
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.speedup import expected_tokens
 from mxconv.errors import MxconvError
 
@@ -93,7 +93,7 @@ class AcceleratorPass:
         return {name: joules / self.seconds for name, joules in modules.items()}
 
 
-def tokens_at_once(accelerator: Accelerator, a: Architecture) -> int:
+def tokens_at_once(accelerator: Accelerator, a: ModelSizes) -> int:
     """The number of tokens of one pass: one a tile, as far as the input of the widest layer fits the activation buffer.
 
     Raises:
@@ -110,7 +110,7 @@ def tokens_at_once(accelerator: Accelerator, a: Architecture) -> int:
 
 
 def run_pass(
-    accelerator: Accelerator, a: Architecture, mode: Mode, num_tokens: float = 1, context: int = 1024
+    accelerator: Accelerator, a: ModelSizes, mode: Mode, num_tokens: float = 1, context: int = 1024
 ) -> AcceleratorPass:
     """Compute the cost of one pass over tokens of one sequence.
 
@@ -161,7 +161,7 @@ class Comparison:
 
 
 def compare(
-    accelerator: Accelerator, a: Architecture, acceptance: float, num_draft_tokens: float, context: int = 1024
+    accelerator: Accelerator, a: ModelSizes, acceptance: float, num_draft_tokens: float, context: int = 1024
 ) -> Comparison:
     """Compare plain with speculative decoding of one sequence.
 

@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mxconv.cost.accelerator import Accelerator, compare
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import active_parameters, count_parameters
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, costs, fastest_lengths, level_count, pass_seconds
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import break_even_acceptance, expected_tokens, hierarchy_seconds
 from mxconv.cost.surfaces import draft_surface, two_draft_surface
-from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, Body, throughput_multiplier, units_saved
-from mxconv.cost.trace import Trace, acceptance_of
+from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, DecoderBody, throughput_multiplier, units_saved
+from mxconv.cost.trace import TraceSummary, acceptance_of
 
 MODELS = ("speedup", "throughput", "accelerator", "roofline")
 DEFAULT_NUM_DRAFT_TOKENS = 8.0  # as `mxconv generate`
@@ -37,13 +37,13 @@ class Question:
         sweep: also answer over ranges of acceptance and length.
     """
 
-    architecture: Architecture
+    architecture: ModelSizes
     strategies: dict[str, list[CostLevel]]
     hardware: Hardware
     workload: Workload = field(default_factory=Workload)
     num_draft_tokens: Sequence[float] | None = None
     models: Sequence[str] = MODELS
-    traces: Sequence[Trace] = ()
+    traces: Sequence[TraceSummary] = ()
     sweep: bool = False
 
     @property
@@ -235,9 +235,9 @@ def _surfaces(question: Question) -> list[Any]:
     return found
 
 
-def body_of(a: Architecture) -> Body:
+def body_of(a: ModelSizes) -> DecoderBody:
     """A dense decoder's body, as SPIRe's equation takes it."""
-    return Body(
+    return DecoderBody(
         a.num_layers, a.hidden_size, a.num_attention_heads, a.num_key_value_heads, a.head_dim, max(a.dense_sizes)
     )
 

@@ -6,7 +6,7 @@ the tokens choose. The embedding is looked up, not read. One multiply-add is one
 
 from dataclasses import dataclass
 
-from mxconv.cost.architecture import Architecture
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.errors import MxconvError
 
 # bits a weight, scales included: OCP MX v1.0 (32 weights an 8-bit scale); formats/bsfp.md (128 weights a 16-bit scale)
@@ -62,7 +62,7 @@ class PassCount:
         return self.matrix_multiply_adds + self.attention_multiply_adds
 
 
-def count_parameters(a: Architecture) -> Parameters:
+def count_parameters(a: ModelSizes) -> Parameters:
     """Every stored number, biases and norms included. Agrees with transformers' own models."""
     ups = 2 if a.has_gate else 1
     dense = [
@@ -83,7 +83,7 @@ def count_parameters(a: Architecture) -> Parameters:
     )
 
 
-def active_parameters(a: Architecture) -> int:
+def active_parameters(a: ModelSizes) -> int:
     """Parameters that one token multiplies with or adds: of the experts those it is sent to, and of embedding and head
     the head. Some model cards count the embedding as active too: add `Parameters.embedding`."""
     p = count_parameters(a)
@@ -91,7 +91,7 @@ def active_parameters(a: Architecture) -> int:
     return p.attention + p.feed_forward + used + p.router + p.norms + a.vocab_size * a.hidden_size
 
 
-def multiplied_weights(a: Architecture, num_tokens: float = 1) -> float:
+def multiplied_weights(a: ModelSizes, num_tokens: float = 1) -> float:
     """Weights of the matrices that a pass over so many tokens reads. Routing is taken as uniform and independent.
 
     A token picks k of E experts, so n tokens together miss an expert with probability (1 - k/E)^n.
@@ -106,30 +106,30 @@ def multiplied_weights(a: Architecture, num_tokens: float = 1) -> float:
     return float(weights + a.num_expert_layers * a.hidden_size * weights_of_experts + _shared(a))
 
 
-def kv_bytes(a: Architecture, context: float, kv_dtype: str = "bf16") -> float:
+def kv_bytes(a: ModelSizes, context: float, kv_dtype: str = "bf16") -> float:
     """Bytes of keys and values that one new token of one sequence reads. Layers with a state have none."""
     if kv_dtype not in KV_BYTES:
         raise MxconvError(f"KV dtype {kv_dtype!r}: unknown; one of {', '.join(KV_BYTES)} is required. Choose one.")
     return KV_BYTES[kv_dtype] * sum(each.kv_values * each.positions(context) for each in a.mixers)
 
 
-def state_bytes(a: Architecture) -> int:
+def state_bytes(a: ModelSizes) -> int:
     """Bytes of the states of one sequence, float32: what each copy of them takes. A pass reads and writes them."""
     return STATE_BYTES * sum(each.state_values for each in a.mixers)
 
 
-def state_row_bytes(a: Architecture) -> int:
+def state_row_bytes(a: ModelSizes) -> int:
     """Bytes that are kept of a row of a text whose states may go back: of each of the last rows, of all in a tree."""
     return STATE_BYTES * sum(each.row_values for each in a.mixers)
 
 
-def attention_multiply_adds(a: Architecture, context: float) -> float:
+def attention_multiply_adds(a: ModelSizes, context: float) -> float:
     """Of one new token: queries by keys, and probabilities by values; in layers with a state, what is done with it."""
     return sum(each.multiply_adds * each.positions(context) + each.state_multiply_adds for each in a.mixers)
 
 
 def count_pass(
-    a: Architecture,
+    a: ModelSizes,
     codec: str,
     num_tokens: float = 1,
     batch: int = 1,
@@ -168,11 +168,11 @@ def count_pass(
     )
 
 
-def _expert(a: Architecture) -> int:
+def _expert(a: ModelSizes) -> int:
     """Parameters of one expert."""
     return 3 * a.hidden_size * a.expert_size + (2 * a.expert_size + a.hidden_size) * a.expert_bias
 
 
-def _shared(a: Architecture) -> int:
+def _shared(a: ModelSizes) -> int:
     """Parameters of what all rows go through in layers with experts."""
     return 3 * a.hidden_size * sum(a.shared_sizes) + a.num_expert_layers * a.hidden_size * a.has_shared_gate

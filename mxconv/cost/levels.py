@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from mxconv.cost.accelerator import Accelerator, Mode, run_pass
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import PassCount, count_pass, multiplied_weights
 from mxconv.cost.hardware import Hardware
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import LevelCost, hierarchy_seconds
 
@@ -27,7 +27,7 @@ class CostLevel:
 
     name: str
     codec: str
-    architecture: Architecture | None  # None for what costs nothing: a table, a look-up
+    architecture: ModelSizes | None  # None for what costs nothing: a table, a look-up
     acceptance: float = 0.0
     acceptance_source: str = ""
     num_bytes: int | None = None
@@ -55,7 +55,7 @@ TYPICAL_ACCEPTANCE = {
 }
 
 
-def strategies_of(target: Architecture, target_codec: str = "bf16") -> dict[str, list[CostLevel]]:
+def strategies_of(target: ModelSizes, target_codec: str = "bf16") -> dict[str, list[CostLevel]]:
     """Hierarchies by name that a model could have which is not converted yet; the first is plain decoding."""
     plain = CostLevel("target", target_codec, target)
     shared = CostLevel("target", "bsfp", target)
@@ -142,12 +142,12 @@ def fastest_lengths(hardware: Hardware, levels: Sequence[CostLevel], workload: W
     return lengths
 
 
-def _typical(name: str, codec: str, key: str, architecture: Architecture) -> CostLevel:
+def _typical(name: str, codec: str, key: str, architecture: ModelSizes) -> CostLevel:
     acceptance, source = TYPICAL_ACCEPTANCE[key]
     return CostLevel(name, codec, architecture, acceptance, source)
 
 
-def _shallower(a: Architecture, fraction: float) -> Architecture:
+def _shallower(a: ModelSizes, fraction: float) -> ModelSizes:
     """The architecture with a fraction of its layers, at least one."""
     count = max(round(a.num_layers * fraction), 1)
     return replace(

@@ -6,9 +6,9 @@ from math import inf
 from pathlib import Path
 
 from mxconv.arch.families.table import describe_file
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
 from mxconv.drafts.chosen_levels import recorded_level
 from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
@@ -47,7 +47,7 @@ def _own(package: Package, record: LevelRecord) -> CostLevel:
     is_draft = record.kind == "self-draft"
     codec = CODECS[record.codec or "bf16"]
     codec = "bsfp-draft" if is_draft and codec == "bsfp" else codec
-    architecture = Architecture.from_file(inside(package.root, CONFIG))
+    architecture = ModelSizes.from_file(inside(package.root, CONFIG))
     acceptance, source = TYPICAL_ACCEPTANCE.get(codec, (0.0, ""))
     return CostLevel(record.name, codec, architecture, acceptance, source, package_bytes(package, is_draft))
 
@@ -91,7 +91,7 @@ def _mtp(package: Package, record: LevelRecord, target: CostLevel) -> CostLevel:
     acceptance, source = TYPICAL_ACCEPTANCE["mtp"]
     config = describe_file(inside(package.root, CONFIG))
     assert config.mtp is not None, "of a level that was converted"
-    a = Architecture.of(layer_config(config, config.mtp))
+    a = ModelSizes.of(layer_config(config, config.mtp))
     codec = {None: target.codec, "mxfp4": "mxfp4", "bsfp": "bsfp-draft"}[record.codec]
     num_bytes = mtp_bytes(package, in_four_bits=record.codec is not None)
     return CostLevel(record.name, codec, a, acceptance, source, num_bytes)
@@ -100,7 +100,7 @@ def _mtp(package: Package, record: LevelRecord, target: CostLevel) -> CostLevel:
 def _spire(folder: Path, record: LevelRecord) -> CostLevel:
     """A few layers over sinks and a window, whatever the context."""
     config = SpireConfig.from_file(folder / CONFIG)
-    a = Architecture.of(config.decoder)
+    a = ModelSizes.of(config.decoder)
     a = a.with_windows((config.sink + config.window,) * a.num_layers)
     acceptance, source = TYPICAL_ACCEPTANCE["spire"]
     if record.codec != "package":
@@ -119,11 +119,11 @@ def _model(folder: Path, record: LevelRecord) -> CostLevel:
             chosen = recorded_level(folder, inner.manifest, record)
             level = target if chosen.kind == "target" else _draft(inner, chosen, target)
         return replace(level, name=record.name, acceptance=acceptance, acceptance_source=source)
-    architecture, num_bytes = Architecture.from_file(folder / CONFIG), checkpoint_bytes(folder)
+    architecture, num_bytes = ModelSizes.from_file(folder / CONFIG), checkpoint_bytes(folder)
     return CostLevel(record.name, CODECS[record.codec or "bf16"], architecture, acceptance, source, num_bytes)
 
 
-def _stage(folder: Path, record: LevelRecord, target: Architecture) -> CostLevel:
+def _stage(folder: Path, record: LevelRecord, target: ModelSizes) -> CostLevel:
     """An MLP speculator, of which every token is a pass of one stage: a model without layers."""
     acceptance, source = TYPICAL_ACCEPTANCE["speculator"]
     config = SpeculatorConfig.from_file(folder / CONFIG)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, level_count, pass_seconds
 from mxconv.cost.speedup import LevelCost, hierarchy_seconds
-from mxconv.cost.trace import Trace
+from mxconv.cost.trace import TraceSummary
 from mxconv.errors import MxconvError
 
 
@@ -44,7 +44,7 @@ class Prediction:
     fits_cache: bool  # False where the cache is not known
 
 
-def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: Trace, workload: Workload) -> Prediction:
+def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: TraceSummary, workload: Workload) -> Prediction:
     """Compare one trace with the models.
 
     Args:

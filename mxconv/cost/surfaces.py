@@ -6,7 +6,7 @@ Acceptance is the share of the drafted tokens that are accepted, as in Eq. (1) o
 from dataclasses import dataclass
 
 from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup
-from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, Body, throughput_multiplier
+from mxconv.cost.throughput import SPIRE_DRAFT_TOKENS, SPIRE_DRAFTS, DecoderBody, throughput_multiplier
 
 ACCEPTANCES = [step / 50 for step in range(51)]
 LENGTHS = list(range(1, 17))
@@ -73,7 +73,7 @@ def two_draft_surface(costs: tuple[float, float], lengths: tuple[float, float] =
     )
 
 
-def throughput_surface(target: Body, draft: str, contexts: list[int], intensity: float) -> Surface:
+def throughput_surface(target: DecoderBody, draft: str, contexts: list[int], intensity: float) -> Surface:
     """SPIRe's throughput multiplier of one of its drafts, over batch and context.
 
     Source:
@@ -87,7 +87,9 @@ def throughput_surface(target: Body, draft: str, contexts: list[int], intensity:
     return Surface(draft, "batch", "context", [*map(float, BATCHES)], [*map(float, contexts)], values)
 
 
-def throughput_curves(target: Body, contexts: list[int], intensity: float, batch: int = 64) -> dict[str, list[float]]:
+def throughput_curves(
+    target: DecoderBody, contexts: list[int], intensity: float, batch: int = 64
+) -> dict[str, list[float]]:
     """SPIRe's throughput multiplier of each of its drafts, over the context.
 
     Source:

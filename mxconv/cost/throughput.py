@@ -19,7 +19,7 @@ BYTES_PER_VALUE = 1
 
 
 @dataclass(frozen=True)
-class Body:
+class DecoderBody:
     """A decoder without embedding and head: grouped-query attention and a gated feed-forward part."""
 
     num_layers: int
@@ -39,7 +39,7 @@ class Body:
     def kv_bytes_per_position(self) -> int:
         return 2 * self.num_layers * self.num_key_value_heads * self.head_dim * BYTES_PER_VALUE
 
-    def with_layers(self, fraction: float) -> "Body":
+    def with_layers(self, fraction: float) -> "DecoderBody":
         """The same with that fraction of the layers: how SPIRe's draft is cut from its target."""
         return replace(self, num_layers=max(round(self.num_layers * fraction), 1))
 
@@ -56,7 +56,7 @@ class BatchedDraft:
         projects_memory: whether each pass also projects one memory vector into keys and values [SPIRe].
     """
 
-    body: Body
+    body: DecoderBody
     tokens_per_round: float
     window_fraction: float | None = None
     num_sinks: int = 1
@@ -75,7 +75,7 @@ def forward_cost(num_flops: float, num_bytes: float, intensity: float) -> float:
 
 
 def iteration_time_multiplier(
-    target: Body, draft: BatchedDraft, batch: int, context: int, num_draft_tokens: int, intensity: float
+    target: DecoderBody, draft: BatchedDraft, batch: int, context: int, num_draft_tokens: int, intensity: float
 ) -> float:
     """How much longer a round takes than plain decoding of one token a sequence.
 
@@ -98,7 +98,7 @@ def iteration_time_multiplier(
 
 
 def throughput_multiplier(
-    target: Body, draft: BatchedDraft, batch: int, context: int, num_draft_tokens: int, intensity: float
+    target: DecoderBody, draft: BatchedDraft, batch: int, context: int, num_draft_tokens: int, intensity: float
 ) -> float:
     """Tokens a second over plain decoding of the same batch."""
     for name, value in (("batch", batch), ("context", context), ("draft tokens", num_draft_tokens)):
@@ -108,7 +108,7 @@ def throughput_multiplier(
     return draft.tokens_per_round / time
 
 
-def critical_context(target: Body, num_rows: int, intensity: float) -> float:
+def critical_context(target: DecoderBody, num_rows: int, intensity: float) -> float:
     """The context beyond which verification is bound by memory at every batch size, in positions.
 
     With a growing batch the weights' bytes vanish beside the caches', and FLOPs and KV bytes grow alike.
@@ -131,18 +131,18 @@ def units_saved(multiplier: float, decoding_units: float = 10.0, training_units:
     return decoding_units * (1 - 1 / multiplier) - training_units
 
 
-SPIRE_TARGET = Body(8, 512, 8, 8, 128, 4096)
-SPIRE_VANILLA = Body(4, 256, 8, 8, 64, 2048)
-LLAMA_3_70B = Body(80, 8192, 64, 8, 128, 28672)
+SPIRE_TARGET = DecoderBody(8, 512, 8, 8, 128, 4096)
+SPIRE_VANILLA = DecoderBody(4, 256, 8, 8, 64, 2048)
+LLAMA_3_70B = DecoderBody(80, 8192, 64, 8, 128, 28672)
 SPIRE_DRAFT_TOKENS = 4
 WINDOW_FRACTION = 1 / 8  # 64 of 512 positions; at other contexts as published numbers have it, not as the text does
-SPIRE_DRAFTS: dict[str, Callable[[Body], BatchedDraft]] = {  # tau at a context of 512: SPIRe, Table 1
+SPIRE_DRAFTS: dict[str, Callable[[DecoderBody], BatchedDraft]] = {  # tau at a context of 512: SPIRe, Table 1
     "vanilla": lambda target: BatchedDraft(_vanilla(target), 2.647),
     "MagicDec": lambda target: BatchedDraft(target, 3.891, WINDOW_FRACTION),
     "SPIRe": lambda target: BatchedDraft(target.with_layers(1 / 4), 3.401, WINDOW_FRACTION, projects_memory=True),
 }
 
 
-def _vanilla(target: Body) -> Body:
+def _vanilla(target: DecoderBody) -> DecoderBody:
     """A draft of an eighth of the target: SPIRe's own for its target, an eighth of the layers elsewhere."""
     return SPIRE_VANILLA if target == SPIRE_TARGET else target.with_layers(1 / 8)

@@ -65,7 +65,7 @@ class LevelTrace:
 
 
 @dataclass(frozen=True)
-class Trace:
+class TraceSummary:
     """A run by one strategy."""
 
     name: str
@@ -83,7 +83,7 @@ class Trace:
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> TraceSummary:
     """Read and sum up one file.
 
     Raises:
@@ -117,7 +117,7 @@ def trace_members(path: Path, most_bytes: int = MAX_TRACE_BYTES) -> Iterator[tup
                 yield (label := f"{path}: line {number}"), _members(text, label)
 
 
-def summarize(lines: Sequence[TraceLine], name: str) -> Trace:
+def summarize(lines: Sequence[TraceLine], name: str) -> TraceSummary:
     """Sums by level; levels stand in the order in which a round has them, the target first."""
     names = list(dict.fromkeys(line.level for line in lines))
     by_level = {level: [line for line in lines if line.level == level] for level in names}
@@ -145,7 +145,7 @@ def summarize(lines: Sequence[TraceLine], name: str) -> Trace:
     num_tokens = num_rounds + (levels[1].num_accepted if len(levels) > 1 else 0)
     if len(counted) == num_rounds:  # also where the target asked another draft than the first
         num_tokens = sum(counted)
-    return Trace(name, levels, num_rounds, num_tokens)
+    return TraceSummary(name, levels, num_rounds, num_tokens)
 
 
 def acceptance_of(num_accepted: float, num_draft_tokens: float) -> float:

@@ -17,7 +17,7 @@ from mxconv.cost.surfaces import (
     throughput_surface,
     two_draft_surface,
 )
-from mxconv.cost.throughput import LLAMA_3_70B, SPIRE_DRAFTS, SPIRE_TARGET, Body
+from mxconv.cost.throughput import LLAMA_3_70B, SPIRE_DRAFTS, SPIRE_TARGET, DecoderBody
 from mxconv.errors import MxconvError
 from mxconv.report.picture import (
     BLUE,
@@ -171,7 +171,7 @@ def _draw_curves(figure: "Figure", question: Question) -> None:
     axes.set_title(f"Batch 64, 4 draft tokens, 67 M parameters, {question.hardware.name}", fontsize=10)
 
 
-def _draw_maps(figure: "Figure", question: Question, target: Body, contexts: list[int], label: str) -> None:
+def _draw_maps(figure: "Figure", question: Question, target: DecoderBody, contexts: list[int], label: str) -> None:
     """SPIRe's Figs. 4 and 6: throughput over batch and context, a map a draft."""
     intensity = intensity_of(question.hardware)
     surfaces = [throughput_surface(target, name, contexts, intensity) for name in SPIRE_DRAFTS]

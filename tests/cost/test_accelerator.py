@@ -6,14 +6,14 @@ import pytest
 
 from mxconv.arch.fields import Fields
 from mxconv.cost.accelerator import Accelerator, compare, run_pass, tokens_at_once
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import open_hardware
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B
 from mxconv.errors import MxconvError
 
 HARDWARE = open_hardware("speq-28nm")
 MACHINE = Accelerator.of(HARDWARE)
-LLAMA = Architecture.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
+LLAMA = ModelSizes.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
 WEIGHTS = 7_504_658_432
 ATTENTION = 32 * 2 * 4096 * 1024  # multiply-adds of a token at a context of 1024
 

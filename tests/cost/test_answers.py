@@ -8,7 +8,6 @@ import pytest
 
 from mxconv.arch.fields import Fields
 from mxconv.cost.answers import MODELS, Question, cost_report
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import hardware_names, open_hardware
 from mxconv.cost.levels import (
     FOUR_BIT,
@@ -20,18 +19,19 @@ from mxconv.cost.levels import (
     strategies_of,
     with_acceptance,
 )
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B, QWEN3_30B_A3B
 from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, round_speedup
 from mxconv.cost.surfaces import draft_surface, throughput_surface, two_draft_surface
 from mxconv.cost.throughput import SPIRE_DRAFTS, SPIRE_TARGET, throughput_multiplier
 
-LLAMA = Architecture.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
-MIXTURE = Architecture.from_fields(Fields(QWEN3_30B_A3B, "config.json"))
+LLAMA = ModelSizes.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
+MIXTURE = ModelSizes.from_fields(Fields(QWEN3_30B_A3B, "config.json"))
 
 
 @pytest.mark.parametrize("name", hardware_names())
 @pytest.mark.parametrize("architecture", [LLAMA, MIXTURE], ids=["dense", "mixture"])
-def test_every_machine_answers_in_plain_finite_json(name: str, architecture: Architecture) -> None:
+def test_every_machine_answers_in_plain_finite_json(name: str, architecture: ModelSizes) -> None:
     hardware = open_hardware(name)
     report = cost_report(Question(architecture, strategies_of(architecture), hardware, sweep=True))
     assert json.loads(json.dumps(report, allow_nan=False))["hardware"]["name"] == name

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from mxconv.arch.fields import Fields
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import (
     attention_multiply_adds,
     count_parameters,
@@ -13,6 +12,7 @@ from mxconv.cost.counts import (
     kv_bytes,
     multiplied_weights,
 )
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B, MIXTRAL_8X7B
 from mxconv.errors import ModelError, MxconvError
 
@@ -54,8 +54,8 @@ MODELS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def architecture(values: dict[str, Any]) -> Architecture:
-    return Architecture.from_fields(Fields(values, "config.json"))
+def architecture(values: dict[str, Any]) -> ModelSizes:
+    return ModelSizes.from_fields(Fields(values, "config.json"))
 
 
 @pytest.mark.parametrize("values", MODELS, ids=lambda values: values["model_type"])

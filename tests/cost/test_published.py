@@ -8,9 +8,9 @@ import pytest
 
 from mxconv.arch.fields import Fields
 from mxconv.cost.answers import Question, cost_report
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, strategies_of
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published import speq
 from mxconv.cost.published.__main__ import markdown, sections
 from mxconv.cost.published.ml_specqd import MXFP4_SPEED, SETUPS, implied_length
@@ -152,7 +152,7 @@ def test_the_cost_page_names_every_typical_acceptance() -> None:
 
 
 def test_the_first_table_of_the_cost_page_is_the_speed_up_of_llama_3_1_8b_on_an_h100() -> None:
-    architecture = Architecture.from_fields(Fields(LLAMA_3_1_8B, "Llama 3.1 8B"))
+    architecture = ModelSizes.from_fields(Fields(LLAMA_3_1_8B, "Llama 3.1 8B"))
     question = Question(architecture, strategies_of(architecture), open_hardware("h100-sxm"), models=["speedup"])
     outputs = cost_report(question)["models"][0]["outputs"]
     expected = [

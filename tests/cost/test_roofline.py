@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from mxconv.arch.fields import Fields
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import count_pass
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import Workload, pass_seconds, strategies_of
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B
 from mxconv.cost.roofline import pass_points, point
 
-LLAMA = Architecture.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
+LLAMA = ModelSizes.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
 CPU = open_hardware("core-ultra-9-285k")
 
 

@@ -9,7 +9,7 @@ from mxconv.cost.throughput import (
     SPIRE_TARGET,
     SPIRE_VANILLA,
     BatchedDraft,
-    Body,
+    DecoderBody,
     throughput_multiplier,
     units_saved,
 )
@@ -18,7 +18,7 @@ from mxconv.errors import MxconvError
 H100 = open_hardware("h100-sxm").intensity("int8")
 
 
-def multiplier(target: Body, draft: str, batch: int, context: int, intensity: float = H100) -> float:
+def multiplier(target: DecoderBody, draft: str, batch: int, context: int, intensity: float = H100) -> float:
     return throughput_multiplier(target, SPIRE_DRAFTS[draft](target), batch, context, 4, intensity)
 
 
@@ -39,7 +39,7 @@ def test_body_parameters_are_those_of_the_appendix() -> None:
     ],
 )
 def test_multipliers_are_within_half_a_percent_of_the_papers(
-    target: Body, context: int, draft: str, published: float
+    target: DecoderBody, context: int, draft: str, published: float
 ) -> None:
     assert multiplier(target, draft, 64, context) == pytest.approx(published, rel=0.005)
 

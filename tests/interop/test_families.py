@@ -9,8 +9,8 @@ from packages import quantize
 from mxconv.arch.description import Attention
 from mxconv.arch.families.table import describe_file
 from mxconv.arch.latent import LatentAttention
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import count_parameters, kv_bytes, multiplied_weights, state_bytes, state_row_bytes
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.engine.cache import KVCache
 from mxconv.interop.hub.card import model_card
 from mxconv.interop.hub.source_card import SourceCard
@@ -36,7 +36,7 @@ def test_counts_and_cards_speak_of_the_checkpoint(family: str, tmp_path: Path) -
     assert f"in the {len(quantized)} quantized of {len(manifest.tensors)} tensors" in card
     config = describe_file(package / "config.json")
     own = {record.name: record for record in manifest.tensors if config.own_name(record.name) is not None}
-    a = Architecture.of(config)
+    a = ModelSizes.of(config)
     stored = sum(prod(record.shape) for record in own.values())
     assert count_parameters(a).total == stored
     assert 0 < multiplied_weights(a) < stored + a.vocab_size * a.hidden_size

@@ -7,14 +7,14 @@ import pytest
 
 from mxconv.arch.fields import Fields
 from mxconv.cost.answers import Question
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import strategies_of
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B
 from mxconv.errors import MxconvError
 from mxconv.report.cost_picture import write_figure
 
-LLAMA = Architecture.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
+LLAMA = ModelSizes.from_fields(Fields(LLAMA_3_1_8B, "config.json"))
 QUESTION = Question(LLAMA, strategies_of(LLAMA), open_hardware("h100-sxm"))
 FIGURES = {
     "draft": ("share of the draft's tokens accepted", "draft tokens a round", "bf16 &lt;- mxfp4", "h100-sxm"),

@@ -18,9 +18,9 @@ import numpy as np
 
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F64
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import Hardware, open_hardware
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import CODELLAMA_13B, LLAMA_2_7B
 from mxconv.cost.published.row import Row, Section
 
@@ -40,7 +40,7 @@ class CandidateStep:
         plain_seconds: of a step of one sequence without candidates, at the shortest context measured.
     """
 
-    target: Architecture
+    target: ModelSizes
     hardware: Hardware
     num_heads: int
     speculator_weights: float
@@ -154,7 +154,7 @@ def sections() -> Iterator[Section]:
 
 
 def step_of(table: Table) -> CandidateStep:
-    target = Architecture.from_fields(Fields(table.config, table.name))
+    target = ModelSizes.from_fields(Fields(table.config, table.name))
     plain = table.milliseconds[min(table.milliseconds)][0][0] / 1e3
     return CandidateStep(target, open_hardware("a100-80g"), table.num_heads, table.speculator_weights, plain)
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from mxconv.arch.fields import Fields
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import active_parameters, count_parameters
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.row import Row, Section
 
 LLAMA_3_1_8B: dict[str, object] = {
@@ -55,7 +55,7 @@ def sections() -> Iterator[Section]:
 
 def _rows() -> Iterator[Row]:
     for name, config, total, active, with_embedding in CARDS:
-        architecture = Architecture.from_fields(Fields(config, name))
+        architecture = ModelSizes.from_fields(Fields(config, name))
         parameters = count_parameters(architecture)
         yield Row(f"{name}, parameters, 10^9", total, parameters.total / 1e9)
         if active is not None:

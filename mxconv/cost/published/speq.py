@@ -6,9 +6,9 @@ from statistics import mean
 
 from mxconv.arch.fields import Fields
 from mxconv.cost.accelerator import Accelerator, Comparison, compare
-from mxconv.cost.architecture import Architecture
 from mxconv.cost.counts import count_pass
 from mxconv.cost.hardware import open_hardware
+from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.processing_element import DRAFT_LANES, INPUT_BITS
 from mxconv.cost.published.model_cards import LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_1_8B, LLAMA_3_2_3B
 from mxconv.cost.published.row import Row, Section
@@ -169,7 +169,7 @@ def _machine_facts() -> Iterator[Row]:
         yield Row(f"input bits a PE and cycle, {mode} mode", 31, bits, 0)
     yield Row("each of three buffers, KB", 512, machine.buffer_kilobytes, 0)
     for model in ("Llama3.1-8b", "Llama2-13b", "Llama2-7b"):
-        architecture = Architecture.from_fields(Fields(MODELS[model], model))
+        architecture = ModelSizes.from_fields(Fields(MODELS[model], model))
         count = count_pass(architecture, "fp16", context=FIG_2_CONTEXT, kv_dtype="fp16")
         share = count.weight_bytes / count.num_bytes
         yield Row(f"weights, of the bytes read while decoding, prefill 1024, decode 1024, {model}", 0.988, share, 3)
@@ -222,7 +222,7 @@ def table_efficiency(entry: Entry) -> float:
 
 
 def _compare(entry: Entry) -> Comparison:
-    architecture = Architecture.from_fields(Fields(MODELS[entry.model], entry.model))
+    architecture = ModelSizes.from_fields(Fields(MODELS[entry.model], entry.model))
     machine = Accelerator.of(open_hardware("speq-28nm"))
     return compare(machine, architecture, entry.acceptance, entry.length, CONTEXT[entry.task])
 

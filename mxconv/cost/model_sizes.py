@@ -54,7 +54,7 @@ class MixerCount:
 
 
 @dataclass(frozen=True)
-class Architecture:
+class ModelSizes:
     """The sizes that decide how much a model stores, reads and computes; names follow config.json.
 
     The numbers of heads are those of the first layer, for display; `mixers` has the cost of each layer.
@@ -94,7 +94,7 @@ class Architecture:
         """Positions that each layer sees; None is all."""
         return tuple(each.window for each in self.mixers)
 
-    def with_windows(self, windows: Sequence[int | None]) -> "Architecture":
+    def with_windows(self, windows: Sequence[int | None]) -> "ModelSizes":
         """The architecture with other windows, one a layer."""
         each = zip(self.mixers, windows, strict=True)
         return replace(self, mixers=tuple(replace(count, window=window) for count, window in each))
@@ -104,7 +104,7 @@ class Architecture:
         return sum(self.has_experts)
 
     @classmethod
-    def from_file(cls, path: Path) -> "Architecture":
+    def from_file(cls, path: Path) -> "ModelSizes":
         """Read a config.json.
 
         Raises:
@@ -114,11 +114,11 @@ class Architecture:
         return cls.from_fields(Fields.read(path))
 
     @classmethod
-    def from_fields(cls, fields: Fields) -> "Architecture":
+    def from_fields(cls, fields: Fields) -> "ModelSizes":
         return cls.of(describe(fields))
 
     @classmethod
-    def of(cls, config: ModelConfig) -> "Architecture":
+    def of(cls, config: ModelConfig) -> "ModelSizes":
         """Take the sizes of a model that mxconv runs.
 
         Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from checkpoints import TINY_LLAMA
 
-from mxconv.cost.conversion import GB, Cluster, conversion_time
+from mxconv.cost.conversion_time import GB, Cluster, conversion_time
 
 
 def test_each_resource_bounds_where_it_is_the_slowest() -> None:

@@ -13,7 +13,7 @@ Resource = Literal["processors", "network", "store"]
 
 
 @dataclass(frozen=True)
-class Passes:
+class CodecWork:
     """Bytes that a codec moves and what it computes, for each byte of the source.
 
     Args:
@@ -34,7 +34,7 @@ class Passes:
 
 
 # 12.5 and 5.3 seconds of processor time for 3.9 GB
-PASSES = {"bsfp": Passes(3, 12.8 / 16, 3.2), "mxfp4": Passes(2, 4.25 / 16, 1.35)}
+PASSES = {"bsfp": CodecWork(3, 12.8 / 16, 3.2), "mxfp4": CodecWork(2, 4.25 / 16, 1.35)}
 
 
 @dataclass(frozen=True)
