@@ -27,8 +27,7 @@ from ray.cluster_utils import Cluster
 
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.cluster.address import ClusterAddress
-from mxconv.cluster.session import cluster
+from mxconv.cluster.session import ClusterAddress, cluster
 from mxconv.conversion.options import Codec, QuantizeOptions
 from mxconv.convert import convert
 from mxconv.report.inspection import inspect_weights
@@ -122,7 +121,7 @@ def peak_bytes() -> list[int]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):
-            if (process.cmdline() or [""])[0].startswith("ray::Worker"):
+            if (process.cmdline() or [""])[0].startswith("ray::IDLE"):
                 status = Path(f"/proc/{process.pid}/status").read_text()
                 found.append(int(status.split("VmHWM:")[1].split()[0]) * 1024)
     return found

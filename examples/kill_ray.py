@@ -2,9 +2,8 @@
 
     python examples/kill_ray.py SOURCE --runs 100
 
-Killed with SIGKILL, at a random moment: a worker, a node, or the command itself; or a worker is stopped, and stays so
-until the command has ended. The command may then be given once more; after that the package must be there, byte for
-byte.
+Killed with SIGKILL, at a random moment: a worker, a node, or the command itself. The command may then be given once
+more; after that the package must be there, byte for byte.
 """
 
 import argparse
@@ -13,7 +12,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -46,8 +44,8 @@ def add_node(cluster: Cluster) -> None:
             return
 
 
-def signal_worker(number: signal.Signals, dice: random.Random) -> bool:
-    """Send a signal to a process that runs a piece, if there is one."""
+def kill_worker(dice: random.Random) -> bool:
+    """Kill a process that runs a piece, if there is one."""
     workers = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -56,14 +54,14 @@ def signal_worker(number: signal.Signals, dice: random.Random) -> bool:
                 workers.append(process)
     if workers:
         with contextlib.suppress(psutil.NoSuchProcess):
-            dice.choice(workers).send_signal(number)
+            dice.choice(workers).kill()
             return True
     return False
 
 
 def disturbed(source: str, package: Path, cluster: Cluster, seconds: float, dice: random.Random) -> str:
     """One conversion; what was killed, and how often the command was given."""
-    victim = dice.choice(["worker", "stopped worker", "node", "command"])
+    victim = dice.choice(["worker", "node", "command"])
     driver = subprocess.Popen(command(source, package, f"ray:{cluster.address}"), stderr=subprocess.DEVNULL)
     time.sleep(dice.uniform(0, seconds))
     if driver.poll() is not None:
@@ -74,8 +72,7 @@ def disturbed(source: str, package: Path, cluster: Cluster, seconds: float, dice
         cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
         add_node(cluster)
     else:
-        number = signal.SIGSTOP if victim == "stopped worker" else signal.SIGKILL
-        while not signal_worker(number, dice) and driver.poll() is None:
+        while not kill_worker(dice) and driver.poll() is None:
             time.sleep(0.02)
     if driver.wait() == 0 or package.exists():  # a command may be killed when all is done
         return f"{victim}, finished"

@@ -16,11 +16,10 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.store.store import Store
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe
-from mxconv.conversion.encode import EncodePiece, EncodeTensor, hash_tensor
+from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, draft_folder, prepare, relative_name
 from mxconv.conversion.source_hash import FinishedTensors, SourceHashes
-from mxconv.conversion.survey import Survey
 from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.package.staging import EncodedTensor, PlacedFile, Staging, fingerprint
 from mxconv.package.target import Target, check_apart, check_target, open_staging, recover_target
@@ -125,18 +124,18 @@ def _encode(
     finished: FinishedTensors,
     progress: Progress,
 ) -> None:
-    """Encode every tensor that an earlier run did not finish, tensors side by side."""
-    options = preparation.options
-    todo = [survey for survey in preparation.surveys if survey.plan.name not in finished]
-    total = sum(survey.plan.num_bytes for survey in preparation.surveys)
-    advance = ByteCounter("encode", total, progress)
-    advance(total - sum(survey.plan.num_bytes for survey in todo))
-
-    def piece(survey: Survey) -> EncodePiece:
-        copy = preparation.stores_target or (options.codec == "bsfp" and survey.plan.codec == "keep")
-        return EncodePiece(survey, staging.sink(survey.plan.name), copy=copy, hash_source=not hashes.covers(survey))
-
-    workers.map(EncodeTensor(options.scale_rule), [piece(survey) for survey in todo], advance, finished.add)
+    """Encode every tensor that an earlier run did not finish, side by side."""
+    surveys = {survey.plan.name: survey for survey in preparation.surveys}
+    unhashed = frozenset(name for name, survey in surveys.items() if not hashes.covers(survey))
+    pieces = [
+        EncodePiece(tuple(surveys[name] for name in names), sink, unhashed.intersection(names))
+        for sink, names in staging.sinks([name for name in surveys if name not in finished])
+    ]
+    begun = {survey.plan.name for piece in pieces for survey in piece.surveys}
+    kept = sum(survey.plan.num_bytes for name, survey in surveys.items() if name not in begun)
+    advance = ByteCounter("encode", kept + sum(piece.num_bytes for piece in pieces), progress)
+    advance(kept)
+    workers.map(EncodeTensors(preparation.options.scale_rule), pieces, advance, finished.add)
 
 
 def _place_files(

@@ -34,25 +34,26 @@ class Task(Protocol[Piece_contra, Result_co]):
 
 
 class Stream(Protocol):
-    """Work in pieces, one after another. A pickled copy begins at the beginning, in any process."""
-
-    ready: int
-    """Bytes, from the beginning, that can be done by now. Of a copy it is set by whoever has the original."""
+    """Work in steps, one after another. A pickled copy begins at the beginning, in any process."""
 
     def is_ready(self) -> bool:
-        """Whether a piece can be done now; called often."""
+        """Whether a step can be done now; called often."""
+        ...
+
+    def is_complete(self) -> bool:
+        """Whether everything that the stream reads is there, so that a copy can run to its end."""
         ...
 
     def advance(self) -> bool:
-        """Do a piece of some milliseconds; False after the last one. Called by one thread at a time."""
+        """Do a step of some milliseconds; False after the last one. Called by one thread at a time."""
         ...
 
     def report(self) -> Any:
-        """What a copy has done since it last reported, for `accept`."""
+        """What a copy has found at its end, for `accept`."""
         ...
 
     def accept(self, report: Any) -> None:
-        """Take what a copy reports. Where that was lost another one begins again, and reports the same once more."""
+        """Take what a copy has found, and count as finished."""
         ...
 
 

@@ -27,4 +27,5 @@ def workers() -> list[tuple[int, str]]:
     for each in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             found.append((each.pid, (each.cmdline() or [""])[0]))
-    return [(pid, title) for pid, title in found if title.startswith(("ray::Worker", "ray::Encode", "ray::Survey"))]
+    names = ("ray::IDLE", "ray::Encode", "ray::Survey", "ray::hash")
+    return [(pid, title) for pid, title in found if title.startswith(names)]

@@ -29,7 +29,7 @@ class FileHash:
         self.is_finished = False
         self._digest = hashlib.sha256()
         self._hexdigest: str | None = None  # of another process
-        self.num_bytes_in_file = self.ready = check_regular_file(path)
+        self.num_bytes_in_file = check_regular_file(path)
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy begins at the beginning."""
@@ -41,6 +41,10 @@ class FileHash:
 
     def is_ready(self) -> bool:
         """Always: the file is there."""
+        return True
+
+    def is_complete(self) -> bool:
+        """Always, too."""
         return True
 
     def advance(self) -> bool:
@@ -70,17 +74,16 @@ class FileHash:
         """Of what has been hashed."""
         return self._digest.hexdigest() if self._hexdigest is None else self._hexdigest
 
-    def report(self) -> tuple[int, str | None]:
-        """Bytes that are hashed, and at the end the hash."""
-        return self.num_bytes, self.hexdigest() if self.is_finished else None
+    def report(self) -> tuple[int, str]:
+        """Length and hash of the file, at its end."""
+        return self.num_bytes, self.hexdigest()
 
-    def accept(self, report: tuple[int, str | None]) -> None:
+    def accept(self, report: tuple[int, str]) -> None:
         """Take what a copy reports."""
-        num_bytes, self._hexdigest = report
         if self.progress is not None:
-            self.progress(max(0, num_bytes - self.num_bytes))
-        self.num_bytes = max(self.num_bytes, num_bytes)
-        self.is_finished = self._hexdigest is not None
+            self.progress(report[0] - self.num_bytes)
+        self.num_bytes, self._hexdigest = report
+        self.is_finished = True
 
 
 def sha256_file(path: Path, progress: Callable[[int], None] | None = None) -> str:

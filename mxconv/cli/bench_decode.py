@@ -1,6 +1,5 @@
 """`mxconv bench decode`: forward passes and whole decodes of a package."""
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,6 @@ import typer
 from mxconv.cli.bench_decode_batch import BATCH, batch_sizes, tell_batches
 from mxconv.cli.bench_gpu import decode_on_gpu
 from mxconv.cli.bench_options import DEVICE, JSON, THREADS, is_gpu, widths_of
-from mxconv.cli.cluster_options import WORKERS
 from mxconv.cli.completion import kernels
 from mxconv.cli.decode_options import (
     Chat,
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 PICTURES = ("acceptance_by_prompt.png", "acceptance_by_position.png")
 OF_CPU = (
     "levels", "draft", "tree", "batch", "ablation", "plot", "num_tokens", "samples", "kernel", "threads",
-    "kv_dtype", "workers", "force",
+    "kv_dtype", "force",
 )  # fmt: skip
 
 
@@ -65,7 +63,6 @@ def decode(
         str | None,
         typer.Option(help="With --device cuda: the 16-bit checkpoint; by default the one that the package names."),
     ] = None,
-    workers: WORKERS = "threads",
     force: Annotated[bool, typer.Option("--force", help="Overwrite pictures that exist.")] = False,
     json_output: JSON = False,
 ) -> None:
@@ -73,7 +70,7 @@ def decode(
 
     Also with lengths and levels that are chosen while it decodes.
 
-    With --batch: tokens a second of several sequences side by side. With --workers ray: prompts are split over nodes.
+    With --batch: tokens a second of several sequences side by side.
     With --device cuda: transformers on a GPU, the checkpoint in 16 bits, the package, and with its self-draft.
     """
     from mxconv.bench.prompts import DEFAULT_PROMPTS
@@ -86,9 +83,7 @@ def decode(
         return
     from mxconv.bench.engine import implementations
 
-    is_split = workers != "threads"
-    # first: what follows needs native kernels; of which name nodes have some is for them to say
-    name, *_ = implementations(["all"] if is_split else [kernel] if kernel is not None else None)
+    name, *_ = implementations([kernel] if kernel is not None else None)
 
     from contextlib import ExitStack
 
@@ -97,15 +92,13 @@ def decode(
     from mxconv.bench.forwards import bench_forwards
     from mxconv.bench.machine import this_machine
     from mxconv.bench.strategies import four_bit_level
-    from mxconv.cli.bench_decode_nodes import decode_on_nodes
     from mxconv.cli.bench_decode_tables import print_tables
     from mxconv.drafts.draft_spec import parse_draft
     from mxconv.drafts.loader import LoadedPackage
-    from mxconv.kernels.engine import choose_engine, usable_processors
+    from mxconv.kernels.engine import choose_engine
     from mxconv.package.manifest import read_manifest
     from mxconv.package.package_folder import find_package
     from mxconv.text.messages import num_chat_prompts
-    from mxconv.verification.decode_proof import DecodeSettings
 
     widths = widths_of(num_tokens)
     texts = given_prompts(prompts, DEFAULT_PROMPTS, chat, system)
@@ -113,19 +106,10 @@ def decode(
     sizes = None if batch is None else batch_sizes(batch)
     if sizes is not None and (ablation or plot is not None):
         raise typer.BadParameter("--batch measures sequences side by side alone: no --ablation or --plot")
-    if is_split and (ablation or plot is not None or sizes is not None):
-        raise typer.BadParameter("--workers splits prompts alone: no --ablation, --plot or --batch")
     if plot is not None:
         _check_folder(plot, force)
     folder = find_package(package)
     names = level_names(levels) or [level.name for level in read_manifest(folder).levels]
-    if is_split:
-        settings = DecodeSettings(
-            folder, names, drafts, tree=tree_size(tree), max_new_tokens=max_new_tokens, num_threads=1,
-            kernel=kernel or os.environ.get("MXCONV_KERNEL"), kv_dtype=kv_dtype,
-        )  # fmt: skip
-        _check_tokens(package, decode_on_nodes(workers, threads or usable_processors(), settings, texts, json_output))
-        return
     engine = choose_engine(name, threads)
     assert engine is not None
     machine = this_machine(engine.num_threads)
@@ -152,7 +136,6 @@ def decode(
         members |= {"kv_dtype": kv_dtype, "num_chat_prompts": num_chat_prompts(texts)}
         members["results"] = [asdict(result) for result in results]
         members["forwards"] = [asdict(result) for result in forwards]
-        members["nodes"] = None
         print_json(members)
     _check_tokens(package, results)
 

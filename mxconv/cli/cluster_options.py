@@ -35,7 +35,7 @@ def executors(workers: str, num_threads: int, memory_bytes: int | None = None) -
         MxconvError: Ray is not installed, or no cluster answers.
         typer.BadParameter: the option is none that exists.
     """
-    from mxconv.cluster.address import parse_workers
+    from mxconv.cluster.session import parse_workers
     from mxconv.errors import MxconvError
 
     try:

@@ -1,33 +1,65 @@
-"""Tasks and streams on a Ray cluster: an `Executor` of `mxconv.workers`."""
+"""Tasks and streams as Ray tasks: an `Executor` of `mxconv.workers`.
 
-from collections.abc import Callable, Sequence
+Ray decides where each task runs and runs it again when its worker dies. That changes no byte: a piece writes the same
+bytes to the same places, whoever does it and however often.
+"""
 
-from mxconv.cluster.batches import Batches
-from mxconv.cluster.crew import Crew
-from mxconv.cluster.member import Member
-from mxconv.cluster.sent_stream import SentStream
+import math
+import pickle
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mxconv import __version__
+from mxconv.errors import MxconvError
 from mxconv.workers import Advance, Piece, Result, Stream, Task, uncounted
 
-AHEAD = 2  # calls a worker that are sent: one is done, one is there when it ends
+MAX_RETRIES = 8  # of a task whose worker died
+AHEAD = 2  # tasks a worker that are submitted: one runs, one is there when it ends
+BATCH_BYTES = 32_000_000  # a tenth of a second of work; the cost of a task does not matter beside it
+BATCH_PIECES = 32
+POLL_SECONDS = 2.0
+PATIENCE_SECONDS = 120.0  # with a cluster on which no task can run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker returns: a result, or the error that a thread would have raised."""
+
+    result: Any = None
+    num_bytes: int = 0  # that the task reported on the way
+    error: Exception | None = None
 
 
 class RayExecutor:
     """The workers of a cluster, for one conversion or proof."""
 
-    def __init__(self, crew: Crew) -> None:
-        """Of a crew that works for nobody else; what it still does for another one is not told any more."""
-        crew.forget()
-        self._crew = crew
-        self._streams: list[SentStream] = []
+    def __init__(self, ray: Any, memory_bytes: int | None = None) -> None:
+        """Submit nothing yet.
+
+        Args:
+            ray: the module, connected to a cluster.
+            memory_bytes: what a worker may need; Ray runs no more tasks on a node than fit.
+        """
+        self._ray, self._memory_bytes = ray, memory_bytes or 0
+        options: dict[str, Any] = {"num_cpus": 1, "max_retries": MAX_RETRIES}
+        if memory_bytes is not None:
+            options["memory"] = memory_bytes
+        self._run_pieces, self._run_stream = ray.remote(**options)(run_pieces), ray.remote(**options)(run_stream)
+        self._waiting: list[Stream] = []
+        self._running: dict[Any, Stream] = {}  # by Ray's reference
 
     @property
     def num_workers(self) -> int:
-        """Processors that the cluster has now; nodes may come and go."""
-        return self._crew.num_processors
+        """Number of processors of the cluster now; nodes may come and go."""
+        return int(self._ray.cluster_resources().get("CPU", 0))
 
     def add_stream(self, stream: Stream) -> None:
-        """Have a worker carry this on, too."""
-        self._streams.append(SentStream(self._crew, stream))
+        """Run this stream in a worker, from beginning to end, once all that it reads is there."""
+        self._waiting.append(stream)
 
     def map(
         self,
@@ -37,58 +69,180 @@ class RayExecutor:
         done: Callable[[Result], None] | None = None,
     ) -> list[Result]:
         """Do a task to every piece, see `Executor.map`."""
-        batches = Batches(self._crew, task, pieces, advance, done)
-        while not batches.are_done:
-            self._feed(batches)
-            self._crew.wait()
-            self._check_streams()
-        while batches.errors and self._crew.has_calls_in_time:  # one of an earlier piece is the one that counts
-            self._crew.wait()
-        return batches.results()
+        key, sent, run = uuid.uuid4().bytes, pickle.dumps(task), self._run_pieces.options(name=_name_of(task))
+        batches = deque(_batches(pieces, self.num_workers))
+        running: dict[Any, list[int]] = {}
+        results: dict[int, Result] = {}
+        errors: dict[int, Exception] = {}
+        while running or (batches and not errors):
+            num_workers = max(self.num_workers, 1)
+            self._start_streams(max(1, num_workers // 2))  # the others read tensors, while the file is in the cache
+            while batches and not errors and len(running) < AHEAD * num_workers:
+                indexes = batches.popleft()
+                reference = run.remote(__version__, key, sent, [pickle.dumps(pieces[index]) for index in indexes])
+                running[reference] = indexes
+            reference = self._wait([*running, *self._running])
+            if reference in self._running:
+                self._end_stream(reference)
+                continue
+            for index, outcome in zip(running.pop(reference), self._get(reference), strict=False):
+                if outcome.error is not None:
+                    errors[index] = outcome.error
+                    break
+                advance(outcome.num_bytes)
+                if done is not None:
+                    done(outcome.result)
+                results[index] = outcome.result
+        if errors:
+            raise errors[min(errors)]
+        return [results[index] for index in range(len(pieces))]
 
     def finish_streams(self) -> None:
-        """Have workers carry the streams on to their ends."""
-        nothing: Batches[None, None] = Batches(self._crew, _nothing, [], uncounted, None)
-        while not all(stream.is_finished for stream in self._streams):
-            self._feed(nothing)
-            ready = any(stream.is_ready() for stream in self._streams)
-            assert ready or self._crew.has_calls, "a stream waits for nothing"
-            self._crew.wait()
-            self._check_streams()
-        self._streams.clear()
+        """Run the streams that are left to their ends."""
+        while self._waiting or self._running:
+            self._start_streams(max(self.num_workers, 1))
+            assert self._running, "a stream waits for what nobody makes"
+            self._end_stream(self._wait(list(self._running)))
 
-    def _feed(self, batches: Batches[Piece, Result]) -> None:
-        """Send to every worker what it does next, and behind that, while there is much, what comes then."""
-        num_workers = max(self._crew.num_ready, 1)
-        depth = AHEAD if batches.num_left > AHEAD * num_workers else 1
-        is_idle = False
-        for member in self._crew.ready(depth):
-            # half of the workers at least read tensors, while the file is in the page cache
-            if self._num_carried < max(1, num_workers // 2) and (stream := self._stream_for(member)):
-                stream.send(member)
-            elif batches.num_left:
-                batches.send(member)
-            elif stream := self._stream_for(member):
-                stream.send(member)
-            elif not member.calls:
-                is_idle = True
-        if is_idle and self._crew.hand_over():
-            self._feed(batches)
+    def _start_streams(self, at_most: int) -> None:
+        """Submit complete streams, while fewer than this many run."""
+        for stream in [stream for stream in self._waiting if stream.is_complete()]:
+            if len(self._running) < at_most:
+                self._waiting.remove(stream)
+                reference = self._run_stream.options(name="hash").remote(__version__, pickle.dumps(stream))
+                self._running[reference] = stream
 
-    @property
-    def _num_carried(self) -> int:
-        return sum(stream.is_running for stream in self._streams)
+    def _end_stream(self, reference: Any) -> None:
+        stream, outcome = self._running.pop(reference), self._get(reference)
+        if outcome.error is not None:
+            raise outcome.error
+        stream.accept(outcome.result)
 
-    def _stream_for(self, member: Member) -> SentStream | None:
-        """The first stream that a worker can carry on now."""
-        return next((s for s in self._streams if s.is_ready() and s.is_for(member)), None)
+    def _wait(self, references: list[Any]) -> Any:
+        """The first reference that is ready.
 
-    def _check_streams(self) -> None:
-        """Raise the error of one."""
-        for stream in self._streams:
-            if stream.error is not None:
-                raise stream.error
+        Raises:
+            MxconvError: for two minutes the cluster has had no node on which a task fits.
+        """
+        fitting = time.monotonic()
+        while True:
+            ready, _ = self._ray.wait(references, num_returns=1, timeout=POLL_SECONDS)
+            if ready:
+                return ready[0]
+            if self._has_fitting_node():
+                fitting = time.monotonic()
+            elif time.monotonic() - fitting > PATIENCE_SECONDS:
+                raise MxconvError(
+                    f"--workers ray: for {PATIENCE_SECONDS:.0f} seconds no node has had a processor and "
+                    f"{self._memory_bytes:,} bytes of memory for a worker; one is required. Start a node with "
+                    "`ray start`, and run the same command again: it goes on where it stopped."
+                )
+
+    def _has_fitting_node(self) -> bool:
+        resources = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return any(r.get("CPU", 0) >= 1 and r.get("memory", 0) >= self._memory_bytes for r in resources)
+
+    def _get(self, reference: Any) -> Any:
+        """What a Ray task returned.
+
+        Raises:
+            MxconvError: its worker died, again and again, or mxconv cannot be imported there.
+        """
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise MxconvError(
+                f"--workers ray: a piece of work failed {MAX_RETRIES + 1} times ({cause}); workers that stay alive, "
+                f"and mxconv {__version__} on every node, are required. Look at the memory of the nodes (--memory), "
+                "and run the same command again: it goes on where it stopped."
+            ) from error
 
 
-def _nothing(_: None, __: Advance) -> None:
-    """The task of no pieces."""
+def _batches(pieces: Sequence[Any], num_workers: int) -> Iterator[list[int]]:
+    """Indexes of pieces in batches of up to 32 MB: so few that every worker gets several batches."""
+    most = min(BATCH_PIECES, math.ceil(len(pieces) / (4 * max(num_workers, 1))))
+    batch: list[int] = []
+    num_bytes = 0
+    for index, piece in enumerate(pieces):
+        batch.append(index)
+        num_bytes += getattr(piece, "num_bytes", 0)
+        if len(batch) >= most or num_bytes >= BATCH_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
+
+
+def _name_of(task: Any) -> str:
+    """Name that Ray's dashboard shows for a task."""
+    return str(getattr(task, "__name__", type(task).__name__))
+
+
+# What follows runs in a worker.
+
+_latest: tuple[bytes, Any] = (b"", None)  # the task that this process did last: it keeps files open
+
+
+def run_pieces(version: str, key: bytes, task: bytes, pieces: list[bytes]) -> list[Outcome]:
+    """Do a task to some pieces, up to the first error.
+
+    Args:
+        version: of mxconv where the command runs.
+        key: names the task.
+        task: pickled.
+        pieces: each pickled.
+    """
+    outcomes: list[Outcome] = []
+    for piece in pieces:
+        outcomes.append(_run_piece(version, key, task, piece))
+        if outcomes[-1].error is not None:
+            break
+    return outcomes
+
+
+def run_stream(version: str, stream: bytes) -> Outcome:
+    """Run a pickled stream to its end, and return its report."""
+
+    def work() -> Any:
+        ours: Stream = pickle.loads(stream)
+        while ours.advance():
+            pass
+        return ours.report()
+
+    return _guarded(version, work)
+
+
+def _run_piece(version: str, key: bytes, task: bytes, piece: bytes) -> Outcome:
+    num_bytes = 0
+
+    def advance(done: int) -> None:
+        nonlocal num_bytes
+        num_bytes += done
+
+    def work() -> Any:
+        global _latest
+        if _latest[0] != key:
+            _latest = (key, pickle.loads(task))
+        return _latest[1](pickle.loads(piece), advance)
+
+    outcome = _guarded(version, work)
+    return Outcome(outcome.result, num_bytes, outcome.error)
+
+
+def _guarded(version: str, work: Callable[[], Any]) -> Outcome:
+    if version != __version__:
+        return Outcome(
+            error=MxconvError(
+                f"a worker runs mxconv {__version__}, this command {version}; the same version is required on every "
+                "node. Install it there."
+            )
+        )
+    try:
+        return Outcome(work())
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # some exceptions cannot be sent
+            return Outcome(error=MxconvError(f"{type(error).__name__} in a worker: {error}"))
+        return Outcome(error=error)

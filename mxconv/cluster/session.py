@@ -1,4 +1,4 @@
-"""A connection to a Ray cluster, for as long as a command runs.
+"""What `--workers` asks for, and the connection to a Ray cluster for as long as a command runs.
 
 Nothing is reported to Ray's makers, a cluster of its own binds to loopback, and what Ray prints stays off stdout.
 """
@@ -7,14 +7,14 @@ import contextlib
 import importlib
 import logging
 import os
+import re
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from mxconv.cluster.address import ClusterAddress
-from mxconv.cluster.crew import Crew
 from mxconv.cluster.executor import RayExecutor
 from mxconv.errors import MxconvError
 
@@ -23,6 +23,36 @@ ANSWER_SECONDS = 10.0
 PATIENCE_SECONDS = 20.0  # with a cluster that does not answer: a head that starts, or one that just lost a node
 FIRST_PAUSE_SECONDS = 0.5  # between two tries; each further one is twice as long
 LOOPBACK = "127.0.0.1"
+
+WORKERS = re.compile(r"ray(?::(?P<address>auto|(?:ray://)?[\w.\-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}))?")
+
+
+@dataclass(frozen=True)
+class ClusterAddress:
+    """A cluster.
+
+    Args:
+        address: `auto` (the one of this machine) or HOST:PORT of its head; None starts one on this machine alone.
+    """
+
+    address: str | None = None
+
+
+def parse_workers(text: str) -> ClusterAddress | None:
+    """`threads` gives None, `ray` and `ray:ADDRESS` a cluster.
+
+    Raises:
+        MxconvError: it is none of these.
+    """
+    if text == "threads":
+        return None
+    found = WORKERS.fullmatch(text)
+    if found is None or (found["address"] or "").startswith("ray://"):
+        raise MxconvError(
+            f"--workers {text}: threads, ray, ray:auto or ray:HOST:PORT is required. HOST:PORT is what `ray start` "
+            "prints for other nodes."
+        )
+    return ClusterAddress(found["address"])
 
 
 @contextlib.contextmanager
@@ -59,8 +89,7 @@ def cluster(
     with contextlib.redirect_stdout(sys.stderr):
         _connect(ray, address.address, options)
         try:
-            crew = Crew(ray, memory_bytes)
-            yield lambda: RayExecutor(crew)
+            yield lambda: RayExecutor(ray, memory_bytes)
         finally:
             ray.shutdown()
 

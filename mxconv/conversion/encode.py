@@ -4,7 +4,7 @@ import hashlib
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Segments, Survey
 from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4, row_shifts_of
-from mxconv.package.staging import EncodedTensor, TensorSink, Write
+from mxconv.package.staging import EncodedTensor, Sink, Write, Written
 from mxconv.package.stored import carried_array
 from mxconv.workers import Advance
 
@@ -220,40 +220,41 @@ def _steps(plan: TensorPlan, num_rows: int, num_bytes: int, multiple: int = 1) -
 
 @dataclass(frozen=True)
 class EncodePiece:
-    """One tensor."""
+    """Tensors whose arrays go into one sink."""
 
-    survey: Survey
-    sink: TensorSink  # of its arrays
-    copy: bool  # also write the 16-bit tensor under its own name
-    hash_source: bool
-
-    @property
-    def name(self) -> str:
-        return self.survey.plan.name
+    surveys: tuple[Survey, ...]
+    sink: Sink
+    unhashed: frozenset[str]  # tensors that nobody else hashes
 
     @property
     def num_bytes(self) -> int:
-        return self.survey.plan.num_bytes
+        return sum(survey.plan.num_bytes for survey in self.surveys)
 
 
 @dataclass(frozen=True)
-class EncodeTensor:
-    """A task: write a tensor's arrays."""
+class EncodeTensors:
+    """A task: encode the tensors of a piece into its sink."""
 
     scale_rule: ScaleRule
 
-    def __call__(self, piece: EncodePiece, advance: Advance) -> EncodedTensor:
-        def encode(write: Write) -> EncodedTensor:
-            return encode_tensor(
-                piece.survey,
-                self.scale_rule,
-                write,
-                copy=piece.copy,
-                hash_source=piece.hash_source or piece.sink.needs_sha256,
-                progress=advance,
-            )
+    def __call__(self, piece: EncodePiece, advance: Advance) -> Written:
+        def encode(write: Write) -> list[EncodedTensor]:
+            return [self._encode(survey, piece, write, advance) for survey in piece.surveys]
 
         return piece.sink.fill(encode)
+
+    def _encode(self, survey: Survey, piece: EncodePiece, write: Write, advance: Advance) -> EncodedTensor:
+        name, arrays = survey.plan.name, set(piece.sink.arrays(survey.plan.name))
+        if arrays == {name}:  # the 16-bit tensor alone
+            survey = Survey(replace(survey.plan, codec="keep", carried=None))
+        return encode_tensor(
+            survey,
+            self.scale_rule,
+            write,
+            copy=name in arrays,
+            hash_source=name in piece.unhashed,
+            progress=advance,
+        )
 
 
 def hash_tensor(piece: tuple[Survey, str | None], _: Advance) -> str:

@@ -12,7 +12,7 @@ from mxconv.conversion.preparation import relative_name
 from mxconv.conversion.survey import Survey
 from mxconv.kernels.sha256 import HashStream, new_stream, update
 from mxconv.package.manifest import FileRecord
-from mxconv.package.staging import EncodedTensor, Staging
+from mxconv.package.staging import EncodedTensor, Staging, Written
 from mxconv.progress import Progress
 from mxconv.workers import Advance, ByteCounter, Executor, uncounted
 
@@ -77,14 +77,6 @@ class _Part(NamedTuple):
     name: str
 
 
-class Found(NamedTuple):
-    """What a copy reports."""
-
-    num_bytes: int  # hashed so far
-    tensors: dict[str, str]  # since the last report
-    sha256: str | None  # at the end
-
-
 class _WindowedHash:
     """A safetensors file, hashed in pieces."""
 
@@ -95,8 +87,7 @@ class _WindowedHash:
         parts = sorted(_Part(entry.begin, entry.end, entry.name) for entry in file.entries.values())
         self._parts = parts[::-1]  # the next one last
         self._part: HashStream | None = None
-        self._found: dict[str, str] = {}  # since the last report
-        self.ready = file.num_bytes
+        self._found: dict[str, str] = {}  # by tensor
         self.num_bytes = 0  # hashed so far
         self.is_finished = False
 
@@ -109,6 +100,9 @@ class _WindowedHash:
         return self._file.path.name
 
     def is_ready(self) -> bool:
+        return True
+
+    def is_complete(self) -> bool:
         return True
 
     def advance(self) -> bool:
@@ -129,17 +123,16 @@ class _WindowedHash:
     def hexdigest(self) -> str:
         return self._whole.hexdigest() if self._hexdigest is None else self._hexdigest
 
-    def report(self) -> Found:
-        """Of the file and of its tensors."""
-        found, self._found = self._found, {}
-        return Found(self.num_bytes, found, self.hexdigest() if self.is_finished else None)
+    def report(self) -> tuple[str, dict[str, str]]:
+        """The hash of the file and those of its tensors."""
+        return self.hexdigest(), self._found
 
-    def accept(self, report: Found) -> None:
+    def accept(self, report: tuple[str, dict[str, str]]) -> None:
         """Take what a copy reports."""
-        self._progress(max(0, report.num_bytes - self.num_bytes))
-        self.num_bytes = max(self.num_bytes, report.num_bytes)
-        self._hexdigest, self.is_finished = report.sha256, report.sha256 is not None
-        for name, sha256 in report.tensors.items():
+        self._progress(self._file.num_bytes - self.num_bytes)
+        self.num_bytes, self.is_finished = self._file.num_bytes, True
+        self._hexdigest, tensors = report
+        for name, sha256 in tensors.items():
             self._note(name, sha256)
 
     def _hash(self, begin: int, end: int) -> None:
@@ -180,19 +173,19 @@ class FinishedTensors:
         self._lock = threading.Lock()
         self._waiting: dict[str, EncodedTensor] = {}
         self._done = {encoded.name: encoded for encoded in earlier}
-        for encoded in self._done.values():
-            staging.accept(encoded)
+        staging.accept(Written(list(self._done.values())))
         hashes.listen(self._note_if_hashed)
 
     def __contains__(self, name: str) -> bool:
         return name in self._done
 
-    def add(self, encoded: EncodedTensor) -> None:
-        """A tensor is written."""
-        self._staging.accept(encoded)
+    def add(self, written: Written) -> None:
+        """Some tensors are written."""
+        self._staging.accept(written)
         with self._lock:
-            self._waiting[encoded.name] = encoded
-        self._note_if_hashed(encoded.name)
+            self._waiting |= {encoded.name: encoded for encoded in written.tensors}
+        for encoded in written.tensors:
+            self._note_if_hashed(encoded.name)
 
     def all(self) -> dict[str, EncodedTensor]:
         """By name; the streams have finished."""

@@ -8,6 +8,7 @@ from mxconv.errors import CheckpointError, PackageError
 from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.package.package import inside
 from mxconv.progress import Progress, silent
+from mxconv.workers import ByteCounter, uncounted
 
 
 def damaged_files(path: Path, manifest: Manifest, progress: Progress = silent) -> list[str]:
@@ -16,13 +17,7 @@ def damaged_files(path: Path, manifest: Manifest, progress: Progress = silent) -
     Raises:
         PackageError: a file is missing, no regular file, or cannot be read.
     """
-    total, done = sum(record.num_bytes for record in manifest.files), 0
-
-    def advance(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        progress("hash package", done, total)
-
+    advance = ByteCounter("hash package", sum(record.num_bytes for record in manifest.files), progress)
     checks = [FileCheck(path, record, advance) for record in manifest.files]
     for check in checks:
         while check.advance():
@@ -49,11 +44,10 @@ class FileCheck:
             self._hash = FileHash(inside(package, record.path), progress)
         except CheckpointError as error:
             raise self._explained(error) from error
-        self.ready = self._hash.num_bytes_in_file
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy begins at the beginning."""
-        return FileCheck, (self._package.absolute(), self._record, _uncounted)
+        return FileCheck, (self._package.absolute(), self._record, uncounted)
 
     @property
     def is_damaged(self) -> bool:
@@ -62,6 +56,9 @@ class FileCheck:
 
     def is_ready(self) -> bool:
         """Always: the file is there."""
+        return True
+
+    def is_complete(self) -> bool:
         return True
 
     def advance(self) -> bool:
@@ -78,11 +75,11 @@ class FileCheck:
         except CheckpointError as error:
             raise self._explained(error) from error
 
-    def report(self) -> tuple[int, str | None]:
-        """Bytes that are hashed, and at the end the hash."""
+    def report(self) -> tuple[int, str]:
+        """Length and hash of the file, at its end."""
         return self._hash.report()
 
-    def accept(self, report: tuple[int, str | None]) -> None:
+    def accept(self, report: tuple[int, str]) -> None:
         """Take what a copy reports."""
         if self._has_other_length:
             self._progress(self._record.num_bytes)
@@ -95,7 +92,3 @@ class FileCheck:
 
     def _explained(self, error: CheckpointError) -> PackageError:
         return PackageError(f"{error} It is part of the package {self._package}.")
-
-
-def _uncounted(_: int) -> None:
-    """Of bytes that nobody counts."""

@@ -24,7 +24,7 @@ from mxconv.package.journal import Journal
 from mxconv.package.layout import Layout, Shard
 from mxconv.package.manifest import FILE_NAME, FileRecord
 from mxconv.package.shard_files import CheckIntact, Place, Places, ShardHash, ShardSink, StagedShards, reported
-from mxconv.package.staging import EncodedTensor, PlacedFile
+from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, Written
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
 from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, reserve
@@ -91,15 +91,17 @@ class FolderStaging:
         intact = workers.map(CheckIntact(self._shards), pieces)
         return {encoded.name: encoded for (encoded, _), is_intact in zip(pieces, intact, strict=True) if is_intact}
 
-    def sink(self, name: str) -> ShardSink:
-        """Where the arrays of a tensor go."""
-        return ShardSink(self._shards, self._places.get(name, {}))
+    def sinks(self, names: Sequence[str]) -> Iterator[tuple[Sink, list[str]]]:
+        """Where the arrays of these tensors go, one after another."""
+        for name in names:
+            yield ShardSink(self._shards, self._places.get(name, {})), [name]
 
-    def accept(self, encoded: EncodedTensor) -> None:
-        """Take the arrays of a tensor as written, now or by an earlier run."""
-        names = [array.name for array in self._arrays.get(encoded.name, ())]  # empty ones are never written
-        for shard_hash in self._hashes:
-            shard_hash.complete(names)
+    def accept(self, written: Written) -> None:
+        """Take arrays as written, now or by an earlier run."""
+        for encoded in written.tensors:
+            names = [array.name for array in self._arrays.get(encoded.name, ())]  # empty ones are never written
+            for shard_hash in self._hashes:
+                shard_hash.complete(names)
 
     def note(self, encoded: EncodedTensor) -> None:
         """Note in the journal that a tensor is written and hashed."""

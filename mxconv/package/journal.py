@@ -1,7 +1,7 @@
-"""The journal of a partial folder: whose work lies there, and which tensors are finished.
+"""The journal of a conversion: what it writes for itself, so that it can resume.
 
     line 1      {"fingerprint": ...} of the source files and options
-    each other  one finished tensor
+    each other  a finished tensor; for an object store, names to upload or a finished upload
 
 A kill may cut the last line short; lines that are no JSON object are skipped, so that one of them costs one tensor.
 While a conversion runs the journal is locked, and a second one into the same folder is refused.
@@ -80,6 +80,15 @@ class Journal:
                 f"{folder}: another process is converting into it; one at a time is required. "
                 "Wait until it ends, or choose another output."
             )
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a journal, unlocked; none where there is none."""
+    try:
+        text = (folder / FILE_NAME).read_text(errors="replace")
+    except OSError:
+        return []
+    return [line for line in map(_parse, text.split("\n")) if line is not None]
 
 
 def _parse(text: str) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from mxconv.checkpoint.hashing import CHUNK_BYTES, PIECE_BYTES
 from mxconv.errors import PackageError
 from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.layout import Shard
-from mxconv.package.staging import EncodedTensor, Write
+from mxconv.package.staging import EncodedTensor, Write, Written
 from mxconv.system.positional import read_at, write_at
 from mxconv.workers import Advance
 
@@ -105,17 +105,19 @@ class StagedShards:
 
 @dataclass(frozen=True)
 class ShardSink:
-    """Where the arrays of one tensor go: see `staging.TensorSink`."""
+    """Takes the arrays of one tensor: see `staging.Sink`."""
 
     shards: StagedShards
     places: Places
 
-    needs_sha256 = False  # the journal's line waits for whoever hashes
+    def arrays(self, _: str) -> Collection[str]:
+        """Names of the tensor's arrays."""
+        return self.places.keys()
 
-    def fill(self, encode: Callable[[Write], EncodedTensor]) -> EncodedTensor:
+    def fill(self, encode: Callable[[Write], list[EncodedTensor]]) -> Written:
         """Have the arrays written."""
         with self.shards.writing(self.places) as write:
-            return encode(write)
+            return Written(encode(write))
 
 
 @dataclass(frozen=True)
@@ -191,21 +193,12 @@ class ShardHash:
         self._arrivals = Arrivals(shard)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A copy reads the file, and is told what is ready."""
+        """A copy is sent when all of the file is written."""
         return ShardHash, (Shard(self.name, b"", {}, self.shard.num_bytes), self._folder.absolute())
 
     @property
     def name(self) -> str:
         return self.shard.file_name
-
-    @property
-    def ready(self) -> int:
-        """Bytes, from the beginning, that are written."""
-        return self._arrivals.num_bytes
-
-    @ready.setter
-    def ready(self, num_bytes: int) -> None:
-        self._arrivals.num_bytes = num_bytes
 
     def complete(self, names: Collection[str]) -> None:
         """Note that these arrays are written; others than the shard's do not matter."""
@@ -213,13 +206,17 @@ class ShardHash:
 
     def is_ready(self) -> bool:
         """Whether there are bytes to hash."""
-        return self._position < self.ready
+        return self._position < self._arrivals.num_bytes
+
+    def is_complete(self) -> bool:
+        """Whether all of the file is written."""
+        return self._arrivals.num_bytes == self.shard.num_bytes
 
     def advance(self) -> bool:
         """Hash up to 32 MB that are ready; at the end of the file have the disk keep it, and return False."""
         # opened each time: a network's file system then shows what other machines have written
         with reported(self._folder, self.name), FileIO(self._folder / self.name, "r+b") as file:
-            end = min(self.ready, self._position + PIECE_BYTES)
+            end = min(self._arrivals.num_bytes, self._position + PIECE_BYTES)
             while self._position < end:
                 chunk = read_at(file, min(CHUNK_BYTES, end - self._position), self._position)
                 if not chunk:
@@ -238,10 +235,10 @@ class ShardHash:
         assert self._position == self.shard.num_bytes
         return self._digest.hexdigest()
 
-    def report(self) -> tuple[int, str | None]:
-        """Bytes that are hashed, and at the end the hash."""
-        return self._position, self.hexdigest() if self._position == self.shard.num_bytes else None
+    def report(self) -> str:
+        """Hash of the file, at its end."""
+        return self.hexdigest()
 
-    def accept(self, report: tuple[int, str | None]) -> None:
+    def accept(self, report: str) -> None:
         """Take what a copy reports."""
-        self._position, self._hexdigest = report
+        self._position, self._hexdigest = self.shard.num_bytes, report

@@ -1,17 +1,20 @@
-"""Where a package grows until it is whole: one interface, for a folder (`folder_staging.py`) and for an object store
-(`store_staging.py`). Tensors are finished in any order, by any process; the next run finds again what was finished.
+"""The interface of a growing package: a folder (`folder_staging.py`) or an object store (`store_staging.py`).
+
+Tensors are finished in any order, by any process. After a kill the next run finds what was finished.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from mxconv.checkpoint.store.store import ObjectLook
 from mxconv.package.layout import Layout
 from mxconv.package.manifest import FileRecord
 from mxconv.progress import Progress
@@ -30,15 +33,32 @@ class EncodedTensor:
     arrays: dict[str, int]  # array name to the CRC-32 of its bytes
 
 
-class TensorSink(Protocol):
-    """Where the arrays of one tensor go; it can be sent to another process."""
+class UploadRecord(FileRecord):
+    """A file of the package that is on an object store."""
 
-    @property
-    def needs_sha256(self) -> bool:
-        """Whether the tensor has to be hashed where it is encoded."""
+    tag: str  # the store's; it changes with every write
+    tensors: dict[str, str] = Field(default_factory=dict)  # of a shard: the SHA-256 of each tensor in it
+
+    def is_of(self, look: ObjectLook | None) -> bool:
+        """Whether the object is still the one that was uploaded."""
+        return look is not None and bool(self.tag) and look == ObjectLook(self.num_bytes, self.tag)
+
+
+class Written(NamedTuple):
+    """What a sink took."""
+
+    tensors: list[EncodedTensor]
+    upload: UploadRecord | None = None  # the shard, where it is on a store by now
+
+
+class Sink(Protocol):
+    """Takes the arrays of some tensors; it can be sent to another process."""
+
+    def arrays(self, tensor: str, /) -> Collection[str]:
+        """Names of the arrays of a tensor that go here."""
         ...
 
-    def fill(self, encode: Callable[[Write], EncodedTensor], /) -> EncodedTensor:
+    def fill(self, encode: Callable[[Write], list[EncodedTensor]], /) -> Written:
         """Have the arrays written.
 
         Args:
@@ -74,12 +94,12 @@ class Staging(Protocol):
         """
         ...
 
-    def sink(self, name: str) -> TensorSink:
-        """Where the arrays of a tensor go."""
+    def sinks(self, names: Sequence[str]) -> Iterable[tuple[Sink, Sequence[str]]]:
+        """Where the arrays of these tensors go, each with the tensors to encode: at least those with these names."""
         ...
 
-    def accept(self, encoded: EncodedTensor) -> None:
-        """Take the arrays of a tensor as written, now or by an earlier run."""
+    def accept(self, written: Written) -> None:
+        """Take arrays as written, now or by an earlier run."""
         ...
 
     def note(self, encoded: EncodedTensor) -> None:

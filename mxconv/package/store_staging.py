@@ -1,168 +1,348 @@
-"""A package that grows on an object store. Nothing is written to a disk, and the workers share no folder.
+"""A package that grows on an object store, shard by shard.
 
-A tensor becomes an object of its own (`spool.py`), whichever worker has it. Streams take these into the shards, which
-are the package's (`shard_upload.py`). The manifest is written when everything else is there, and then what the
-conversion wrote for itself is deleted. `store_target.py` says where everything lies.
+A worker encodes a whole shard into a scratch folder on its own disk, hashes it and uploads it with fsspec; then it
+deletes the scratch file. Workers share no disk, and nothing but files of the package is ever on the store. The manifest
+is uploaded last: until then there is no package.
 
-There is no lock: two commands of one conversion write the same bytes to the same places.
+The scratch folder of the machine on which the command runs also holds the journal (`journal.py`). It says which files
+this conversion uploads, so that they are known as ours, and what every uploaded shard is: length, SHA-256, the store's
+tag, and the SHA-256 of each tensor in it. The next run keeps shards of which nothing has changed.
 """
 
-import contextlib
 import hashlib
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.regular_file import check_regular_file
+from mxconv.checkpoint.sent_files import Look, check_look
 from mxconv.checkpoint.store.store import Store
 from mxconv.errors import PackageError
-from mxconv.package.file_upload import FilePiece, UploadFile
-from mxconv.package.layout import Layout
+from mxconv.package.journal import FILE_NAME as JOURNAL
+from mxconv.package.journal import Journal, read_lines
+from mxconv.package.layout import Layout, Shard
 from mxconv.package.manifest import FILE_NAME, FileRecord
-from mxconv.package.marker import MARKER
-from mxconv.package.object_note import FOLDER as NOTES
-from mxconv.package.object_note import ObjectNote, ReadNote
-from mxconv.package.shard_upload import ShardUpload
-from mxconv.package.spool import SpoolSink, find_finished
-from mxconv.package.staging import EncodedTensor, PlacedFile
-from mxconv.package.store_target import delete_partial, partial_looks, partial_of
+from mxconv.package.shard_files import reported
+from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, UploadRecord, Write, Written
 from mxconv.progress import Progress
-from mxconv.workers import ByteCounter, Executor
+from mxconv.system.disk import reserve
+from mxconv.system.positional import write_at
+from mxconv.workers import Advance, ByteCounter, Executor
+
+
+def scratch_of(target: Store) -> Path:
+    """Folder on this machine for a conversion into a store, in the cache of the Hub's client (`HF_HOME`)."""
+    from huggingface_hub import cached_assets_path
+
+    key = hashlib.sha256(target.url.encode()).hexdigest()[:16]
+    return Path(cached_assets_path("mxconv", "conversions", key))
+
+
+def check_store(target: Store) -> None:
+    """Refuse to write where anything is but what an interrupted conversion of this machine uploaded.
+
+    Raises:
+        PackageError: a package is there, or something else, or the URL names a bucket alone.
+    """
+    if "/" not in target.url.partition("://")[2]:
+        raise PackageError(f"{target}: names a bucket; a folder in it is required. Write {target}/FOLDER.")
+    looks = target.looks()
+    if FILE_NAME in looks:
+        raise PackageError(
+            f"{target}: a package is there; on a store one cannot be replaced in one step, so --force does not help. "
+            "Choose another output, or delete it."
+        )
+    if foreign := sorted(looks.keys() - _uploads_of(read_lines(scratch_of(target)))):
+        raise PackageError(
+            f"{target}: holds {foreign[0]}, which no interrupted conversion of this machine uploaded; an empty place "
+            "is required. Choose another output, or delete it."
+        )
+
+
+def recover_store(target: Store) -> None:
+    """Delete the scratch folder of a finished package: a kill may come right after the manifest."""
+    if target.look(FILE_NAME) is not None:
+        _delete(scratch_of(target))
 
 
 class StoreStaging:
     """The growing package of one conversion: see `staging.Staging`."""
 
     def __init__(self, target: Store, fingerprint: str) -> None:
-        """Begin, or go on; what another conversion left is deleted.
+        """Begin, or resume; what a conversion with other options uploaded is deleted.
 
         Args:
             target: the package's folder; `check_store` allows it.
             fingerprint: of the options and the source files' names.
 
         Raises:
-            PackageError: something else is at the partial folder, or the store does not let us write.
+            PackageError: another process converts into the folder, or the store or the disk cannot be written.
         """
         self.target = Store(target.url, PackageError)
-        self._partial = partial_of(target)
-        self._work = Store(self._partial.path(fingerprint), PackageError)
-        looks = partial_looks(self._partial)
-        prefix = f"{fingerprint}/"
-        self._left = {name.removeprefix(prefix): look for name, look in looks.items() if name.startswith(prefix)}
-        self.is_resumed = MARKER in self._left
+        self._folder = scratch_of(target)
+        with reported(self._folder, JOURNAL):
+            self._journal = Journal(self._folder)
+        lines = self._journal.lines
+        self.is_resumed = bool(lines) and lines[0].get("fingerprint") == fingerprint
+        self._ours = _uploads_of(lines)  # names that we upload or have uploaded
+        self._left = {record.path: record for record in map(_upload_of, lines) if record} if self.is_resumed else {}
         if not self.is_resumed:
-            if looks:
-                self._delete_all()
-            self._left = {}
-            self._work.write(MARKER, b"mxconv\n")
-        self._sinks: dict[str, SpoolSink] = {}  # by tensor
-        self._shards: list[ShardUpload] = []
-        self._shards_of: defaultdict[str, list[ShardUpload]] = defaultdict(list)  # by tensor
-        self._notes: dict[str, ObjectNote] = {}  # of objects that are there
-        self._records: dict[str, FileRecord] = {}
+            self._delete_uploads()
+            self._journal.begin(fingerprint)
+            self._ours = set()
+        self._lock = threading.Lock()
+        self._layout = Layout((), {}, {})
+        self._tensors_of: dict[str, list[str]] = {}  # by shard
+        self._uploads: dict[str, UploadRecord] = {}  # files of the package that are on the store
+        self._hashed: dict[str, str] = {}  # finished tensors and their SHA-256
 
     def prepare(self, layout: Layout, workers: Executor) -> dict[str, EncodedTensor]:
-        """Begin the shards, see `Staging.prepare`."""
-        self._find_notes(workers)
-        self._sinks = _sinks(layout, self._work)
-        sink_of = {array: sink for sink in self._sinks.values() for array in sink.arrays}
+        """Find the shards that are there, see `Staging.prepare`."""
+        self._layout = layout
+        owner = {array.name: tensor for tensor, arrays in layout.arrays.items() for array in arrays}
         for shard in layout.shards:
-            sinks = {array: sink_of[array] for array in shard.offsets}
-            note = self._notes.get(shard.file_name)
-            self._shards.append(ShardUpload(shard, sinks, (self.target, self._work), note))
-            for tensor in {sink.tensor for sink in sinks.values()}:
-                self._shards_of[tensor].append(self._shards[-1])
-            workers.add_stream(self._shards[-1])
-        written = [sink for sink in self._sinks.values() if sink.name in self._left]
-        pieces = [(sink, self._left[sink.name].num_bytes) for sink in written]
-        finished = workers.map(find_finished, pieces)
-        return {encoded.name: encoded for encoded in finished if encoded is not None}
+            self._tensors_of[shard.file_name] = list(dict.fromkeys(owner[array] for array in shard.offsets))
+        self._claim([shard.file_name for shard in layout.shards])
+        looks = self.target.looks() if self._left else {}
+        self._left = {name: record for name, record in self._left.items() if record.is_of(looks.get(name))}
+        found: dict[str, set[str | None]] = {}  # each tensor's hashes by its shards; None where one is missing
+        for name, tensors in self._tensors_of.items():
+            record = self._left.get(name)
+            for tensor in tensors:
+                found.setdefault(tensor, set()).add(record.tensors.get(tensor) if record else None)
+        alike = {tensor: hashes.pop() for tensor, hashes in found.items() if len(hashes) == 1}
+        return {name: EncodedTensor(name, sha256, {}) for name, sha256 in alike.items() if sha256 is not None}
 
-    def sink(self, name: str) -> SpoolSink:
-        """Where the arrays of a tensor go."""
-        return self._sinks.get(name) or SpoolSink(self._work, "", name, {})
+    def sinks(self, names: Sequence[str]) -> Iterator[tuple[Sink, list[str]]]:
+        """The shards that these tensors lie in, each with all of its tensors; last, the tensors that lie in none."""
+        wanted, stored = set(names), {tensor for tensors in self._tensors_of.values() for tensor in tensors}
+        for shard in self._layout.shards:
+            tensors = self._tensors_of[shard.file_name]
+            if wanted.isdisjoint(tensors):
+                self._uploads[shard.file_name] = self._left[shard.file_name]
+                continue
+            arrays = {t: [a.name for a in self._layout.arrays[t] if a.name in shard.offsets] for t in tensors}
+            yield UploadedShard(self.target, shard, arrays), tensors
+        for name in names:
+            if name not in stored:
+                yield Unstored(), [name]
 
-    def accept(self, encoded: EncodedTensor) -> None:
-        """Take the arrays of a tensor as written, now or by an earlier run."""
-        names = list(self.sink(encoded.name).arrays)
-        for shard in self._shards_of.get(encoded.name, ()):
-            shard.complete(encoded, names)
+    def accept(self, written: Written) -> None:
+        """Take a shard as uploaded."""
+        if written.upload is not None:
+            self._uploads[written.upload.path] = written.upload
 
     def note(self, encoded: EncodedTensor) -> None:
-        """Its spool says it."""
+        """A tensor is uploaded and hashed: note the shards whose tensors are all hashed by now."""
+        assert encoded.sha256 is not None
+        with self._lock:
+            self._hashed[encoded.name] = encoded.sha256
+            for name, tensors in self._tensors_of.items():
+                record = self._uploads.get(name)
+                if record is not None and encoded.name in tensors and self._hashed.keys() >= set(tensors):
+                    hashes = {tensor: self._hashed[tensor] for tensor in tensors}
+                    self._journal.add({"upload": record.model_copy(update={"tensors": hashes}).model_dump()})
 
     def write_file(self, name: str, content: bytes) -> None:
-        """Write a whole small file."""
+        """Upload a whole small file."""
+        self._claim([name])
         self.target.write(name, content)
         sha256 = hashlib.sha256(content).hexdigest()
-        self._records[name] = FileRecord(path=name, num_bytes=len(content), sha256=sha256)
+        self._uploads[name] = UploadRecord(path=name, num_bytes=len(content), sha256=sha256, tag="")
 
     def place_files(
         self, files: Sequence[PlacedFile], known: Mapping[str, FileRecord], workers: Executor, progress: Progress
     ) -> None:
-        """Send files. Companions are small, and may lie where no other machine sees them: they go from here. Of the
-        others, where the hash is known, those that are there already are not sent again.
+        """Upload files. Companions are small, and may lie where no other machine sees them: they go from here. A large
+        file whose hash is known is not uploaded again.
         """
-        pieces = [FilePiece.of(file, known.get(file.name), self._notes.get(file.name)) for file in files]
+        self._claim([file.name for file in files])
+        for file in files:
+            left, record = self._left.get(file.name), known.get(file.name)
+            if left is not None and record is not None and left.sha256 == record.sha256:
+                self._uploads[file.name] = left
+        pieces = [FilePiece.of(file, known.get(file.name)) for file in files if file.name not in self._uploads]
         advance = ByteCounter("copy", sum(piece.num_bytes for piece in pieces), progress)
-        upload = UploadFile(self.target, self._work)
-        small = [upload(piece, advance) for piece, file in zip(pieces, files, strict=True) if not file.link]
-        large = [piece for piece, file in zip(pieces, files, strict=True) if file.link]
-        for record in [*small, *workers.map(upload, large, advance)]:
-            self._records[record.path] = record
+        upload = UploadFile(self.target)
+        large = {file.name for file in files if file.link}
+        for piece in pieces:
+            if piece.name not in large:
+                self._uploads[piece.name] = upload(piece, advance)
+        workers.map(upload, [piece for piece in pieces if piece.name in large], advance, self._note_upload)
+
+    def _note_upload(self, record: UploadRecord) -> None:
+        with self._lock:
+            self._uploads[record.path] = record
+            self._journal.add({"upload": record.model_dump()})
 
     def records(self, known: Mapping[str, FileRecord], progress: Progress) -> list[FileRecord]:
-        """Every file of the package, by name; all were hashed on their way."""
-        for upload in self._shards:
-            self._records[upload.name] = FileRecord(
-                path=upload.name, num_bytes=upload.shard.num_bytes, sha256=upload.hexdigest()
-            )
-        return [self._records[name] for name in sorted(self._records, key=lambda name: name.split("/"))]
+        """Every file of the package, by name; all were hashed before they were uploaded."""
+        uploads = sorted(self._uploads.values(), key=lambda record: record.path.split("/"))
+        return [FileRecord(path=u.path, num_bytes=u.num_bytes, sha256=u.sha256) for u in uploads]
 
     def commit(self, manifest: bytes, force: bool) -> None:
-        """Look at everything once more, write the manifest, and delete what was ours alone."""
+        """Look at everything once more, upload the manifest, and delete the scratch folder."""
         looks = self.target.looks()
-        for name, record in self._records.items():
+        for name, record in self._uploads.items():
             look = looks.pop(name, None)
             if look is None or look.num_bytes != record.num_bytes:
                 found = "nothing" if look is None else f"{look.num_bytes:,} bytes"
                 raise PackageError(
-                    f"{self.target.path(name)}: {found} of {record.num_bytes:,} bytes that were written; somebody else "
-                    "changes the package. Run the same command again."
+                    f"{self.target.path(name)}: {found} of {record.num_bytes:,} bytes that were uploaded; somebody "
+                    "else changes the package. Run the same command again."
                 )
-        self.target.delete(looks)  # of an earlier run, whose companions were others
+        self.target.delete(looks.keys() & self._ours)  # of an earlier run, whose companions were others
         self.target.write(FILE_NAME, manifest)
-        delete_partial(self._partial)
+        self.close()
+        _delete(self._folder)
 
     def discard(self) -> None:
         """Delete everything."""
+        self._delete_uploads()
         self.close()
-        self._delete_all()
+        _delete(self._folder)
 
     def close(self) -> None:
-        """Have the store forget what is on its way; what is there stays for a later run."""
-        with contextlib.suppress(PackageError):  # it will notice itself, later
-            for upload in self._shards:
-                upload.close()
+        """End; what was uploaded stays for a later run."""
+        self._journal.close()
+        shutil.rmtree(_shards_in(self._folder), ignore_errors=True)
 
-    def _find_notes(self, workers: Executor) -> None:
-        """Of objects that are still what they were."""
-        names = [name.removeprefix(f"{NOTES}/") for name in self._left if name.startswith(f"{NOTES}/")]
-        if names:
-            looks = self.target.looks()
-            notes = zip(names, workers.map(ReadNote(self._work), names), strict=True)
-            self._notes = {name: note for name, note in notes if note is not None and note.is_of(looks.get(name))}
+    def _claim(self, names: Sequence[str]) -> None:
+        """Note the names of files before any of them is uploaded."""
+        if new := [name for name in names if name not in self._ours]:
+            self._journal.add({"uploads": new})
+            self._ours.update(new)
 
-    def _delete_all(self) -> None:
-        """The package's objects first: while a marker is there they are known as ours."""
-        self.target.delete(self.target.looks())
-        delete_partial(self._partial)
+    def _delete_uploads(self) -> None:
+        self.target.delete(self.target.looks().keys() & self._ours)
 
 
-def _sinks(layout: Layout, work: Store) -> dict[str, SpoolSink]:
-    """An object for each tensor, numbered as they are laid out."""
-    order = {name: number for number, name in enumerate(layout.places)}
-    sinks = {}
-    for number, (tensor, arrays) in enumerate(layout.arrays.items()):
-        ordered = sorted(arrays, key=lambda array: order[array.name])
-        lengths = {array.name: array.num_bytes for array in ordered}
-        sinks[tensor] = SpoolSink(work, f"tensors/{number:06}", tensor, lengths)
-    return sinks
+@dataclass(frozen=True)
+class UploadedShard:
+    """Takes all arrays of one shard: a file in the scratch folder of whoever encodes them, uploaded at the end."""
+
+    target: Store
+    shard: Shard
+    names: Mapping[str, Sequence[str]]  # of the arrays of each tensor in this shard
+
+    def arrays(self, tensor: str) -> Sequence[str]:
+        """Names of the arrays of a tensor that go here."""
+        return self.names[tensor]
+
+    def fill(self, encode: Callable[[Write], list[EncodedTensor]]) -> Written:
+        """Have the arrays written, and upload the shard."""
+        folder, shard = _shards_in(scratch_of(self.target)), self.shard
+        path = folder / shard.file_name
+        try:
+            with reported(folder, shard.file_name):
+                folder.mkdir(parents=True, exist_ok=True)
+                file = FileIO(path, "w+b")
+            with file:
+                with reported(folder, shard.file_name):
+                    reserve(file, shard.num_bytes)
+                    write_at(file, shard.header, 0)
+
+                def write(name: str, offset: int, piece: NDArray[np.generic]) -> None:
+                    with reported(folder, shard.file_name):
+                        write_at(file, piece.reshape(-1).view(np.uint8).data, shard.offsets[name] + offset)
+
+                tensors = encode(write)
+            return Written(tensors, upload_file(self.target, path, shard.file_name))
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Unstored:
+    """Takes a tensor of which nothing is stored: it is only hashed."""
+
+    def arrays(self, tensor: str) -> Sequence[str]:
+        return ()
+
+    def fill(self, encode: Callable[[Write], list[EncodedTensor]]) -> Written:
+        return Written(encode(_refuse))
+
+
+@dataclass(frozen=True)
+class FilePiece:
+    """A file that is uploaded as it is."""
+
+    path: Path  # absolute
+    name: str  # in the package
+    num_bytes: int
+    known: FileRecord | None  # what it was when it was converted
+
+    @staticmethod
+    def of(file: PlacedFile, known: FileRecord | None) -> "FilePiece":
+        """Raises CheckpointError where the file cannot be read."""
+        path = file.source.absolute()
+        return FilePiece(path, file.name, check_regular_file(path), known)
+
+
+@dataclass(frozen=True)
+class UploadFile:
+    """A task: upload a file, and return what it is."""
+
+    target: Store
+
+    def __call__(self, piece: FilePiece, advance: Advance) -> UploadRecord:
+        look = Look.at(piece.path)
+        sha256 = None if piece.known is None else piece.known.sha256
+        record = upload_file(self.target, piece.path, piece.name, sha256)
+        check_look(piece.path, look)
+        advance(piece.num_bytes)
+        return record
+
+
+def upload_file(target: Store, path: Path, name: str, sha256: str | None = None) -> UploadRecord:
+    """Hash a file and upload it.
+
+    Raises:
+        PackageError: it cannot be uploaded, or another object is there afterwards.
+    """
+    num_bytes, sha256 = path.stat().st_size, sha256 or sha256_file(path)
+    target.put(path, name)
+    look = target.look(name)
+    if look is None or look.num_bytes != num_bytes:
+        found = "nothing" if look is None else f"{look.num_bytes:,} bytes"
+        raise PackageError(
+            f"{target.path(name)}: {found} of {num_bytes:,} bytes that were uploaded; somebody else writes there. "
+            "Let one conversion at a time write into a folder, and run the same command again."
+        )
+    return UploadRecord(path=name, num_bytes=num_bytes, sha256=sha256, tag=look.tag)
+
+
+def _shards_in(scratch: Path) -> Path:
+    """Folder of the shards that workers of this machine write; beside the journal, which is the command's alone."""
+    return scratch.with_name(scratch.name + ".shards")
+
+
+def _delete(scratch: Path) -> None:
+    for folder in (scratch, _shards_in(scratch)):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _uploads_of(lines: Sequence[dict[str, Any]]) -> set[str]:
+    """The names that a conversion noted before it uploaded them."""
+    lists = [line["uploads"] for line in lines if isinstance(line.get("uploads"), list)]
+    return {name for names in lists for name in names if isinstance(name, str)}
+
+
+def _upload_of(line: dict[str, Any]) -> UploadRecord | None:
+    try:
+        return UploadRecord.model_validate(line.get("upload"))
+    except ValidationError:
+        return None
+
+
+def _refuse(_: str, __: int, ___: NDArray[np.generic]) -> None:
+    raise AssertionError("arrays without a place")

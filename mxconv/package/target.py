@@ -9,8 +9,7 @@ from mxconv.errors import PackageError
 from mxconv.package.folder_staging import FolderStaging
 from mxconv.package.folder_target import check_folder, recover_folder
 from mxconv.package.staging import Staging
-from mxconv.package.store_staging import StoreStaging
-from mxconv.package.store_target import check_store, recover_store
+from mxconv.package.store_staging import StoreStaging, check_store, recover_store
 
 Target = Path | Store
 
@@ -76,7 +75,7 @@ def check_apart(checkpoint: Checkpoint, target: Target) -> None:
     """
     if isinstance(target, Store):
         source = parse_store_url(checkpoint.id)[1] if is_store_url(checkpoint.id) else ""
-        inside = [source] if f"{source}/".startswith((f"{target}/", f"{target}.partial/")) else []
+        inside = [source] if f"{source}/".startswith(f"{target}/") else []
     else:
         folder = target.resolve()
         inside = [path.name for path in checkpoint.weight_files if path.resolve().is_relative_to(folder)]

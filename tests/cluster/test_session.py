@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mxconv.cluster.address import ClusterAddress, parse_workers
-from mxconv.cluster.session import _connect, cluster
+from mxconv.cluster.session import ClusterAddress, _connect, cluster, parse_workers
 from mxconv.errors import MxconvError
 
 

@@ -1,14 +1,10 @@
 """An S3 server for all tests of this folder; every test has a folder of its own on it."""
 
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 from s3_server import S3Server, running
-
-from mxconv.checkpoint.store.store import Store
-
-open_upload = Store.open_upload
 
 
 @pytest.fixture(scope="session")
@@ -17,22 +13,23 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def scratch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder that holds journals and shards of conversions, for processes that tests start, too."""
+    cache = tmp_path_factory.mktemp("cache")
+    (cache / "mxconv" / "conversions").mkdir(parents=True)
+    monkeypatch.setenv("HF_ASSETS_CACHE", str(cache))
+    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(cache))
+    return cache / "mxconv" / "conversions"
+
+
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uploads of many parts, and spools of many chunks, of tiny models."""
-    monkeypatch.setattr("mxconv.checkpoint.store.upload.PART_BYTES", 5000)
-    monkeypatch.setattr(Store, "open_upload", _open_upload)
-    monkeypatch.setattr("mxconv.package.spool.CHUNK_BYTES", 700)
-    monkeypatch.setattr("mxconv.package.shard_upload.READ_BYTES", 2000)
+    """Uploads of many parts, of tiny models."""
+    monkeypatch.setattr("mxconv.checkpoint.store.store.PART_BYTES", 5000)
 
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, s3: S3Server) -> str:
     """In the bucket, by the name of the test."""
     return "".join(character if character.isalnum() else "-" for character in request.node.name)
-
-
-def _open_upload(store: Store, name: str, part_bytes: int) -> Any:
-    file = open_upload(store, name, 5 << 20)  # the client takes no less
-    file.blocksize = part_bytes
-    return file

@@ -35,14 +35,14 @@ def test_a_line_that_fails_in_every_way_costs_time_only(
 ) -> None:
     options: dict[str, Any] = {"codec": codec, "max_shard_bytes": 60_000}
     quantize(source, tmp_path / "p", **options)
-    with between(s3.endpoint, bad(3, 0.05)) as line, connected(line.url):
+    with between(s3.endpoint, bad(3, 0.1)) as line, connected(line.url):
         quantize(source, store(folder), num_threads=2, **options)
-    assert all(line.happened[fault] >= 3 for fault in FAULTS)
+    assert all(line.happened[fault] >= 1 for fault in FAULTS)
     assert s3.files(folder) == files_of(tmp_path / "p")
     assert s3.files(f"{folder}.partial") == {}
 
 
-@pytest.mark.parametrize("num_requests", [0, 25, 60, 110])
+@pytest.mark.parametrize("num_requests", [0, 8, 16, 25])
 def test_a_store_that_goes_away_ends_the_command_with_an_error_and_leaves_no_package(
     s3: S3Server,
     folder: str,
@@ -96,25 +96,27 @@ def test_every_request_is_tried_as_often_as_the_policy_says(
     assert line.happened["gone"] in (3, 6)  # aiohttp sends what does not matter twice once more by itself
 
 
-def test_an_upload_whose_last_answer_is_lost_has_happened(s3: S3Server, folder: str, small_parts: None) -> None:
+def test_an_upload_whose_last_answer_is_lost_has_happened(
+    s3: S3Server, folder: str, small_parts: None, tmp_path: Path
+) -> None:
     content = bytes(range(256)) * 50
-    line = Line(lambda number: "cut after" if number == 4 else "")  # begin, three parts, the end
-    with between(s3.endpoint, line), connected(line.url), store(folder).writing("a") as append:
-        for begin in range(0, len(content), 1000):
-            append(content[begin : begin + 1000])
+    (tmp_path / "a").write_bytes(content)
+    line = Line(lambda number: "cut after" if number == 6 else "")  # look twice, begin, three parts, the end
+    with between(s3.endpoint, line), connected(line.url):
+        store(folder).put(tmp_path / "a", "a")
     assert line.happened["cut after"] == 1
     assert s3.files(folder) == {"a": content}
     assert s3.unfinished_uploads(folder) == []
 
 
-def test_an_upload_that_ends_in_an_error_leaves_nothing(s3: S3Server, folder: str, small_parts: None) -> None:
-    def write() -> None:
-        with store(folder).writing("a") as append:
-            append(bytes(12_000))
-            assert s3.unfinished_uploads(folder) == ["/a"]
-            raise RuntimeError("why")
-
-    with pytest.raises(RuntimeError, match="why"):
-        write()
+def test_an_upload_that_ends_in_an_error_leaves_nothing(
+    s3: S3Server, folder: str, small_parts: None, impatient: None, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(bytes(12_000))
+    with (
+        between(s3.endpoint, gone_after(5)) as line,
+        connected(line.url),
+        pytest.raises(PackageError, match="the store gives no good answer"),
+    ):
+        store(folder).put(tmp_path / "a", "a")
     assert s3.files(folder) == {}
-    assert s3.unfinished_uploads(folder) == []

@@ -15,7 +15,7 @@ from mxconv.package.package_folder import find_package, find_package_or_none
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "cache"))
     quantize(write_tiny_llama(tmp_path / "m"), tmp_path / "p", codec="bsfp")
     return tmp_path / "p"
 

@@ -9,7 +9,7 @@ import pytest
 from checkpoints import write_safetensors, write_tiny_llama
 from commands import run_mxconv
 from gguf_files import write_gguf
-from packages import files_of, quantize
+from packages import StoppedError, files_of, quantize, stop_after
 from s3_server import BUCKET, S3Server, store
 
 from mxconv.checkpoint.store.store import Store
@@ -30,15 +30,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options["codec"])
 def test_a_package_has_the_bytes_that_a_folder_gets(
-    s3: S3Server, folder: str, source: Path, tmp_path: Path, options: dict[str, Any]
+    s3: S3Server, folder: str, source: Path, tmp_path: Path, scratch: Path, options: dict[str, Any]
 ) -> None:
     quantize(source, tmp_path / "p", **options)
     quantize(source, store(folder), num_threads=2, **options)
     found = s3.files(folder)
     assert len([name for name in found if name.startswith(options["codec"])]) > 2
     assert found == files_of(tmp_path / "p")
-    assert s3.files(f"{folder}.partial") == {}
     assert s3.unfinished_uploads(folder) == []
+    assert not list(scratch.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,6 @@ def test_workers_of_a_cluster_need_no_folder(s3: S3Server, folder: str, source: 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["package"] == f"s3://{BUCKET}/{folder}"
     assert s3.files(folder) == files_of(tmp_path / "p")
-    assert s3.files(f"{folder}.partial") == {}
 
 
 def test_lines_of_a_list_name_stores_too(s3: S3Server, folder: str, source: Path, tmp_path: Path) -> None:
@@ -111,25 +110,35 @@ def test_what_is_no_place_for_a_package_is_refused(s3: S3Server, folder: str, so
     for force in (False, True):
         with pytest.raises(PackageError, match=r"there: a package is there; on a store one cannot be replaced"):
             quantize(source, store(f"{folder}/there"), force=force)
-    with pytest.raises(PackageError, match=r"holds there/.*, and no interrupted conversion is beside it"):
+    with pytest.raises(PackageError, match=r"holds there/.*, which no interrupted conversion of this machine uploaded"):
         quantize(source, store(folder))
     with pytest.raises(PackageError, match=r"s3://bucket: names a bucket; .* Write s3://bucket/FOLDER"):
         quantize(source, Store("s3://bucket", PackageError))
-    s3.put(f"{folder}/free.partial/notes.txt", b"mine")
-    with pytest.raises(PackageError, match=r"free.partial: holds notes.txt, and is no interrupted conversion"):
-        quantize(source, store(f"{folder}/free"))
-    assert s3.files(f"{folder}/free.partial") == {"notes.txt": b"mine"}
     with pytest.raises(PackageError, match=r"s3://nowhere/p.*: no such object or bucket; an existing one is required"):
         quantize(source, Store("s3://nowhere/p", PackageError))
 
 
-def test_what_a_kill_behind_the_manifest_leaves_is_deleted(s3: S3Server, folder: str, source: Path) -> None:
-    quantize(source, store(folder))
-    s3.put(f"{folder}.partial/{'0' * 64}/begun", b"")
-    s3.put(f"{folder}.partial/{'0' * 64}/tensors/000003", b"")
+def test_what_a_kill_after_the_manifest_leaves_is_deleted(
+    s3: S3Server, folder: str, source: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("mxconv.package.store_staging._delete", lambda _: None)
+        quantize(source, store(folder))
+    assert list(scratch.rglob(".mxconv-journal"))
     with pytest.raises(PackageError, match="a package is there"):
         quantize(source, store(folder))
-    assert s3.files(f"{folder}.partial") == {}
+    assert not list(scratch.iterdir())
+
+
+def test_names_that_a_journal_does_not_hold_are_not_ours(s3: S3Server, folder: str, source: Path) -> None:
+    with pytest.raises(StoppedError):
+        quantize(source, store(folder), stop_after(1), codec="bsfp", max_shard_bytes=60_000)
+    s3.put(f"{folder}/notes.txt", b"mine")
+    with pytest.raises(PackageError, match=r"holds notes\.txt, which no interrupted conversion"):
+        quantize(source, store(folder))
+    assert s3.files(folder)["notes.txt"] == b"mine"
+    s3.delete(f"{folder}/notes.txt")
+    quantize(source, store(folder))
 
 
 def test_a_weight_that_is_not_finite_leaves_nothing(s3: S3Server, folder: str, tmp_path: Path) -> None:
@@ -138,7 +147,7 @@ def test_a_weight_that_is_not_finite_leaves_nothing(s3: S3Server, folder: str, t
     source = write_safetensors(tmp_path / "m.safetensors", tensors)
     with pytest.raises(CheckpointError, match=r"tensor w2 holds inf at index \[3, 5\]"):
         quantize(source, store(folder))
-    assert s3.files(folder) == s3.files(f"{folder}.partial") == {}
+    assert s3.files(folder) == {}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +176,6 @@ def test_a_store_in_memory_gets_the_same(source: Path, tmp_path: Path) -> None:
     quantize(source, target, codec="bsfp")
     quantize(source, tmp_path / "p", codec="bsfp")
     assert {name: target.read_all(name) for name in target.looks()} == files_of(tmp_path / "p")
-    assert Store("memory://test_packages/p.partial", PackageError).looks() == {}
 
 
 def test_a_dry_run_counts_what_a_store_takes_and_writes_nothing(
@@ -182,4 +190,4 @@ def test_a_dry_run_counts_what_a_store_takes_and_writes_nothing(
     assert there["package"] == f"s3://{BUCKET}/{folder}"
     assert there["worker_bytes"] == here["worker_bytes"] + STORE_BYTES
     assert there["num_bytes_moved"] == here["num_bytes_moved"] + here["num_bytes_package"]
-    assert s3.files(folder) == s3.files(f"{folder}.partial") == {}
+    assert s3.files(folder) == {}

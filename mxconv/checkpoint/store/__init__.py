@@ -4,7 +4,5 @@ address.py     URLs, and which package speaks each protocol
 filesystem.py  the client: one policy of timeouts and retries for all
 store.py       a folder there: listed, read by ranges, written whole or not at all
 ranged_file.py a safetensors file there, and its tensors
-package.py     a package there, fetched into a cache
 snapshot.py    a checkpoint there: its small files are fetched, its weights stay
-upload.py      an object that grows in parts
 """

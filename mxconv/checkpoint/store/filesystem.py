@@ -78,4 +78,4 @@ def _options(protocol: str) -> dict[str, Any]:
     core.set_custom_error_handler(may_pass)
     core.S3FileSystem.retries = TRIES
     patience = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
-    return {"config_kwargs": patience, "fixed_upload_size": True}  # parts of one length: some stores require it
+    return {"config_kwargs": patience}

@@ -1,14 +1,17 @@
 """A folder on an object store: listed, read by ranges, written whole or not at all."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from mxconv.checkpoint.store.address import parse_store_url
 from mxconv.checkpoint.store.filesystem import is_refused, open_filesystem, tried
-from mxconv.checkpoint.store.upload import Upload
 from mxconv.errors import CheckpointError, MxconvError
 
+PART_BYTES = 8 << 20
+MAX_PARTS = 10_000  # of an upload to S3
+PARTS_AT_A_TIME = 4
 _TAGS = ("ETag", "etag", "blob_id", "md5Hash", "last_modified", "created")  # the clients' names
 _Answer = TypeVar("_Answer")
 
@@ -117,26 +120,25 @@ class Store:
         except FileNotFoundError as error:  # of the bucket
             raise self._missing(name) from error
 
-    @contextmanager
-    def writing(self, name: str) -> Iterator[Callable[[Any], object]]:
-        """A function that appends bytes to a new object, in parts; nothing is seen of it before the end of the block,
-        or ever where that ends in an error.
+    def put(self, path: Path, name: str) -> None:
+        """Upload a file; nothing is seen of the object before all of it is there.
 
         Raises:
             MxconvError: it cannot be written.
         """
-        upload = Upload(self, name)
+        options: dict[str, int] = {}
+        num_bytes = path.stat().st_size
+        if self._protocol == "s3":
+            options = {"chunksize": max(PART_BYTES, -(-num_bytes // MAX_PARTS)), "max_concurrency": PARTS_AT_A_TIME}
+        before = self.look(name)
         try:
-            yield upload.append
-            upload.finish()
-        except BaseException:
-            with suppress(MxconvError):  # what happened first is told
-                upload.abort()
-            raise
-
-    def open_upload(self, name: str, part_bytes: int) -> Any:
-        """The client's file for `Upload`."""
-        return self._files.open(self.path(name), "wb", block_size=part_bytes, autocommit=False)
+            self._ask(name, lambda: self._files.put_file(str(path), self.path(name), **options))
+        except FileNotFoundError as error:
+            # either there is no bucket; or the answer to the last request was lost, and the client asked again for
+            # the end of an upload that had ended
+            look = self.look(name)
+            if look is None or look == before or look.num_bytes != num_bytes:
+                raise self._missing(name) from error
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; those that are gone do not matter.
