@@ -96,8 +96,12 @@ class StoreStaging:
         self._ours = _uploads_of(lines)  # names that we upload or have uploaded
         self._left = {record.path: record for record in map(_upload_of, lines) if record} if self.is_resumed else {}
         if not self.is_resumed:
-            self._delete_uploads()
-            self._journal.begin(fingerprint)
+            try:
+                self._delete_uploads()
+                self._journal.begin(fingerprint)
+            except BaseException:
+                self._journal.close()
+                raise
             self._ours = set()
         self._lock = threading.Lock()
         self._layout = Layout((), {}, {})
