@@ -24,7 +24,7 @@ from train_tiny_pair import read_library
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.drafts.draft_spec import DraftSpec
+from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.loader import LoadedLevel, LoadedPackage
 from mxconv.engine.sink_window import SinkWindow
 from mxconv.speculation.hierarchy import Hierarchy
@@ -43,7 +43,7 @@ MLP_REPORT: dict[int, tuple[list[int], dict[int, float]]] = {  # by heads: such 
 CONTEXT, NEW_TOKENS = 184, 64  # and a last proposal
 CHAINS: dict[str, tuple[str, list[str], list[DraftSpec]]] = {  # by kind: name, levels of the package, further ones
     "self-draft-4": ("self-draft, 4 bits", ["mxfp4"], []),
-    "magicdec-16": ("MagicDec, 16 bits", [], [DraftSpec("streaming", sink=SINK, window=WINDOW)]),
+    "magicdec-16": ("MagicDec, 16 bits", [], [DraftSpec("streaming", parameters={"sink": SINK, "window": WINDOW})]),
     "magicdec-4": ("MagicDec, 4 bits", ["mxfp4"], []),
     "spire-16": ("SPIRe, 16 bits", [], [DraftSpec("spire", str(MODELS / "pylib-1.5m-spire"))]),
 }

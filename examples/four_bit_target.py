@@ -42,8 +42,8 @@ from mxconv.bench.forwards import BANDWIDTH_CACHES, CONTEXT
 from mxconv.bench.machine import last_level_cache_bytes, this_machine
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
-from mxconv.drafts.draft_spec import parse_draft
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.table import parse_draft
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels import _native
 from mxconv.package.manifest import read_manifest

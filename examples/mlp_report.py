@@ -27,7 +27,7 @@ from mxconv.arrays import F32
 from mxconv.drafts.acceptance import GreedyAcceptance
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
-from mxconv.drafts.readers.speculator_draft import grow_candidates
+from mxconv.drafts.speculator import grow_candidates
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import States
 from mxconv.engine.tree import Tree

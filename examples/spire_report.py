@@ -63,7 +63,7 @@ from mxconv.cli.train_readers import spire as train_spire
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.cost.throughput import DecoderBody
-from mxconv.drafts.draft_spec import DraftSpec
+from mxconv.drafts.kind import DraftSpec
 from mxconv.errors import MxconvError
 from mxconv.report.picture import check_suffix
 from mxconv.text.tokenizer import Tokenizer
@@ -241,7 +241,7 @@ class Workshop:
     def rate(self, name: str, context: int) -> Rate:
         """Tokens a round of a draft behind contexts of one length."""
         drafts = {
-            MAGICDEC: DraftSpec("streaming", sink=SINK, window=WINDOW),
+            MAGICDEC: DraftSpec("streaming", parameters={"sink": SINK, "window": WINDOW}),
             PLAIN: DraftSpec("checkpoint", str(self.folder(PLAIN))),
             NARROW: DraftSpec("checkpoint", str(self.folder(NARROW))),
         }

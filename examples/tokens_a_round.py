@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mxconv.drafts.draft_spec import DraftSpec
+from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import MxconvError
 from mxconv.speculation.generation import Generation

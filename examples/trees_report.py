@@ -26,9 +26,9 @@ from mxconv.bench.forwards import BANDWIDTH_CACHES
 from mxconv.bench.machine import last_level_cache_bytes, this_machine
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
-from mxconv.drafts.draft_spec import parse_draft
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.table import parse_draft
 from mxconv.kernels.engine import usable_processors
 from mxconv.package.manifest import read_manifest
 from mxconv.speculation.generation import Generation

@@ -16,6 +16,7 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.store.store import Store
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe
+from mxconv.conversion.drafts import placed_files
 from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, draft_folder, prepare, relative_name
@@ -147,7 +148,7 @@ def _place_files(
     if preparation.links_target:
         files += [PlacedFile(name, checkpoint.root / name, link=True) for name in preparation.source_sizes]
     for number, draft in enumerate(preparation.drafts, 1):
-        files += draft.placed(draft_folder(number, draft))
+        files += placed_files(draft, draft_folder(number, draft))
     known = {record.path: record for record in sources} if preparation.links_target else {}
     staging.place_files(files, known, workers, progress)
     for name, content in {**preparation.derived_files, **preparation.layout.indexes}.items():

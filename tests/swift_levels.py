@@ -2,8 +2,8 @@
 
 from tiny_levels import decoder_of
 
-from mxconv.drafts.draft_spec import parse_draft
 from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.skipped import Skipped
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
@@ -14,6 +14,6 @@ SIZES = {"num_layers": 6, "max_position_embeddings": 400}
 
 
 def level_of(spec: str, target: LoadedLevel, name: str = "draft") -> LoadedLevel:
-    found = parse_draft(spec).record(name)
+    found = record_of(parse_draft(spec), name)
     decoder = decoder_of(target)
     return LoadedLevel(found, decoder.variant(Skipped.at_first(found, decoder.config.num_hidden_layers)))

@@ -80,7 +80,7 @@ def test_options_that_a_page_names_exist(page: str) -> None:
 
 
 def test_the_page_names_every_kind_of_draft() -> None:
-    from mxconv.drafts.draft_spec import OF_KIND
+    from mxconv.drafts.table import KINDS
 
-    for kind in OF_KIND:
+    for kind in KINDS:
         assert f"`{kind}" in PAGES["drafts"]

@@ -26,9 +26,9 @@ def native_kernels(incomplete: str) -> list[str]:
 
 def drafts(incomplete: str) -> list[str]:
     """Kinds of drafts, up to the colon where a path or another subject follows."""
-    from mxconv.drafts.draft_spec import OF_KIND
+    from mxconv.drafts.table import KINDS
 
-    return _beginning((kind + (":" if subject else "") for kind, (subject, _) in OF_KIND.items()), incomplete)
+    return _beginning((name + ":" * bool(kind.subject) for name, kind in KINDS.items()), incomplete)
 
 
 def hardware(incomplete: str) -> list[str]:

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
+from mxconv.conversion.drafts import level_of
 from mxconv.conversion.preparation import Preparation, draft_folder, relative_name
 from mxconv.conversion.survey import Survey
-from mxconv.drafts.draft_spec import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
+from mxconv.drafts.kind import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.package.manifest import (
     FileRecord,
     LevelRecord,
@@ -90,7 +91,8 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
         confidence=DEFAULT_BSFP_CONFIDENCE if is_bsfp else DEFAULT_CONFIDENCE,
     )
     models = [
-        draft.level(draft_folder(number, draft), options.codec) for number, draft in enumerate(preparation.drafts, 1)
+        level_of(draft, draft_folder(number, draft), options.codec)
+        for number, draft in enumerate(preparation.drafts, 1)
     ]
     return [target, draft, *models]
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.conversion.drafts import DraftLevel, open_drafts
+from mxconv.conversion.drafts import open_drafts
 from mxconv.conversion.memory import fit_slices, worker_bytes
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
-from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.kind import OpenedDraft
+from mxconv.drafts.table import parse_draft
 from mxconv.errors import CheckpointError, MxconvError
 from mxconv.package.layout import Layout, plan_layout
 from mxconv.package.manifest import FILE_NAME, OptionsRecord, check_relative
@@ -32,7 +33,7 @@ class Preparation:
     source_sizes: dict[str, int]  # bytes of each weight file and the index
     surveys: list[Survey]
     layout: Layout
-    drafts: list[DraftLevel]
+    drafts: list[OpenedDraft]
     derived_files: dict[str, bytes]  # companions that are made from the source's own file
     stores_target: bool  # in shards of its own, because the source's files cannot be linked
     to_store: bool  # goes the package
@@ -174,12 +175,12 @@ def relative_name(path: Path, checkpoint: Checkpoint) -> str:
     return path.relative_to(checkpoint.root).as_posix()
 
 
-def draft_folder(number: int, draft: DraftLevel) -> str:
+def draft_folder(number: int, draft: OpenedDraft) -> str:
     """Where the files of a `--draft` go; numbers begin at 1."""
     return f"drafts/{number}-{draft.name}"
 
 
-def unique_names(drafts: list[DraftLevel], codec: str) -> list[DraftLevel]:
+def unique_names(drafts: list[OpenedDraft], codec: str) -> list[OpenedDraft]:
     """Number the drafts whose folder has the name of another level: levels are chosen by name."""
     taken = {"target", codec}
     renamed = []
@@ -192,7 +193,7 @@ def unique_names(drafts: list[DraftLevel], codec: str) -> list[DraftLevel]:
     return renamed
 
 
-def check_names(checkpoint: Checkpoint, layout: Layout, drafts: list[DraftLevel], links_target: bool) -> None:
+def check_names(checkpoint: Checkpoint, layout: Layout, drafts: list[OpenedDraft], links_target: bool) -> None:
     """Check the names of files and arrays.
 
     A source file of the name of one of ours would be linked in its place and, when an interrupted conversion goes on,

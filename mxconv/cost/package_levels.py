@@ -10,7 +10,7 @@ from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
 from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
-from mxconv.drafts.chosen_levels import recorded_level
+from mxconv.drafts.model import recorded_level
 from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
 from mxconv.drafts.readers.mtp_module import layer_config
 from mxconv.drafts.readers.spire_layers import SpireConfig

@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mxconv.checkpoint.json_file import read_json_object
-from mxconv.drafts.draft_spec import LOOK_UPS, READERS
-from mxconv.drafts.readers.kinds import kind_of
+from mxconv.drafts.table import is_look_up, reads_states
 from mxconv.errors import ModelError
 from mxconv.package.manifest import LevelRecord, Manifest
 
-OF_MODEL = ("target", "self-draft", "layer-skip", "streaming", "fewer-experts")  # kinds with its weights, none searched
 OF_TARGET = (
     "target",
     "layer-skip",
@@ -44,60 +41,14 @@ def choose_levels(root: Path, manifest: Manifest, names: Sequence[str] | None) -
     return chosen
 
 
-def draft_level(root: Path, manifest: Manifest, name: str | None = None) -> LevelRecord:
-    """The level of a package which drafts where the package is the draft of another model.
-
-    Args:
-        root: of the package, for messages.
-        manifest: its manifest.
-        name: of the level; None for its cheapest self-draft, the 4-bit copy, or its target where it has none.
-
-    Raises:
-        ModelError: there is no such level, one that is no part of the package's own model, or no model at all.
-    """
-    path = root / "config.json"
-    reader = kind_of(read_json_object(path, unique_keys=False)) if path.is_file() else None
-    if reader is not None:
-        raise ModelError(
-            f"{root}: a draft of the kind {reader}, which reads its target's hidden states; a package of a model is "
-            f"required. Use --draft {reader}:{root}."
-        )
-    if name is None:
-        copies = [record for record in manifest.levels if record.kind == "self-draft"]
-        return copies[-1] if copies else manifest.levels[0]
-    record = next((record for record in manifest.levels if record.name == name), None)
-    if record is None:
-        raise ModelError(
-            f"{root}: level {name!r} is not in this package; one of "
-            f"{', '.join(each.name for each in manifest.levels)} is required."
-        )
-    if record.kind not in OF_MODEL:
-        place = f" --draft checkpoint:{root}/{record.path} takes that model." if record.kind == "model" else ""
-        names = ", ".join(each.name for each in manifest.levels if each.kind in OF_MODEL)
-        raise ModelError(
-            f"{root}: level {name} is of the kind {record.kind}; a level with the weights of the package's own model, "
-            f"{names}, is required.{place}"
-        )
-    return record
-
-
-def recorded_level(root: Path, manifest: Manifest, record: LevelRecord) -> LevelRecord:
-    """The level of a package that a level of another package names; its target where it names none.
-
-    Raises:
-        ModelError: as `draft_level`.
-    """
-    return manifest.levels[0] if record.level is None else draft_level(root, manifest, record.level)
-
-
 def _check_order(root: Path, chosen: Sequence[LevelRecord]) -> None:
     first, *drafts = chosen
-    if first.kind in LOOK_UPS:
+    if is_look_up(first):
         raise ModelError(
             f"{root}: level {first.name} first, a look-up, which drafts and decodes nothing by itself; a model is "
             "required. Name the level that is to be decoded before it."
         )
-    if first.kind in READERS:
+    if reads_states(first):
         raise ModelError(
             f"{root}: level {first.name} first, which reads another level's hidden states and decodes nothing by "
             "itself; a model is required. Name the level that is to be decoded before it."

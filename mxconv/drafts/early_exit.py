@@ -13,7 +13,11 @@ Source:
 from math import sqrt
 
 from mxconv.drafts.draft_price import DraftPrice, speedup
+from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.running_mean import Chance
+from mxconv.drafts.variant_draft import Variants
+from mxconv.drafts.variant_kind import VariantKind
+from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
 
 
@@ -57,3 +61,15 @@ class ExitChoice:
 
     def judged(self, num_accepted: int, num_judged: int) -> None:
         """Studies tell more."""
+
+
+class EarlyExit(VariantKind):
+    """`early-exit`: the first layers of the target, as many as pay."""
+
+    name = "early-exit"
+
+    def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
+        return Variants(loaded, target, ExitChoice)
+
+
+EARLY_EXIT = EarlyExit()

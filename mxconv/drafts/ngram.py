@@ -1,11 +1,17 @@
 """A draft that is a table: the most frequent next token of what `mxconv train ngram` counted."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from mxconv.arrays import F32
+from mxconv.checkpoint.hashing import sha256_file
+from mxconv.drafts.kind import DraftSpec, LookUpKind, OpenedDraft, OpenTarget, Proposer, Run, placed, speaker
+from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
+from mxconv.package.manifest import LevelRecord
+from mxconv.package.ngram_file import read_ngram_table
 from mxconv.package.ngram_table import NgramTable
 
 
@@ -55,3 +61,36 @@ class NgramDraft:
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """The table is fixed."""
+
+
+class Ngram(LookUpKind):
+    """`ngram:TABLE`, a file that `mxconv train ngram` wrote."""
+
+    name = "ngram"
+    subject = "TABLE"
+
+    def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
+        file = Path(spec.subject)
+        read_ngram_table(file).check_tokenizer(target.tokenizer_sha256, str(file))
+        return OpenedDraft(spec, file.stem, file.absolute().parent, (Path(file.name),))
+
+    def path_in(self, folder: str, draft: OpenedDraft) -> str:
+        return f"{folder}/{draft.files[0].as_posix()}"
+
+    def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
+        return OpenedDraft(spec, Path(spec.subject).resolve().stem, Path(spec.subject))
+
+    def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
+        file, above = placed(record, place, run, "table"), speaker(run)
+        table = read_ngram_table(file)
+        if above is not None:
+            table.check_tokenizer(sha256_file(Path(above.name)), str(file))
+        return LoadedLevel(record, None, above, table)
+
+    def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
+        table = loaded.table
+        assert table is not None, "of a level that was loaded"
+        return lambda statistics, _: NgramDraft(statistics, table, confidence)
+
+
+NGRAM = Ngram()

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 
 from mxconv.arrays import F32
+from mxconv.drafts.kind import DraftSpec, LookUpKind, Parameter, Proposer
+from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
@@ -137,3 +139,27 @@ def _common_length(ours: list[int], theirs: Sequence[int]) -> int:
             high = middle - 1
         middle = (low + high + 1) // 2
     return low
+
+
+class PromptLookupKind(LookUpKind):
+    """`prompt-lookup:max_ngram=3,min_ngram=1`."""
+
+    name = "prompt-lookup"
+    parameters = (Parameter("max_ngram", 1, 64), Parameter("min_ngram", 1, 64))
+
+    def check(self, spec: DraftSpec) -> None:
+        least, most = (self.members(spec)[name] for name in ("min_ngram", "max_ngram"))
+        if int(str(least)) > int(str(most)):
+            raise ValueError(
+                f"min_ngram is {least} and max_ngram {most}; min_ngram may be max_ngram at most. Give both."
+            )
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        return {"max_ngram": spec.parameters.get("max_ngram", 3), "min_ngram": spec.parameters.get("min_ngram", 1)}
+
+    def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
+        most, least = loaded.record.max_ngram or 3, loaded.record.min_ngram or 1
+        return lambda statistics, _: PromptLookup(statistics, most, least)
+
+
+PROMPT_LOOKUP = PromptLookupKind()

@@ -22,12 +22,14 @@ class Proposal:
             the draft is no model of the same tokens.
         parents: of a tree: each node's parent among the nodes, or -1 where it follows the context; None is a chain.
             Siblings carry different tokens, the likelier first.
+        joint: of a tree that several drafts made together: who counts what became of it for each of them.
     """
 
     tokens: list[int]
     distributions: list[F64] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
     parents: Sequence[int] | None = None
+    joint: "JointDraft | None" = field(default=None, compare=False, repr=False)
 
     @property
     def links(self) -> Sequence[int]:
@@ -74,6 +76,7 @@ class Proposal:
             [self.distributions[node] for node in nodes] if self.distributions else [],
             [self.probabilities[node] for node in nodes] if self.probabilities else [],
             [places[self.parents[node]] for node in nodes],
+            self.joint,
         )
 
     def children(self, node: int) -> list[int]:
@@ -109,6 +112,33 @@ class Draft(Protocol):
             context: all tokens that the proposal was made behind, at least one.
             proposal: what was judged, rejected tokens included; another draft may have made it.
             logits: (len(proposal.tokens) + 1, vocab_size): the first row follows the context, row i + 1 node i.
+        """
+        ...
+
+
+class JointDraft(Protocol):
+    """Several drafts whose trees are one proposal."""
+
+    @property
+    def name(self) -> str:
+        """The names of all of them."""
+        ...
+
+    def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
+        """Count for each draft what became of the last tree, or of as much of it as was judged.
+
+        Args:
+            num_asked: the depth that was wanted.
+            proposal: the tree.
+            tokens: that the level above chose: those of the accepted path, and one more.
+        """
+        ...
+
+    def guessers(self, tokens: Sequence[int]) -> list[str | None]:
+        """The name of the draft that proposed each accepted token of the last tree, the first of several.
+
+        Args:
+            tokens: as `count` takes them.
         """
         ...
 

@@ -10,6 +10,8 @@ import numpy as np
 from mxconv.arrays import F32, F64
 from mxconv.drafts.acceptance import Acceptance, GreedyAcceptance
 from mxconv.drafts.guesses import likeliest
+from mxconv.drafts.kind import NUM_CANDIDATES, DraftSpec, LookUpKind, Parameter, Proposer
+from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
@@ -157,3 +159,21 @@ def _average(known: _Seen, new: _Seen) -> _Seen:
 
 def _chance(continuation: tuple[int, float, State]) -> float:
     return continuation[1]
+
+
+class StandKind(LookUpKind):
+    """`stand:max_ngram=4,num_candidates=8`."""
+
+    name = "stand"
+    parameters = (Parameter("max_ngram", 1, 64), NUM_CANDIDATES)
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        given = spec.parameters
+        return {"max_ngram": given.get("max_ngram", 4), "num_candidates": given.get("num_candidates", 8)}
+
+    def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
+        longest, number = loaded.record.max_ngram or 4, loaded.record.num_candidates or 8
+        return Stand(LevelStatistics(loaded.name), vocab_size, longest, number, confidence).of_text
+
+
+STAND = StandKind()

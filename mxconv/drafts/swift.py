@@ -18,6 +18,11 @@ import numpy as np
 
 from mxconv.arrays import F64
 from mxconv.drafts.draft_price import DraftPrice, speedup
+from mxconv.drafts.kind import DraftSpec, Parameter
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.variant_draft import Variants
+from mxconv.drafts.variant_kind import VariantKind
+from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
 
 FIRST_LOSS = 1.5  # of all parts together: without half of them a draft agrees about every second time
@@ -75,6 +80,7 @@ GOOD_AGREEMENT, GOOD_PRICE = 0.95, 1.05  # of the cheapest set that may be: noth
 ENOUGH_JUDGED = 64  # proposed tokens that tell a rate
 CLEARLY_LESS = 0.8
 FORGOTTEN = 0.75
+DEFAULT_SKIP = 0.45  # of all parts, as in the paper
 
 
 class SkipSearch:
@@ -174,3 +180,20 @@ class SkipSearch:
             for place, (kind, layer) in enumerate(self._parts)
             if layer in (skipped.attention if kind == "a" else skipped.mlp)
         ]
+
+
+class Swift(VariantKind):
+    """`swift:skip=0.45`: the target without the parts that a search leaves out, at most a share of all parts."""
+
+    name = "swift"
+    parameters = (Parameter("skip", is_whole=False),)
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        return {"skip": spec.parameters.get("skip", DEFAULT_SKIP)}
+
+    def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
+        share = loaded.record.skip or 0.0
+        return Variants(loaded, target, lambda price, num_layers: SkipSearch(price, num_layers, share))
+
+
+SWIFT = Swift()

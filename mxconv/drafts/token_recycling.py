@@ -8,6 +8,8 @@ import numpy as np
 from mxconv.arrays import F32, I32
 from mxconv.drafts.acceptance import Acceptance
 from mxconv.drafts.guesses import likeliest
+from mxconv.drafts.kind import NUM_CANDIDATES, DraftSpec, LookUpKind, Proposer
+from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
@@ -88,3 +90,20 @@ class TokenRecycling:
         candidates, probabilities = likeliest(rows, self.candidates.shape[1])
         self.candidates[list(latest)] = candidates
         self.probabilities[list(latest)] = probabilities
+
+
+class TokenRecyclingKind(LookUpKind):
+    """`token-recycling:num_candidates=8`."""
+
+    name = "token-recycling"
+    parameters = (NUM_CANDIDATES,)
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        return {"num_candidates": spec.parameters.get("num_candidates", 8)}
+
+    def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
+        number = loaded.record.num_candidates or 8
+        return TokenRecycling(LevelStatistics(loaded.name), vocab_size, number, confidence).of_text
+
+
+TOKEN_RECYCLING = TokenRecyclingKind()

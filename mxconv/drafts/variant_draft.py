@@ -1,25 +1,22 @@
 """A draft made of the target's own weights, whose parts are chosen while it decodes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Protocol
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance
 from mxconv.drafts.draft_price import DraftPrice, PartBytes
-from mxconv.drafts.early_exit import ExitChoice
 from mxconv.drafts.guesses import Sharpness
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.proposal import Proposal, TreeDraft
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.studies import Rehearsal, StudyBudget
-from mxconv.drafts.swift import SkipSearch
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError
 
-VARIANT_KINDS = frozenset({"swift", "early-exit"})
 MOST_VARIANTS = 16  # that are kept ready
 
 
@@ -70,27 +67,27 @@ class Variants:
     """What a draft of this kind keeps from text to text: its choice, and the account of its studies.
 
     Args:
-        level: of a kind in VARIANT_KINDS.
+        level: of a kind that chooses its parts while it decodes.
         target: whose parts are left out.
+        choice: what makes the choice, of a price and the number of the target's layers.
 
     Raises:
         ModelError: the level does not share the target's cache, or the target has too few layers.
     """
 
-    def __init__(self, level: LoadedLevel, target: Decoder) -> None:
+    def __init__(self, level: LoadedLevel, target: Decoder, choice: Callable[[DraftPrice, int], VariantChoice]) -> None:
         if not level.shares_cache:
             raise ModelError(
                 f"level {level.name}: {level.record.kind} with a cache of its own; its layers change, so it must read "
                 "the target's keys and values. Leave it out, or use layer-skip, where the target's are out of reach."
             )
-        price, num_layers = DraftPrice(PartBytes.of(target)), target.config.num_hidden_layers
-        self.choice: VariantChoice = (
-            ExitChoice(price, num_layers)
-            if level.record.kind == "early-exit"
-            else SkipSearch(price, num_layers, level.record.skip or 0.0)
-        )
+        self.choice = choice(DraftPrice(PartBytes.of(target)), target.config.num_hidden_layers)
         self.budget = StudyBudget()
         self.decoder = lru_cache(MOST_VARIANTS)(lambda skipped: target.variant(skipped, name=level.name))
+
+    def of_text(self, level: ModelDraft) -> "VariantDraft":
+        """The draft of one text."""
+        return VariantDraft(level, self)
 
 
 class VariantDraft:

@@ -6,23 +6,17 @@ from copy import copy
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance
-from mxconv.drafts.draft_spec import LOOK_UPS
 from mxconv.drafts.guesses import Sharpness
+from mxconv.drafts.kind import LookUpKind, ModelKind, Proposer
 from mxconv.drafts.loaded_level import LoadedLevel
-from mxconv.drafts.ngram import NgramDraft
 from mxconv.drafts.passes import AT_ONCE, Passes
-from mxconv.drafts.prompt_lookup import PromptLookup
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
-from mxconv.drafts.readers.eagle3_head import Eagle3
-from mxconv.drafts.readers.mtp_module import MtpModule
+from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.drafts.readers.reader import Reader
-from mxconv.drafts.readers.reading import reading
 from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.drafts.session import Session
-from mxconv.drafts.stand import Stand
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.token_recycling import TokenRecycling
-from mxconv.drafts.variant_draft import VARIANT_KINDS, VariantDraft, Variants
+from mxconv.drafts.table import is_look_up, kind_of
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
@@ -57,12 +51,9 @@ class Silent:
         """It has nobody to learn from."""
 
 
-FILLED_KINDS = frozenset({"token-recycling", "stand"})  # of tables that are filled while decoding
-
-
 def num_models(levels: Sequence[LoadedLevel]) -> int:
     """The target and what drafts by a pass of its own; the others are look-ups."""
-    return sum(level.record.kind not in LOOK_UPS for level in levels)
+    return sum(not is_look_up(level.record) for level in levels)
 
 
 def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
@@ -72,7 +63,7 @@ def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
     """
     drafts = levels[consumer + 1 : num_models(levels) + 1]
     return {
-        number: draft.record.kind not in LOOK_UPS
+        number: not is_look_up(draft.record)
         for number, draft in enumerate(drafts)
         if _speak_alike(levels[consumer], draft)
     }
@@ -136,9 +127,7 @@ class Chain:
         self._levels = levels
         self._paces = paces
         self._confidence = confidence
-        self._tables = {
-            index: self._table(index) for index, level in enumerate(levels) if level.record.kind in FILLED_KINDS
-        }
+        self._proposers = {index: self._proposer(index) for index, each in enumerate(levels) if is_look_up(each.record)}
         for index, level in enumerate(levels):
             is_asked_alone = index > 0 and not (index <= len(paces) and isinstance(paces[index - 1], AdaptivePace))
             if level.reader is not None and is_asked_alone and not self._can_read(index - 1, level.reader, index):
@@ -148,10 +137,11 @@ class Chain:
                     f"target's tokens, and {above.name} above it has none; with lengths that are given it asks nobody "
                     f"else. Put it behind the level that it reads, or use --num-draft-tokens auto."
                 )
+        target = levels[0].decoder
         self._variants = {
-            index: Variants(level, levels[0].decoder)
-            for index, level in enumerate(levels)
-            if level.record.kind in VARIANT_KINDS
+            index: variants
+            for index, each in enumerate(levels)
+            if isinstance(kind := kind_of(each.record), ModelKind) and (variants := kind.varied(each, target))
         }
         self._sharpness = [Sharpness() for _ in levels]
 
@@ -181,7 +171,9 @@ class Chain:
 
     def reader_caches(self) -> list[KVCache]:
         """Empty ones, as every text has them; what SPIRe drafts keep does not grow with the text and is left out."""
-        return [level.reader.new_cache() for level in self._levels if isinstance(level.reader, Eagle3 | MtpModule)]
+        readers = ((kind_of(level.record), level.reader) for level in self._levels)
+        caches = (kind.new_cache(reader) for kind, reader in readers if isinstance(kind, ReaderKind) and reader)
+        return [cache for cache in caches if cache is not None]
 
     def _make(
         self,
@@ -193,12 +185,8 @@ class Chain:
     ) -> Draft:
         loaded = self._levels[index]
         confidence = self._confidence[index - 1] if index else 0.0
-        if loaded.record.kind == "prompt-lookup":
-            return PromptLookup(statistics, loaded.record.max_ngram or 3, loaded.record.min_ngram or 1)
-        if table := self._tables.get(index):
-            return table.of_text(statistics, acceptance)
-        if loaded.table is not None:
-            return NgramDraft(statistics, loaded.table, confidence)
+        if proposer := self._proposers.get(index):
+            return proposer(statistics, acceptance)
         if loaded.reader is not None:
             return Silent(statistics)  # until it is known whom it reads
         assert loaded.decoder is not None
@@ -224,15 +212,15 @@ class Chain:
             pace=pace,
             sharpness=self._sharpness[index],
         )
-        return VariantDraft(level, self._variants[index]) if index in self._variants else level
+        variants = self._variants.get(index)
+        return level if variants is None else variants.of_text(level)
 
-    def _table(self, index: int) -> TokenRecycling | Stand:
-        """An empty table of a level that fills its own while decoding."""
-        record, vocab_size = self._levels[index].record, self._speaker(index).vocab_size
-        statistics, confidence = LevelStatistics(record.name), self._confidence[index - 1]
-        if record.kind == "stand":
-            return Stand(statistics, vocab_size, record.max_ngram or 4, record.num_candidates or 8, confidence)
-        return TokenRecycling(statistics, vocab_size, record.num_candidates or 8, confidence)
+    def _proposer(self, index: int) -> Proposer:
+        """What makes the drafts of a look-up, one a text."""
+        loaded = self._levels[index]
+        kind = kind_of(loaded.record)
+        assert isinstance(kind, LookUpKind)
+        return kind.proposer(loaded, self._speaker(index).vocab_size, self._confidence[index - 1])
 
     def _heard_by(self, consumer: int, index: int, draft: Draft, session: Session, acceptance: Acceptance) -> Draft:
         """A draft as a level with perhaps another tokenizer asks it, or as it reads that level."""
@@ -241,7 +229,9 @@ class Chain:
             vocab_size = min(self._common_vocab_size(consumer), loaded.reader.vocab_size)
             confidence, sharpness = self._confidence[index - 1], self._sharpness[index]
             listener = Listener(session, acceptance, draft.statistics, vocab_size, confidence, sharpness)
-            return reading(loaded, listener)
+            kind = kind_of(loaded.record)
+            assert isinstance(kind, ReaderKind)
+            return kind.draft(loaded, listener)
         ours, theirs = self._levels[consumer].tokenizer, loaded.tokenizer
         if ours is None or theirs is None or _speak_alike(self._levels[consumer], loaded):
             return draft

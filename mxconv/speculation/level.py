@@ -19,7 +19,6 @@ from mxconv.drafts.statistics import LevelStatistics, RoundTree
 from mxconv.drafts.trees import Evaluate, grow_by_passes, with_runners_up
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import MOST_ROWS, Tree
-from mxconv.speculation.merged import Merged
 from mxconv.speculation.pacing.pace import Choice, Outcome, Pace
 from mxconv.speculation.step import Step
 
@@ -96,8 +95,8 @@ class Level:
         num_nodes, num_accepted = len(proposal.tokens), len(step.tokens) - 1
         if choice.num_tokens:
             draft = self.drafts[choice.draft]
-            if isinstance(draft, Merged) and proposal.parents is not None:
-                draft.count(choice.num_tokens, proposal, step.tokens)
+            if proposal.joint is not None:
+                proposal.joint.count(choice.num_tokens, proposal, step.tokens)
             else:
                 draft.statistics.count(choice.num_tokens, proposal.depth, num_accepted, proposal.widths)
                 if isinstance(draft, Sharpened):
@@ -120,10 +119,9 @@ class Level:
         """Of each token but the last the name of the level that proposed it."""
         if not choice.num_tokens:
             return []
-        draft = self.drafts[choice.draft]
-        if isinstance(draft, Merged) and proposal.parents is not None:
-            return draft.guessers(tokens)
-        return [draft.statistics.name] * (len(tokens) - 1)
+        if proposal.joint is not None:
+            return proposal.joint.guessers(tokens)
+        return [self.drafts[choice.draft].statistics.name] * (len(tokens) - 1)
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Rounds until there are `num_tokens`, or one was chosen without confidence: its own, or all together."""
@@ -246,4 +244,4 @@ class Level:
 
 def _name(draft: Draft, proposal: Proposal) -> str:
     """Whose proposal it is."""
-    return draft.name if isinstance(draft, Merged) and proposal.parents is not None else draft.statistics.name
+    return draft.statistics.name if proposal.joint is None else proposal.joint.name

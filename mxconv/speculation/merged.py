@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mxconv.arrays import F32
 from mxconv.drafts.guesses import Sharpened
@@ -98,7 +98,7 @@ class Merged:
 
     def _merge(self, said: list[Proposal], floors: Sequence[float]) -> Proposal:
         self._said = said
-        return merge(said, floors)
+        return replace(merge(said, floors), joint=self)
 
     def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
         """What became of the last tree, or of as much of it as was judged.
@@ -173,7 +173,7 @@ class Retrieving(Merged):
         own = self.model.grow(context, most_depth, floors, floor)
         if own.distributions:
             self._said = [own, *(Proposal([], parents=[]) for _ in self.drafts[1:])]
-            return own
+            return replace(own, joint=self)
         return self._merge([own, *(draft.grow(context, most_depth, floors) for draft in self.drafts[1:])], floors)
 
     def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Unpack
 
-from mxconv.drafts.draft_spec import parse_draft
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.table import parse_draft
 from mxconv.engine.pages.dtype import KvDtype
 from mxconv.errors import ModelError
 from mxconv.package.package_folder import find_package

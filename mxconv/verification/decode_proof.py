@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Literal
 
 from mxconv.arrays import F32
-from mxconv.drafts.draft_spec import DraftSpec
+from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.pages.dtype import KvDtype
 from mxconv.errors import MxconvError

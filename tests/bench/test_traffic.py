@@ -9,8 +9,8 @@ from packages import quantize
 
 from mxconv.bench.traffic import bytes_per_forward
 from mxconv.cost.traffic import checkpoint_bytes
-from mxconv.drafts.draft_spec import parse_draft
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.table import parse_draft
 from mxconv.package.package import Package
 
 

@@ -12,7 +12,7 @@ import pytest
 from mxconv.codecs.mxfp4 import SCALE_RULES
 from mxconv.conversion.options import Codec
 from mxconv.cost.hardware import hardware_names
-from mxconv.drafts.draft_spec import OF_KIND
+from mxconv.drafts.table import KINDS
 from mxconv.kernels.engine import kernel_names, native_names
 
 
@@ -34,7 +34,7 @@ def offered(line: str) -> list[str]:
         ("mxconv quantize s --scale-rule e", ["even"]),
         ("mxconv quantize s --outliers ", ["exact", "rescale"]),
         ("mxconv quantize s --segments p", ["paper"]),
-        ("mxconv quantize s --draft ", [kind + (":" if OF_KIND[kind][0] else "") for kind in OF_KIND]),
+        ("mxconv quantize s --draft ", [name + ":" * bool(kind.subject) for name, kind in KINDS.items()]),
         ("mxconv generate p --kernel ", list(kernel_names())),
         ("mxconv generate p --accept ", ["coupled", "rejection"]),
         ("mxconv generate p --tree ", ["auto", "chain"]),

@@ -11,8 +11,8 @@ from packages import quantize
 from mxconv.bench.traffic import bytes_per_forward
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cost.package_levels import package_levels
-from mxconv.drafts.draft_spec import parse_draft
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.table import parse_draft
 from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights

@@ -14,7 +14,8 @@ from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.trace import TraceLine, summarize
 from mxconv.cost.traffic import checkpoint_bytes, package_bytes
-from mxconv.drafts.draft_spec import DraftSpec
+from mxconv.drafts.kind import DraftSpec
+from mxconv.drafts.table import record_of
 from mxconv.errors import MxconvError
 from mxconv.package.package import Package
 
@@ -117,7 +118,7 @@ def test_a_draft_that_chooses_its_layers_is_priced_as_it_begins(package: Path) -
     specs = [DraftSpec("early-exit"), DraftSpec("layer-skip", "1")]
     with Package(package) as opened:
         target = opened.manifest.levels[0]
-        drafts = [spec.record("draft") for spec in specs]
+        drafts = [record_of(spec, "draft") for spec in specs]
         opened.manifest = opened.manifest.model_copy(update={"levels": [target, *drafts]})
         _, early_exit, same = package_levels(opened)
     assert early_exit == same
@@ -126,12 +127,12 @@ def test_a_draft_that_chooses_its_layers_is_priced_as_it_begins(package: Path) -
 def test_drafts_made_of_the_target_read_what_they_use_of_it_and_look_ups_read_nothing(package: Path) -> None:
     specs = [
         DraftSpec("layer-skip", "a0+1"),
-        DraftSpec("streaming", sink=2, window=6),
+        DraftSpec("streaming", parameters={"sink": 2, "window": 6}),
         DraftSpec("prompt-lookup"),
     ]
     with Package(package) as opened:
         target = opened.manifest.levels[0]
-        drafts = [spec.record(spec.kind) for spec in specs]
+        drafts = [record_of(spec, spec.kind) for spec in specs]
         opened.manifest = opened.manifest.model_copy(update={"levels": [target, *drafts]})
         whole, skipping, streaming, look_up = package_levels(opened)
     a, kept = whole.architecture, skipping.architecture

@@ -2,44 +2,63 @@
 
 import pytest
 
-from mxconv.drafts.draft_spec import DraftSpec, parse_draft
+from mxconv.drafts.kind import DraftSpec, Value
+from mxconv.drafts.table import parse_draft, record_of
 from mxconv.errors import MxconvError
 
 
+def spec(
+    kind: str, subject: str = "", length: int | None = None, confidence: float | None = None, **own: Value
+) -> DraftSpec:
+    return DraftSpec(kind, subject, length, confidence, own)
+
+
 @pytest.mark.parametrize(
-    ("text", "spec"),
+    ("text", "expected"),
     [
-        ("checkpoint:a/b", DraftSpec("checkpoint", "a/b")),
-        ("package:C:/x,num_draft_tokens=3,confidence=0.25", DraftSpec("package", "C:/x", 3, 0.25)),
-        ("package:x,level=a=b", DraftSpec("package", "x", level="a=b")),
-        ("layer-skip:a3-5+m7+8", DraftSpec("layer-skip", "a3-5+m7+8")),
-        ("layer-skip:1,cache=own,confidence=1", DraftSpec("layer-skip", "1", confidence=1.0, cache="own")),
-        ("swift", DraftSpec("swift")),
-        ("swift:skip=0.3,num_draft_tokens=4", DraftSpec("swift", "", 4, skip=0.3)),
-        ("early-exit,confidence=0.5", DraftSpec("early-exit", confidence=0.5)),
-        ("streaming", DraftSpec("streaming")),
-        ("streaming:sink=0,window=1,cache=own", DraftSpec("streaming", cache="own", sink=0, window=1)),
-        ("fewer-experts:2,cache=own", DraftSpec("fewer-experts", "2", cache="own")),
-        ("prompt-lookup", DraftSpec("prompt-lookup")),
-        ("prompt-lookup:max_ngram=5", DraftSpec("prompt-lookup", max_ngram=5)),
-        ("prompt-lookup,max_ngram=5,num_draft_tokens=64", DraftSpec("prompt-lookup", "", 64, max_ngram=5)),
-        ("prompt-lookup:min_ngram=5,max_ngram=5", DraftSpec("prompt-lookup", max_ngram=5, min_ngram=5)),
-        ("stand", DraftSpec("stand")),
-        ("stand:max_ngram=2,num_candidates=4", DraftSpec("stand", max_ngram=2, num_candidates=4)),
-        ("ngram:some/table.safetensors,confidence=0", DraftSpec("ngram", "some/table.safetensors", confidence=0.0)),
-        ("token-recycling,num_candidates=4", DraftSpec("token-recycling", num_candidates=4)),
-        ("eagle3:a/b,num_draft_tokens=5", DraftSpec("eagle3", "a/b", 5)),
-        ("mtp", DraftSpec("mtp")),
-        ("mtp,bits=16,num_draft_tokens=2", DraftSpec("mtp", "", 2, bits=16)),
-        ("speculator:a/b,num_candidates=4", DraftSpec("speculator", "a/b", num_candidates=4)),
-        ("spire:a/b,num_draft_tokens=4", DraftSpec("spire", "a/b", 4)),
+        ("checkpoint:a/b", spec("checkpoint", "a/b")),
+        ("package:C:/x,num_draft_tokens=3,confidence=0.25", spec("package", "C:/x", 3, 0.25)),
+        ("package:x,level=a=b", spec("package", "x", level="a=b")),
+        ("layer-skip:a3-5+m7+8", spec("layer-skip", "a3-5+m7+8")),
+        (
+            "layer-skip:1,cache=own,confidence=1",
+            spec("layer-skip", "1", confidence=1.0, cache="own"),
+        ),
+        ("swift", spec("swift")),
+        ("swift:skip=0.3,num_draft_tokens=4", spec("swift", "", 4, skip=0.3)),
+        ("early-exit,confidence=0.5", spec("early-exit", confidence=0.5)),
+        ("streaming", spec("streaming")),
+        (
+            "streaming:sink=0,window=1,cache=own",
+            spec("streaming", cache="own", sink=0, window=1),
+        ),
+        ("fewer-experts:2,cache=own", spec("fewer-experts", "2", cache="own")),
+        ("prompt-lookup", spec("prompt-lookup")),
+        ("prompt-lookup:max_ngram=5", spec("prompt-lookup", max_ngram=5)),
+        (
+            "prompt-lookup,max_ngram=5,num_draft_tokens=64",
+            spec("prompt-lookup", "", 64, max_ngram=5),
+        ),
+        (
+            "prompt-lookup:min_ngram=5,max_ngram=5",
+            spec("prompt-lookup", max_ngram=5, min_ngram=5),
+        ),
+        ("stand", spec("stand")),
+        ("stand:max_ngram=2,num_candidates=4", spec("stand", max_ngram=2, num_candidates=4)),
+        ("ngram:some/table.safetensors,confidence=0", spec("ngram", "some/table.safetensors", confidence=0.0)),
+        ("token-recycling,num_candidates=4", spec("token-recycling", num_candidates=4)),
+        ("eagle3:a/b,num_draft_tokens=5", spec("eagle3", "a/b", 5)),
+        ("mtp", spec("mtp")),
+        ("mtp,bits=16,num_draft_tokens=2", spec("mtp", "", 2, bits=16)),
+        ("speculator:a/b,num_candidates=4", spec("speculator", "a/b", num_candidates=4)),
+        ("spire:a/b,num_draft_tokens=4", spec("spire", "a/b", 4)),
     ],
 )
-def test_a_specification_names_kind_subject_and_parameters(text: str, spec: DraftSpec) -> None:
-    assert parse_draft(text) == spec
+def test_a_specification_names_kind_subject_and_parameters(text: str, expected: DraftSpec) -> None:
+    assert parse_draft(text) == expected
 
 
-KINDS = (
+KNOWN = (
     "one of checkpoint:PATH_OR_ID, package:PATH_OR_ID, layer-skip:LAYERS, swift, early-exit, streaming, "
     "fewer-experts:NUMBER, prompt-lookup, ngram:TABLE, token-recycling, stand, speculator:PATH_OR_ID, "
     "spire:PATH_OR_ID, eagle3:PATH_OR_ID, mtp is required."
@@ -50,11 +69,11 @@ COMMON = "num_draft_tokens, confidence"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", f"kind ''; {KINDS}"),
-        ("small", f"kind 'small'; {KINDS}"),
-        ("model:x", f"kind 'model'; {KINDS}"),
-        ("Package:x", f"kind 'Package'; {KINDS}"),
-        ("small,confidence=1", f"kind 'small,confidence=1'; {KINDS}"),
+        ("", f"kind ''; {KNOWN}"),
+        ("small", f"kind 'small'; {KNOWN}"),
+        ("model:x", f"kind 'model'; {KNOWN}"),
+        ("Package:x", f"kind 'Package'; {KNOWN}"),
+        ("small,confidence=1", f"kind 'small,confidence=1'; {KNOWN}"),
         ("package:", "names no PATH_OR_ID; package:PATH_OR_ID is required."),
         ("package", "names no PATH_OR_ID; package:PATH_OR_ID is required."),
         ("checkpoint,confidence=1", "names no PATH_OR_ID; checkpoint:PATH_OR_ID is required."),
@@ -114,12 +133,12 @@ def test_a_specification_that_cannot_be_is_refused(text: str, message: str) -> N
 
 
 def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_trusted_less() -> None:
-    same = parse_draft("checkpoint:x,num_draft_tokens=5").record("x", "f16", "drafts/1-x")
+    same = record_of(parse_draft("checkpoint:x,num_draft_tokens=5"), "x", "f16", "drafts/1-x")
     assert (same.kind, same.codec, same.path, same.shares) == ("model", "f16", "drafts/1-x", ["tokenizer"])
     assert (same.num_draft_tokens, same.confidence) == (5, 0.4)
-    other = parse_draft("package:x").record("x", "package", "drafts/1-x", same_tokenizer=False)
+    other = record_of(parse_draft("package:x"), "x", "package", "drafts/1-x", same_tokenizer=False)
     assert (other.kind, other.shares, other.num_draft_tokens, other.confidence) == ("model", [], 8, 0.65)
-    assert parse_draft("package:x,confidence=0").record("x", same_tokenizer=False).confidence == 0.0
+    assert record_of(parse_draft("package:x,confidence=0"), "x", same_tokenizer=False).confidence == 0.0
 
 
 @pytest.mark.parametrize(
@@ -150,7 +169,7 @@ def test_a_model_with_the_tokens_of_the_level_above_shares_them_and_another_is_t
 def test_a_record_holds_what_its_kind_needs_and_nothing_else(
     text: str, members: dict[str, object], shares: list[str]
 ) -> None:
-    found = parse_draft(text).record("name").model_dump()
+    found = record_of(parse_draft(text), "name").model_dump()
     assert found["shares"] == shares
     every = ("skipped", "skip", "sink", "window", "max_ngram", "min_ngram", "num_candidates", "experts")
     assert {key: found[key] for key in every if found[key] is not None} == members

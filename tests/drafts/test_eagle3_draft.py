@@ -15,11 +15,11 @@ from trained_levels import EMBEDDING, PROMPTS, copy_trained, write_noisy, write_
 
 from mxconv.arrays import F32
 from mxconv.bench.traffic import bytes_per_forward
-from mxconv.drafts.draft_spec import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.eagle3_head import Eagle3
 from mxconv.drafts.readers.feature_draft import FeatureDraft
 from mxconv.drafts.session import Session
+from mxconv.drafts.table import parse_draft
 from mxconv.drafts.trees import Evaluate
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import Reads, States

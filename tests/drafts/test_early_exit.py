@@ -6,8 +6,8 @@ from tiny_levels import LoadedLevel, decoder_of, dense, norms, record, tiny_conf
 
 from mxconv.codecs.float16 import BF16
 from mxconv.drafts.draft_price import DraftPrice, PartBytes, speedup
-from mxconv.drafts.draft_spec import parse_draft
 from mxconv.drafts.early_exit import ExitChoice
+from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.weights import Weights
@@ -94,7 +94,7 @@ def test_a_target_whose_last_layers_do_nothing_is_left_before_them() -> None:
         for part in ("self_attn.o_proj", "mlp.down_proj"):
             values[f"model.layers.{layer}.{part}.weight"][:] = 0
     target = LoadedLevel(record("target"), Decoder(config, Weights(dense(values, BF16), norms(config)), "target"))
-    draft = LoadedLevel(parse_draft("early-exit,confidence=0").record("exit"), decoder_of(target))
+    draft = LoadedLevel(record_of(parse_draft("early-exit,confidence=0"), "exit"), decoder_of(target))
     hierarchy = Hierarchy([target, draft])
     for number in range(3):
         generation = hierarchy.generate([number, 1, 2], 100, selection=Selection(Sampling(1.0), seed=4))

@@ -10,8 +10,9 @@ from ngram_tables import write_table
 from tiny_levels import decoder_of
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.drafts.draft_spec import LOOK_UPS, parse_draft
+from mxconv.drafts.kind import LookUpKind
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.table import LEVEL_KINDS, parse_draft
 from mxconv.engine.sink_window import SinkWindow
 from mxconv.errors import CheckpointError, ModelError, MxconvError, PackageError
 from mxconv.package.manifest import read_manifest
@@ -63,7 +64,7 @@ def test_a_draft_of_every_kind_is_loaded(tmp_path: Path, spec: str, is_in_packag
         kind_name = spec.partition(":")[0]
         assert (level.name, level.record.kind) == (kind_name, kind_name)
         assert level.tokenizer is target.tokenizer
-        assert (level.decoder is None) == (kind_name in LOOK_UPS)
+        assert (level.decoder is None) == isinstance(LEVEL_KINDS[kind_name], LookUpKind)
         assert level.shares_cache == (level.decoder is not None)
         assert (level.record.num_draft_tokens, level.record.confidence) == (8, 0.4)
 

@@ -12,10 +12,10 @@ from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import PROMPTS, write_noisy
 
 from mxconv.arrays import F32
-from mxconv.drafts.draft_spec import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.feature_draft import FeatureDraft
 from mxconv.drafts.readers.mtp_module import MtpModule
+from mxconv.drafts.table import parse_draft
 from mxconv.drafts.trees import Evaluate
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, MxconvError
@@ -69,7 +69,7 @@ def test_the_text_is_the_targets(folder: Path, codec: str, bits: int, levels: li
 def test_it_drafts_for_the_4_bit_level_as_target_and_needs_nothing_else(folder: Path, codec: str) -> None:
     with LoadedPackage(folder / codec, [codec], drafts=[parse_draft("mtp")]) as loaded:
         check_all(loaded.levels, [3], 12, GREEDY)
-        assert "sixteen_bits" not in vars(loaded._own)
+        assert "sixteen_bits" not in vars(loaded.own)
 
 
 def test_a_package_has_it_as_a_level_behind_models_and_before_look_ups(folder: Path) -> None:

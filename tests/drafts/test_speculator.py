@@ -11,21 +11,21 @@ import torch
 from checkpoints import write_safetensors
 from speculators import speculator_config, speculator_tensors, torch_logits, write_speculator
 
-from mxconv.drafts.draft_spec import parse_draft
-from mxconv.drafts.readers.load import load_reader
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
+from mxconv.drafts.speculator import SPECULATOR
+from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.gelu import gelu
 from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
 
 EMB_DIM, VOCAB_SIZE = 32, 60
-RECORD = parse_draft("speculator:anywhere").record("speculator", "f16")
+RECORD = record_of(parse_draft("speculator:anywhere"), "speculator", "f16")
 
 
 def load(folder: Path, kernel: str = "numpy") -> MlpSpeculator:
     with ExitStack() as stack:
-        return load_reader(folder, RECORD, Matrices(choose_engine(kernel)), stack)
+        return SPECULATOR.reader(folder, RECORD, Matrices(choose_engine(kernel)), stack)
 
 
 def logits_of(speculator: MlpSpeculator, state: np.ndarray, tokens: list[int]) -> list[np.ndarray]:

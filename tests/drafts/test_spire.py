@@ -13,10 +13,10 @@ from spires import spire_config, spire_tensors, torch_logits, write_spire
 
 from mxconv.arch.families.table import describe_values
 from mxconv.codecs.float16 import FP16
-from mxconv.drafts.draft_spec import parse_draft
-from mxconv.drafts.readers.load import load_reader
 from mxconv.drafts.readers.spire_cache import SpireCache
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
+from mxconv.drafts.spire import SPIRE
+from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -30,7 +30,7 @@ from mxconv.kernels.engine import choose_engine, native_names
 TARGET: dict[str, Any] = TINY_LLAMA | {"num_hidden_layers": 4, "max_position_embeddings": 512}
 TENSORS = llama_tensors(TARGET, "F32")
 CONFIG = spire_config(TARGET, (1, 3))
-RECORD = parse_draft("spire:anywhere").record("spire", "f16")
+RECORD = record_of(parse_draft("spire:anywhere"), "spire", "f16")
 KERNELS = ["numpy", *native_names()[:1]]
 WINDOW = CONFIG["window"]
 
@@ -42,7 +42,7 @@ def write(folder: Path, **changes: Any) -> Path:
 
 def load(folder: Path, kernel: str = "numpy") -> Spire:
     with ExitStack() as stack:
-        found = load_reader(folder, RECORD, Matrices(choose_engine(kernel)), stack)
+        found = SPIRE.reader(folder, RECORD, Matrices(choose_engine(kernel)), stack)
     assert isinstance(found, Spire)
     return found
 

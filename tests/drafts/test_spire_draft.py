@@ -16,12 +16,13 @@ from mxconv.arrays import F32
 from mxconv.bench.traffic import bytes_per_forward
 from mxconv.cost.package_levels import package_levels
 from mxconv.cost.traffic import checkpoint_bytes
-from mxconv.drafts.draft_spec import DraftSpec, parse_draft
+from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.readers.spire_cache import SpireCache
-from mxconv.drafts.readers.spire_draft import SpireDraft
+from mxconv.drafts.spire import SpireDraft
+from mxconv.drafts.table import parse_draft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.states import States

@@ -188,9 +188,8 @@ def test_noise_that_is_heard_is_right_more_often() -> None:
         for seed in range(6):
             hierarchy = Hierarchy([target_level(), look_up("stand")], [4], [0.0])
             if not hears:
-                table = hierarchy._chain._tables[1]
-                assert isinstance(table, Stand)
-                hierarchy._chain._tables[1] = Deaf(table.statistics, VOCAB_SIZE, confidence=0.0)
+                deaf = Deaf(LevelStatistics("stand"), VOCAB_SIZE, confidence=0.0)
+                hierarchy._chain._proposers[1] = deaf.of_text
             selection = Selection(Sampling(1.0), "coupled", seed)
             accepted[hears] += assert_lossless(hierarchy, [1, 2], 38, (), selection).trace.statistics[1].num_accepted
     assert accepted[True] > 1.2 * accepted[False]

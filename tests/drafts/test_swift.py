@@ -10,14 +10,15 @@ from swift_levels import COUPLED, PROMPT, SIZES, level_of
 from tiny_levels import VOCAB_SIZE, assert_lossless, by_hand, decoder_of, self_draft, speculate, target_level
 
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
-from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.kind import ModelKind
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.studies import Rehearsal, StudyBudget
-from mxconv.drafts.variant_draft import VariantDraft, Variants
+from mxconv.drafts.table import KINDS, parse_draft, record_of
+from mxconv.drafts.variant_draft import VariantDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError, MxconvError
@@ -41,7 +42,7 @@ def test_tokens_and_logits_are_the_targets_own(kind: str, selection: Selection, 
     for spec in below:
         found = parse_draft(spec)
         is_model = found.kind not in ("prompt-lookup", "token-recycling")
-        levels.append(level_of(spec, target, spec) if is_model else LoadedLevel(found.record(spec), None))
+        levels.append(level_of(spec, target, spec) if is_model else LoadedLevel(record_of(found, spec), None))
     hierarchy = Hierarchy(levels, [4], [0.0])
     assert_lossless(hierarchy, PROMPT, 40, (), selection)
     assert hierarchy._chain._variants[1].choice.num_studies > 0
@@ -98,7 +99,10 @@ def test_proposing_and_studying_leave_the_shared_session_as_it_was(kind: str, ac
     before = [array[:, :, : len(text)].copy() for array in session.cache.arrays]
     statistics = LevelStatistics("draft")
     level = Level(decoder, session, True, VOCAB_SIZE, 0.0, acceptance, statistics, [], FixedPace(1))
-    variants = Variants(level_of(kind, target), decoder)
+    kind_of_draft = KINDS[kind]
+    assert isinstance(kind_of_draft, ModelKind)
+    variants = kind_of_draft.varied(level_of(kind, target), decoder)
+    assert variants is not None
     variants.budget = StudyBudget(first_rounds=100.0)
     draft = VariantDraft(level, variants)
     draft.propose([*PROMPT, 1], 1)  # it learns where the prompt ends

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxconv.drafts.draft_spec import parse_draft
+from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError
 
@@ -113,4 +113,4 @@ def test_an_exit_leaves_out_all_layers_behind_it() -> None:
 def test_what_levels_leave_out_at_first() -> None:
     specs = {"layer-skip:a1+m2": "a1+m2", "swift:skip=0.2": "2", "early-exit": "2-4", "streaming": "None"}
     for text, expected in specs.items():
-        assert str(Skipped.at_first(parse_draft(text).record("x"), 5)) == expected
+        assert str(Skipped.at_first(record_of(parse_draft(text), "x"), 5)) == expected

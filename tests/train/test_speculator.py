@@ -9,9 +9,9 @@ import torch
 from speculators import speculator_config
 from trained_levels import TRAINED
 
-from mxconv.drafts.draft_spec import parse_draft
-from mxconv.drafts.readers.load import load_reader
 from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
+from mxconv.drafts.speculator import SPECULATOR
+from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError
 from mxconv.train.frozen_target import FrozenTarget
@@ -44,13 +44,13 @@ def test_what_is_written_runs_as_it_was_trained(tied: bool, scaled: bool, target
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) / 8).copy_(parameter.half().float())
     task.write(dict(model.state_dict()), tmp_path)
-    record = parse_draft(f"speculator:{tmp_path}").record("speculator", "f16")
+    record = record_of(parse_draft(f"speculator:{tmp_path}"), "speculator", "f16")
     ids = torch.from_numpy(IDS)
     states = target.states(ids)
     with torch.no_grad():
         logits = model(states, ids)
     with ExitStack() as stack:
-        speculator = load_reader(tmp_path, record, Matrices(), stack)
+        speculator = SPECULATOR.reader(tmp_path, record, Matrices(), stack)
         assert speculator.config == task.config
         for row, place in ((0, 0), (2, 7), (1, logits[0].shape[1] - 1)):
             made = speculator.begin(states[row, place].numpy()[None])

@@ -11,10 +11,10 @@ import torch
 from checkpoints import TINY_LLAMA, llama_tensors
 from spires import spire_config, spire_tensors, torch_logits, write_spire
 
-from mxconv.drafts.draft_spec import parse_draft
-from mxconv.drafts.readers.load import load_reader
 from mxconv.drafts.readers.spire_cache import SpireCache
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig, config_for
+from mxconv.drafts.spire import SPIRE
+from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
@@ -95,8 +95,8 @@ def test_the_draft_itself_says_what_was_trained(kernel: str, tmp_path: Path) -> 
     with torch.no_grad():
         found = model(tokens, states, 4)[0].numpy()
     with ExitStack() as stack:
-        record = parse_draft("spire:anywhere").record("spire", "f16")
-        spire = load_reader(folder, record, Matrices(choose_engine(kernel)), stack)
+        record = record_of(parse_draft("spire:anywhere"), "spire", "f16")
+        spire = SPIRE.reader(folder, record, Matrices(choose_engine(kernel)), stack)
     assert isinstance(spire, Spire)
     cache, read, text = SpireCache(spire), states[:, 0].numpy(), tokens[0].tolist()
     for start in range(0, LENGTH, 4):

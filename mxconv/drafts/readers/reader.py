@@ -1,6 +1,6 @@
 """What all drafts have in common that read the target's hidden states."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from mxconv.arch.config import ModelConfig
@@ -114,3 +114,10 @@ class FeatureReader(Reader, Protocol):
     def logits(self, features: F32) -> F32:
         """(n, vocab_size) float32: of the target's tokens, minus infinity for those that it cannot say."""
         ...
+
+
+def reader_of(config: Mapping[str, object]) -> str | None:
+    """The kind of reader that a config.json describes; None where it describes anything else."""
+    if config.get("speculators_model_type") == "eagle3":
+        return "eagle3"
+    return {"mlp_speculator": "speculator", "spire": "spire"}.get(str(config.get("model_type")))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mxconv.checkpoint.hub_repository import retried
 from mxconv.checkpoint.json_file import read_json_object
-from mxconv.drafts.readers.kinds import kind_of
+from mxconv.drafts.readers.reader import reader_of
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import FILE_NAME as CARD
 from mxconv.interop.hub.card import MARKER, model_card
@@ -106,7 +106,7 @@ def push(
 def _reader(package: Path) -> str | None:
     """The kind of draft that a package is, where it reads hidden states."""
     path = package / "config.json"
-    return kind_of(read_json_object(path, unique_keys=False)) if path.is_file() else None
+    return reader_of(read_json_object(path, unique_keys=False)) if path.is_file() else None
 
 
 def _package_files(publication: Publication) -> dict[str, _File]:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from mxconv.drafts.draft_spec import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
+from mxconv.drafts.kind import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
 from mxconv.gpu.gpu_experts import GpuExperts, matrices_of_experts

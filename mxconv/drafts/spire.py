@@ -1,13 +1,22 @@
 """A SPIRe draft: it sees what the level that asks it computed of the text, and its own memory of what it proposes."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 from mxconv.arrays import F32
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.reader_kind import ReaderKind, reader_weights
+from mxconv.drafts.readers.reader import ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
 from mxconv.drafts.readers.spire_cache import SpireCache
-from mxconv.drafts.readers.spire_layers import Spire
+from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
 from mxconv.drafts.trees import Evaluate
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.stored_weights import tied
 from mxconv.engine.tree import Tree
+from mxconv.package.manifest import LevelRecord
 
 
 class SpireDraft(ReadingDraft):
@@ -44,3 +53,26 @@ class SpireDraft(ReadingDraft):
         """(num_rows, vocab_size): the logits of rows of one depth, or of the context's last token."""
         with self.statistics.forward():
             return self._cache.evaluate(tokens, tree)[:, : self.listener.vocab_size]
+
+
+class SpireKind(ReaderKind):
+    """`spire:PATH_OR_ID`, in the layout of formats/spire.md."""
+
+    name = "spire"
+
+    def sizes(self, path: Path) -> ReaderSizes:
+        return SpireConfig.from_file(path)
+
+    def reader(
+        self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
+    ) -> Spire:
+        weights, _ = reader_weights(folder, record, make, stack)
+        sizes = SpireConfig.from_file(folder / "config.json")
+        return Spire(sizes, tied(weights, sizes.decoder), make, record.name)
+
+    def draft(self, loaded: LoadedLevel, listener: Listener) -> SpireDraft:
+        assert isinstance(loaded.reader, Spire)
+        return SpireDraft(loaded.reader, listener)
+
+
+SPIRE = SpireKind()

@@ -1,18 +1,27 @@
 """An MLP speculator as a draft: it reads the state that chose the context's last token."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance
+from mxconv.drafts.kind import NUM_CANDIDATES, DraftSpec
+from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.passes import StageRows
 from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
+from mxconv.drafts.reader_kind import ReaderKind, reader_weights
+from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
+from mxconv.drafts.readers.reader import ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
 from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.drafts.trees import Evaluate, GrowingTree
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.matrices import Matrices
 from mxconv.engine.tree import MOST_ROWS, Tree
+from mxconv.package.manifest import LevelRecord
 
 
 def grow_candidates(
@@ -156,3 +165,33 @@ class _Stages:
             made, logits = self._listener.session.passes.stage(rows)
         self._depth += 1
         return made, logits[:, : self._listener.vocab_size]
+
+
+class SpeculatorKind(ReaderKind):
+    """`speculator:PATH_OR_ID`, in the layout of the Hub's accelerators."""
+
+    name = "speculator"
+    parameters = (NUM_CANDIDATES,)
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        return {"num_candidates": spec.parameters.get("num_candidates")}
+
+    def sizes(self, path: Path) -> ReaderSizes:
+        return SpeculatorConfig.from_file(path)
+
+    def most_draft_tokens(self, sizes: ReaderSizes) -> int:
+        assert isinstance(sizes, SpeculatorConfig)
+        return sizes.n_predict
+
+    def reader(
+        self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
+    ) -> MlpSpeculator:
+        weights, _ = reader_weights(folder, record, make, stack)
+        return MlpSpeculator(SpeculatorConfig.from_file(folder / "config.json"), weights, record.name)
+
+    def draft(self, loaded: LoadedLevel, listener: Listener) -> SpeculatorDraft:
+        assert isinstance(loaded.reader, MlpSpeculator)
+        return SpeculatorDraft(loaded.reader, listener, loaded.record.num_candidates)
+
+
+SPECULATOR = SpeculatorKind()

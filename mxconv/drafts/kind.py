@@ -1,0 +1,292 @@
+"""What a kind of draft is: the text that asks for it, its level in the manifest, and how that is loaded and drafts.
+
+    name[:SUBJECT][,key=value ...]        as in --draft ngram:TABLE,confidence=0.3
+
+Every kind is an object in a file of its own in this room, and a line of `mxconv/drafts/table.py`. It is a `ModelKind`
+(a decoder, which can use drafts itself), a `ReaderKind` (it reads hidden states of the level above, and nothing drafts
+for it) or a `LookUpKind` (no model at all).
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.families.table import describe_values
+from mxconv.checkpoint.source import Checkpoint
+from mxconv.checkpoint.vocabulary import Vocabulary
+from mxconv.drafts.acceptance import Acceptance
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.proposal import Draft
+from mxconv.drafts.statistics import LevelStatistics
+from mxconv.drafts.variant_draft import Variants
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.own_weights import OwnWeights
+from mxconv.errors import PackageError
+from mxconv.package.manifest import Kind, LevelRecord, Shared
+from mxconv.package.package import Package
+from mxconv.text.tokenizer import Tokenizer
+
+DEFAULT_NUM_DRAFT_TOKENS = 8
+DEFAULT_CONFIDENCE = 0.4
+DEFAULT_BSFP_CONFIDENCE = 0.6
+DEFAULT_FOREIGN_CONFIDENCE = 0.65  # of a model with another tokenizer
+LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "package"]
+Value = int | float | str
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a SPEC: a number in a range, one of some words or numbers, or any text."""
+
+    name: str
+    low: float = 0
+    high: float = 1
+    is_whole: bool = True
+    choices: tuple[Value, ...] = ()
+    text: str = ""  # what an arbitrary text names; empty where the parameter is none
+
+    def parse(self, value: str) -> Value:
+        """The value of `name=value`.
+
+        Raises:
+            ValueError: it is none, with what is required.
+        """
+        required = " or ".join(map(str, self.choices))
+        if self.text:
+            if not value:
+                raise ValueError(f"{self.name} has no name; that of {self.text} is required.")
+            return value
+        if self.choices and isinstance(self.choices[0], str):
+            if value not in self.choices:
+                raise ValueError(f"{self.name} is {value!r}; {required} is required.")
+            return value
+        try:
+            number = int(value) if self.is_whole else float(value)
+        except ValueError as error:
+            raise ValueError(f"{self.name} is {value!r}; a number is required.") from error
+        if self.choices and number not in self.choices:
+            raise ValueError(f"{self.name} is {value}; {required} is required.")
+        if not self.choices and not self.low <= number <= self.high:
+            raise ValueError(f"{self.name} is {value}; {self.low:g} to {self.high:.0f} is required.")
+        return number
+
+
+COMMON = (Parameter("num_draft_tokens", 1, 64), Parameter("confidence", is_whole=False))
+CACHE = Parameter("cache", choices=("shared", "own"))
+NUM_CANDIDATES = Parameter("num_candidates", 1, 64)
+
+
+@dataclass(frozen=True)
+class DraftSpec:
+    """One `--draft`. None, or a parameter that is absent, leaves the choice to the default of the kind."""
+
+    kind: str
+    subject: str = ""
+    num_draft_tokens: int | None = None
+    confidence: float | None = None
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OpenedDraft:
+    """A draft that a package will hold: its files, and what its record says.
+
+    Args:
+        spec: what asked for it.
+        name: of the level.
+        root: the folder of its files, or the file of a draft that is no part of a package; None where it has none.
+        files: relative to `root`; none where the level has no files.
+        codec: of a model's weights.
+        same_tokenizer: whether a model has the vocabulary of the level above.
+    """
+
+    spec: DraftSpec
+    name: str
+    root: Path | None = None
+    files: tuple[Path, ...] = ()
+    codec: LevelCodec | None = None
+    same_tokenizer: bool = True
+
+
+@dataclass
+class OpenTarget:
+    """The checkpoint whose package is to hold drafts; after each of them, what the next draft meets above it.
+
+    Args:
+        checkpoint: the target.
+        vocabulary: of the level above.
+        tokenizer_sha256: of that level's tokenizer.json; empty where there is none.
+    """
+
+    checkpoint: Checkpoint
+    vocabulary: Vocabulary
+    tokenizer_sha256: str
+
+    @property
+    def config(self) -> ModelConfig | None:
+        """The target's sizes; None where it has no config.json."""
+        return None if self.checkpoint.config is None else describe_values(self.checkpoint.config)
+
+
+class Run(Protocol):
+    """The levels that are loaded already, the target first, and what a further one is loaded with."""
+
+    package: Package
+    own: OwnWeights
+    matrices: Matrices
+    stack: ExitStack
+    levels: list[LoadedLevel]
+    tokenizer: Tokenizer
+    target_vocabulary: Vocabulary
+    vocabulary: Vocabulary  # of the last level that was loaded
+
+    @property
+    def target(self) -> Decoder:
+        """The decoder of the run's target."""
+        ...
+
+    def nested(self, folder: Path, level: str) -> Decoder:
+        """The decoder of one level of another package."""
+        ...
+
+
+class DraftKind:
+    """A kind of draft. A kind overrides what differs from these defaults.
+
+    `subject` is what must follow the colon, in capitals as messages name it; `parameters` are those beside the common
+    ones; `record_type` is the class of its record, whose `kind` is `level_kind`.
+    """
+
+    name: str = ""
+    subject: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    record_type: type[LevelRecord] = LevelRecord
+    speaks_as_target = True  # its tokens are the target's, whatever model is above it
+
+    @property
+    def level_kind(self) -> Kind:
+        name: Kind = self.name  # type: ignore[assignment]  # pydantic refuses others
+        return name
+
+    def check(self, spec: DraftSpec) -> None:
+        """Raises ValueError where parts of a SPEC contradict each other."""
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        """The members of the record that only this kind has."""
+        return {}
+
+    def shares(self, spec: DraftSpec, same_tokenizer: bool) -> list[Shared]:
+        """What the level has in common with the target or, of a tokenizer, with the level above."""
+        return ["tokenizer"] if same_tokenizer else []
+
+    def record(
+        self,
+        spec: DraftSpec,
+        name: str,
+        codec: LevelCodec | None = None,
+        path: str | None = None,
+        same_tokenizer: bool = True,
+    ) -> LevelRecord:
+        """The level of the manifest that a SPEC becomes.
+
+        Args:
+            spec: of this kind.
+            name: of the level.
+            codec: of a model's weights.
+            path: of its folder or file in the package.
+            same_tokenizer: whether a model has the vocabulary of the level above.
+        """
+        default = DEFAULT_CONFIDENCE if same_tokenizer else DEFAULT_FOREIGN_CONFIDENCE
+        members = {
+            "name": name,
+            "kind": self.level_kind,
+            "codec": codec,
+            "location": "package",
+            "files": [],
+            "path": path,
+            "shares": self.shares(spec, same_tokenizer),
+            "num_draft_tokens": spec.num_draft_tokens or DEFAULT_NUM_DRAFT_TOKENS,
+            "confidence": default if spec.confidence is None else spec.confidence,
+        }
+        return self.record_type.model_validate({**members, **self.members(spec)})
+
+    def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
+        """Check that the draft can serve under a target, and find its files.
+
+        Raises:
+            MxconvError: its files are missing or unfit, or it was not made for this target.
+        """
+        return OpenedDraft(spec, spec.kind)
+
+    def path_in(self, folder: str, draft: OpenedDraft) -> str | None:
+        """The `path` of a record whose files lie in a folder of the package."""
+        return folder if draft.files else None
+
+    def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
+        """The draft of a SPEC that is no part of the run's package; its root is None where it has no files."""
+        return OpenedDraft(spec, spec.kind)
+
+    def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
+        """Load a level below those of a run.
+
+        Args:
+            record: of the level.
+            place: its folder or file, where it has one.
+            run: the levels above.
+
+        Raises:
+            MxconvError: files are missing or damaged, or do not fit the target.
+        """
+        raise NotImplementedError
+
+
+class ModelKind(DraftKind):
+    """A kind with a decoder."""
+
+    def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants | None:
+        """What a draft whose parts change while it decodes keeps from text to text; None where they do not change."""
+        return None
+
+
+Proposer = Callable[[LevelStatistics, Acceptance], Draft]
+
+
+class LookUpKind(DraftKind):
+    """A kind without a model: it proposes what was written before."""
+
+    speaks_as_target = False
+
+    def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
+        return LoadedLevel(record, None, speaker(run))
+
+    def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
+        """What makes the draft of each text; tables that it fills while decoding are shared by all texts.
+
+        Args:
+            loaded: the level.
+            vocab_size: of the model above.
+            confidence: below which it stops.
+        """
+        raise NotImplementedError
+
+
+def speaker(run: Run) -> Tokenizer | None:
+    """The tokenizer of the lowest level that is loaded."""
+    return run.levels[-1].tokenizer if run.levels else run.tokenizer
+
+
+def placed(record: LevelRecord, place: Path | None, run: Run, what: str = "model") -> Path:
+    """The place of a level that cannot do without.
+
+    Raises:
+        PackageError: the manifest names none.
+    """
+    if place is None:
+        raise PackageError(
+            f"{run.package.root}: level {record.name} without a path; a {what} needs one. Convert again."
+        )
+    return place

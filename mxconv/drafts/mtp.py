@@ -1,0 +1,73 @@
+"""The checkpoint's own layer for multi-token prediction: `mtp`, in the package's 4 bits, or in 16 with `bits=16`.
+
+Its network is `mxconv/drafts/readers/mtp_module.py`.
+"""
+
+from pathlib import Path
+
+from mxconv.arch.families.table import describe_values
+from mxconv.drafts.kind import DraftSpec, LevelCodec, OpenedDraft, OpenTarget, Parameter, Run
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.reader_kind import ReaderKind
+from mxconv.drafts.readers.feature_draft import FeatureDraft
+from mxconv.drafts.readers.mtp_module import MtpModule, check_mtp
+from mxconv.drafts.readers.reader import Reader, check_target
+from mxconv.drafts.readers.reading_draft import Listener
+from mxconv.engine.cache import KVCache
+from mxconv.errors import MxconvError
+from mxconv.package.manifest import LevelRecord, Shared
+
+
+class MtpKind(ReaderKind):
+    """Its weights are part of the package's own model."""
+
+    name = "mtp"
+    subject = ""
+    parameters = (Parameter("bits", choices=(4, 16)),)
+
+    def shares(self, spec: DraftSpec, same_tokenizer: bool) -> list[Shared]:
+        return ["weights", "tokenizer"]
+
+    def record(
+        self,
+        spec: DraftSpec,
+        name: str,
+        codec: LevelCodec | None = None,
+        path: str | None = None,
+        same_tokenizer: bool = True,
+    ) -> LevelRecord:
+        """As every kind's; `codec` is that of the package's 4-bit level, and the record has none with `bits=16`."""
+        codec = None if spec.parameters.get("bits") == 16 else codec
+        return super().record(spec, name, codec, path, same_tokenizer)
+
+    def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
+        checkpoint = target.checkpoint
+        if checkpoint.config is None:
+            raise MxconvError(
+                f"--draft mtp: {checkpoint.id} has no config.json; the one that says which family it is is required. "
+                "Copy it from the model's source."
+            )
+        check_mtp(describe_values(checkpoint.config), checkpoint.tensors.keys(), checkpoint.id)
+        return OpenedDraft(spec, spec.kind)
+
+    def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
+        return OpenedDraft(spec, spec.kind, codec=run.package.manifest.options.codec)
+
+    def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
+        own, root = run.own, str(run.package.root)
+        check_mtp(own.config, [tensor.name for tensor in run.package.manifest.tensors], root)
+        weights = own.sixteen_bits if record.codec is None else own.four_bits(record.name, with_target=True)
+        reader = MtpModule(own.config, weights, record.name)
+        check_target(reader, run.target.config, run.target_vocabulary.num_tokens, root)
+        return LoadedLevel(record, None, run.tokenizer, reader=reader)
+
+    def draft(self, loaded: LoadedLevel, listener: Listener) -> FeatureDraft:
+        assert isinstance(loaded.reader, MtpModule)
+        return FeatureDraft(loaded.reader, listener)
+
+    def new_cache(self, reader: Reader) -> KVCache:
+        assert isinstance(reader, MtpModule)
+        return reader.new_cache()
+
+
+MTP = MtpKind()

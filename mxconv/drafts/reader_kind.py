@@ -1,0 +1,116 @@
+"""Kinds that read hidden states of the level above: from a folder, a 16-bit checkpoint or a package, to a draft."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from mxconv.checkpoint.source import open_checkpoint
+from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.drafts.kind import DraftKind, DraftSpec, OpenedDraft, OpenTarget, Run, placed
+from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.model import locate_16_bits, open_16_bits, open_package
+from mxconv.drafts.readers.reader import Reader, ReaderSizes, check_target
+from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
+from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.matrices import Matrices
+from mxconv.engine.stored_weights import (
+    EMBEDDING,
+    HEAD,
+    dense_weights,
+    exact_matrix,
+    four_bit_matrices,
+    has_exact_head,
+)
+from mxconv.engine.weights import Weights
+from mxconv.errors import PackageError
+from mxconv.package.manifest import LevelRecord
+from mxconv.package.package import Package
+from mxconv.package.package_folder import find_package_or_none
+
+
+class ReaderKind(DraftKind):
+    """A kind with a network of its own whose input is what the level above computed."""
+
+    subject = "PATH_OR_ID"
+    other_dtypes: tuple[str, ...] = ()  # of tensors that are no weights
+
+    def sizes(self, path: Path) -> ReaderSizes:
+        """The sizes in a config.json, which say what the draft was made for."""
+        raise NotImplementedError
+
+    def most_draft_tokens(self, sizes: ReaderSizes) -> int | None:
+        """How many tokens it can propose at once; None where there is no limit."""
+        return None
+
+    def reader(
+        self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
+    ) -> Reader:
+        """Open the network.
+
+        Args:
+            folder: a checkpoint or, with the codec "package", a package, of which the 4-bit weights are taken.
+            record: of the level.
+            make: its matrices.
+            stack: closes the files.
+            target: the decoder of the run, for kinds that take a matrix from it.
+
+        Raises:
+            MxconvError: the files are missing or damaged, or are of another kind of model.
+        """
+        raise NotImplementedError
+
+    def draft(self, loaded: LoadedLevel, listener: Listener) -> ReadingDraft:
+        """The draft for one text of a level that it can read."""
+        raise NotImplementedError
+
+    def new_cache(self, reader: Reader) -> KVCache | None:
+        """An empty cache as every text has it; None where its size does not grow with the text."""
+        return None
+
+    def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
+        root = find_package_or_none(spec.subject)
+        draft = open_16_bits(spec, self.other_dtypes) if root is None else open_package(spec, root)[0]
+        assert draft.root is not None, "it has a folder"
+        sizes = self.sizes(draft.root / "config.json")
+        if target.config is not None:
+            check_target(sizes, target.config, target.vocabulary.num_tokens, f"--draft {spec.subject}")
+        num_tokens = spec.num_draft_tokens or self.most_draft_tokens(sizes)
+        return replace(draft, spec=replace(spec, num_draft_tokens=num_tokens))
+
+    def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
+        root = find_package_or_none(spec.subject)
+        if root is None:
+            return locate_16_bits(spec, run)
+        return OpenedDraft(spec, root.resolve().name, root, codec="package")
+
+    def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
+        folder = placed(record, place, run)
+        reader = self.reader(folder, record, run.matrices, run.stack, run.target)
+        check_target(reader, run.target.config, run.target_vocabulary.num_tokens, str(folder))
+        return LoadedLevel(record, None, run.tokenizer, folder=folder, reader=reader)
+
+
+def reader_weights(
+    folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack
+) -> tuple[Weights, Mapping[str, SourceTensor]]:
+    """The weights of a reader, and all its tensors that are stored as they are."""
+    if record.codec != "package":
+        tensors = stack.enter_context(open_checkpoint(folder)).tensors
+        return dense_weights(tensors, make=make), tensors
+    package = stack.enter_context(Package(folder))
+    if not package.has_target:
+        raise PackageError(f"{folder}: references its target; a draft must be whole. Convert it with its target.")
+    kept = {tensor.name for tensor in package.manifest.tensors if tensor.codec == "keep"}
+    stored = {name: tensor for name, tensor in package.arrays.items() if name in kept}
+    exact = dense_weights(stored, make=make)
+    made = {**exact.matrices, **four_bit_matrices(package, make, (HEAD, EMBEDDING))}
+    records = {tensor.name: tensor for tensor in package.manifest.tensors}
+    if EMBEDDING in records and records[EMBEDDING].codec != "keep":  # the output head too; look-ups stay exact
+        embedding = exact_matrix(package, records[EMBEDDING], make)
+        made[HEAD] = made.get(EMBEDDING, embedding)
+        made[EMBEDDING] = embedding
+    elif has_exact_head(package) and HEAD in records:
+        made[HEAD] = exact_matrix(package, records[HEAD], make)
+    return Weights(made, exact.vectors), stored

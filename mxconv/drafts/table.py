@@ -1,0 +1,114 @@
+"""All kinds of drafts, and what `--draft` says: KIND[:SUBJECT][,key=value ...].
+
+checkpoint:PATH_OR_ID   a 16-bit model as it is
+package:PATH_OR_ID      a converted one, from its 4 bits; level=NAME names another of its levels
+layer-skip:LAYERS       the target without some parts   streaming      the target over a sink and a window
+fewer-experts:NUMBER    the target, every token sent to so many experts
+swift                   the same, found while decoding  early-exit     its first layers, as many as pay
+prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
+token-recycling         what the target found likely    stand          the same after several tokens
+speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
+spire:PATH_OR_ID        a SPIRe draft, which sees the target's hidden states of some layers
+eagle3:PATH_OR_ID       an EAGLE-3 draft head, which reads the states of a few of the target's layers
+mtp                     the checkpoint's own MTP layer, which reads the target's last hidden state
+"""
+
+from mxconv.drafts.eagle3 import EAGLE3
+from mxconv.drafts.early_exit import EARLY_EXIT
+from mxconv.drafts.fewer_experts import FEWER_EXPERTS
+from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, LevelCodec, LookUpKind, Value
+from mxconv.drafts.layer_skip import LAYER_SKIP
+from mxconv.drafts.model import CHECKPOINT, PACKAGE
+from mxconv.drafts.mtp import MTP
+from mxconv.drafts.ngram import NGRAM
+from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
+from mxconv.drafts.reader_kind import ReaderKind
+from mxconv.drafts.self_draft import SELF_DRAFT, TARGET
+from mxconv.drafts.speculator import SPECULATOR
+from mxconv.drafts.spire import SPIRE
+from mxconv.drafts.stand import STAND
+from mxconv.drafts.streaming import STREAMING
+from mxconv.drafts.swift import SWIFT
+from mxconv.drafts.token_recycling import TOKEN_RECYCLING
+from mxconv.errors import MxconvError
+from mxconv.package.manifest import LevelRecord
+
+ALL: tuple[DraftKind, ...] = (
+    CHECKPOINT,
+    PACKAGE,
+    LAYER_SKIP,
+    SWIFT,
+    EARLY_EXIT,
+    STREAMING,
+    FEWER_EXPERTS,
+    PROMPT_LOOKUP,
+    NGRAM,
+    TOKEN_RECYCLING,
+    STAND,
+    SPECULATOR,
+    SPIRE,
+    EAGLE3,
+    MTP,
+)
+KINDS = {kind.name: kind for kind in ALL}  # by the word of a SPEC
+LEVEL_KINDS: dict[str, DraftKind] = {kind.level_kind: kind for kind in (TARGET, SELF_DRAFT, *ALL)}
+
+
+def kind_of(record: LevelRecord) -> DraftKind:
+    """The kind of a level of a manifest."""
+    return LEVEL_KINDS[record.kind]
+
+
+def record_of(
+    spec: DraftSpec,
+    name: str,
+    codec: LevelCodec | None = None,
+    path: str | None = None,
+    same_tokenizer: bool = True,
+) -> LevelRecord:
+    """The level that a SPEC becomes; see `DraftKind.record`."""
+    return KINDS[spec.kind].record(spec, name, codec, path, same_tokenizer)
+
+
+def is_look_up(record: LevelRecord) -> bool:
+    """Whether a level has no model; nothing can draft for it."""
+    return isinstance(kind_of(record), LookUpKind)
+
+
+def reads_states(record: LevelRecord) -> bool:
+    """Whether a level reads hidden states of the level above; nothing can draft for it."""
+    return isinstance(kind_of(record), ReaderKind)
+
+
+def parse_draft(text: str) -> DraftSpec:
+    """Parse a draft specification.
+
+    Raises:
+        MxconvError: an unknown kind or parameter, or a value out of range.
+    """
+    name, _, rest = text.partition(":")
+    name, *without_subject = name.split(",") if name.partition(",")[0] in KINDS else [name]
+    if name not in KINDS:
+        known = ", ".join(each.name + (f":{each.subject}" if each.subject else "") for each in KINDS.values())
+        raise MxconvError(f"--draft {text}: kind {name!r}; one of {known} is required.")
+    kind = KINDS[name]
+    parts = [*without_subject, *(rest.split(",") if rest else [])]
+    subject = ""
+    if kind.subject:
+        subject = parts.pop(0) if parts and not without_subject else ""
+        if not subject:
+            raise MxconvError(f"--draft {text}: names no {kind.subject}; {name}:{kind.subject} is required.")
+    allowed = {each.name: each for each in (*COMMON, *kind.parameters)}
+    values: dict[str, Value] = {}
+    try:
+        for part in parts:
+            key, _, value = part.partition("=")
+            if key not in allowed:
+                raise ValueError(f"parameter {key!r}; one of {', '.join(allowed)} is required.")
+            values[key] = allowed[key].parse(value)
+        common = {each.name: values.pop(each.name, None) for each in COMMON}
+        spec = DraftSpec(name, subject, **common, parameters=values)  # type: ignore[arg-type]  # as COMMON parses them
+        kind.check(spec)
+    except ValueError as error:
+        raise MxconvError(f"--draft {text}: {error}") from error
+    return spec
