@@ -37,7 +37,7 @@ def test_a_tree_that_was_drawn_stays_as_it_was_drawn() -> None:
     drawn = Proposal([1, 2], [shares, shares], [0.5, 0.5], [-1, -1])
     model, look_up = Says([], drawn), Says([], RETRIEVED)
     draft = Retrieving(model, [look_up])
-    assert draft.grow([0], 4, [0.0] * 8) is drawn
+    assert draft.grow([0], 4, [0.0] * 8) == drawn
     draft.count(4, drawn, [2, 0])
     assert (counts(model), counts(look_up)) == ((4, 1, 1, 2), (4, 0, 0, 0))
 
