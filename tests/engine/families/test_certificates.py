@@ -57,17 +57,24 @@ def family(request: pytest.FixtureRequest, family_of: Callable[[str], Any]) -> A
     return family_of(request.param)
 
 
-@pytest.fixture(params=["mxfp4", "bsfp"])
-def package(request: pytest.FixtureRequest, family: Any, tmp_path: Path) -> Path:
-    """The family's checkpoint, converted."""
+@pytest.fixture(params=["numpy", None], ids=["NumPy", "native"])
+def kernel(request: pytest.FixtureRequest) -> str | None:
+    """What decodes."""
+    name: str | None = request.param
+    return name
+
+
+@pytest.fixture
+def package(request: pytest.FixtureRequest, kernel: str | None, family: Any, tmp_path: Path) -> Path:
+    """The family's checkpoint, converted: each codec is decoded by one kernel, and the next family's by the other."""
+    codec = ("mxfp4", "bsfp")[(NAMES.index(request.node.callspec.params["family"]) + (kernel is None)) % 2]
     source = copytree(family.folder, tmp_path / "source")
     write_tiny_tokenizer(source / "tokenizer.json", 96)
     with open_checkpoint(source) as checkpoint:
-        convert(checkpoint, tmp_path / "package", QuantizeOptions(codec=request.param))
+        convert(checkpoint, tmp_path / "package", QuantizeOptions(codec=codec))
     return tmp_path / "package"
 
 
-@pytest.mark.parametrize("kernel", ["numpy", None])
 def test_a_package_decodes_as_its_source_and_its_draft_changes_nothing(
     family: Any, package: Path, kernel: str | None
 ) -> None:

@@ -16,7 +16,7 @@ from mxconv.engine.tree import Tree
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 NAMES = list(checkpoints.FAMILIES)
 PROMPT = 64
-CUTS = ([1], [2], [3, 5, 8], [16], [33], [79, 1])
+CUTS = ([60, 1], [2, 3, 5, 8], [33], [79, 1])
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -36,17 +36,20 @@ def package(
     return folder / "package"
 
 
-@pytest.mark.parametrize("kernel", ["numpy", None], ids=["NumPy", "native"])
 @pytest.mark.parametrize(
-    ("drafts", "lengths", "tree"),
+    ("drafts", "lengths", "tree", "kernel"),
     [
-        ((), [4], 8),
-        (("layer-skip:m1+2", "stand"), [3, 2, 2], 6),
-        (("streaming,sink=1,window=3",), "auto", "auto"),
-        (("checkpoint:{source}", "prompt-lookup"), [3, 2, 1], "chain"),
+        ((), [4], 8, None),
+        ((), [4], 8, "numpy"),
+        (("layer-skip:m1+2", "stand"), [3, 2, 2], 6, None),
+        (("streaming,sink=1,window=3",), "auto", "auto", None),
+        (("checkpoint:{source}", "prompt-lookup"), [3, 2, 1], "chain", "numpy"),
     ],
-    ids=["a tree of the self-draft", "a level that skips states below it", "auto", "a model with states of its own"],
-)
+    ids=[
+        "a tree of the self-draft", "by NumPy", "a level that skips states below it", "auto",
+        "a model with states of its own",
+    ],
+)  # fmt: skip
 def test_nothing_changes_with_drafts_of_a_target_with_states(
     package: Path, drafts: tuple[str, ...], lengths: Any, tree: Any, kernel: str | None
 ) -> None:
