@@ -138,8 +138,8 @@ def test_a_trace_without_trees_has_its_table(tmp_path: Path) -> None:
     result = run(write_lines(tmp_path / "old.jsonl", lines), "--html", tmp_path / "old.html")
     assert result.exit_code == 0
     assert "84 tokens of 3 prompts" in result.stdout
-    assert "This trace tells no trees" in result.stdout
-    assert "This trace tells no trees" in (tmp_path / "old.html").read_text()
+    assert "This trace has no trees" in result.stdout
+    assert "This trace has no trees" in (tmp_path / "old.html").read_text()
 
 
 @pytest.mark.parametrize("option", [("--plot", "a.png"), ("--tensor", "*"), ("--per", "layer"), ("--dtype", "bf16")])

@@ -94,6 +94,7 @@ def test_no_tree_is_kept_where_nobody_asks() -> None:
 
 
 def test_a_chain_is_a_tree() -> None:
-    tree = RoundTree.of("a", Proposal([5, 5, 7]), [5, 5, 9])
+    chain = Proposal([5, 5, 7])
+    tree = RoundTree("a", chain.tokens, chain.links, chain.probabilities, [5, 5, 9])
     assert (list(tree.parents), tree.path) == ([-1, 0, 1], [0, 1])
-    assert RoundTree.of(None, Proposal([]), [3]).path == []
+    assert RoundTree(None, [], Proposal([]).links, [], [3]).path == []
