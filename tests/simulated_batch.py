@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mxconv.drafts.passes import JointPass, Load
-from mxconv.speculation.pacing.pace import Choice, Outcome, Pace
+from mxconv.speculation.pace import Choice, Outcome, Pace
 
 Price = Callable[[int], float]  # rows of a pass to seconds
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mxconv.speculation.pacing.pace import Choice, Outcome, Pace
+from mxconv.speculation.pace import Choice, Outcome, Pace
 
 
 @dataclass(frozen=True)

@@ -68,13 +68,6 @@ class WeightedMixture:
         shared = 0 if self.shared is None else self.shared.num_weights
         return rows * columns + shared + self.num_chosen * self.experts.num_weights
 
-    def expected_weights(self, num_rows: float) -> float:
-        """That a pass over so many rows multiplies by, if they choose their experts independently."""
-        count = self.parts.routing.num_experts
-        missed: float = (1 - self.num_chosen / count) ** num_rows
-        chosen = count * (1 - missed)
-        return self.num_weights + (chosen - self.num_chosen) * self.experts.num_weights
-
     @property
     def num_stored_weights(self) -> int:
         """Those of all experts."""

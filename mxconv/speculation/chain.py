@@ -20,12 +20,10 @@ from mxconv.drafts.table import is_look_up, kind_of
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
+from mxconv.speculation.adaptive_pace import USUAL_SHARE, AdaptivePace
 from mxconv.speculation.level import Level
 from mxconv.speculation.merged import Merged, Retrieving
-from mxconv.speculation.pacing.adaptive_pace import AdaptivePace
-from mxconv.speculation.pacing.estimates import USUAL_SHARE
-from mxconv.speculation.pacing.pace import FixedPace, Pace
-from mxconv.speculation.pacing.row_growth import weights_of_a_row
+from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.through_text import ThroughText
 
 
@@ -82,10 +80,17 @@ def reads(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, float]:
             if draft.shares_cache:
                 shares[number] = 0.0
             elif draft.record.kind == "model":
-                shares[number] = weights_of_a_row(draft.decoder) / weights_of_a_row(level)
+                shares[number] = _num_weights(draft.decoder) / _num_weights(level)
             else:
                 shares[number] = USUAL_SHARE
     return shares
+
+
+def _num_weights(decoder: Decoder) -> int:
+    """The number of weights that a pass over one row multiplies."""
+    matrices = [decoder.head, *(matrix for layer in decoder.layers for matrix in layer.mixer.matrices)]
+    mlps = (layer.mlp for layer in decoder.layers if layer.mlp is not None)
+    return sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices) + sum(mlp.num_weights for mlp in mlps)
 
 
 def _speak_alike(level: LoadedLevel, draft: LoadedLevel) -> bool:

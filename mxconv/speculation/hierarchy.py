@@ -20,11 +20,11 @@ from mxconv.drafts.statistics import LevelStatistics, Trace
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
+from mxconv.speculation.adaptive_pace import MOST_NODES, AdaptivePace
 from mxconv.speculation.chain import Chain, growers, num_models, reads
 from mxconv.speculation.decoding import Decoding
 from mxconv.speculation.generation import Generation
-from mxconv.speculation.pacing.paces import paces
-from mxconv.speculation.pacing.row_growth import growth_of
+from mxconv.speculation.pace import FixedPace, Pace
 from mxconv.speculation.selection import GREEDY, Selection
 
 Number = TypeVar("Number", int, float)
@@ -70,11 +70,18 @@ class Hierarchy:
         self.confidence = _one_each("--confidence", confidence, thresholds)
         num_nodes = {"auto": None, "chain": 0}[tree] if isinstance(tree, str) else tree
         num_choices = min(num_models(self.levels), len(drafts))  # look-ups at the end are one: the first one's length
-        of_each = [growers(self.levels, index) for index in range(num_choices)]
-        shares = [reads(self.levels, index) for index in range(num_choices)]
-        lengths = self.num_draft_tokens[:num_choices]
-        growths = [growth_of(level.decoder) for level in self.levels[:num_choices]]
-        self.paces = paces(self.adaptive, lengths, confidence is None, of_each, shares, num_nodes, growths)
+        self.paces: list[Pace] = [
+            AdaptivePace(
+                num_choices - index,
+                sets_floors=confidence is None,
+                growers=growers(self.levels, index),
+                reads=reads(self.levels, index),
+                most_nodes=MOST_NODES if num_nodes is None else num_nodes,
+            )
+            if self.adaptive
+            else FixedPace(self.num_draft_tokens[index], num_nodes or 0)
+            for index in range(num_choices)
+        ]
         self._chain = Chain(self.levels, self.paces, self.confidence)
 
     def generate(

@@ -19,7 +19,7 @@ from mxconv.drafts.statistics import LevelStatistics, RoundTree
 from mxconv.drafts.trees import Evaluate, grow_by_passes, with_runners_up
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import MOST_ROWS, Tree
-from mxconv.speculation.pacing.pace import Choice, Outcome, Pace
+from mxconv.speculation.pace import Choice, Outcome, Pace
 from mxconv.speculation.step import Step
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token

@@ -24,7 +24,7 @@ from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
-from mxconv.speculation.pacing.pace import FixedPace
+from mxconv.speculation.pace import FixedPace
 
 PROMPT = [3, 1, 4, 1, 5, 9]
 TOKENS = st.integers(0, VOCAB_SIZE - 1)

@@ -34,7 +34,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
-from mxconv.speculation.pacing.pace import FixedPace
+from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling, distribution
 

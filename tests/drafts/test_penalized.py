@@ -16,7 +16,7 @@ from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.pacing.pace import FixedPace
+from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling, distribution
 from mxconv.text.penalties import Penalties

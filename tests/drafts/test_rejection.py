@@ -21,7 +21,7 @@ from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
-from mxconv.speculation.pacing.pace import FixedPace
+from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling, distribution
 

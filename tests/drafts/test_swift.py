@@ -24,7 +24,7 @@ from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError, MxconvError
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
-from mxconv.speculation.pacing.pace import FixedPace
+from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties

@@ -21,12 +21,12 @@ from mxconv.drafts.table import parse_draft
 from mxconv.drafts.token_recycling import TokenRecycling
 from mxconv.errors import ModelError
 from mxconv.package.ngram_file import write_ngram_table
+from mxconv.speculation.adaptive_pace import AdaptivePace
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
 from mxconv.speculation.merged import Merged, Retrieving
-from mxconv.speculation.pacing.adaptive_pace import AdaptivePace
-from mxconv.speculation.pacing.pace import FixedPace
+from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.speculation.text_model import Options
 from mxconv.speculation.through_text import ThroughText

@@ -14,7 +14,7 @@ from mxconv.drafts.statistics import LevelStatistics
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.speculation.level import Level, top_probability
-from mxconv.speculation.pacing.pace import FixedPace
+from mxconv.speculation.pace import FixedPace
 
 CONTEXT = [3, 1, 4, 1, 5, 9]
 DECODER = decoder_of(target_level())

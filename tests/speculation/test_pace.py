@@ -1,147 +1,74 @@
-"""The adaptive pace on simulated machines, whose best fixed choice and whose plain speed are known.
+"""The adaptive pace on simulated processors, whose best fixed choice and whose plain speed are known.
 
 Times are counted without the noise that the pace is told, so that every bound is about its choices.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated_batch import SimulatedBatch, roofline, texts
 from simulated_machine import SimulatedDraft, SimulatedMachine
 
-from mxconv.speculation.pacing.adaptive_pace import MAX_ADAPTIVE_TOKENS, AdaptivePace
-from mxconv.speculation.pacing.pace import Choice, FixedPace, Outcome, Pace
-from mxconv.speculation.pacing.paces import paces
-from mxconv.speculation.pacing.pass_estimate import PassEstimate
+from mxconv.drafts.passes import JointPass, Load
+from mxconv.speculation.adaptive_pace import MOST_TOKENS, AdaptivePace
+from mxconv.speculation.pace import PLAIN, Choice, FixedPace, Outcome
+from mxconv.speculation.prices import ROW_SHARE, RowPrices
 
 SELF = SimulatedDraft(acceptance=0.8, seconds=0.3)  # a 4-bit copy
 SMALL = SimulatedDraft(acceptance=0.6, seconds=0.05, catch_up_seconds=0.01)  # another model
 LOOK_UP = SimulatedDraft(acceptance=0.7, seconds=0.001, starts=0.3)
 GOOD = {
     "a 4-bit copy": [SELF],
-    "a 4-bit copy that is nearly always right": [replace(SELF, acceptance=0.95)],
     "a 4-bit copy that stops where it doubts": [SimulatedDraft(0.85, 0.28, keeps_on=0.8)],
     "a copy that hardly pays": [replace(SELF, acceptance=0.5)],
     "a small model": [SMALL],
-    "a small model that is nearly always right": [replace(SMALL, acceptance=0.9)],
     "a look-up": [LOOK_UP],
-    "two, the first better": [replace(SELF, acceptance=0.95), replace(SMALL, acceptance=0.3)],
     "two, the second better": [SELF, SMALL],
     "three": [replace(SELF, acceptance=0.9), replace(SMALL, acceptance=0.5), replace(LOOK_UP, starts=0.15)],
 }
 USELESS = {
     "a 4-bit copy": [replace(SELF, acceptance=0.0)],
     "one that is right at times, and too seldom": [replace(SELF, acceptance=0.2)],
-    "a small model": [replace(SMALL, acceptance=0.0)],
     "one that has to read a prompt first": [SimulatedDraft(0.0, 0.1, catch_up_seconds=0.03)],
     "a look-up": [replace(LOOK_UP, acceptance=0.0, starts=1.0)],
-    "one that tells how sure it is, and is wrong": [SimulatedDraft(0.0, 0.3, doubt=30.0)],
     "one as slow as the level": [SimulatedDraft(0.0, 1.0)],
-    "one twice as slow": [SimulatedDraft(0.0, 2.0)],
-    "three": [replace(draft, acceptance=0.0) for draft in (SELF, SMALL, LOOK_UP)],
     "four": [SimulatedDraft(0.0, 0.3), SimulatedDraft(0.05, 0.3), SimulatedDraft(0.0, 1.0), SimulatedDraft(0.1, 0.2)],
 }
-SEEDS = range(5)
 
 
-def relative_seconds(
-    drafts: list[SimulatedDraft], num_tokens: int, noise: float, seed: int, slope: float = 0.03
-) -> float:
-    """Seconds a token, in plain passes."""
-    machine = SimulatedMachine(drafts, slope, noise, seed)
-    machine.run(AdaptivePace(len(drafts)), num_tokens)
-    return machine.seconds / (machine.num_tokens - 1)
-
-
-@pytest.mark.parametrize("slope", [0.03, 0.1])
-@pytest.mark.parametrize("noise", [0.0, 0.15])
 @pytest.mark.parametrize("case", GOOD)
-def test_it_comes_within_a_few_percent_of_the_best_fixed_choice(case: str, noise: float, slope: float) -> None:
-    ratios = []
-    for seed in SEEDS:
-        machine = SimulatedMachine(GOOD[case], slope, noise, seed)
+def test_drafts_that_pay_are_used_nearly_as_well_as_by_the_best_fixed_choice(case: str) -> None:
+    ratios, short = [], []
+    for seed, noise in enumerate((0.0, 0.1, 0.15)):
+        machine = SimulatedMachine(GOOD[case], noise=noise, seed=seed)
         pace = AdaptivePace(len(GOOD[case]))
         machine.run(pace, 500)
         learned = machine.num_tokens, machine.seconds
         machine.run(pace, 2000)
-        rate = (machine.num_tokens - learned[0]) / (machine.seconds - learned[1])
-        ratios.append(rate / machine.best_rate())
-    # two that are nearly as good are told apart by trials alone, which takes time
-    assert np.mean(ratios) > (0.96 if len(GOOD[case]) == 1 else 0.93), ratios
-    assert min(ratios) > (0.85 if len(GOOD[case]) == 1 else 0.8), ratios
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.15])
-@pytest.mark.parametrize("doubt", [0.15, 0.3, 0.6, 1.0])
-@pytest.mark.parametrize("seconds", [0.02, 0.25])
-def test_a_draft_that_tells_its_doubts_is_stopped_in_time(doubt: float, seconds: float, noise: float) -> None:
-    """As fast as with the best of many thresholds; some of these are much worse."""
-
-    def rate(pace: Pace, confidence: float = 0.0) -> float:
-        machine = SimulatedMachine([SimulatedDraft(0.0, seconds, doubt=doubt, confidence=confidence)], 0.06, noise)
-        machine.run(pace, 500)
-        learned = machine.num_tokens, machine.seconds
-        machine.run(pace, 6000)
-        return (machine.num_tokens - learned[0]) / (machine.seconds - learned[1])
-
-    fixed = [rate(FixedPace(number), 0.1 * tenth) for number in (4, 16) for tenth in range(10)]
-    assert rate(AdaptivePace(1)) > 0.97 * max(1.0, *fixed)
-    assert min(fixed) < 0.9 * max(fixed)
-
-
-@pytest.mark.parametrize("sets_floors", [True, False])
-def test_thresholds_that_were_given_stay(sets_floors: bool) -> None:
-    machine = SimulatedMachine([SimulatedDraft(0.0, 0.2, doubt=0.3)])
-    for pace in paces(True, [8], sets_floors):
-        machine.run(pace, 200)
-    floors = [choice.floor for choice in machine.choices if choice.num_tokens > 1]
-    assert floors
-    assert all((floor is not None) == sets_floors for floor in floors)
-
-
-@pytest.mark.parametrize("case", GOOD)
-def test_a_good_draft_already_helps_a_short_text(case: str) -> None:
-    means = np.mean([relative_seconds(GOOD[case], 64, 0.15, seed) for seed in range(20)])
-    best = 1 / SimulatedMachine(GOOD[case]).best_rate()
-    assert means < 1 - 0.6 * (1 - best)
-
-
-@pytest.mark.parametrize("slope", [0.0, 0.1])
-@pytest.mark.parametrize("num_tokens", [64, 128, 500, 2000])
-@pytest.mark.parametrize("case", USELESS)
-def test_useless_drafts_never_cost_5_percent(case: str, num_tokens: int, slope: float) -> None:
-    for seed in SEEDS:
-        assert relative_seconds(USELESS[case], num_tokens, 0.0, seed, slope) < 1.05
-
-
-@pytest.mark.parametrize("noise", [0.15, 0.3])
-@pytest.mark.parametrize("num_tokens", [64, 500, 2000])
-@pytest.mark.parametrize("case", USELESS)
-def test_useless_drafts_never_cost_5_percent_where_times_vary(case: str, num_tokens: int, noise: float) -> None:
-    """On average over short runs, whose few times say little; in each of the longer ones."""
-    seconds = [
-        relative_seconds(USELESS[case], num_tokens, noise, seed) for seed in range(20 if num_tokens == 64 else 4)
-    ]
-    assert np.mean(seconds) < 1.05
-    assert max(seconds) < (1.09 if num_tokens < 500 else 1.05)
-
-
-def test_many_short_texts_cost_5_percent_at_most_though_each_prompt_has_to_be_read() -> None:
-    drafts = [SimulatedDraft(0.0, 0.3), SimulatedDraft(0.0, 0.05, catch_up_seconds=0.03), SimulatedDraft(0.0, 0.001)]
-    machine = SimulatedMachine(drafts, noise=0.15)
-    pace = AdaptivePace(3)
-    for _ in range(40):
-        machine.run(pace, 64, prompt=60)
-    assert machine.seconds < 1.05 * (machine.num_tokens - 40)
+        ratios.append((machine.num_tokens - learned[0]) / (machine.seconds - learned[1]) / machine.best_rate())
+    for seed in range(12):  # of the first text already most of the gain is had
+        machine = SimulatedMachine(GOOD[case], noise=0.15, seed=seed)
+        machine.run(AdaptivePace(len(GOOD[case])), 64)
+        short.append(machine.num_tokens / machine.seconds)
+    assert np.mean(ratios) > 0.95, ratios
+    assert np.mean(short) > 1 + 0.6 * (machine.best_rate() - 1)
 
 
 @pytest.mark.parametrize("case", USELESS)
-def test_short_prompts_change_no_bound(case: str) -> None:
-    machine = SimulatedMachine(USELESS[case])
-    pace = AdaptivePace(len(machine.drafts))
-    for _ in range(10):
-        machine.run(pace, 64, prompt=3)
-    assert machine.seconds < 1.05 * (machine.num_tokens - 10)
+def test_drafts_that_never_pay_cost_at_most_5_percent(case: str) -> None:
+    for num_tokens, noise, count in ((64, 0.0, 3), (64, 0.15, 12), (1000, 0.15, 2)):
+        taken = []
+        for seed in range(count):
+            machine = SimulatedMachine(USELESS[case], noise=noise, seed=seed)
+            machine.run(AdaptivePace(len(USELESS[case])), num_tokens)
+            taken.append(machine.seconds / (machine.num_tokens - 1))
+        assert np.mean(taken) < 1.05, (num_tokens, noise, taken)
+    assert max(taken) < 1.04  # of a long text hardly anything
 
 
 def test_these_bounds_can_be_missed() -> None:
@@ -153,121 +80,73 @@ def test_these_bounds_can_be_missed() -> None:
     assert machine.num_tokens / machine.seconds < 0.8 * machine.best_rate()
 
 
-@pytest.mark.parametrize("case", GOOD)
-@pytest.mark.parametrize("noise", [0.0, 0.15])
-def test_drafts_that_turn_useless_are_given_up_and_come_back_when_they_are_good_again(case: str, noise: float) -> None:
-    good = GOOD[case]
-    lost, found_again = [], []
-    for seed in SEEDS:
-        machine = SimulatedMachine(good, noise=noise, seed=seed)
+@pytest.mark.parametrize("case", ["a 4-bit copy", "a small model", "two, the second better"])
+def test_drafts_that_turn_useless_are_given_up_and_come_back_when_they_are_good_again(case: str) -> None:
+    good, lost, found_again = GOOD[case], [], []
+    for seed in range(4):
+        machine = SimulatedMachine(good, noise=0.1, seed=seed)
         pace = AdaptivePace(len(good))
         machine.run(pace, 300)
-        gained = machine.num_tokens - machine.seconds
-        machine.drafts = [replace(draft, acceptance=0.0) for draft in good]
-        before = machine.seconds
+        machine.drafts, before = [replace(draft, acceptance=0.0) for draft in good], machine.seconds
         machine.run(pace, 500)
         lost.append(machine.seconds - before - 500)
-        assert machine.seconds < 1.05 * machine.num_tokens
-        assert gained > 0 or case == "a copy that hardly pays"
-        machine.drafts = good
-        before = machine.seconds
+        machine.drafts, before = good, machine.seconds
         machine.run(pace, 1500)
         found_again.append(1500 / (machine.seconds - before) / machine.best_rate())
     assert np.mean(lost) < 0.05 * 500
-    assert np.mean(found_again) > 0.85
+    assert np.mean(found_again) > 0.8
 
 
-@pytest.mark.parametrize("speeds", [(1.0, 0.4, 1.0), (1.0, 3.0, 1.0), (1.0, 0.7, 0.5, 1.5)])
-@pytest.mark.parametrize("case", ["a 4-bit copy", "two, the second better", "a look-up"])
-def test_a_machine_that_becomes_slower_or_faster_changes_little(case: str, speeds: tuple[float, ...]) -> None:
-    """As when another program takes memory bandwidth, and then does not."""
-    ratios, useless = [], []
-    for seed in SEEDS:
-        for drafts, results in ((GOOD[case], ratios), ([replace(d, acceptance=0.0) for d in GOOD[case]], useless)):
-            machine = SimulatedMachine(drafts, noise=0.1, seed=seed)
-            pace = AdaptivePace(len(drafts))
-            for speed in speeds:
-                machine.speed = speed
-                machine.run(pace, 400)
-            results.append(machine.num_tokens / machine.seconds / machine.best_rate())
-    assert np.mean(ratios) > 0.85, ratios
-    assert min(useless) > 1 / 1.05
-
-
-def test_a_draft_that_says_nothing_is_asked_all_the_same_where_that_is_cheap() -> None:
-    machine = SimulatedMachine([replace(LOOK_UP, starts=0.05)])
-    machine.run(AdaptivePace(1), 2000)
-    assert machine.num_tokens / machine.seconds > 1.0
+@pytest.mark.parametrize("speeds", [(1.0, 0.4, 1.0), (1.0, 3.0, 1.0)])
+def test_prices_that_change_midway_are_found_out(speeds: tuple[float, ...]) -> None:
+    """As when another program takes memory bandwidth, and then does not; and when a draft becomes dear."""
+    for drafts, at_least in (([SELF], 0.9), ([replace(SELF, acceptance=0.0)], 1 / 1.05)):
+        machine, pace = SimulatedMachine(drafts, noise=0.1), AdaptivePace(1)
+        for speed in speeds:
+            machine.speed = speed
+            machine.run(pace, 400)
+        assert machine.num_tokens / machine.seconds > at_least * machine.best_rate()
+    machine, pace = SimulatedMachine([SELF]), AdaptivePace(1)
+    machine.run(pace, 300)
+    machine.drafts, before = [replace(SELF, seconds=1.5)], machine.seconds
+    machine.run(pace, 500)
+    assert machine.seconds - before < 1.05 * 500
 
 
 def test_an_interruption_is_not_believed() -> None:
-    pace = AdaptivePace(1)
-    machine = SimulatedMachine([SELF])
+    machine, pace = SimulatedMachine([SELF]), AdaptivePace(1)
     machine.run(pace, 300)
     pace.learn(Choice(0, 4), Outcome(4, 4, 5, 100.0, 1.12))
-    machine.choices.clear()
     before = machine.seconds
     machine.run(pace, 300)
     assert 300 / (machine.seconds - before) > 0.85 * machine.best_rate()
 
 
-def test_a_wide_pass_that_was_interrupted_is_no_dearer_than_one_by_one() -> None:
-    """Else a short prompt that took long would keep drafts from ever being tried."""
-    known = PassEstimate()
-    known.add(4, 1.0)
-    known.add(1, 0.001)
-    assert known.line() == (0.001, 0.001)
-
-
-@dataclass
-class NestedMachine(SimulatedMachine):
-    """A level whose first draft is a level too, with the second as its own draft."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        first, second = self.drafts
-        self.inner = SimulatedMachine([replace(second, seconds=second.seconds / first.seconds)], self.slope, self.noise)
-        self.inner_pace = AdaptivePace(1)
-
-    def draft_seconds(self, draft: int, num_tokens: int) -> float:
-        if draft == 1:
-            return super().draft_seconds(draft, num_tokens)
-        before, end = self.inner.seconds, self.inner.num_tokens + num_tokens
-        while self.inner.num_tokens < end:
-            limit = end - self.inner.num_tokens - 1
-            self.inner.round(self.inner_pace, self.inner_pace.choose(limit) if limit else Choice(0, 0))
-        return (self.inner.seconds - before) * self.drafts[0].seconds
-
-
-@pytest.mark.parametrize(("acceptance", "at_least"), [(0.85, 1.0), (0.0, 1 / 1.05)])
-def test_a_draft_with_an_adaptive_draft_of_its_own(acceptance: float, at_least: float) -> None:
-    """Where both levels choose, the whole is at least as fast as the first draft without its own."""
-    for seed in SEEDS:
-        drafts = [SimulatedDraft(acceptance, 0.4), SimulatedDraft(acceptance * 0.9, 0.03)]
-        machine = NestedMachine(drafts, noise=0.1, seed=seed)
-        machine.run(AdaptivePace(2), 2000)
-        alone = max(drafts[0].expected_rate(n, machine.slope) for n in range(1, 17))
-        assert machine.num_tokens / machine.seconds > at_least * max(alone, 1.0)
+def test_many_short_texts_cost_5_percent_at_most_though_each_prompt_has_to_be_read() -> None:
+    drafts = [SimulatedDraft(0.0, 0.3), SimulatedDraft(0.0, 0.05, catch_up_seconds=0.03), SimulatedDraft(0.0, 0.001)]
+    machine, pace = SimulatedMachine(drafts, noise=0.15), AdaptivePace(3, reads={0: 0.0, 1: 0.15})
+    for _ in range(40):
+        machine.run(pace, 64, prompt=60)
+    assert machine.seconds < 1.05 * (machine.num_tokens - 40)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 100])
 def test_it_asks_for_no_more_than_the_limit(limit: int) -> None:
-    machine = SimulatedMachine([SimulatedDraft(0.99, 0.001)])
-    pace = AdaptivePace(1)
+    machine, pace = SimulatedMachine([SimulatedDraft(0.99, 0.001)]), AdaptivePace(1)
     machine.run(pace, 200)
     for _ in range(20):
-        assert 0 <= pace.choose(limit).num_tokens <= min(limit, MAX_ADAPTIVE_TOKENS)
-    assert pace.choose(100).num_tokens == MAX_ADAPTIVE_TOKENS
+        assert 0 <= pace.choose(limit).num_tokens <= min(limit, MOST_TOKENS)
+    assert pace.choose(100).num_tokens == MOST_TOKENS
 
 
 def test_the_first_rounds_are_plain_and_only_drafts_that_exist_are_asked() -> None:
     machine = SimulatedMachine(GOOD["three"])
     machine.run(AdaptivePace(3), 500)
-    assert machine.choices[0] == Choice(0, 0)
+    assert machine.choices[0] == PLAIN
     assert {choice.draft for choice in machine.choices if choice.num_tokens} == {0, 1, 2}
     alone = AdaptivePace(0)
-    alone.learn(Choice(0, 0), Outcome(0, 0, 1, 0.0, 1.0))
-    assert alone.choose(5) == Choice(0, 0)
+    alone.learn(PLAIN, Outcome(0, 0, 1, 0.0, 1.0))
+    assert alone.choose(5) == PLAIN
 
 
 def test_a_fixed_pace_asks_the_next_level_for_its_number() -> None:
@@ -276,8 +155,159 @@ def test_a_fixed_pace_asks_the_next_level_for_its_number() -> None:
     assert [pace.choose(limit) for limit in (1, 4, 9)] == [Choice(0, 1), Choice(0, 4), Choice(0, 4)]
 
 
-def test_every_level_with_drafts_has_a_pace_of_its_own() -> None:
-    assert paces(False, [3, 8]) == [FixedPace(3), FixedPace(8)]
-    adaptive = paces(True, [3, 8, 8])
-    assert [len(pace._known) for pace in adaptive if isinstance(pace, AdaptivePace)] == [3, 2, 1]
-    assert paces(True, []) == []
+# batches
+
+
+MACHINES = {"memory": roofline(256), "knee at 16": roofline(16), "compute": roofline(1)}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("num_texts", [1, 4, 16])
+def test_texts_side_by_side_are_nearly_as_fast_as_with_the_best_fixed_length(machine: str, num_texts: int) -> None:
+    batch, pace = SimulatedBatch(MACHINES[machine], 0.15, 0.8), AdaptivePace(1)
+    batch.run(texts(pace, num_texts), 60)
+    assert batch.run(texts(pace, num_texts), 120) > 0.95 * batch.best(num_texts)[0]
+    for acceptance, share in ((0.0, 0.3), (0.3, 0.5)):
+        batch = SimulatedBatch(MACHINES[machine], share, acceptance, noise=0.05)
+        assert batch.run(texts(AdaptivePace(1), num_texts), 256) > 0.95
+
+
+def test_a_load_changes_the_choice_at_once() -> None:
+    pace, batch = AdaptivePace(1), SimulatedBatch(MACHINES["knee at 16"], 0.15, 0.8)
+    for num_texts in (1, 2, 4, 8, 16):
+        batch.run(texts(pace, num_texts), 40)  # every load was there once
+    asked = []
+    for num_texts in (16, 1, 8, 2, 16):
+        batch.asked.clear()
+        assert batch.run(texts(pace, num_texts), 20) > 0.8 * batch.best(num_texts)[0]
+        asked.append(np.mean(batch.asked))
+    assert asked[1] > asked[3] > asked[2] > asked[0] and max(asked[0], asked[4]) < 0.3
+    assert batch.run(texts(pace, 2), 40, other_rows=128) > 0.95  # rows of prompts in the pass make others dear
+
+
+def test_one_text_tries_a_draft_and_the_others_wait_for_what_it_learns() -> None:
+    pace = AdaptivePace(1)
+    paces = texts(pace, 3)
+    for step in range(2):
+        load = Load(3 - step)
+        chosen = [each.choose(10, load) for each in paces[step:]]
+        if step:
+            assert sum(choice.num_tokens > 0 for choice in chosen) <= 1
+        for each in paces[step:]:  # nobody tells of a trial: the text that made it has left
+            joint = JointPass(1 + step, load.num_texts, 0.9)
+            each.learn(PLAIN, Outcome(0, 0, 1, 0.0, 0.3, load=load, joint=joint, draft_sharers=load.num_texts))
+    assert sum(each.choose(10, Load(2)).num_tokens > 0 for each in paces[1:]) == 1
+
+
+def test_a_long_prompt_is_not_read_by_a_draft_for_a_few_tokens() -> None:
+    batch = SimulatedBatch(roofline(4), 0.15, 0.1, 0.05, prompt_tokens=512)
+    pace, of_prompt = AdaptivePace(1, reads={0: 0.35}), batch.price(64) / 64 * 512
+    assert min(batch.decode(texts(pace, count, 512, of_prompt), 32) for count in (1, 2, 4)) > 0.95
+
+
+# trees
+
+
+NODE_SECONDS, DEPTH_SECONDS = 0.0005, 0.05
+Price = Callable[[int], float]  # of a pass over so many rows, a plain one being 1
+
+
+def cheap(rows: int) -> float:
+    return 1 + 0.005 * (rows - 1)
+
+
+def dear(rows: int) -> float:
+    return 1 + 0.4 * (rows - 1)
+
+
+def run(pace: AdaptivePace, price: Price, right: float, is_model: bool = False) -> tuple[float, float]:
+    """Decode; each node's two continuations are accepted with chances `right` and half of what is left.
+
+    Returns:
+        Tokens a second, and nodes a round, of the later half.
+    """
+    random, num_tokens = np.random.default_rng(4), 1500
+    seconds, tokens, nodes, rounds = 0.0, 0, 0, 0
+    pace.learn(PLAIN, Outcome(0, 0, 20, 0.0, 4.0))
+    while tokens < num_tokens:
+        choice = pace.choose(num_tokens - tokens) if num_tokens > tokens + 1 else PLAIN
+        proposed, accepted, depth = 0, 0, choice.num_tokens
+        chances: list[float] = []
+        if choice.floors:
+            if choice.floor is not None:
+                sums = [(right + (1 - right) / 2) ** above for above in range(choice.num_tokens)]
+                depth = max(sum(total >= choice.floor for total in sums), 1)
+            chances = grown(right, choice, depth)
+            proposed = len(chances)
+            depth = int(np.log2(proposed + 1)) if proposed else 0
+            accepted = sum(random.random() < right + (1 - right) / 2 for _ in range(depth)) if right else 0
+        elif choice.num_tokens:
+            proposed = choice.num_tokens
+            while accepted < proposed and random.random() < right:
+                accepted += 1
+        took = price(1 + proposed)
+        drafting = DEPTH_SECONDS * depth if is_model else NODE_SECONDS * proposed
+        pace.learn(choice, Outcome(proposed, accepted, 1 + proposed, drafting, took, chances, depth))
+        if tokens > num_tokens / 2:
+            seconds += took + drafting
+            nodes, rounds = nodes + proposed, rounds + 1
+        tokens += 1 + accepted
+    return num_tokens / 2 / seconds, nodes / rounds
+
+
+def grown(right: float, choice: Choice, most_depth: int) -> list[float]:
+    chances: list[float] = []
+    level = [1.0]
+    for _ in range(min(most_depth, 5)):
+        level = [chance * part for chance in level for part in (right, (1 - right) / 2)]
+        chances += level
+    kept = sorted(chances, reverse=True)[: len(choice.floors)]
+    return [chance for chance, floor in zip(kept, choice.floors, strict=False) if chance >= floor]
+
+
+@pytest.mark.parametrize("is_model", [False, True])
+def test_trees_are_grown_where_rows_are_cheap_and_few_nodes_where_they_are_dear(is_model: bool) -> None:
+    rate, nodes = run(AdaptivePace(1, growers={0: is_model}), cheap, 0.6, is_model)
+    chains, _ = run(AdaptivePace(1), cheap, 0.6, is_model)
+    assert rate > 1.1 * chains and nodes > 9
+    assert run(AdaptivePace(1, growers={0: is_model}), dear, 0.6, is_model)[1] < 2
+    assert run(AdaptivePace(1, growers={0: is_model}, most_nodes=5), cheap, 0.6, is_model)[1] <= 5
+
+
+@pytest.mark.parametrize("price", [cheap, dear])
+@pytest.mark.parametrize("is_model", [False, True])
+def test_useless_trees_cost_no_more_than_a_few_percent(price: Price, is_model: bool) -> None:
+    assert run(AdaptivePace(1, growers={0: is_model}), price, 0.0, is_model)[0] > 0.95
+
+
+@pytest.mark.parametrize("sets_floors", [True, False])
+def test_thresholds_that_were_given_stay(sets_floors: bool) -> None:
+    pace = AdaptivePace(1, sets_floors, growers={0: True})
+    for _ in range(3):
+        pace.learn(PLAIN, Outcome(0, 0, 1, 0.0, 1.0))
+    assert (pace.choose(50).floor is not None) == sets_floors
+
+
+# prices
+
+
+def test_between_measured_widths_lie_lines_and_beyond_them_the_last_slope() -> None:
+    prices = RowPrices()
+    assert prices.seconds(3) == 0.0
+    prices.add(1, 1.0)
+    assert prices.seconds(11) == pytest.approx(1 + 10 * ROW_SHARE)
+    for width, seconds in ((4, 1.3), (8, 2.1)):
+        prices.add(width, seconds)
+    assert [prices.seconds(width) for width in (1, 2, 4, 6, 8)] == pytest.approx([1.0, 1.1, 1.3, 1.7, 2.1])
+    assert prices.seconds(16) == pytest.approx(2.1 + 8 * 0.2)
+    prices.add(2000, 900.0)  # wider than all that is kept
+    assert prices.seconds(64) < 20
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 10)), min_size=1, max_size=30))
+def test_more_rows_never_cost_less(passes: list[tuple[int, float]]) -> None:
+    prices = RowPrices()
+    for width, seconds in passes:
+        prices.add(width, seconds)
+    found = [prices.seconds(width) for width in range(1, 65)]
+    assert all(later >= earlier - 1e-9 for earlier, later in pairwise(found))

@@ -21,7 +21,7 @@ from mxconv.drafts.statistics import LevelStatistics
 from mxconv.interop.transformers.torch_target import TorchTarget
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.pacing.pace import Choice, Outcome
+from mxconv.speculation.pace import Choice, Outcome
 
 
 class Proposer(Protocol):

@@ -32,7 +32,6 @@ from mxconv.engine.weights import Weights
 from mxconv.errors import ModelError
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.package.package import Package
-from mxconv.speculation.pacing.row_growth import growth_of
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -251,16 +250,3 @@ def test_as_many_experts_as_ever_are_no_draft(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         family_of(name).decoder.variant(num_experts=count)
-
-
-def test_what_more_rows_read_grows_with_the_experts_that_they_choose(family_of: Callable[[str], Any]) -> None:
-    assert growth_of(family_of("qwen3").decoder) is None
-    decoder = family_of("qwen3_moe").decoder  # 3 of 6 experts in all layers but one
-    growth = growth_of(decoder)
-    assert growth is not None and growth(1) == 1
-    mixture, same = 6 * 48, 96 * 48
-    attention = 2 * 48 * 16 * (4 + 2)
-    for rows, chosen in ((1, 3), (2, 4.5), (1000, 6)):
-        weights = same + 4 * attention + 3 * 48 * 88 + 3 * (mixture + chosen * 3 * 48 * 48)
-        of_one = same + 4 * attention + 3 * 48 * 88 + 3 * (mixture + 3 * 3 * 48 * 48)
-        assert growth(rows) == pytest.approx(weights / of_one)

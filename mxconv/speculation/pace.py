@@ -1,4 +1,4 @@
-"""How many tokens a level asks of which draft, round by round, and what it is told of every round."""
+"""How many tokens a level asks of which draft, round by round, and what it learns from every round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,13 @@ from mxconv.drafts.passes import ALONE, JointPass, Load
 
 @dataclass(frozen=True)
 class Choice:
-    """Ask `num_tokens` of the level's draft number `draft`; 0 tokens: decode plainly.
+    """Ask the level's draft number `draft` for `num_tokens` tokens; 0 tokens mean plain decoding.
 
-    `floor` is what `Draft.propose` takes: how improbable a proposal may become before the draft stops. With `floors` it
-    is asked for a tree, as deep as `num_tokens`, by `TreeDraft.grow`, which takes both.
+    Args:
+        draft: the number of the draft, the next level being 0.
+        num_tokens: the most tokens of a path.
+        floor: as `Draft.propose` takes it: the draft stops when its proposal becomes less probable.
+        floors: as `TreeDraft.grow` takes them; with any, the draft is asked for a tree.
     """
 
     draft: int
@@ -26,18 +29,17 @@ PLAIN = Choice(0, 0)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a choice.
+    """The result of a round.
 
     Args:
-        num_proposed: by the draft, at most as many as it was asked for; of a tree, all nodes.
-        num_accepted: of these.
-        num_evaluated: tokens that the level's forward pass took in.
-        draft_seconds: until the draft had proposed.
-        level_seconds: of the level's own pass and judgement.
-        probabilities: of the proposed tokens in the draft's opinion, as `Proposal` has them; of a tree, those of each
-            node's whole path.
+        num_proposed: tokens that the draft proposed; of a tree, all nodes.
+        num_accepted: those of them that were accepted.
+        num_evaluated: tokens that the level's pass took in.
+        draft_seconds: the time until the draft had proposed.
+        level_seconds: the time of the level's own pass and judgement.
+        probabilities: of the proposed tokens in the draft's opinion, as `Proposal.chances` has them.
         depth: tokens of the longest path that was proposed.
-        load: of the level's pass.
+        load: what the level's pass carried.
         joint: the level's pass, where other texts had rows in it; the seconds above are then this text's shares.
         draft_sharers: how many texts shared the draft's passes, on average.
     """
@@ -56,19 +58,21 @@ class Outcome:
 
 class Pace(Protocol):
     def of_text(self) -> "Pace":
-        """For one text among several that are decoded side by side; what it learns all know."""
+        """A pace for one text among several that are decoded side by side; they share what they learn."""
         ...
 
     def choose(self, limit: int, load: Load = ALONE) -> Choice:
-        """What to ask for, at most `limit` tokens (at least one)."""
+        """Choose a draft and at most `limit` tokens (at least one)."""
         ...
 
-    def learn(self, choice: Choice, outcome: Outcome) -> None: ...
+    def learn(self, choice: Choice, outcome: Outcome) -> None:
+        """Learn from a round."""
+        ...
 
 
 @dataclass(frozen=True)
 class FixedPace:
-    """Always the same number, of the next level; with `num_nodes`, a tree of so many if that level grows trees."""
+    """Always ask the next level for the same number; with `num_nodes`, for a tree of so many if it grows trees."""
 
     num_tokens: int
     num_nodes: int = 0

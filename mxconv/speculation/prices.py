@@ -1,0 +1,68 @@
+"""The measured price of a pass by its number of rows: nearly constant while memory is the limit, then linear."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from mxconv.drafts.running_mean import RunningMean
+
+ROW_SHARE = 0.04  # the price of a further row in passes of the narrowest width, until wider passes were measured
+# widths up to which passes are averaged together
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+@dataclass
+class RowPrices:
+    """Running means of a pass's seconds by width, with lines between them.
+
+    More rows never cost less: means that say so are replaced by their common mean (isotonic regression), in which a
+    width that was measured seldom counts little.
+    """
+
+    means: dict[int, tuple[RunningMean, RunningMean]] = field(default_factory=dict)  # of rows and of seconds
+    curve: list[tuple[float, float]] = field(default_factory=list)  # rows and seconds, both ascending
+
+    def add(self, num_rows: float, seconds: float) -> None:
+        """Learn the time of a pass."""
+        if num_rows > WIDTHS[-1]:
+            return
+        rows_mean, seconds_mean = self.means.setdefault(_width(num_rows), (RunningMean(), RunningMean()))
+        rows_mean.fade()
+        seconds_mean.fade()
+        rows_mean.add(num_rows)
+        seconds_mean.add_seconds(seconds)
+        pools: list[tuple[float, float, float]] = []  # weight, rows, seconds
+        for width in sorted(self.means):
+            rows_mean, seconds_mean = self.means[width]
+            weight, rows, price = seconds_mean.weight, rows_mean.value, seconds_mean.value
+            while pools and pools[-1][2] >= price:
+                other, other_rows, other_price = pools.pop()
+                part, weight = other / (other + weight), other + weight
+                rows, price = rows + part * (other_rows - rows), price + part * (other_price - price)
+            pools.append((weight, rows, price))
+        self.curve = [(rows, seconds) for _, rows, seconds in pools]
+
+    def seconds(self, num_rows: float, row_share: float = ROW_SHARE) -> float:
+        """The price of a pass; beyond the widest one that was measured, rows cost no less than the last ones did."""
+        at = bisect_left(self.curve, (num_rows,))
+        if at == 0:
+            return self.curve[0][1] if self.curve else 0.0
+        rows, seconds = self.curve[at - 1]
+        if at < len(self.curve):
+            slope = _slope(self.curve[at - 1], self.curve[at])
+        elif at > 1:
+            slope = max(_slope(self.curve[-2], self.curve[-1]), row_share / 4 * self.curve[0][1])
+        else:
+            slope = row_share * seconds
+        return seconds + slope * (num_rows - rows)
+
+    def knows(self, num_rows: int) -> bool:
+        """Whether passes of about so many rows were measured."""
+        return num_rows > WIDTHS[-1] or _width(num_rows) in self.means
+
+
+def _width(num_rows: float) -> int:
+    return WIDTHS[bisect_left(WIDTHS, num_rows)]
+
+
+def _slope(first: tuple[float, float], second: tuple[float, float]) -> float:
+    return (second[1] - first[1]) / max(second[0] - first[0], 1e-9)
