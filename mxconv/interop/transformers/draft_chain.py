@@ -121,6 +121,7 @@ class DraftChain:
         target, choice, num_proposed = self._target, self._choice, len(proposed)
         if choice.num_tokens:
             target.drafts[choice.draft].statistics.count(choice.num_tokens, num_proposed, num_accepted)
+        if self._end:  # a pace learns from plain rounds too, but not from the prompt, which nothing was proposed for
             seconds = self._end - self._begin, time.perf_counter() - self._end
             outcome = Outcome(num_proposed, num_accepted, num_proposed + 1, *seconds, self._probabilities)
             target.pace.learn(choice, outcome)
