@@ -27,7 +27,7 @@ from ray.cluster_utils import Cluster
 
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.cluster.session import ClusterAddress, cluster
+from mxconv.cluster.session import ClusterAddress, cluster, import_ray
 from mxconv.conversion.options import Codec, QuantizeOptions
 from mxconv.convert import convert
 from mxconv.report.inspection import inspect_weights
@@ -127,13 +127,20 @@ def peak_bytes() -> list[int]:
     return found
 
 
+def start_workers(count: int) -> None:
+    """Have every node start its worker, by tasks that need a processor each and run at the same time."""
+    ray = import_ray()
+    nap = ray.remote(num_cpus=1)(lambda: time.sleep(1))
+    wait_until(lambda: bool(ray.get([nap.remote() for _ in range(count)])) and len(peak_bytes()) == count)
+
+
 def compare(name: str, address: str, num_nodes: int, sources: list[Path], folder: Path) -> tuple[int, int, int]:
     """Packages of every source and codec: how many, how many other than those of threads, most bytes of a worker."""
     wrong, peaks = 0, [0]
     with cluster(ClusterAddress(address), 1) as make:
         wait_until(lambda: make().num_workers == num_nodes)
     with cluster(ClusterAddress(address), 1) as make:
-        wait_until(lambda: len(peak_bytes()) == num_nodes)  # so that all of them work
+        start_workers(num_nodes)
         for source, codec in product(sources, CODECS):
             threads = folder / f"{source.name}-{codec}"
             found, seconds, most = compared(source, codec, threads, folder / "ray", make)
