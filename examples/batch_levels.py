@@ -10,11 +10,11 @@ from batch_drafts import Draft, ModelDraft, SpeculatorDrafts, SpireDrafts
 from batch_plans import MOST_TOKENS
 from batch_texts import Texts, with_positions
 
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arrays import F32
 from mxconv.codecs.float16 import BF16
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, pass_seconds
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig

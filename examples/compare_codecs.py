@@ -31,10 +31,10 @@ from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.cost.traffic import package_bytes
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
+from mxconv.engine.stored_bytes import package_bytes
 from mxconv.engine.stored_weights import EMBEDDING, HEAD, dense_weights
 from mxconv.engine.weights import Weights
 from mxconv.package.package import StoredBsfp

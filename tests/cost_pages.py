@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.answers import Question
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import Workload, strategies_of, with_acceptance
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.published.model_cards import GPT_OSS_20B, LLAMA_3_1_8B
 from mxconv.cost.trace import read_trace

@@ -14,13 +14,14 @@ from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.table import KINDS
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.weights import Weights
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.four_bit import FourBitMatrix, mxfp4_matrix
 from mxconv.kernels.matrix import Matrix
-from mxconv.package.manifest import Kind, LevelRecord
+from mxconv.package.level_record import LevelRecord, ModelRecord, PlainRecord
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
@@ -85,7 +86,7 @@ def _four_bit(values: np.ndarray) -> FourBitMatrix:
 
 
 def record(name: str, shares_cache: bool = False) -> LevelRecord:
-    return LevelRecord(
+    return (PlainRecord if shares_cache else ModelRecord)(
         name=name,
         kind="self-draft" if shares_cache else "model",
         codec="bf16",
@@ -95,10 +96,12 @@ def record(name: str, shares_cache: bool = False) -> LevelRecord:
     )
 
 
-def look_up(kind: Kind, **members: Any) -> LoadedLevel:
+def look_up(kind: str, **members: Any) -> LoadedLevel:
     """A level that is no model."""
     return LoadedLevel(
-        LevelRecord(name=kind, kind=kind, codec=None, location="package", files=[], shares=["tokenizer"], **members),
+        KINDS[kind].record_type(
+            name=kind, kind=kind, codec=None, location="package", files=[], shares=["tokenizer"], **members
+        ),
         None,
     )
 

@@ -1,12 +1,12 @@
 """How many bytes of weights each level of a loaded package reads for one forward pass."""
 
-from mxconv.cost.traffic import checkpoint_bytes, head_bytes, mtp_bytes, package_bytes
 from mxconv.drafts.draft_price import PartBytes
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.model import recorded_level
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
+from mxconv.engine.stored_bytes import checkpoint_bytes, head_bytes, mtp_bytes, package_bytes
 from mxconv.package.package import Package
 
 PARTS = ("layer-skip", "streaming", "fewer-experts", "swift", "early-exit")

@@ -158,9 +158,9 @@ def _question(
     lengths: list[float] | None,
     sweep: bool,
 ) -> "Question":
+    from mxconv.arch.model_sizes import ModelSizes
     from mxconv.cost.answers import Question
     from mxconv.cost.levels import FOUR_BIT, SMALL, strategies_of, with_acceptance, with_rows
-    from mxconv.cost.model_sizes import ModelSizes
     from mxconv.cost.trace import read_trace
 
     if package is not None:

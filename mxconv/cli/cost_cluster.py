@@ -30,9 +30,9 @@ def print_cluster(
     """
     from rich.table import Table
 
+    from mxconv.arch.model_sizes import ModelSizes
     from mxconv.cost.conversion_time import GB, PASSES, Cluster, conversion_time
     from mxconv.cost.counts import count_parameters
-    from mxconv.cost.model_sizes import ModelSizes
 
     assert (package is None) != (config is None)
     path = config if package is None else package / "config.json"

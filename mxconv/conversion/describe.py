@@ -7,9 +7,9 @@ from mxconv.conversion.drafts import level_of
 from mxconv.conversion.preparation import Preparation, draft_folder, relative_name
 from mxconv.conversion.survey import Survey
 from mxconv.drafts.kind import DEFAULT_BSFP_CONFIDENCE, DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
+from mxconv.package.level_record import LevelRecord, PlainRecord
 from mxconv.package.manifest import (
     FileRecord,
-    LevelRecord,
     Manifest,
     SourceRecord,
     TokenizerRecord,
@@ -72,7 +72,7 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
     sources = [relative_name(path, preparation.checkpoint) for path in preparation.checkpoint.weight_files]
     linked = sources if preparation.links_target else []
     is_bsfp = options.codec == "bsfp"
-    target = LevelRecord(
+    target = PlainRecord(
         name="target",
         kind="target",
         codec="bsfp" if is_bsfp else _codec_name(dtype),
@@ -80,7 +80,7 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
         files=own if is_bsfp else stored + linked,
         shares=[],
     )
-    draft = LevelRecord(
+    draft = PlainRecord(
         name=options.codec,
         kind="self-draft",
         codec=options.codec,

@@ -11,7 +11,7 @@ from mxconv.drafts.kind import DraftSpec, LookUpKind, OpenedDraft, OpenTarget
 from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.drafts.table import KINDS
 from mxconv.errors import MxconvError
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord
 from mxconv.package.staging import PlacedFile
 
 

@@ -15,7 +15,8 @@ from mxconv.drafts.kind import OpenedDraft
 from mxconv.drafts.table import parse_draft
 from mxconv.errors import CheckpointError, MxconvError
 from mxconv.package.layout import Layout, plan_layout
-from mxconv.package.manifest import FILE_NAME, OptionsRecord, check_relative
+from mxconv.package.level_record import check_relative
+from mxconv.package.manifest import FILE_NAME, OptionsRecord
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter, Executor, Workers

@@ -1,10 +1,9 @@
 """Models of speed, bytes and energy: what `mxconv cost` answers. Pure but for the readers of files.
 
-model_sizes.py         sizes of a model, from its description
 counts.py              parameters, bytes and multiply-adds of a pass
 hardware.py            descriptions of hardware; hardware/ has some
 roofline.py            seconds of a pass on it; accelerator.py on SPEQ's, processing_element.py its arithmetic
-levels.py              levels of a hierarchy; package_levels.py those of a package, traffic.py their bytes
+levels.py              levels of a hierarchy; package_levels.py those of a package, engine/stored_bytes.py their bytes
 speedup.py             tokens a second of a hierarchy; throughput.py of batches, by SPIRe's equation
 surfaces.py            both over ranges
 trace.py               what a run did; prediction.py compares it with the models

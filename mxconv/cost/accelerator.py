@@ -18,9 +18,9 @@ from dataclasses import dataclass, fields
 from math import ceil
 from typing import Literal
 
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import BITS, attention_multiply_adds, kv_bytes, multiplied_weights, state_bytes
 from mxconv.cost.hardware import Hardware
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.speedup import expected_tokens
 from mxconv.errors import MxconvError
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.accelerator import Accelerator, compare
 from mxconv.cost.counts import active_parameters, count_parameters
 from mxconv.cost.hardware import Hardware
 from mxconv.cost.levels import CostLevel, Workload, costs, fastest_lengths, level_count, pass_seconds
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import break_even_acceptance, expected_tokens, hierarchy_seconds

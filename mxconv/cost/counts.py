@@ -6,7 +6,7 @@ the tokens choose. The embedding is looked up, not read. One multiply-add is one
 
 from dataclasses import dataclass
 
-from mxconv.cost.model_sizes import ModelSizes
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.errors import MxconvError
 
 # bits a weight, scales included: OCP MX v1.0 (32 weights an 8-bit scale); formats/bsfp.md (128 weights a 16-bit scale)

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.accelerator import Accelerator, Mode, run_pass
 from mxconv.cost.counts import PassCount, count_pass, multiplied_weights
 from mxconv.cost.hardware import Hardware
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.roofline import pass_points
 from mxconv.cost.speedup import LevelCost, hierarchy_seconds
 

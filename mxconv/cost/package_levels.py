@@ -6,16 +6,16 @@ from math import inf
 from pathlib import Path
 
 from mxconv.arch.families.table import describe_file
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import multiplied_weights
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, CostLevel
-from mxconv.cost.model_sizes import ModelSizes
-from mxconv.cost.traffic import checkpoint_bytes, mtp_bytes, package_bytes
 from mxconv.drafts.model import recorded_level
 from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
 from mxconv.drafts.readers.mtp_module import layer_config
 from mxconv.drafts.readers.spire_layers import SpireConfig
 from mxconv.engine.skipped import Skipped
-from mxconv.package.manifest import LevelRecord
+from mxconv.engine.stored_bytes import checkpoint_bytes, mtp_bytes, package_bytes
+from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package, inside
 
 CONFIG = "config.json"

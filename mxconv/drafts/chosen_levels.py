@@ -5,7 +5,8 @@ from pathlib import Path
 
 from mxconv.drafts.table import is_look_up, reads_states
 from mxconv.errors import ModelError
-from mxconv.package.manifest import LevelRecord, Manifest
+from mxconv.package.level_record import LevelRecord
+from mxconv.package.manifest import Manifest
 
 OF_TARGET = (
     "target",

@@ -17,7 +17,7 @@ from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord
 
 
 class Eagle3Kind(ReaderKind):

@@ -26,7 +26,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.own_weights import OwnWeights
 from mxconv.errors import PackageError
-from mxconv.package.manifest import Kind, LevelRecord, Shared
+from mxconv.package.level_record import LevelRecord, PlainRecord, Shared
 from mxconv.package.package import Package
 from mxconv.text.tokenizer import Tokenizer
 
@@ -158,19 +158,18 @@ class DraftKind:
     """A kind of draft. A kind overrides what differs from these defaults.
 
     `subject` is what must follow the colon, in capitals as messages name it; `parameters` are those beside the common
-    ones; `record_type` is the class of its record, whose `kind` is `level_kind`.
+    ones; `record_type` is the class of its record in a manifest, and `level_kind` the `kind` there.
     """
 
     name: str = ""
     subject: str = ""
     parameters: tuple[Parameter, ...] = ()
-    record_type: type[LevelRecord] = LevelRecord
+    record_type: type[LevelRecord] = PlainRecord
     speaks_as_target = True  # its tokens are the target's, whatever model is above it
 
     @property
-    def level_kind(self) -> Kind:
-        name: Kind = self.name  # type: ignore[assignment]  # pydantic refuses others
-        return name
+    def level_kind(self) -> str:
+        return self.name
 
     def check(self, spec: DraftSpec) -> None:
         """Raises ValueError where parts of a SPEC contradict each other."""
@@ -201,18 +200,19 @@ class DraftKind:
             same_tokenizer: whether a model has the vocabulary of the level above.
         """
         default = DEFAULT_CONFIDENCE if same_tokenizer else DEFAULT_FOREIGN_CONFIDENCE
-        members = {
-            "name": name,
-            "kind": self.level_kind,
-            "codec": codec,
-            "location": "package",
-            "files": [],
-            "path": path,
-            "shares": self.shares(spec, same_tokenizer),
-            "num_draft_tokens": spec.num_draft_tokens or DEFAULT_NUM_DRAFT_TOKENS,
-            "confidence": default if spec.confidence is None else spec.confidence,
-        }
-        return self.record_type.model_validate({**members, **self.members(spec)})
+        members = dict(
+            name=name,
+            kind=self.level_kind,
+            codec=codec,
+            location="package",
+            files=[],
+            path=path,
+            shares=self.shares(spec, same_tokenizer),
+            num_draft_tokens=spec.num_draft_tokens or DEFAULT_NUM_DRAFT_TOKENS,
+            confidence=default if spec.confidence is None else spec.confidence,
+            **self.members(spec),
+        )
+        return self.record_type.model_validate(members)
 
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
         """Check that the draft can serve under a target, and find its files.

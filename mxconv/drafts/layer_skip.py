@@ -6,12 +6,14 @@ Source:
 
 from mxconv.drafts.kind import CACHE, DraftSpec
 from mxconv.drafts.variant_kind import VariantKind
+from mxconv.package.level_record import LayerSkipRecord
 
 
 class LayerSkip(VariantKind):
     """Its subject names the parts, as `mxconv/engine/skipped.py` reads them."""
 
     name = "layer-skip"
+    record_type = LayerSkipRecord
     subject = "LAYERS"
     parameters = (CACHE,)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mxconv.drafts.readers.reader import Reader
 from mxconv.engine.decoder import Decoder
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord
 from mxconv.package.ngram_table import NgramTable
 from mxconv.text.tokenizer import Tokenizer
 

@@ -17,7 +17,7 @@ from mxconv.engine.own_weights import OwnWeights
 from mxconv.engine.pages.dtype import KvDtype
 from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.four_bit import Activations
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.text.tokenizer import Tokenizer
 

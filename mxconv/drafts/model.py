@@ -32,7 +32,8 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.shared_tokens import check_shared_tokens
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.errors import ModelError, MxconvError, PackageError
-from mxconv.package.manifest import FILE_NAME, Kind, LevelRecord, Manifest, read_manifest
+from mxconv.package.level_record import LevelRecord, ModelRecord
+from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
 from mxconv.package.package import Package
 from mxconv.package.package_folder import find_package
 from mxconv.text.tokenizer import Tokenizer
@@ -43,11 +44,12 @@ OF_MODEL = ("target", "self-draft", "layer-skip", "streaming", "fewer-experts") 
 class Model(ModelKind):
     """A decoder with weights of its own."""
 
+    record_type = ModelRecord
     subject = "PATH_OR_ID"
     speaks_as_target = False
 
     @property
-    def level_kind(self) -> Kind:
+    def level_kind(self) -> str:
         return "model"
 
     def members(self, spec: DraftSpec) -> dict[str, object]:

@@ -15,7 +15,7 @@ from mxconv.drafts.readers.reader import Reader, check_target
 from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.engine.cache import KVCache
 from mxconv.errors import MxconvError
-from mxconv.package.manifest import LevelRecord, Shared
+from mxconv.package.level_record import LevelRecord, Shared
 
 
 class MtpKind(ReaderKind):

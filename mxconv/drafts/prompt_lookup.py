@@ -13,6 +13,7 @@ from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
 from mxconv.errors import ModelError
+from mxconv.package.level_record import PromptLookupRecord
 
 Places = tuple[tuple[int, int, int], ...]  # in the text, how many tokens before agree, and where the text goes round to
 # that a token stands behind an n-gram of 1, 2, ... tokens; the pace learns by how much this is wrong
@@ -145,6 +146,7 @@ class PromptLookupKind(LookUpKind):
     """`prompt-lookup:max_ngram=3,min_ngram=1`."""
 
     name = "prompt-lookup"
+    record_type = PromptLookupRecord
     parameters = (Parameter("max_ngram", 1, 64), Parameter("min_ngram", 1, 64))
 
     def check(self, spec: DraftSpec) -> None:

@@ -25,7 +25,7 @@ from mxconv.engine.stored_weights import (
 )
 from mxconv.engine.weights import Weights
 from mxconv.errors import PackageError
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.package.package_folder import find_package_or_none
 

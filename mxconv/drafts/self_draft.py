@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mxconv.drafts.kind import ModelKind, Run
 from mxconv.drafts.loaded_level import LoadedLevel
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord
 
 
 class Target(ModelKind):

@@ -21,7 +21,7 @@ from mxconv.drafts.trees import Evaluate, GrowingTree
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.tree import MOST_ROWS, Tree
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord, SpeculatorRecord
 
 
 def grow_candidates(
@@ -171,6 +171,7 @@ class SpeculatorKind(ReaderKind):
     """`speculator:PATH_OR_ID`, in the layout of the Hub's accelerators."""
 
     name = "speculator"
+    record_type = SpeculatorRecord
     parameters = (NUM_CANDIDATES,)
 
     def members(self, spec: DraftSpec) -> dict[str, object]:

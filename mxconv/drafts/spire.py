@@ -16,7 +16,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import tied
 from mxconv.engine.tree import Tree
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord
 
 
 class SpireDraft(ReadingDraft):

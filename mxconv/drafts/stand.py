@@ -16,6 +16,7 @@ from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
 from mxconv.errors import ModelError
+from mxconv.package.level_record import StandRecord
 
 MOST_NGRAMS = 2**17  # under 100 MB; those that were seen longest ago make room
 
@@ -165,6 +166,7 @@ class StandKind(LookUpKind):
     """`stand:max_ngram=4,num_candidates=8`."""
 
     name = "stand"
+    record_type = StandRecord
     parameters = (Parameter("max_ngram", 1, 64), NUM_CANDIDATES)
 
     def members(self, spec: DraftSpec) -> dict[str, object]:

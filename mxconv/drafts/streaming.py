@@ -6,6 +6,7 @@ Source:
 
 from mxconv.drafts.kind import CACHE, DraftSpec, Parameter
 from mxconv.drafts.variant_kind import VariantKind
+from mxconv.package.level_record import StreamingRecord
 
 MOST_POSITIONS = 2**31
 
@@ -14,6 +15,7 @@ class Streaming(VariantKind):
     """Its passes read a constant number of keys and values."""
 
     name = "streaming"
+    record_type = StreamingRecord
     parameters = (Parameter("sink", 0, MOST_POSITIONS), Parameter("window", 1, MOST_POSITIONS), CACHE)
 
     def members(self, spec: DraftSpec) -> dict[str, object]:

@@ -24,6 +24,7 @@ from mxconv.drafts.variant_draft import Variants
 from mxconv.drafts.variant_kind import VariantKind
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
+from mxconv.package.level_record import SwiftRecord
 
 FIRST_LOSS = 1.5  # of all parts together: without half of them a draft agrees about every second time
 MEMORY = 0.995  # what is left in a study of the weight of all before it
@@ -186,6 +187,7 @@ class Swift(VariantKind):
     """`swift:skip=0.45`: the target without the parts that a search leaves out, at most a share of all parts."""
 
     name = "swift"
+    record_type = SwiftRecord
     parameters = (Parameter("skip", is_whole=False),)
 
     def members(self, spec: DraftSpec) -> dict[str, object]:

@@ -31,7 +31,7 @@ from mxconv.drafts.streaming import STREAMING
 from mxconv.drafts.swift import SWIFT
 from mxconv.drafts.token_recycling import TOKEN_RECYCLING
 from mxconv.errors import MxconvError
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord
 
 ALL: tuple[DraftKind, ...] = (
     CHECKPOINT,

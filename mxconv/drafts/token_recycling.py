@@ -14,6 +14,7 @@ from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
 from mxconv.errors import ModelError
+from mxconv.package.level_record import TokenRecyclingRecord
 
 
 class TokenRecycling:
@@ -96,6 +97,7 @@ class TokenRecyclingKind(LookUpKind):
     """`token-recycling:num_candidates=8`."""
 
     name = "token-recycling"
+    record_type = TokenRecyclingRecord
     parameters = (NUM_CANDIDATES,)
 
     def members(self, spec: DraftSpec) -> dict[str, object]:

@@ -7,7 +7,7 @@ from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.sink_window import SinkWindow
 from mxconv.engine.skipped import Skipped
-from mxconv.package.manifest import LevelRecord, Shared
+from mxconv.package.level_record import LevelRecord, Shared
 
 
 class VariantKind(ModelKind):

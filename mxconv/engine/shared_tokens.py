@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.errors import ModelError
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord
 
 
 def check_shared_tokens(

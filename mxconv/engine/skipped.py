@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count, groupby
 
 from mxconv.errors import ModelError
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelRecord
 
 NOTHING = "none"
 TERM = re.compile(r"([am]?)(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)

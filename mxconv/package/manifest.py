@@ -11,12 +11,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from mxconv import __version__
 from mxconv.checkpoint.json_file import MAX_JSON_BYTES, parse_json_object
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.errors import CheckpointError, PackageError
+from mxconv.package.level_record import LevelRecord, RelativePath
 from mxconv.package.tensor_record import Count, Digest, Record, SegmentRecord, TensorRecord
 
 __all__ = [
@@ -24,15 +25,12 @@ __all__ = [
     "CertificateRecord",
     "DecodeRecord",
     "FileRecord",
-    "LevelRecord",
     "Manifest",
     "OptionsRecord",
-    "RelativePath",
     "SegmentRecord",
     "SourceRecord",
     "TensorRecord",
     "TokenizerRecord",
-    "check_relative",
     "read_manifest",
     "replace_manifest",
 ]
@@ -41,21 +39,6 @@ FILE_NAME = "mxconv.json"
 FORMAT_VERSION: Literal[1] = 1
 NO_DIGEST = "0" * 64
 FLOATS = ("F32", "F16", "BF16")
-
-
-def check_relative(path: str) -> str:
-    """A path inside the package: plain names joined by `/`, none of them `..`; the same on every system.
-
-    Raises:
-        ValueError: it is no such path.
-    """
-    names = path.split("/")
-    if any(name in ("", ".", "..") for name in names) or any(c in path for c in "\\:\0") or not path.isprintable():
-        raise ValueError(f"path {path!r}; a relative path of plain names joined by '/' is required")
-    return path
-
-
-RelativePath = Annotated[str, AfterValidator(check_relative)]
 
 
 class FileRecord(Record):
@@ -77,69 +60,6 @@ class SourceRecord(Record):
 class TokenizerRecord(Record):
     sha256: Digest = Field(description="of tokenizer.json")
     vocab_size: Count = Field(description="from config.json")
-
-
-Kind = Literal[
-    "target",
-    "self-draft",
-    "model",
-    "layer-skip",
-    "swift",
-    "early-exit",
-    "streaming",
-    "fewer-experts",
-    "prompt-lookup",
-    "ngram",
-    "token-recycling",
-    "stand",
-    "speculator",
-    "spire",
-    "eagle3",
-    "mtp",
-]
-Shared = Literal["weights", "kv_cache", "tokenizer"]
-
-
-class LevelRecord(Record):
-    """One level of the hierarchy; `levels[0]` is the target, each next one is cheaper."""
-
-    name: str
-    kind: Kind
-    codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"] | None = Field(
-        description="of the weights; null where a level has none, or the target's"
-    )
-    location: Literal["package", "source"] = Field(description="source: the weights stay where source.id says")
-    files: list[RelativePath] = Field(description="safetensors files of this level")
-    path: RelativePath | None = Field(default=None, description="folder of a model, file of an n-gram table")
-    shares: list[Shared] = Field(description="weights and kv_cache with the target, tokenizer with the level above")
-    num_draft_tokens: Annotated[int, Field(ge=1, le=64)] | None = None
-    confidence: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None, description="drafting stops when the top probability falls below"
-    )
-    level: str | None = Field(
-        default=None,
-        description="model with codec package: name of the level of that package which drafts; null: its target",
-    )
-    skipped: str | None = Field(default=None, description="layer-skip: the parts left out, as a3-5+m7+8")
-    skip: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None, description="swift: the share of attention and MLP parts that is left out at most"
-    )
-    sink: Count | None = Field(default=None, description="streaming: first positions that are attended to")
-    window: Annotated[int, Field(ge=1, lt=2**63)] | None = Field(
-        default=None, description="streaming: last positions that are attended to"
-    )
-    experts: Count | None = Field(default=None, description="fewer-experts: how many a token is sent to")
-    max_ngram: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        default=None, description="prompt-lookup, stand: tokens of the longest n-gram that is looked up"
-    )
-    min_ngram: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        default=None, description="prompt-lookup: and of the shortest; null is 1"
-    )
-    num_candidates: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        default=None,
-        description="token-recycling: tokens remembered behind each; stand: behind each n-gram; speculator: paths of "
-        "its candidate tree, null where they are as many as pay",
-    )
 
 
 class OptionsRecord(Record):

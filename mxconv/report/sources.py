@@ -19,7 +19,7 @@ from mxconv.arrays import F32, U16
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.vnni8 import TILE_ROWS
-from mxconv.cost.traffic import head_bytes, package_bytes
+from mxconv.engine.stored_bytes import head_bytes, package_bytes
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
 from mxconv.package.manifest import TensorRecord

@@ -8,9 +8,9 @@ from checkpoints import write_tiny_llama
 from packages import quantize
 
 from mxconv.bench.traffic import bytes_per_forward
-from mxconv.cost.traffic import checkpoint_bytes
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.table import parse_draft
+from mxconv.engine.stored_bytes import checkpoint_bytes
 from mxconv.package.package import Package
 
 

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.answers import MODELS, Question, cost_report
 from mxconv.cost.hardware import hardware_names, open_hardware
 from mxconv.cost.levels import (
@@ -19,7 +20,6 @@ from mxconv.cost.levels import (
     strategies_of,
     with_acceptance,
 )
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B, QWEN3_30B_A3B
 from mxconv.cost.speedup import LevelCost, accepted_tokens, hierarchy_speedup, round_speedup
 from mxconv.cost.surfaces import draft_surface, throughput_surface, two_draft_surface

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import (
     attention_multiply_adds,
     count_parameters,
@@ -12,7 +13,6 @@ from mxconv.cost.counts import (
     kv_bytes,
     multiplied_weights,
 )
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B, MIXTRAL_8X7B
 from mxconv.errors import ModelError, MxconvError
 

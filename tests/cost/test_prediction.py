@@ -13,9 +13,9 @@ from mxconv.cost.levels import CostLevel, Workload, costs, level_count, pass_sec
 from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.trace import TraceLine, summarize
-from mxconv.cost.traffic import checkpoint_bytes, package_bytes
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.table import record_of
+from mxconv.engine.stored_bytes import checkpoint_bytes, package_bytes
 from mxconv.errors import MxconvError
 from mxconv.package.package import Package
 

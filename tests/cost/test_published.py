@@ -7,10 +7,10 @@ from statistics import mean, median
 import pytest
 
 from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.answers import Question, cost_report
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import TYPICAL_ACCEPTANCE, strategies_of
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published import speq
 from mxconv.cost.published.__main__ import markdown, sections
 from mxconv.cost.published.ml_specqd import MXFP4_SPEED, SETUPS, implied_length

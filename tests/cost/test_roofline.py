@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import count_pass
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import Workload, pass_seconds, strategies_of
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B
 from mxconv.cost.roofline import pass_points, point
 

@@ -15,14 +15,14 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.table import KINDS, LEVEL_KINDS, parse_draft
-from mxconv.package.manifest import LevelRecord
+from mxconv.package.level_record import LevelBase
 from mxconv.speculation.hierarchy import Hierarchy
 
 PROMPT = [5, 3, 5, 3, 5]
 
 
-class EchoRecord(LevelRecord):
-    kind: Literal["echo"]  # type: ignore[assignment]  # a kind that packages hold has its word in `Kind`
+class EchoRecord(LevelBase):
+    kind: Literal["echo"]
 
 
 class EchoDraft:
@@ -43,7 +43,7 @@ class Echo(LookUpKind):
     """`echo`."""
 
     name = "echo"
-    record_type = EchoRecord
+    record_type = EchoRecord  # type: ignore[assignment]  # a kind that packages hold is in the union `LevelRecord`
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         return lambda statistics, _: EchoDraft(statistics)

@@ -13,9 +13,9 @@ from tiny_levels import decoder_of
 
 from mxconv.bench.traffic import bytes_per_forward
 from mxconv.cost.package_levels import package_levels
-from mxconv.cost.traffic import package_bytes
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.table import parse_draft
+from mxconv.engine.stored_bytes import package_bytes
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package

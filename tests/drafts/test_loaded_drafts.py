@@ -177,7 +177,9 @@ def test_layers_that_the_target_does_not_have_cannot_be_skipped(tmp_path: Path) 
 def test_a_level_without_the_path_it_needs_is_refused(tmp_path: Path, kind_name: str, thing: str) -> None:
     package = three_levels(tmp_path)
     *rest, model = read_manifest(package).levels
-    rewrite(package, levels=[*rest, model.model_copy(update={"path": None, "kind": kind_name})])
+    members = {**model.model_dump(), "path": None, "kind": kind_name}
+    changed = LEVEL_KINDS[kind_name].record_type.model_validate(members)
+    rewrite(package, levels=[*rest, changed])
     with pytest.raises(PackageError, match=rf"level small without a path; {thing} needs one\. Convert again\.$"):
         LoadedPackage(package)
 

@@ -15,7 +15,6 @@ from trained_levels import PROMPTS, TRAINED, write_noisy, write_padded
 from mxconv.arrays import F32
 from mxconv.bench.traffic import bytes_per_forward
 from mxconv.cost.package_levels import package_levels
-from mxconv.cost.traffic import checkpoint_bytes
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
@@ -26,6 +25,7 @@ from mxconv.drafts.table import parse_draft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.states import States
+from mxconv.engine.stored_bytes import checkpoint_bytes
 from mxconv.errors import ModelError, MxconvError
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package

@@ -9,8 +9,8 @@ from packages import quantize
 from mxconv.arch.description import Attention
 from mxconv.arch.families.table import describe_file
 from mxconv.arch.latent import LatentAttention
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import count_parameters, kv_bytes, multiplied_weights, state_bytes, state_row_bytes
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.engine.cache import KVCache
 from mxconv.interop.hub.card import model_card
 from mxconv.interop.hub.source_card import SourceCard

@@ -6,10 +6,10 @@ import matplotlib
 import pytest
 
 from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.answers import Question
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.levels import strategies_of
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import LLAMA_3_1_8B
 from mxconv.errors import MxconvError
 from mxconv.report.cost_picture import write_figure

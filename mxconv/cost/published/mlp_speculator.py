@@ -17,10 +17,10 @@ from statistics import median
 import numpy as np
 
 from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arrays import F64
 from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import Hardware, open_hardware
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.model_cards import CODELLAMA_13B, LLAMA_2_7B
 from mxconv.cost.published.row import Row, Section
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import active_parameters, count_parameters
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.published.row import Row, Section
 
 LLAMA_3_1_8B: dict[str, object] = {

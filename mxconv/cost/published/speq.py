@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from statistics import mean
 
 from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.accelerator import Accelerator, Comparison, compare
 from mxconv.cost.counts import count_pass
 from mxconv.cost.hardware import open_hardware
-from mxconv.cost.model_sizes import ModelSizes
 from mxconv.cost.processing_element import DRAFT_LANES, INPUT_BITS
 from mxconv.cost.published.model_cards import LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_1_8B, LLAMA_3_2_3B
 from mxconv.cost.published.row import Row, Section

@@ -6,7 +6,8 @@ from pathlib import Path
 from mxconv.checkpoint.regular_file import open_file
 from mxconv.errors import PackageError
 from mxconv.package.damaged_files import damaged_files
-from mxconv.package.manifest import FILE_NAME, FileRecord, LevelRecord, Manifest, read_manifest
+from mxconv.package.level_record import LevelRecord
+from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
 from mxconv.progress import Progress, silent
 
 

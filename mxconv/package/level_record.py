@@ -1,0 +1,136 @@
+"""What the manifest says of a level: one class for the members that every kind has, one for each kind with its own.
+
+Manifests name all members of all kinds, in the order of `LevelBase`; those of other kinds are null. The kinds
+themselves are above, in `mxconv/drafts/`, since they load decoders. A record must be read where no decoder is known,
+and so the union is here.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from mxconv.package.tensor_record import Count, Record
+
+if TYPE_CHECKING:
+    Null = Any  # a class of a kind gives its own member another type
+else:
+    Null = None
+
+Shared = Literal["weights", "kv_cache", "tokenizer"]
+Share = Annotated[float, Field(ge=0, le=1)]
+UpTo64 = Annotated[int, Field(ge=1, le=64)]
+
+
+def check_relative(path: str) -> str:
+    """A path inside the package: plain names joined by `/`, none of them `..`; the same on every system.
+
+    Raises:
+        ValueError: it is no such path.
+    """
+    names = path.split("/")
+    if any(name in ("", ".", "..") for name in names) or any(c in path for c in "\\:\0") or not path.isprintable():
+        raise ValueError(f"path {path!r}; a relative path of plain names joined by '/' is required")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(check_relative)]
+
+
+class LevelBase(Record):
+    """One level of the hierarchy; `levels[0]` is the target, each next one is cheaper."""
+
+    name: str
+    kind: str
+    codec: Literal["bf16", "f16", "bsfp", "mxfp4", "package"] | None = Field(
+        description="of the weights; null where a level has none, or the target's"
+    )
+    location: Literal["package", "source"] = Field(description="source: the weights stay where source.id says")
+    files: list[RelativePath] = Field(description="safetensors files of this level")
+    path: RelativePath | None = Field(default=None, description="folder of a model, file of an n-gram table")
+    shares: list[Shared] = Field(description="weights and kv_cache with the target, tokenizer with the level above")
+    num_draft_tokens: UpTo64 | None = None
+    confidence: Share | None = Field(default=None, description="drafting stops when the top probability falls below")
+    level: Null = None
+    skipped: Null = None
+    skip: Null = None
+    sink: Null = None
+    window: Null = None
+    experts: Null = None
+    max_ngram: Null = None
+    min_ngram: Null = None
+    num_candidates: Null = None
+
+
+class PlainRecord(LevelBase):
+    """A level of a kind without members of its own."""
+
+    kind: Literal["target", "self-draft", "early-exit", "ngram", "spire", "eagle3", "mtp"]
+
+
+class ModelRecord(LevelBase):
+    kind: Literal["model"]
+    level: str | None = Field(
+        default=None, description="with codec package: name of the level of that package which drafts; null: its target"
+    )
+
+
+class LayerSkipRecord(LevelBase):
+    kind: Literal["layer-skip"]
+    skipped: str = Field(description="the parts left out, as a3-5+m7+8")
+
+
+class SwiftRecord(LevelBase):
+    kind: Literal["swift"]
+    skip: Share = Field(description="the share of attention and MLP parts that is left out at most")
+
+
+class StreamingRecord(LevelBase):
+    kind: Literal["streaming"]
+    sink: Count = Field(description="first positions that are attended to")
+    window: Annotated[int, Field(ge=1, lt=2**63)] = Field(description="last positions that are attended to")
+
+
+class FewerExpertsRecord(LevelBase):
+    kind: Literal["fewer-experts"]
+    experts: Count = Field(description="how many a token is sent to")
+
+
+class PromptLookupRecord(LevelBase):
+    kind: Literal["prompt-lookup"]
+    max_ngram: UpTo64 | None = Field(
+        default=None, description="tokens of the longest n-gram that is looked up; null: 3"
+    )
+    min_ngram: UpTo64 | None = Field(default=None, description="and of the shortest; null: 1")
+
+
+class TokenRecyclingRecord(LevelBase):
+    kind: Literal["token-recycling"]
+    num_candidates: UpTo64 | None = Field(default=None, description="tokens remembered behind each; null: 8")
+
+
+class StandRecord(LevelBase):
+    kind: Literal["stand"]
+    max_ngram: UpTo64 | None = Field(default=None, description="tokens of the longest n-gram; null: 4")
+    num_candidates: UpTo64 | None = Field(default=None, description="tokens remembered behind each; null: 8")
+
+
+class SpeculatorRecord(LevelBase):
+    kind: Literal["speculator"]
+    num_candidates: UpTo64 | None = Field(
+        default=None, description="paths of its candidate tree; null: as many nodes as pay"
+    )
+
+
+LevelRecord = Annotated[
+    PlainRecord
+    | ModelRecord
+    | LayerSkipRecord
+    | SwiftRecord
+    | StreamingRecord
+    | FewerExpertsRecord
+    | PromptLookupRecord
+    | TokenRecyclingRecord
+    | StandRecord
+    | SpeculatorRecord,
+    Field(discriminator="kind"),
+]
