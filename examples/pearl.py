@@ -25,7 +25,7 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.speculation.prompts import read_prompts
 from mxconv.text.chat import encode_prompts
-from mxconv.text.sampling import greedy
+from mxconv.text.distribution import greedy
 
 MAX_NEW_TOKENS = 64
 

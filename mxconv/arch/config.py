@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mxconv.arch.description import Attending, LayerInputs, LayerParts, Norm
+from mxconv.arch.description import Attending, LayerInputs, LayerParts, Mtp
+from mxconv.arch.elements import Norm
 from mxconv.arch.mixture import Mixture
-from mxconv.arch.mtp import Mtp
 from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.arch.state_mixers import StateSizes
 

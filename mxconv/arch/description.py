@@ -5,17 +5,12 @@ by names that begin behind the layer's own prefix. No arrays here, so that a cos
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from mxconv.arch.elements import Activation as Activation
-from mxconv.arch.elements import Linear as Linear
-from mxconv.arch.elements import Norm as Norm
-from mxconv.arch.latent import LatentAttention
+from mxconv.arch.elements import Activation, Linear, Mlp, Norm
+from mxconv.arch.mixture import Mixture
 from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.arch.state_mixers import Recurrent
-
-if TYPE_CHECKING:  # which is made of the parts below
-    from mxconv.arch.mixture import Mixture
 
 
 @dataclass(frozen=True)
@@ -82,25 +77,61 @@ class Attention:
     is_gated: bool = False
 
 
-Attending = Attention | LatentAttention
-Mixer = Attending | Recurrent
-
-
 @dataclass(frozen=True)
-class Mlp:
-    """Two matrices with an activation between them; with a gate, a third whose activation multiplies the first's rows.
+class LatentAttention:
+    """Latent attention (MLA): a cache holds one short vector a position, from which every head takes its own.
+
+    One key for all heads rotates.
 
     Args:
-        gate: None for none.
-        fused: whether one tensor, which `gate` and `up` both name, holds the gate's rows and then the others.
+        num_heads: of queries; each has as many keys and values.
+        latent_size: of what a cache holds of a position besides the key that rotates.
+        plain_size: numbers of a query that do not rotate.
+        rotated_size: and of those that do.
+        value_size: of what a head gives.
+        query_down: to fewer numbers, (query_rank, hidden_size), before `query_norm`; None for none.
+        query_rank: how many; the hidden size without `query_down`.
+        query: (num_heads * (plain_size + rotated_size), query_rank).
+        down: latent vector and rotated key, (latent_size + rotated_size, hidden_size).
+        latent_norm: of the former.
+        up: a head's keys, then its values, (num_heads * (plain_size + value_size), latent_size).
+        scale: of a query times a key.
+
+    Source:
+        DeepSeek-V2, arXiv 2405.04434, section 2.1.
     """
 
-    size: int
-    activation: Activation
-    up: Linear
+    num_heads: int
+    latent_size: int
+    plain_size: int
+    rotated_size: int
+    value_size: int
+    query_rank: int
+    query_down: Linear | None
+    query_norm: Norm | None
+    query: Linear
     down: Linear
-    gate: Linear | None = None
-    fused: bool = False
+    latent_norm: Norm
+    up: Linear
+    output: Linear
+    scale: float
+    rope: RopeParameters
+    window: int | None = None
+    source: int | None = None  # every layer has latent vectors of its own
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """Of a cache: all heads read one."""
+        return 1
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers that a cache holds of a position."""
+        return self.latent_size + self.rotated_size
+
+
+Attending = Attention | LatentAttention
+Mixer = Attending | Recurrent
 
 
 @dataclass(frozen=True)
@@ -133,7 +164,7 @@ class LayerParts:
     """
 
     mixer: Mixer
-    mlp: "Mlp | Mixture | None"
+    mlp: Mlp | Mixture | None
     before_mixer: Norm | None = None
     after_mixer: Norm | None = None
     before_mlp: Norm | None = None
@@ -165,3 +196,51 @@ class LayerInputs:
     projection_multiplier: float
     norm: Norm
     multiplier: float
+
+
+@dataclass(frozen=True)
+class Mtp:
+    """A layer beside the model's own that was trained with them to predict one token further.
+
+    A token's embedding and the model's state of the token before it, behind the final norm, are normed each and put
+    side by side; a projection and a layer of the family's own kind over all such pairs of a text, and a last norm, make
+    the state behind the token. Embedding and output head are the model's.
+
+    Every name here is of the whole tensor or module.
+
+    Args:
+        modules: how the names of a module's tensors begin, and no others: of each module that the checkpoint has. The
+            first one runs, chained with itself.
+        layer: its parts.
+        layer_prefix: of their tensors.
+        embedding_norm: of the embedding.
+        state_norm: of the state.
+        projection: (hidden_size, 2 * hidden_size).
+        final_norm: behind the layer.
+        state_first: whether the projection takes in the state before the embedding.
+        copies: tensors of a module, as their names end, that repeat the model's embedding or head and are not read.
+
+    Source:
+        DeepSeek-V3 technical report (arXiv 2412.19437), section 2.2, and README_WEIGHTS.md of its release: embedding
+        and head are shared. That the state is read behind the final norm, and the module's own behind its last norm
+        when it is chained: MtpModel of transformers 5.23, deepseek_nextn.py of SGLang, vLLM since its pull request
+        45895, llama.cpp for Qwen since its pull request 24025.
+    """
+
+    modules: tuple[str, ...]
+    layer: LayerParts
+    layer_prefix: str
+    embedding_norm: Norm
+    state_norm: Norm
+    projection: Linear
+    final_norm: Norm
+    state_first: bool = False
+    copies: tuple[str, ...] = ()
+
+    def has(self, tensor: str) -> bool:
+        """Whether a tensor is of one of the modules."""
+        return tensor.startswith(self.modules)
+
+    def reads(self, tensor: str) -> bool:
+        """Whether the module that runs uses a tensor."""
+        return tensor.startswith(self.modules[0]) and not tensor.endswith(self.copies)

@@ -1,4 +1,4 @@
-"""What parts of all kinds are made of, as data: norms and matrices by the names of their tensors."""
+"""What parts of all kinds are made of, as data: norms, matrices and MLPs by the names of their tensors."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -37,3 +37,20 @@ class Linear:
     name: str
     has_bias: bool = False
     is_transposed: bool = False
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Two matrices with an activation between them; with a gate, a third whose activation multiplies the first's rows.
+
+    Args:
+        gate: None for none.
+        fused: whether one tensor, which `gate` and `up` both name, holds the gate's rows and then the others.
+    """
+
+    size: int
+    activation: Activation
+    up: Linear
+    down: Linear
+    gate: Linear | None = None
+    fused: bool = False

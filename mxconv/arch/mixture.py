@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from mxconv.arch.description import Activation, Linear, Mlp, Norm
+from mxconv.arch.elements import Activation, Linear, Mlp, Norm
 
 
 @dataclass(frozen=True)

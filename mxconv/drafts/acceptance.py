@@ -24,8 +24,7 @@ from mxconv.arrays import F32, F64, I64
 from mxconv.drafts.guesses import SHARPNESS, Guesses, at_least, likeliest
 from mxconv.drafts.path_penalties import PathPenalties, Rows
 from mxconv.drafts.proposal import Proposal
-from mxconv.text.distribution import Sampling, distribution
-from mxconv.text.sampling import greedy
+from mxconv.text.distribution import Sampling, distribution, greedy
 
 
 @dataclass(frozen=True)

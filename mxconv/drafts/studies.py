@@ -11,7 +11,7 @@ from mxconv.drafts.running_mean import MOST_UNUSUAL, RunningMean
 from mxconv.drafts.session import Session, borrowed
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
-from mxconv.text.sampling import greedy
+from mxconv.text.distribution import greedy
 
 SHARE_TO_STUDY = 0.05  # of the time that decoding takes
 FIRST_ROUNDS = 6.0  # worth of study before anything was saved up

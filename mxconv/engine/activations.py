@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from mxconv.arch.description import Activation
+from mxconv.arch.elements import Activation
 from mxconv.arrays import F32
 from mxconv.engine import gelu as exact
 from mxconv.kernels.rowwise import silu

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attending, Linear
+from mxconv.arch.description import Attending
+from mxconv.arch.elements import Linear
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.fewer_experts import check_fewer, with_fewer

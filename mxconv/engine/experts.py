@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mxconv.arch.description import Norm
+from mxconv.arch.elements import Norm
 from mxconv.arch.mixture import Mixture
 from mxconv.arrays import F32
 from mxconv.engine.activations import ACTIVATIONS

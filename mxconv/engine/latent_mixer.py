@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mxconv.arch.latent import LatentAttention
+from mxconv.arch.description import LatentAttention
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.attention import attend

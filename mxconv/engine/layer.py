@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attention, LayerParts, Mixer, Mlp, Norm
-from mxconv.arch.latent import LatentAttention
+from mxconv.arch.description import Attention, LatentAttention, LayerParts, Mixer
+from mxconv.arch.elements import Mlp, Norm
 from mxconv.arch.mixture import Mixture
 from mxconv.arrays import F32
 from mxconv.engine.experts import WeightedMixture

@@ -6,7 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from mxconv.arch.description import Attention, Norm
+from mxconv.arch.description import Attention
+from mxconv.arch.elements import Norm
 from mxconv.arrays import F32
 from mxconv.engine.attention import attend
 from mxconv.engine.forest import SequenceRows, spans

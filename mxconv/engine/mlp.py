@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mxconv.arch.description import Mlp
+from mxconv.arch.elements import Mlp
 from mxconv.arrays import F32
 from mxconv.engine.activations import ACTIVATIONS
 from mxconv.engine.projection import Projection

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mxconv.arch.description import Norm
+from mxconv.arch.elements import Norm
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.weights import CheckedWeights

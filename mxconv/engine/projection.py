@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mxconv.arch.description import Linear
+from mxconv.arch.elements import Linear
 from mxconv.arrays import F32
 from mxconv.engine.weights import CheckedWeights
 from mxconv.kernels.matrix import Matrix

@@ -45,6 +45,19 @@ class Sampling:
             raise ModelError(f"min_p: {self.min_p!r}; a number from 0 to 1 is required, 0 for all tokens. Change it.")
 
 
+def greedy(logits: F32) -> I64:
+    """The most likely token of each position; the lowest id among equals.
+
+    Args:
+        logits: (..., vocab_size) float32.
+
+    Returns:
+        (...,) int64 token ids.
+    """
+    token_ids: I64 = logits.argmax(axis=-1)
+    return token_ids
+
+
 def distribution(logits: F32, sampling: Sampling) -> F64:
     """The probabilities that a token is drawn with.
 

@@ -10,8 +10,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.tree import MOST_ROWS
 from mxconv.errors import ModelError
-from mxconv.text.distribution import Sampling, distribution
-from mxconv.text.sampling import greedy
+from mxconv.text.distribution import Sampling, distribution, greedy
 
 BATCH = MOST_ROWS
 

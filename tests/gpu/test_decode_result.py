@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("triton", reason="triton is not installed (make test-gpu installs it): mxconv.bench.gpu_clock needs it")
+pytest.importorskip(
+    "triton", reason="triton is not installed (make test-gpu installs it): mxconv.bench.gpu_clock needs it"
+)
 
 from mxconv.bench.gpu_decoding import Decoded, RecordedText, summarize
 from mxconv.drafts.statistics import LevelStatistics

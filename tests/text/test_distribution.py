@@ -10,8 +10,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from mxconv.arrays import F32, F64
 from mxconv.errors import ModelError
-from mxconv.text.distribution import Sampling, distribution
-from mxconv.text.sampling import greedy
+from mxconv.text.distribution import Sampling, distribution, greedy
 
 ROWS = arrays(np.float32, st.integers(1, 40), elements=st.floats(-30, 30, width=32) | st.just(-np.inf)).filter(
     lambda row: np.isfinite(row).any()
@@ -151,3 +150,11 @@ def test_top_k_is_a_whole_number(top_k: int) -> None:
 def test_top_p_is_a_share(top_p: float) -> None:
     with pytest.raises(ModelError, match=r"top_p: .*; a number from 0 to 1 is required, 1 for all tokens"):
         Sampling(top_p=top_p)
+
+
+def test_greedy_takes_the_most_likely_token_of_each_position() -> None:
+    assert greedy(np.array([[0, 2, 1], [5, -1, 4]], np.float32)).tolist() == [1, 0]
+
+
+def test_greedy_takes_the_lowest_id_among_equals() -> None:
+    assert greedy(np.array([-1, 3, 3, 0, 3], np.float32)) == 1

@@ -4,12 +4,12 @@ import math
 from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Linear, Norm
+from mxconv.arch.description import LatentAttention
+from mxconv.arch.elements import Linear, Norm
 from mxconv.arch.families.expert_keys import first_dense, grouped_routing, mlps, routed_and_shared
 from mxconv.arch.families.keys import Keys
-from mxconv.arch.families.mtp import nextn
+from mxconv.arch.families.mtp_modules import nextn
 from mxconv.arch.fields import Fields
-from mxconv.arch.latent import LatentAttention
 from mxconv.arch.rope_parameters import RopeParameters
 
 LATENT_EPS = 1e-6  # of the norms inside attention, whatever rms_norm_eps says

@@ -8,7 +8,8 @@ import math
 from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attention, LayerParts, Mlp, Norm
+from mxconv.arch.description import Attention, LayerParts
+from mxconv.arch.elements import Mlp, Norm
 from mxconv.arch.families.keys import FULL, SLIDING, Keys
 from mxconv.arch.fields import Fields
 from mxconv.arch.rope_parameters import RopeParameters

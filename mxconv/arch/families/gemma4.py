@@ -7,7 +7,8 @@ import math
 from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attention, LayerInput, LayerInputs, Linear, Mlp
+from mxconv.arch.description import Attention, LayerInput, LayerInputs
+from mxconv.arch.elements import Linear, Mlp
 from mxconv.arch.families.expert_keys import experts, routing
 from mxconv.arch.families.gemma import rope_of
 from mxconv.arch.families.keys import FULL, SLIDING, Keys

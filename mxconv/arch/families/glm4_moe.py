@@ -3,7 +3,7 @@
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.expert_keys import first_dense, grouped_routing, mlps, routed_and_shared
 from mxconv.arch.families.keys import Keys
-from mxconv.arch.families.mtp import nextn
+from mxconv.arch.families.mtp_modules import nextn
 from mxconv.arch.fields import Fields
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Linear, Mlp
+from mxconv.arch.elements import Linear, Mlp
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
 

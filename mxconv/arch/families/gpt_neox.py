@@ -1,7 +1,7 @@
 """GPT-NeoX and Pythia: attention and MLP side by side, each behind a layer norm; a query, a key and a value a head."""
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Linear, Mlp
+from mxconv.arch.elements import Linear, Mlp
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
 from mxconv.arch.rope_parameters import RopeParameters

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Linear
+from mxconv.arch.elements import Linear
 from mxconv.arch.families.expert_keys import experts, routing
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields

@@ -1,7 +1,7 @@
 """Granite 4: Granite's multipliers over Mamba-2, attention in some layers, and experts beside an MLP in some models."""
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Linear, Mlp
+from mxconv.arch.elements import Linear, Mlp
 from mxconv.arch.families.granitemoe import RENAMED, granite_experts
 from mxconv.arch.families.keys import FULL, Keys
 from mxconv.arch.families.mamba2 import state_space

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Activation, Mlp
+from mxconv.arch.elements import Activation, Mlp
 from mxconv.arch.families.expert_keys import experts, routing
 from mxconv.arch.families.granite import granite
 from mxconv.arch.families.keys import Keys

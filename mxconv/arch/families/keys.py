@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Activation, Attention, LayerParts, Linear, Mixer, Mlp, Norm
+from mxconv.arch.description import Attention, LayerParts, Mixer
+from mxconv.arch.elements import Activation, Linear, Mlp, Norm
 from mxconv.arch.fields import Fields
 from mxconv.arch.mixture import Mixture
 from mxconv.arch.rope_parameters import RopeParameters

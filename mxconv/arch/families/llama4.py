@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Activation, Attention, Mlp, Temperature
+from mxconv.arch.description import Attention, Temperature
+from mxconv.arch.elements import Activation, Mlp
 from mxconv.arch.families.expert_keys import experts, routing, shared_mlp
 from mxconv.arch.families.keys import FULL, Keys
 from mxconv.arch.fields import Fields

@@ -3,7 +3,8 @@
 import math
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Activation, LayerParts, Linear
+from mxconv.arch.description import LayerParts
+from mxconv.arch.elements import Activation, Linear
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
 from mxconv.arch.state_mixers import Convolution, Mamba2

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.keys import Keys
-from mxconv.arch.families.mtp import mtp_layers
+from mxconv.arch.families.mtp_modules import mtp_layers
 from mxconv.arch.families.qwen import qwen2
 from mxconv.arch.fields import Fields
 

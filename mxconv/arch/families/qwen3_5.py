@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attention, Linear, Mlp, Norm
+from mxconv.arch.description import Attention
+from mxconv.arch.elements import Linear, Mlp, Norm
 from mxconv.arch.families.expert_keys import gated_experts
 from mxconv.arch.families.keys import Keys
-from mxconv.arch.families.mtp import beside
+from mxconv.arch.families.mtp_modules import beside
 from mxconv.arch.fields import Fields
 from mxconv.arch.mixture import Mixture
 from mxconv.arch.state_mixers import Convolution, GatedDeltaNet

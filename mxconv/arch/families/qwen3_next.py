@@ -1,10 +1,10 @@
 """Qwen3-Next: Qwen 3.5's mixers, their tensors fused key head by key head, and experts in most layers."""
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Mlp
+from mxconv.arch.elements import Mlp
 from mxconv.arch.families.expert_keys import gated_experts, mlps, sparse_layers
 from mxconv.arch.families.keys import Keys
-from mxconv.arch.families.mtp import beside
+from mxconv.arch.families.mtp_modules import beside
 from mxconv.arch.families.qwen3_5 import (
     SILU,
     gated_attention,

@@ -1,7 +1,7 @@
 """StarCoder 2: layer norms with biases, biases everywhere, and an MLP without a gate."""
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Linear, Mlp
+from mxconv.arch.elements import Linear, Mlp
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
 

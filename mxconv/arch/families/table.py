@@ -37,8 +37,8 @@ from mxconv.arch.families.qwen_moe import qwen2_moe, qwen3_moe
 from mxconv.arch.families.seed_oss import seed_oss
 from mxconv.arch.families.smollm3 import smollm3
 from mxconv.arch.families.starcoder2 import starcoder2
-from mxconv.arch.families.unknown import refuse
-from mxconv.arch.fields import Fields
+from mxconv.arch.fields import Fields, quote
+from mxconv.errors import ModelError
 
 FAMILIES: Mapping[str, Callable[[Fields], ModelConfig]] = {
     "arcee": arcee,
@@ -92,6 +92,16 @@ TOWER_NAMES = (
     ("mtp.", "mtp."),
 )
 
+GUIDE = 'CONTRIBUTING.md, "Add a family"'
+
+# keys by which a config.json gives away a part that no description has yet
+HINTS: Mapping[str, tuple[str, ...]] = {
+    "state space layers of the first Mamba": ("mamba_dt_rank", "time_step_rank"),
+    "rotations of several axes": ("mrope_section",),
+    "an encoder": ("encoder_layers", "num_encoder_layers", "is_encoder_decoder"),
+    "attention in both directions": ("type_vocab_size",),
+}
+
 
 def describe(fields: Fields) -> ModelConfig:
     """What the model of a config.json is made of.
@@ -124,7 +134,17 @@ def describe_file(path: Path) -> ModelConfig:
 
 
 def _family(fields: Fields) -> Callable[[Fields], ModelConfig]:
-    kind = fields.values.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        refuse(fields, (*FAMILIES, *TOWERS))
-    return FAMILIES[kind]
+    """The function of a `model_type`, or an error that says what an unknown model needs and where the guide is."""
+    kind, known = fields.values.get("model_type"), ", ".join((*FAMILIES, *TOWERS))
+    if not isinstance(kind, str):
+        fields.reject("model_type", f"mxconv supports {known}", "Use a model of such a kind.")
+    if kind in FAMILIES:
+        return FAMILIES[kind]
+    text = fields.values.get("text_config")
+    sections = [fields.values, *([text] if isinstance(text, dict) else [])]
+    parts = [part for part, keys in HINTS.items() if any(section.get(key) for section in sections for key in keys)]
+    needs = f"It needs {', '.join(parts)}, which mxconv does not have. " if parts else ""
+    raise ModelError(
+        f"{fields.name}: model_type is {quote(kind)}; mxconv runs {known}. {needs}"
+        f"Such a model can be quantized, inspected and verified; how to add a family says {GUIDE}."
+    )

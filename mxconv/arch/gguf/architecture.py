@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Activation, Attention, Temperature
+from mxconv.arch.description import Attention, Temperature
+from mxconv.arch.elements import Activation
 from mxconv.arch.mixture import ClampedGate
 from mxconv.checkpoint.stacked import Axes
 

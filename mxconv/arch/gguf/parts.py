@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Activation, Attention, LayerParts, Mlp
+from mxconv.arch.description import Attention, LatentAttention, LayerParts
+from mxconv.arch.elements import Activation, Mlp
 from mxconv.arch.gguf.architecture import Architecture, State
-from mxconv.arch.latent import LatentAttention
 from mxconv.arch.mixture import Mixture, Routing
 from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, Recurrent
 

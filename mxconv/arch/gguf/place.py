@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from mxconv.arch.description import Linear, Norm
+from mxconv.arch.elements import Linear, Norm
 
 EMBEDDING, HEAD, POSITIONS = "token_embd.weight", "output.weight", "position_embd.weight"
 Ranges = tuple[range, ...]  # of rows or columns, one behind the other

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attention, LayerParts, Mlp
+from mxconv.arch.description import Attention, LayerParts
+from mxconv.arch.elements import Mlp
 from mxconv.arch.gguf.architecture import Architecture
 from mxconv.arch.gguf.expert_places import expert_places
 from mxconv.arch.gguf.place import EMBEDDING, HEAD, POSITIONS, Place, RowOrder, of_linear, of_norm, of_rows

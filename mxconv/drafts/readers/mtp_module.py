@@ -1,6 +1,6 @@
 """A checkpoint's own MTP module as a draft: one layer over the text's tokens and the target's last states.
 
-It was trained with the model, so there is nothing to fetch and nothing to train. Sources: see `mxconv.arch.mtp`.
+It was trained with the model, so there is nothing to fetch and nothing to train. Sources: see `Mtp`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Linear
-from mxconv.arch.mtp import Mtp
+from mxconv.arch.description import Mtp
+from mxconv.arch.elements import Linear
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.forest import SequenceRows

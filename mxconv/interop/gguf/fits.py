@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attention, Linear, Mlp
+from mxconv.arch.description import Attention
+from mxconv.arch.elements import Linear, Mlp
 from mxconv.arch.gguf.architecture import MLP, Architecture
 from mxconv.arch.gguf.parts import activation_of, attentions, unknown_parts
 from mxconv.arch.gguf.rope_keys import far_rope, near_rope, reads_betas

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_invariance import assert_same_bits
 
-from mxconv.arch.description import Linear
+from mxconv.arch.elements import Linear
 from mxconv.arch.families.table import describe_file
 from mxconv.arch.mixture import Routing
 from mxconv.checkpoint.source import open_checkpoint

@@ -20,7 +20,7 @@ from native_models import (
 from row_invariance import assert_same_bits, logits_after_rollback, logits_in_steps
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Norm
+from mxconv.arch.elements import Norm
 from mxconv.arch.mixture import Mixture
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.engine.cache import KVCache

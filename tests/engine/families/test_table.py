@@ -8,7 +8,8 @@ import pytest
 from packed_families import PACKED
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import LayerParts, Linear, Norm
+from mxconv.arch.description import LayerParts
+from mxconv.arch.elements import Linear, Norm
 from mxconv.arch.families.table import FAMILIES, TOWERS, describe_values
 from mxconv.arch.gguf.architectures import ARCHITECTURES
 from mxconv.arch.mixture import Mixture
