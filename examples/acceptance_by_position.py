@@ -26,7 +26,7 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.loader import LoadedLevel, LoadedPackage
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.sight import SinkWindow
 from mxconv.speculation.hierarchy import Hierarchy
 
 MODELS = Path(__file__).parent / "models"

@@ -21,8 +21,8 @@ from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
 from mxconv.drafts.readers.spire_layers import MEMORY_WEIGHTS, Spire, SpireConfig, config_for
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.own_weights import OwnWeights
-from mxconv.engine.sink_window import SinkWindow
-from mxconv.engine.weights import Weights
+from mxconv.engine.sight import SinkWindow
+from mxconv.engine.weights import ModelWeights
 from mxconv.errors import MxconvError
 from mxconv.kernels.matrix import Matrix
 
@@ -118,7 +118,7 @@ class Levels:
 
         shares = np.zeros((config.num_layers, config.num_layers + 1), np.uint16)  # a layer like any other
         mixing = {MEMORY_WEIGHTS: self._loaded.matrices.dense(shares, BF16)}
-        weights = Weights(of(dict(own.matrices)) | mixing, of(dict(own.vectors)))  # type: ignore[arg-type]
+        weights = ModelWeights(of(dict(own.matrices)) | mixing, of(dict(own.vectors)))  # type: ignore[arg-type]
         return Spire(config, weights, self._loaded.matrices, "spire")
 
     def _spire_config(self) -> SpireConfig:
@@ -137,7 +137,7 @@ class Levels:
         shapes |= {"proj.0": (inner, config.hidden_size), "proj.1": (inner, inner)}
         matrices = {f"speculator.{name}.weight": self._random(shape) for name, shape in shapes.items()}
         norms = {f"speculator.ln.0.{name}": np.ones(inner, np.float32) for name in ("weight", "bias")}
-        return MlpSpeculator(sizes, Weights(matrices, norms), "speculator")
+        return MlpSpeculator(sizes, ModelWeights(matrices, norms), "speculator")
 
     def _random(self, shape: tuple[int, int]) -> Matrix:
         values = np.random.default_rng(3).standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[1]))

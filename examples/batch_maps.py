@@ -33,7 +33,7 @@ from mxconv.bench.engine import implementations
 from mxconv.bench.machine import Machine, this_machine
 from mxconv.cli.output import progress_bars
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.engine.pages.dtype import KV_DTYPES
+from mxconv.engine.kv_pages import KV_DTYPES
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import usable_processors
 from mxconv.package.manifest import read_manifest

@@ -9,8 +9,7 @@ import numpy as np
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.pages.dtype import FORMATS
-from mxconv.engine.pages.slabs import PAGE
+from mxconv.engine.kv_pages import FORMATS, PAGE
 from mxconv.errors import MxconvError
 from mxconv.serving.joint_passes import JointPasses
 from mxconv.serving.kv_budget import KvBudget

@@ -22,7 +22,7 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.table import parse_draft
-from mxconv.engine.pages.slabs import PAGE
+from mxconv.engine.kv_pages import PAGE
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.speculation.hierarchy import Hierarchy

@@ -36,7 +36,7 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.stored_bytes import package_bytes
 from mxconv.engine.stored_weights import EMBEDDING, HEAD, dense_weights
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.package.package import StoredBsfp
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.prompts import read_prompts
@@ -81,7 +81,7 @@ def cut_decoder(checkpoint: Checkpoint, loaded: LoadedPackage, cut: Cut) -> Deco
         if record.codec == "bsfp":
             stored = with_cut(loaded.package.bsfp(record), cut)
             matrices[HEAD if record.name == EMBEDDING else record.name] = loaded.matrices.bsfp_draft(stored)
-    return loaded.matrices.decoder(loaded.config, Weights(matrices, weights.vectors), "cut")
+    return loaded.matrices.decoder(loaded.config, ModelWeights(matrices, weights.vectors), "cut")
 
 
 def with_cut(stored: StoredBsfp, cut: Cut) -> StoredBsfp:

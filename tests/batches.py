@@ -7,7 +7,7 @@ import numpy as np
 from tiny_levels import Decoded, by_hand, decoder_of
 
 from mxconv.drafts.loaded_level import LoadedLevel
-from mxconv.engine.pages.slabs import PAGE
+from mxconv.engine.kv_pages import PAGE
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.serving.sequence import Sequence as Running

@@ -15,7 +15,7 @@ import openai
 from packages import quantize
 from trained_levels import TRAINED
 
-from mxconv.engine.pages.dtype import KvDtype
+from mxconv.engine.kv_pages import KvDtype
 from mxconv.serving.http.limits import Limits
 from mxconv.serving.http.serve import ServeOptions, Serving
 from mxconv.speculation.text_model import TextModel, load

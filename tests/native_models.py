@@ -15,9 +15,8 @@ from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.conversion.plan import ROUTERS, matches
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.expert_stack import ExpertStack
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ExpertStack, ModelWeights
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.encoders import fit_table
 from mxconv.kernels.float32 import Float32Matrix
@@ -105,7 +104,7 @@ TARGETS: dict[str, Maker] = {"dense": dense, "bsfp": bsfp}
 DRAFTS: dict[str, Maker] = {"mxfp4": mxfp4_draft, "bsfp-draft": bsfp_draft}
 
 
-def with_format(weights: Weights, float_format: FloatFormat) -> Weights:
+def with_format(weights: ModelWeights, float_format: FloatFormat) -> ModelWeights:
     """Dense weights rounded to a 16-bit format."""
     rounded = {
         name: DenseMatrix(float_format.encode(values_of(matrix)), float_format)
@@ -119,7 +118,7 @@ def with_format(weights: Weights, float_format: FloatFormat) -> Weights:
         )
 
     stacks = {name: rounded_stack(stack) for name, stack in weights.stacks.items()}
-    return Weights(rounded, weights.vectors, stacks, weights.arrays)
+    return ModelWeights(rounded, weights.vectors, stacks, weights.arrays)
 
 
 def values_of(matrix: Matrix) -> F32:
@@ -127,8 +126,8 @@ def values_of(matrix: Matrix) -> F32:
 
 
 def convert(
-    weights: Weights, matrices: Matrices, make: Maker, looked_up: Sequence[str] = ("model.embed_tokens.weight",)
-) -> Weights:
+    weights: ModelWeights, matrices: Matrices, make: Maker, looked_up: Sequence[str] = ("model.embed_tokens.weight",)
+) -> ModelWeights:
     """Every dense matrix made anew; as in packages, those that are looked up and routers stay exact."""
     made = {}
     for name, matrix in weights.matrices.items():
@@ -145,20 +144,20 @@ def convert(
         return ExpertStack(stack.shape, expert)
 
     stacks = {name: converted(stack) for name, stack in weights.stacks.items()}
-    return Weights(made, weights.vectors, stacks, weights.arrays)
+    return ModelWeights(made, weights.vectors, stacks, weights.arrays)
 
 
-def rounding_as_native(weights: Weights) -> Weights:
+def rounding_as_native(weights: ModelWeights) -> ModelWeights:
     """Weights whose products on NumPy round what native kernels round: 16 bits take in BF16, drafts int8."""
     return _each(weights, lambda matrix: (Bf16Inputs if isinstance(matrix, DenseMatrix) else DraftOfNumpy)(matrix))
 
 
-def rounding_nothing(weights: Weights) -> Weights:
+def rounding_nothing(weights: ModelWeights) -> ModelWeights:
     """The same weights, whatever their format, multiplied by activations in float32."""
     return _each(weights, lambda matrix: Float32Matrix(values_of(matrix)))
 
 
-def _each(weights: Weights, change: Callable[[Matrix], Matrix]) -> Weights:
+def _each(weights: ModelWeights, change: Callable[[Matrix], Matrix]) -> ModelWeights:
     def changed(stack: ExpertStack) -> ExpertStack:
         return ExpertStack(stack.shape, lambda expert: change(stack.matrix(expert)))
 
@@ -166,7 +165,7 @@ def _each(weights: Weights, change: Callable[[Matrix], Matrix]) -> Weights:
     return replace(weights, matrices=matrices, stacks={name: changed(each) for name, each in weights.stacks.items()})
 
 
-def native_copy(config: ModelConfig, weights: Weights, matrices: Matrices, make: Maker = dense) -> Decoder:
+def native_copy(config: ModelConfig, weights: ModelWeights, matrices: Matrices, make: Maker = dense) -> Decoder:
     """A decoder of dense weights, on the kernels of `matrices`."""
     return matrices.decoder(config, convert(weights, matrices, make, config.looked_up), "copy")
 

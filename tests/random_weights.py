@@ -6,7 +6,7 @@ import numpy as np
 
 from mxconv.arch.config import ModelConfig
 from mxconv.codecs.float16 import FloatFormat
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.dense import DenseMatrix
 
 
@@ -40,7 +40,7 @@ def shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "lm_head.weight", (config.vocab_size, hidden)
 
 
-def random_weights(config: ModelConfig, float_format: FloatFormat) -> Weights:
+def random_weights(config: ModelConfig, float_format: FloatFormat) -> ModelWeights:
     """Weights large enough to make logits that differ, norms around one, no bias at zero; exact in this format."""
     rng = np.random.default_rng(5)
     matrices, vectors = {}, {}
@@ -54,4 +54,4 @@ def random_weights(config: ModelConfig, float_format: FloatFormat) -> Weights:
             vectors[name] = float_format.decode(patterns)
     if config.tie_word_embeddings:
         matrices["lm_head.weight"] = matrices["model.embed_tokens.weight"]
-    return Weights(matrices, vectors)
+    return ModelWeights(matrices, vectors)

@@ -17,7 +17,7 @@ from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.table import KINDS
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.four_bit import FourBitMatrix, mxfp4_matrix
 from mxconv.kernels.matrix import Matrix
@@ -109,7 +109,7 @@ def look_up(kind: str, **members: Any) -> LoadedLevel:
 def target_level(seed: int = 0, float_format: FloatFormat = BF16, **config: Any) -> LoadedLevel:
     """A 16-bit target."""
     sizes = tiny_config(**config)
-    weights = Weights(dense(tiny_values(sizes, seed), float_format), norms(sizes))
+    weights = ModelWeights(dense(tiny_values(sizes, seed), float_format), norms(sizes))
     return LoadedLevel(record("target"), Decoder(sizes, weights, "target"))
 
 
@@ -119,7 +119,7 @@ def self_draft(
     """The 4-bit copy of that target: its own embedding, everything else in MXFP4."""
     sizes = tiny_config(**config)
     values = tiny_values(sizes, seed)
-    weights = Weights(dense(values, float_format) | four_bit(values), norms(sizes))
+    weights = ModelWeights(dense(values, float_format) | four_bit(values), norms(sizes))
     return LoadedLevel(record("mxfp4", shares_cache), Decoder(sizes, weights, "mxfp4"))
 
 
@@ -133,7 +133,9 @@ def noisy_copy(
         tensor: array + (noise * 0.4 * rng.standard_normal(array.shape)).astype(np.float32)
         for tensor, array in tiny_values(sizes, seed).items()
     }
-    return LoadedLevel(record(name, shares_cache), Decoder(sizes, Weights(dense(values, BF16), norms(sizes)), name))
+    return LoadedLevel(
+        record(name, shares_cache), Decoder(sizes, ModelWeights(dense(values, BF16), norms(sizes)), name)
+    )
 
 
 FORMATS = {"BF16": BF16, "F16": FP16}

@@ -2,15 +2,13 @@
 
 from mxconv.drafts.kind import CACHE, DraftSpec, OpenedDraft, OpenTarget
 from mxconv.drafts.variant_kind import VariantKind
-from mxconv.engine.fewer_experts import check_fewer
-from mxconv.package.level_record import FewerExpertsRecord
+from mxconv.engine.experts import check_fewer
 
 
 class FewerExperts(VariantKind):
     """Every token is sent to as many experts as its subject says, from 0 on."""
 
     name = "fewer-experts"
-    record_type = FewerExpertsRecord
     subject = "NUMBER"
     parameters = (CACHE,)
 

@@ -12,9 +12,9 @@ from mxconv.drafts.kind import DraftSpec
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.table import KINDS, is_look_up, kind_of
 from mxconv.engine.decoder import Decoder
+from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.own_weights import OwnWeights
-from mxconv.engine.pages.dtype import KvDtype
 from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.four_bit import Activations
 from mxconv.package.level_record import LevelRecord

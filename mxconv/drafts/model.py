@@ -29,7 +29,6 @@ from mxconv.drafts.kind import (
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.readers.reader import reader_of
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.shared_tokens import check_shared_tokens
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.level_record import LevelRecord, ModelRecord
@@ -95,7 +94,7 @@ class Model(ModelKind):
         if "tokenizer" not in record.shares:
             return LoadedLevel(record, decoder, Tokenizer.from_folder(folder), folder=folder)
         sizes = decoder.config.vocab_size, run.target.config.vocab_size
-        check_shared_tokens(run.package.root, folder, record, theirs, ours, sizes)
+        _check_shared_tokens(run.package.root, folder, record, theirs, ours, sizes)
         return LoadedLevel(record, decoder, speaker(run), folder=folder)
 
     def _decoder(self, record: LevelRecord, folder: Path, run: Run) -> Decoder:
@@ -253,3 +252,37 @@ def _name(spec: DraftSpec, root: Path) -> str:
 
 
 CHECKPOINT, PACKAGE = CheckpointDraft(), PackageDraft()
+
+
+def _check_shared_tokens(
+    package: Path,
+    folder: Path,
+    record: LevelRecord,
+    theirs: Vocabulary,
+    speaker: Vocabulary,
+    vocab_sizes: tuple[int, int],
+) -> None:
+    """Refuse a level that is said to share a tokenizer which it does not.
+
+    Args:
+        package: that has the level.
+        folder: the draft's.
+        record: its level, which shares the tokenizer of the level above.
+        theirs: the draft's vocabulary.
+        speaker: that of the level above.
+        vocab_sizes: rows of tokens of the draft and of the run's target.
+
+    Raises:
+        ModelError: other tokens, or fewer rows than tokens.
+    """
+    if theirs.tokenizer is not None and not theirs.equals(speaker):
+        raise ModelError(
+            f"{folder}/tokenizer.json: differs from that of the level above {record.name}, which the manifest says "
+            "it shares; the same tokens are required. Convert again."
+        )
+    if (least := min(vocab_sizes)) < theirs.num_tokens:
+        raise ModelError(
+            f"{package}: level {record.name} and its target have {vocab_sizes[0]} and {vocab_sizes[1]} rows of tokens; "
+            f"{theirs.num_tokens} tokens need {theirs.num_tokens} rows in both, {least} are there. "
+            "Choose a draft of the same family."
+        )

@@ -23,7 +23,7 @@ from mxconv.engine.stored_weights import (
     four_bit_matrices,
     has_exact_head,
 )
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.errors import PackageError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
@@ -94,7 +94,7 @@ class ReaderKind(DraftKind):
 
 def reader_weights(
     folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack
-) -> tuple[Weights, Mapping[str, SourceTensor]]:
+) -> tuple[ModelWeights, Mapping[str, SourceTensor]]:
     """The weights of a reader, and all its tensors that are stored as they are."""
     if record.codec != "package":
         tensors = stack.enter_context(open_checkpoint(folder)).tensors
@@ -113,4 +113,4 @@ def reader_weights(
         made[EMBEDDING] = embedding
     elif has_exact_head(package) and HEAD in records:
         made[HEAD] = exact_matrix(package, records[HEAD], make)
-    return Weights(made, exact.vectors), stored
+    return ModelWeights(made, exact.vectors), stored

@@ -10,7 +10,7 @@ from mxconv.drafts.passes import AT_ONCE, Passes
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
-from mxconv.engine.pages.slabs import PAGE
+from mxconv.engine.kv_pages import PAGE
 from mxconv.engine.states import Reads, States
 from mxconv.engine.tree import Tree
 

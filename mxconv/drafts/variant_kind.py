@@ -5,7 +5,7 @@ from pathlib import Path
 from mxconv.drafts.kind import DraftSpec, ModelKind, OpenedDraft, OpenTarget, Run
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.package.level_record import LevelRecord, Shared
 

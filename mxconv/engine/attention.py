@@ -1,13 +1,23 @@
-"""Attention of one position over the positions before it."""
+"""Attention of a layer over the keys and values that a cache holds."""
 
 import math
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
+from mxconv.arch.description import Attention
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
+from mxconv.engine.activations import row_sigmoid
+from mxconv.engine.forest import SequenceRows, spans
+from mxconv.engine.kv_pages import PAGE
+from mxconv.engine.rope import Positions, RotaryEmbedding, rotate
+from mxconv.engine.sight import SinkWindow, seen_by
+from mxconv.engine.weights import CheckedWeights, Projection, WeightedNorm, WeightedPart
 
 CHUNK = 64  # positions that are folded together; chunks are added one after another
+assert PAGE % CHUNK == 0, "a chunk of a text from its first position on lies in one page"
 
 
 def attend(
@@ -62,3 +72,132 @@ def attend(
         total += fold_in_place(shares[:, :, chunk].copy())
     mixed /= total[..., None]
     return mixed.reshape(num_heads, -1)
+
+
+class WeightedAttention(WeightedPart):
+    """Attention with its matrices and norms; a fused matrix is all of `query`, `key` and `value`.
+
+    `key` and `value` are None where the layer has none of its own.
+
+    Args:
+        weights: the layer's tensors.
+        parts: the description.
+        index: of the layer.
+        sizes: of the rows that it takes in and gives.
+    """
+
+    def __init__(self, weights: CheckedWeights, parts: Attention, index: int, sizes: tuple[int, int]) -> None:
+        self.index = index
+        self.parts = parts
+        taken, hidden_size = sizes
+        queries, keys = parts.num_heads * parts.head_dim, parts.num_key_value_heads * parts.head_dim
+        query_span, key_span = (queries, keys) if parts.norm_span == "row" else (parts.head_dim, parts.head_dim)
+        has_keys = parts.source is None
+        has_values = has_keys and not parts.keys_are_values
+        self.key: Projection | None
+        self.value: Projection | None
+        if parts.fused:
+            self.query = self.key = self.value = weights.projection(parts.query, queries + 2 * keys, taken)
+        else:
+            self.query = weights.projection(parts.query, 2 * queries if parts.is_gated else queries, taken)
+            self.key = weights.projection(parts.key, keys, taken) if has_keys else None
+            self.value = weights.projection(parts.value, keys, taken) if has_values else None
+        self.output = weights.projection(parts.output, hidden_size, queries)
+        self.query_norm = weights.norm(parts.query_norm, query_span)
+        self.key_norm = weights.norm(parts.key_norm if has_keys else None, key_span)
+        self.value_norm = weights.norm(parts.value_norm if has_keys else None, parts.head_dim)
+        self.sinks = weights.vector(parts.sinks, parts.num_heads)
+
+    @cached_property
+    def rotary(self) -> RotaryEmbedding | None:
+        return None if self.parts.rope is None else RotaryEmbedding(self.parts.rope, self.parts.head_dim)
+
+    def __call__(
+        self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, sink_window: SinkWindow | None = None
+    ) -> F32:
+        """What attention adds to rows, (num_tokens, hidden_size), given what it takes in of them.
+
+        Writes their keys and values to the caches.
+        """
+        parts = self.parts
+        queries, keys, values = self._heads(h)
+        gate: F32 | None = None
+        if parts.is_gated:
+            queries, gate = queries[..., : parts.head_dim].copy(), queries[..., parts.head_dim :]
+        queries = self._placed(queries, self.query_norm, positions)
+        if parts.temperature is not None:
+            queries = queries * positions.temperatures(parts.temperature)
+        source = self.index if parts.source is None else parts.source
+        written = None if keys is None or values is None else self._finished(keys, values, positions)
+        mixed = np.empty_like(queries)
+        for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True):
+            if written is not None:
+                rows.cache.write(self.index, written[0][span], written[1][span])
+            for row in range(rows.num_rows):
+                keys_seen, values_seen = rows.cache.read(
+                    source, seen_by(row, rows, parts.window, parts.is_chunked, sink_window)
+                )
+                mixed[span.start + row] = attend(
+                    queries[span.start + row],
+                    keys_seen[: parts.num_key_value_heads, :, : parts.head_dim],
+                    values_seen[: parts.num_key_value_heads, :, : parts.head_dim],
+                    parts.scale,
+                    parts.logit_cap,
+                    self.sinks,
+                )
+        if gate is not None:
+            for row, above in zip(mixed, gate, strict=True):
+                row *= row_sigmoid(above)
+        return self.output(mixed.reshape(len(h), -1))
+
+    def keys_and_values(self, h: F32, positions: Positions) -> tuple[F32, F32]:
+        """Of what it takes in, (num_tokens, hidden_size): two (num_tokens, num_key_value_heads, head_dim)."""
+        _, keys, values = self._heads(h, with_queries=False)
+        assert keys is not None and values is not None, "a layer that reads another's keys has none of its own"
+        return self._finished(keys, values, positions)
+
+    def _heads(self, h: F32, with_queries: bool = True) -> tuple[F32, F32 | None, F32 | None]:
+        """Queries, keys and values, (num_tokens, heads, head_dim) each, as the matrices give them."""
+        parts, num_tokens = self.parts, len(h)
+        if parts.fused:
+            rows = self.query(h)
+            if parts.fused == "heads":
+                each = rows.reshape(num_tokens, parts.num_heads, 3, parts.head_dim)
+                return each[:, :, 0].copy(), each[:, :, 1].copy(), each[:, :, 2].copy()
+            heads = rows.reshape(num_tokens, -1, parts.head_dim)
+            first, second = parts.num_heads, parts.num_heads + parts.num_key_value_heads
+            return heads[:, :first].copy(), heads[:, first:second].copy(), heads[:, second:].copy()
+
+        def split(projection: Projection) -> F32:
+            return projection(h).reshape(num_tokens, -1, parts.head_dim)
+
+        if parts.is_gated and with_queries:
+            queries = self.query(h).reshape(num_tokens, parts.num_heads, 2 * parts.head_dim)
+        else:
+            queries = split(self.query) if with_queries else np.empty((num_tokens, 0, parts.head_dim), np.float32)
+        keys = None if self.key is None else split(self.key)
+        return queries, keys, keys if self.value is None else split(self.value)
+
+    def _finished(self, keys: F32, values: F32, positions: Positions) -> tuple[F32, F32]:
+        placed = self._placed(keys, self.key_norm, positions)
+        return placed, self._clipped(values if self.value_norm is None else self.value_norm(values))
+
+    def _placed(self, heads: F32, norm: WeightedNorm | None, positions: Positions) -> F32:
+        """Queries or keys, normed and rotated."""
+        parts = self.parts
+        if norm is not None and not parts.norms_rotated:
+            heads = self._normed(heads, norm)
+        heads = self._clipped(heads)
+        if self.rotary is not None and parts.rope is not None:
+            heads = rotate(heads, *positions.rotations(self.rotary), parts.rope.is_interleaved)
+        if norm is not None and parts.norms_rotated:
+            heads = self._normed(heads, norm)
+        return heads
+
+    def _clipped(self, heads: F32) -> F32:
+        return heads if (clip := self.parts.clip) is None else np.clip(heads, np.float32(-clip), np.float32(clip))
+
+    def _normed(self, heads: F32, norm: WeightedNorm) -> F32:
+        if self.parts.norm_span == "head":
+            return norm(heads)
+        return norm(heads.reshape(len(heads), -1)).reshape(heads.shape)

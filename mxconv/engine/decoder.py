@@ -6,8 +6,8 @@ tried in between, and whatever other sequences are in the pass. Speculative deco
 approximate: what a draft proposed is verified by the very numbers that plain decoding computes.
 """
 
-import copy
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Self
 
@@ -19,20 +19,18 @@ from mxconv.arch.description import Attending
 from mxconv.arch.elements import Linear
 from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
-from mxconv.engine.fewer_experts import check_fewer, with_fewer
+from mxconv.engine.experts import WeightedMixture, check_fewer
 from mxconv.engine.forest import SequenceRows, checked_ids, spans
+from mxconv.engine.kv_pages import KvDtype
+from mxconv.engine.kv_pool import KVPool
 from mxconv.engine.layer import Layer
-from mxconv.engine.layer_input import WeightedInputs
-from mxconv.engine.norm import WeightedNorm
-from mxconv.engine.pages.dtype import KvDtype
-from mxconv.engine.pages.pool import KVPool
-from mxconv.engine.positions import Positions
-from mxconv.engine.projection import Projection
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.mlp import WeightedInputs
+from mxconv.engine.rope import Positions
+from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import StateRoom, States
 from mxconv.engine.tree import Tree
-from mxconv.engine.weights import CheckedWeights, Weights
+from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.kernels.matrix import Matrix
 
 
@@ -48,7 +46,7 @@ class Decoder:
         ModelError: a tensor is missing or has another shape than the configuration says.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, name: str) -> None:
+    def __init__(self, config: ModelConfig, weights: ModelWeights, name: str) -> None:
         self.config = config
         self.name = name
         self.kv_dtype: KvDtype = "fp32"  # of the caches that it makes
@@ -58,10 +56,10 @@ class Decoder:
         self.position_embedding: Matrix | None = None
         if config.positions is not None:
             self.position_embedding = tensors.matrix(config.positions, config.max_position_embeddings, size)
-        self.layer_inputs = config.layer_inputs and WeightedInputs.take(tensors, config, config.layer_inputs)
-        self.layers = [Layer.take(tensors, config, index) for index in range(config.num_hidden_layers)]
-        self.norm = WeightedNorm.take(tensors, config.final_norm, size)
-        self.output = Projection.take(tensors, Linear(config.head), (config.vocab_size, size))
+        self.layer_inputs = config.layer_inputs and WeightedInputs(tensors, config, config.layer_inputs)
+        self.layers = [Layer(tensors, config, index) for index in range(config.num_hidden_layers)]
+        self.norm = tensors.norm(config.final_norm, size)
+        self.output = tensors.projection(Linear(config.head), config.vocab_size, size)
 
     @property
     def head(self) -> Matrix:
@@ -158,18 +156,15 @@ class Decoder:
         if num_experts is not None:
             check_fewer(self.config, num_experts, name or self.name)
         skipped = self._with_readers(skipped or Skipped())
-        made = copy.copy(self)
+        made = copy(self)
         made.name = name or self.name
-        made.layers = [
-            replace(
-                layer,
-                skips_attention=layer.index in skipped.attention,
-                skips_mlp=layer.index in skipped.mlp,
-                sink_window=sink_window,
-                mlp=layer.mlp if num_experts is None else with_fewer(layer.mlp, num_experts),
-            )
-            for layer in self.layers
-        ]
+        made.layers = [copy(layer) for layer in self.layers]
+        for layer in made.layers:
+            layer.skips_attention = layer.index in skipped.attention
+            layer.skips_mlp = layer.index in skipped.mlp
+            layer.sink_window = sink_window
+            if num_experts is not None and isinstance(layer.mlp, WeightedMixture):
+                layer.mlp = layer.mlp.with_fewer(num_experts)
         return made
 
     def _with_readers(self, skipped: Skipped) -> Skipped:

@@ -1,76 +1,113 @@
 """A layer's experts: rows that chose the same one go through it together, and no other weights are read."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from copy import copy
 
 import numpy as np
 
-from mxconv.arch.elements import Norm
-from mxconv.arch.mixture import Mixture
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.mixture import Experts, Mixture
 from mxconv.arrays import F32
 from mxconv.engine.activations import ACTIVATIONS
-from mxconv.engine.expert_matrices import ExpertMatrices
 from mxconv.engine.mlp import WeightedMlp
-from mxconv.engine.norm import WeightedNorm
-from mxconv.engine.projection import Projection
 from mxconv.engine.routing import Router
 from mxconv.engine.weights import CheckedWeights
+from mxconv.errors import ModelError
+from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.rowwise import sigmoid
 
 
-@dataclass(frozen=True, eq=False)
+class ExpertMatrices:
+    """Matrices of a layer's experts by number, whether a checkpoint stacks them or has a tensor for each.
+
+    `both` gives gate and up in one, (2 * size, hidden_size); None where `gate` and `up` are apart.
+    """
+
+    both: Callable[[int], Matrix] | None = None
+    gate: Callable[[int], Matrix]
+    up: Callable[[int], Matrix]
+    down: Callable[[int], Matrix]
+    both_bias: Matrix | None = None
+    down_bias: Matrix | None = None
+
+    def __init__(self, weights: CheckedWeights, parts: Experts, count: int, hidden: int) -> None:
+        self.parts = parts
+        self.num_weights = 3 * parts.size * hidden  # of one expert
+        first, second = parts.stacked
+        if parts.apart is None or weights.has_stack(first):
+            self.both = weights.stack(first, (count, 2 * parts.size, hidden)).matrix
+            self.down = weights.stack(second, (count, hidden, parts.size)).matrix
+            if parts.has_bias:
+                self.both_bias = weights.matrix(f"{first}_bias", count, 2 * parts.size)
+                self.down_bias = weights.matrix(f"{second}_bias", count, hidden)
+            return
+        shapes = (parts.size, hidden), (parts.size, hidden), (hidden, parts.size)
+        self.gate, self.up, self.down = (
+            [weights.matrix(f"{name.format(expert)}.weight", *shape) for expert in range(count)].__getitem__
+            for name, shape in zip(parts.apart, shapes, strict=True)
+        )
+
+    def __call__(self, expert: int, x: F32) -> F32:
+        """What one expert makes of rows, (num_tokens, hidden_size)."""
+        gates, ups = self._gates_and_ups(expert, x)
+        clamped = self.parts.clamped
+        if clamped is None:
+            bent = ACTIVATIONS[self.parts.activation](gates) * ups
+        else:
+            limit = np.float32(clamped.limit)
+            gates, ups = np.minimum(gates, limit), np.clip(ups, -limit, limit)
+            bent = (ups + np.float32(1)) * (gates * sigmoid(gates * np.float32(clamped.slope)))
+        return _product(self.down(expert), self.down_bias, expert, bent)
+
+    def _gates_and_ups(self, expert: int, x: F32) -> tuple[F32, F32]:
+        """(num_tokens, size) each."""
+        if self.both is None:
+            return self.gate(expert).multiply(x), self.up(expert).multiply(x)
+        rows = _product(self.both(expert), self.both_bias, expert, x)
+        if self.parts.is_interleaved:
+            return rows[:, ::2].copy(), rows[:, 1::2].copy()
+        return rows[:, : self.parts.size].copy(), rows[:, self.parts.size :].copy()
+
+
+def _product(matrix: Matrix, biases: Matrix | None, expert: int, x: F32) -> F32:
+    y = matrix.multiply(x)
+    return y if biases is None else y + biases.rows(np.array([expert]))[0]
+
+
 class WeightedMixture:
     """Router, experts and what is shared, with their weights.
 
-    Args:
-        num_chosen: experts that a row is sent to: fewer than the model was trained with in a draft, perhaps none.
+    `num_chosen` is how many experts a row is sent to: in a draft fewer than the model was trained with, perhaps none.
     """
 
-    parts: Mixture
-    router: Router
-    experts: ExpertMatrices
-    shared: WeightedMlp | None
-    shared_gate: Projection | None
-    before_experts: WeightedNorm | None
-    after_experts: WeightedNorm | None
-    before_shared: WeightedNorm | None
-    after_shared: WeightedNorm | None
-    num_chosen: int
-
-    @classmethod
-    def take(cls, weights: CheckedWeights, parts: Mixture, hidden_size: int, prefix: str) -> "WeightedMixture":
-        """Raises ModelError where a tensor is missing or has another shape."""
-
-        def norm(wanted: Norm | None) -> WeightedNorm | None:
-            return None if wanted is None else WeightedNorm.take(weights, wanted, hidden_size, prefix)
-
-        gate, shared = parts.shared_gate, parts.shared
-        return cls(
-            parts=parts,
-            router=Router.take(weights, parts.routing, hidden_size, prefix),
-            experts=ExpertMatrices.take(weights, parts.experts, (parts.routing.num_experts, hidden_size), prefix),
-            shared=None if shared is None else WeightedMlp.take(weights, shared, hidden_size, prefix),
-            shared_gate=None if gate is None else Projection.take(weights, gate, (1, hidden_size), prefix),
-            before_experts=norm(parts.before_experts),
-            after_experts=norm(parts.after_experts),
-            before_shared=norm(parts.before_shared),
-            after_shared=norm(parts.after_shared),
-            num_chosen=parts.routing.num_chosen,
-        )
+    def __init__(self, weights: CheckedWeights, parts: Mixture, hidden_size: int) -> None:
+        self.parts = parts
+        self.num_chosen = parts.routing.num_chosen
+        self.router = Router(weights, parts.routing, hidden_size)
+        self.experts = ExpertMatrices(weights, parts.experts, parts.routing.num_experts, hidden_size)
+        self.shared = WeightedMlp(weights, parts.shared, hidden_size) if parts.shared else None
+        self.shared_gate = weights.projection(parts.shared_gate, 1, hidden_size) if parts.shared_gate else None
+        self.before_experts = weights.norm(parts.before_experts, hidden_size)
+        self.after_experts = weights.norm(parts.after_experts, hidden_size)
+        self.before_shared = weights.norm(parts.before_shared, hidden_size)
+        self.after_shared = weights.norm(parts.after_shared, hidden_size)
 
     def with_fewer(self, num_chosen: int) -> "WeightedMixture":
-        """The same weights, each row sent to `num_chosen` experts at most, of which their shares are made anew."""
-        return replace(self, num_chosen=min(num_chosen, self.num_chosen))
+        """The same weights, each row sent to `num_chosen` experts at most, whose shares are computed anew."""
+        made = copy(self)
+        made.num_chosen = min(num_chosen, self.num_chosen)
+        return made
 
     @property
     def num_weights(self) -> int:
-        """That a pass over one row multiplies by."""
+        """How many a pass over one row multiplies by."""
         rows, columns = self.router.projection.matrix.shape
         shared = 0 if self.shared is None else self.shared.num_weights
         return rows * columns + shared + self.num_chosen * self.experts.num_weights
 
     @property
     def num_stored_weights(self) -> int:
-        """Those of all experts."""
+        """How many there are, those of all experts."""
         return self.num_weights + (self.parts.routing.num_experts - self.num_chosen) * self.experts.num_weights
 
     def __call__(self, x: F32) -> F32:
@@ -81,7 +118,7 @@ class WeightedMixture:
         return routed if self.shared is None else routed + self._shared(self.shared, x)
 
     def _routed(self, x: F32) -> F32:
-        """The sum of a row's experts, in ascending order of their numbers: of no other row's choice."""
+        """The sum of a row's experts, in ascending order of their numbers, whatever other rows chose."""
         total = np.zeros_like(x)
         if self.num_chosen == 0:
             return total
@@ -91,25 +128,32 @@ class WeightedMixture:
             rows, ranks = np.nonzero(chosen == expert)
             share = shares[rows, ranks][:, None]
             if self.parts.scales_input:
-                total[rows] += self._one(int(expert), taken[rows] * share)
+                total[rows] += self.experts(int(expert), taken[rows] * share)
             else:
-                total[rows] += self._one(int(expert), taken[rows]) * share
+                total[rows] += self.experts(int(expert), taken[rows]) * share
         return total
 
-    def _one(self, expert: int, x: F32) -> F32:
-        """What one expert makes of rows."""
-        gates, ups = self.experts.gates_and_ups(expert, x)
-        clamped = self.parts.experts.clamped
-        if clamped is None:
-            return self.experts.down(expert, ACTIVATIONS[self.parts.experts.activation](gates) * ups)
-        limit = np.float32(clamped.limit)
-        gates, ups = np.minimum(gates, limit), np.clip(ups, -limit, limit)
-        bent = gates * sigmoid(gates * np.float32(clamped.slope))
-        return self.experts.down(expert, (ups + np.float32(1)) * bent)
-
     def _shared(self, shared: WeightedMlp, x: F32) -> F32:
-        taken = x if self.before_shared is None else self.before_shared(x)
-        made = shared(taken)
+        made = shared(x if self.before_shared is None else self.before_shared(x))
         if self.after_shared is not None:
             made = self.after_shared(made)
         return made if self.shared_gate is None else sigmoid(self.shared_gate(x)) * made
+
+
+def check_fewer(config: ModelConfig, num_experts: int, name: str) -> None:
+    """Refuse a draft with so many experts a token if no layer of the model sends rows to more.
+
+    Raises:
+        ModelError: none does.
+    """
+    chosen = [layer.mlp.routing.num_chosen for layer in config.layers if isinstance(layer.mlp, Mixture)]
+    if not chosen:
+        raise ModelError(
+            f"{name}: {num_experts} experts of {config.model_type}, whose layers have none; a mixture of experts is "
+            "required. Use another kind of draft."
+        )
+    if num_experts >= max(chosen):
+        raise ModelError(
+            f"{name}: {num_experts} experts of each layer; 0 to {max(chosen) - 1}, fewer than the {max(chosen)} that "
+            "the model was trained with, are required."
+        )

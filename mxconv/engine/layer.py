@@ -1,107 +1,90 @@
 """One transformer layer: a mixer and an MLP with their norms, added to its input."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import Attention, LatentAttention, LayerParts, Mixer
-from mxconv.arch.elements import Mlp, Norm
+from mxconv.arch.description import Attention, LatentAttention
 from mxconv.arch.mixture import Mixture
 from mxconv.arrays import F32
+from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.experts import WeightedMixture
 from mxconv.engine.forest import SequenceRows
-from mxconv.engine.latent_mixer import WeightedLatentAttention
-from mxconv.engine.layer_input import WeightedInput
-from mxconv.engine.mixer import WeightedAttention
-from mxconv.engine.mlp import WeightedMlp
-from mxconv.engine.norm import WeightedNorm
-from mxconv.engine.positions import Positions
-from mxconv.engine.recurrent.mixer import RecurrentMixer
-from mxconv.engine.recurrent.take import take_recurrent
-from mxconv.engine.sink_window import SinkWindow
-from mxconv.engine.weights import CheckedWeights
+from mxconv.engine.latent_attention import WeightedLatentAttention
+from mxconv.engine.mlp import WeightedInput, WeightedMlp
+from mxconv.engine.recurrent import RecurrentMixer, recurrent_mixer
+from mxconv.engine.rope import Positions
+from mxconv.engine.sight import SinkWindow
+from mxconv.engine.weights import CheckedWeights, WeightedNorm
 
 
-@dataclass(frozen=True, eq=False)
 class Layer:
     """The tensors of layer `index`, and what it does with them.
 
-    The last three are of drafts: a part that is skipped leaves its input as it is, and writes nothing to the cache.
-    `skips_attention` skips the mixer, whichever it is.
+    The last three attributes are of drafts: a part that is skipped leaves its input as it is, and writes nothing to
+    the cache. `skips_attention` skips the mixer, whichever it is.
+
+    Args:
+        weights: all tensors.
+        config: what the model is made of.
+        index: of the layer.
+        prefix: of its tensors' names; None is the model's own, followed by the index.
+        attended_size: numbers of a row that attention takes in; None is the hidden size.
+
+    Raises:
+        ModelError: a tensor is missing or has another shape than the configuration says.
     """
 
-    index: int
-    parts: LayerParts
     mixer: WeightedAttention | WeightedLatentAttention | RecurrentMixer
-    mlp: WeightedMlp | WeightedMixture | None
-    before_mixer: WeightedNorm | None
-    after_mixer: WeightedNorm | None
-    before_mlp: WeightedNorm | None
-    after_mlp: WeightedNorm | None
-    layer_input: WeightedInput | None
-    scalar: F32 | None
-    skips_attention: bool = False
-    skips_mlp: bool = False
+    mlp: WeightedMlp | WeightedMixture | None = None
+    skips_attention = False
+    skips_mlp = False
     sink_window: SinkWindow | None = None
 
-    @classmethod
-    def take(
-        cls,
+    def __init__(
+        self,
         weights: CheckedWeights,
         config: ModelConfig,
         index: int,
         prefix: str | None = None,
         attended_size: int | None = None,
-    ) -> "Layer":
-        """Pick the layer's tensors.
-
-        Args:
-            weights: all tensors.
-            config: what the model is made of.
-            index: of the layer.
-            prefix: of its tensors' names; None is the model's own, with the index behind it.
-            attended_size: numbers of a row that attention takes in; None is the hidden size.
-
-        Raises:
-            ModelError: one is missing or has another shape than the configuration says.
-        """
-        name = f"{config.layer_prefix}.{index}." if prefix is None else prefix
+    ) -> None:
+        own = weights.under(f"{config.layer_prefix}.{index}." if prefix is None else prefix)
         parts, hidden = config.layers[index], config.hidden_size
-
-        def norm(wanted: Norm | None) -> WeightedNorm | None:
-            return None if wanted is None else WeightedNorm.take(weights, wanted, hidden, name)
-
-        return cls(
-            index=index,
-            parts=parts,
-            mixer=_mixer(weights, parts.mixer, index, (attended_size or hidden, hidden), name),
-            mlp=_mlp(weights, parts.mlp, hidden, name),
-            before_mixer=norm(parts.before_mixer),
-            after_mixer=norm(parts.after_mixer),
-            before_mlp=norm(parts.before_mlp),
-            after_mlp=norm(parts.after_mlp),
-            layer_input=None
-            if parts.layer_input is None
-            else WeightedInput.take(weights, parts.layer_input, hidden, name),
-            scalar=None if parts.scalar is None else weights.vector(f"{name}{parts.scalar}", 1),
-        )
+        self.index = index
+        self.parts = parts
+        if isinstance(parts.mixer, Attention):
+            self.mixer = WeightedAttention(own, parts.mixer, index, (attended_size or hidden, hidden))
+        elif isinstance(parts.mixer, LatentAttention):
+            self.mixer = WeightedLatentAttention(own, parts.mixer, index, (attended_size or hidden, hidden))
+        else:
+            self.mixer = recurrent_mixer(own, parts.mixer, index, hidden)
+        if isinstance(parts.mlp, Mixture):
+            self.mlp = WeightedMixture(own, parts.mlp, hidden)
+        elif parts.mlp is not None:
+            self.mlp = WeightedMlp(own, parts.mlp, hidden)
+        self.before_mixer = own.norm(parts.before_mixer, hidden)
+        self.after_mixer = own.norm(parts.after_mixer, hidden)
+        self.before_mlp = own.norm(parts.before_mlp, hidden)
+        self.after_mlp = own.norm(parts.after_mlp, hidden)
+        self.layer_input = WeightedInput(own, parts.layer_input, hidden) if parts.layer_input else None
+        self.scalar = own.vector(parts.scalar, 1)
 
     @property
     def attention(self) -> WeightedAttention | WeightedLatentAttention:
         """The mixer, of a layer that attends."""
-        assert isinstance(self.mixer, WeightedAttention | WeightedLatentAttention), "asked of layers that attend"
+        assert not isinstance(self.mixer, RecurrentMixer), "layers that attend have attention"
         return self.mixer
 
     def __call__(
         self, x: F32, sequences: Sequence[SequenceRows], positions: Positions, own_inputs: F32 | None = None
     ) -> F32:
-        """Evaluate rows behind what their caches hold, writing their keys and values there.
+        """Evaluate rows after what their caches hold, writing their keys and values there.
 
         Args:
-            x: (num_tokens, hidden_size) float32, the rows of each sequence behind those of the one before.
-            sequences: their caches, with room for them, and where they hang.
+            x: (num_tokens, hidden_size) float32, the rows of one sequence after those of another.
+            sequences: their caches, with room for them, and their trees.
             positions: of the rows.
             own_inputs: the layer's own embeddings of them, (num_tokens, size), where it has such.
 
@@ -123,32 +106,13 @@ class Layer:
 
     def with_mlp(self, x: F32, taken: F32 | None = None) -> F32:
         """Rows and what the MLP makes of others (None: of the same), (num_tokens, hidden_size)."""
-        assert self.mlp is not None, "asked of layers that have one"
+        assert self.mlp is not None, "for layers that have one"
         h = _normed(self.before_mlp, x if taken is None else taken)
         return x + self._scaled(_normed(self.after_mlp, self.mlp(h)))
 
     def _scaled(self, added: F32) -> F32:
         multiplier = self.parts.residual_multiplier
         return added if multiplier == 1 else added * np.float32(multiplier)
-
-
-def _mixer(
-    weights: CheckedWeights, parts: Mixer, index: int, sizes: tuple[int, int], name: str
-) -> WeightedAttention | WeightedLatentAttention | RecurrentMixer:
-    if isinstance(parts, Attention):
-        return WeightedAttention.take(weights, parts, index, sizes, name)
-    if isinstance(parts, LatentAttention):
-        return WeightedLatentAttention.take(weights, parts, index, sizes, name)
-    return take_recurrent(weights, parts, index, sizes[1], name)
-
-
-def _mlp(
-    weights: CheckedWeights, parts: Mlp | Mixture | None, hidden_size: int, name: str
-) -> WeightedMlp | WeightedMixture | None:
-    if parts is None:
-        return None
-    taken = WeightedMixture if isinstance(parts, Mixture) else WeightedMlp
-    return taken.take(weights, parts, hidden_size, name)  # type: ignore[arg-type]
 
 
 def _normed(norm: WeightedNorm | None, x: F32) -> F32:

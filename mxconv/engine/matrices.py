@@ -1,6 +1,7 @@
 """Which matrix stands for a stored tensor: NumPy's, or the native kernels' around it."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -8,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mxconv.arch.config import ModelConfig
+from mxconv.arch.description import Attention, LayerParts
+from mxconv.arch.mixture import Mixture
 from mxconv.arrays import U16
 from mxconv.checkpoint.fp8 import Fp8Matrix
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.native_parts import missing_parts
-from mxconv.engine.pages.dtype import KvDtype
-from mxconv.engine.weights import Weights
+from mxconv.engine.kv_pages import KvDtype
+from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.bsfp_full import BsfpMatrix
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.eight_bit import mxint8_matrix
@@ -24,6 +26,36 @@ from mxconv.package.package import StoredBsfp, StoredMxfp4, StoredMxint8
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native
+
+
+def missing_parts(config: ModelConfig) -> tuple[str, ...]:
+    """The parts that the native decoder lacks, in words; none where it runs the model."""
+    found = (part for layer in config.layers for part in _of_layer(layer))
+    return tuple(dict.fromkeys(found))  # each once, in their order
+
+
+def _of_layer(layer: LayerParts) -> Iterator[str]:
+    if isinstance(layer.mixer, Attention):
+        yield from _of_attention(layer.mixer)
+    if isinstance(layer.mlp, Mixture):
+        yield from _of_mixture(layer.mlp, layer)
+
+
+def _of_mixture(mixture: Mixture, layer: LayerParts) -> Iterator[str]:
+    routing = mixture.routing
+    if layer.is_parallel:
+        yield "mixtures beside their mixers"
+    if layer.before_mlp and (mixture.before_experts or mixture.before_shared or routing.norm):
+        yield "norms of what is normed before a mixture"
+    if mixture.shared_gate and mixture.before_shared:
+        yield "a gate that takes in other rows than what it multiplies"
+    if routing.input_weights and not (layer.before_mlp or routing.norm):
+        yield "weights of what a router takes in without a norm"
+
+
+def _of_attention(mixer: Attention) -> Iterator[str]:
+    if mixer.is_gated and (mixer.fused or mixer.norm_span == "row"):
+        yield "gates of heads that are fused, or normed together"
 
 
 @dataclass(frozen=True)
@@ -107,7 +139,7 @@ class Matrices:
 
         return native_bsfp_draft(self.engine, reference, packed.codes, packed.scales, stored.table, self.activations)
 
-    def decoder(self, config: ModelConfig, weights: Weights, name: str) -> Decoder:
+    def decoder(self, config: ModelConfig, weights: ModelWeights, name: str) -> Decoder:
         """A decoder of matrices that were made here: native where all parts are, or else NumPy's over them.
 
         Raises:
@@ -117,7 +149,7 @@ class Matrices:
         made.kv_dtype = self.kv_dtype
         return made
 
-    def _decoder(self, config: ModelConfig, weights: Weights, name: str) -> Decoder:
+    def _decoder(self, config: ModelConfig, weights: ModelWeights, name: str) -> Decoder:
         if self.engine is None:
             return Decoder(config, weights, name)
         if lacking := missing_parts(config):

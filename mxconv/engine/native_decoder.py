@@ -10,16 +10,33 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
-from mxconv.engine.native_layers import Tables, native_layer
-from mxconv.engine.native_parts import missing_parts
-from mxconv.engine.native_states import native_walk
-from mxconv.engine.native_vectors import native_handle, native_norm
-from mxconv.engine.positions import Positions
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.native_layers import Tables, native_handle, native_layer, native_norm
+from mxconv.engine.rope import Positions
+from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
+from mxconv.engine.state_cache import StateCache
 from mxconv.engine.states import StateRoom
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.kernels import _native
+
+
+def native_walk(states: StateCache | None) -> _native.Walk | None:
+    """The pass that has begun; the native decoder goes its way and writes where `StateCache.run` would."""
+    if states is None:
+        return None
+    walk = states.of_this_pass
+    return _native.Walk(
+        windows=states.windows,
+        memories=states.memories,
+        inputs=(states.origin, states.inputs),
+        kept=states.kept,
+        source=walk.source,
+        first=walk.first,
+        stop=walk.stop,
+        length=walk.length,
+        saves=list(walk.saves),
+        branches=list(walk.branches),
+    )
 
 
 class NativeDecoder(Decoder):
@@ -29,14 +46,13 @@ class NativeDecoder(Decoder):
     activations rounded to BF16, as such models were trained to.
 
     Args:
-        config: the description, of parts that `missing_parts` does not name.
+        config: the description, of parts that `mxconv.engine.matrices.missing_parts` does not name.
         weights: every matrix but those that are looked up is a `NativeMatrix`.
         name: what messages call the model.
         engine: which kernels, how many threads.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, name: str, engine: _native.Engine) -> None:
-        assert not missing_parts(config), "the NumPy decoder runs what this one lacks"
+    def __init__(self, config: ModelConfig, weights: ModelWeights, name: str, engine: _native.Engine) -> None:
         super().__init__(config, weights, name)
         self.engine = engine
         self.tables = Tables()

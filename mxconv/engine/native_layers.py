@@ -1,25 +1,57 @@
 """From layers to what the native decoder takes: the same parts, over weights that stay where they are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from mxconv.arch.description import Temperature
 from mxconv.arrays import F32
-from mxconv.engine.latent_mixer import WeightedLatentAttention
+from mxconv.engine.attention import WeightedAttention
+from mxconv.engine.experts import ExpertMatrices, WeightedMixture
+from mxconv.engine.latent_attention import WeightedLatentAttention
 from mxconv.engine.layer import Layer
-from mxconv.engine.layer_input import WeightedInput
-from mxconv.engine.mixer import WeightedAttention
-from mxconv.engine.mlp import WeightedMlp
-from mxconv.engine.native_latent import native_latent
-from mxconv.engine.native_mixture import native_mixture
-from mxconv.engine.native_recurrent import native_recurrent
-from mxconv.engine.native_vectors import native_norm, native_projection, native_vector
-from mxconv.engine.positions import Positions
-from mxconv.engine.projection import Projection
-from mxconv.engine.recurrent.mixer import RecurrentMixer
-from mxconv.engine.rope import RotaryEmbedding
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.mlp import WeightedInput, WeightedMlp
+from mxconv.engine.recurrent import (
+    EPS,
+    RecurrentMixer,
+    WeightedConvolution,
+    WeightedDeltaNet,
+    WeightedMamba2,
+    WeightedShortConvolution,
+)
+from mxconv.engine.rope import Positions, RotaryEmbedding
+from mxconv.engine.routing import Router
+from mxconv.engine.sight import SinkWindow
+from mxconv.engine.weights import DeferredMatrix, Projection, WeightedNorm
 from mxconv.kernels import _native
+from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.native_matrix import NativeMatrix
+
+
+def native_projection(projection: Projection) -> _native.Projection:
+    """A matrix and its bias."""
+    bias = None if projection.bias is None else native_vector(projection.bias)
+    return _native.Projection(native_handle(projection), bias)
+
+
+def native_handle(projection: Projection) -> _native.Matrix:
+    """The matrix alone."""
+    assert isinstance(projection.matrix, NativeMatrix), "made of native matrices"
+    return projection.matrix.handle
+
+
+def native_norm(norm: WeightedNorm | None) -> _native.Norm | None:
+    """A norm, if there is one."""
+    if norm is None:
+        return None
+    bias = None if norm.bias is None else native_vector(norm.bias)
+    return _native.Norm(native_vector(norm.weight), bias, norm.parts.eps, norm.parts.kind == "layer")
+
+
+def native_vector(values: F32) -> F32:
+    """As kernels read it."""
+    return np.require(values, np.float32, ["C", "A"])
 
 
 @dataclass
@@ -172,3 +204,149 @@ def native_layer_input(own: WeightedInput, index: int) -> _native.Part:
         is_fused=False,
         layer_input=index,
     )
+
+
+def native_latent(
+    attention: WeightedLatentAttention, sight: _native.Sight, rotation: _native.HeadRotation, slot: int
+) -> _native.Part:
+    """Attention over the latent vectors in a slot of a cache.
+
+    The matrices of heads' keys and values stay float32, as NumPy has them.
+    """
+    latent_norm = native_norm(attention.latent_norm)
+    assert latent_norm is not None
+    down = attention.query_down
+    return _native.latent_attention(
+        layer=slot,
+        query_down=None if down is None else native_projection(down),
+        query_norm=native_norm(attention.query_norm),
+        query=native_projection(attention.query),
+        down=native_projection(attention.down),
+        latent_norm=latent_norm,
+        key_up=native_vector(attention.key_up),
+        value_up=native_vector(attention.value_up),
+        output=native_projection(attention.output),
+        scale=attention.parts.scale,
+        sight=sight,
+        rotation=rotation,
+    )
+
+
+Expert = tuple[_native.Projection, _native.Projection | None, _native.Projection]
+
+
+def native_mixture(mixture: WeightedMixture, before: WeightedNorm | None) -> _native.Part:
+    """The experts of a layer behind its norm, or behind one of their own; at least one is chosen."""
+    parts, router = mixture.parts.experts, mixture.router
+    norm, routed = mixture.before_experts or before, router.norm or before
+    is_apart = routed is not norm or router.input_weights is not None
+    return _native.mixture(
+        activation=parts.activation,
+        clamped=None if parts.clamped is None else (parts.clamped.slope, parts.clamped.limit),
+        is_interleaved=parts.is_interleaved,
+        scales_input=mixture.parts.scales_input,
+        norm=native_norm(norm),
+        router_norm=_router_norm(routed, router) if is_apart else None,
+        is_routed_apart=is_apart,
+        routing=_routing(router, mixture.num_chosen),
+        experts=[_expert(mixture.experts, number) for number in range(router.parts.num_experts)],
+    )
+
+
+def _router_norm(norm: WeightedNorm | None, router: Router) -> _native.Norm | None:
+    """With the weights of what the router takes in."""
+    if norm is not None and router.input_weights is not None:
+        factors = router.input_weights * np.float32(router.parts.input_multiplier)
+        bias = None if norm.bias is None else norm.bias * factors
+        norm = replace(norm, weight=norm.weight * factors, bias=bias)
+    return native_norm(norm)
+
+
+def _routing(router: Router, num_chosen: int) -> _native.Routing:
+    routing = router.parts
+    return _native.Routing(
+        router=native_projection(router.projection),
+        num_chosen=num_chosen,
+        score=routing.score,
+        is_normalized=routing.is_normalized,
+        correction=None if router.correction is None else native_vector(router.correction),
+        groups=(routing.num_groups, routing.num_chosen_groups),
+        multiplier=routing.multiplier,
+        multipliers=None if router.multipliers is None else native_vector(router.multipliers),
+    )
+
+
+def _expert(experts: ExpertMatrices, number: int) -> Expert:
+    down = _projection(experts.down(number), experts.down_bias, number)
+    if experts.both is not None:
+        return _projection(experts.both(number), experts.both_bias, number), None, down
+    return _projection(experts.gate(number)), _projection(experts.up(number)), down
+
+
+def _projection(matrix: Matrix, biases: Matrix | None = None, number: int = 0) -> _native.Projection:
+    made = matrix.matrix if isinstance(matrix, DeferredMatrix) else matrix
+    assert isinstance(made, NativeMatrix), "made of native matrices"
+    bias = None if biases is None else native_vector(biases.rows(np.array([number]))[0])
+    return _native.Projection(made.handle, bias)
+
+
+def native_recurrent(mixer: RecurrentMixer, slot: int, only_follows: bool) -> _native.Part:
+    """The mixer of a layer.
+
+    Args:
+        mixer: with its tensors.
+        slot: of the layer, among those with a state.
+        only_follows: whether its states go with the text and nothing is added to rows.
+    """
+    assert isinstance(mixer, WeightedShortConvolution | WeightedDeltaNet | WeightedMamba2), "there are no others"
+    convolution = _convolution(mixer.convolution, slot, only_follows)
+    if isinstance(mixer, WeightedDeltaNet):
+        return _delta_net(mixer, convolution)
+    if isinstance(mixer, WeightedMamba2):
+        return _mamba2(mixer, convolution)
+    return _native.short_convolution(
+        convolution=convolution, inputs=native_projection(mixer.inputs), output=native_projection(mixer.output)
+    )
+
+
+def _delta_net(mixer: WeightedDeltaNet, convolution: _native.Convolution) -> _native.Part:
+    parts, norm = mixer.parts, native_norm(mixer.norm)
+    assert norm is not None
+    return _native.delta_net(
+        convolution=convolution,
+        num_key_heads=parts.num_key_heads,
+        memory=parts.state.memory,
+        queries_keys_values=native_projection(mixer.queries_keys_values),
+        gate=None if parts.fused else native_projection(mixer.gate),
+        beta=native_projection(mixer.beta),
+        decay=None if parts.fused else native_projection(mixer.decay),
+        decay_bias=native_vector(mixer.decay_bias),
+        rate=native_vector(mixer.rate),
+        norm=norm,
+        eps=float(EPS),
+        output=native_projection(mixer.output),
+    )
+
+
+def _mamba2(mixer: WeightedMamba2, convolution: _native.Convolution) -> _native.Part:
+    parts, norm = mixer.parts, native_norm(mixer.norm)
+    assert norm is not None
+    return _native.mamba2(
+        convolution=convolution,
+        num_groups=parts.num_groups,
+        memory=parts.state.memory,
+        activation=parts.activation,
+        inputs=native_projection(mixer.inputs),
+        step_bias=native_vector(mixer.step_bias),
+        step_limits=parts.step_limits,
+        rate=native_vector(mixer.rate),
+        skip=native_vector(mixer.skip),
+        norm=norm,
+        norm_groups=parts.norm_groups,
+        output=native_projection(mixer.output),
+    )
+
+
+def _convolution(convolution: WeightedConvolution, slot: int, only_follows: bool) -> _native.Convolution:
+    bias = None if convolution.bias is None else native_vector(convolution.bias)
+    return _native.Convolution(native_vector(convolution.taps), bias, slot, only_follows)

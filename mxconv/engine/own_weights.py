@@ -9,16 +9,17 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.stored_experts import DeferredMatrix, exact_stacks, four_bit_stacks
 from mxconv.engine.stored_weights import (
     dense_weights,
+    exact_stacks,
     four_bit_matrices,
+    four_bit_stacks,
     has_exact_head,
     head_tensor,
     own_stacks,
     tied,
 )
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import DeferredMatrix, ModelWeights
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.manifest import TensorRecord
@@ -39,7 +40,7 @@ class OwnWeights:
         self.package = package
         self._make = make
         self._stack = stack
-        self._in_four_bits: Weights | None = None
+        self._in_four_bits: ModelWeights | None = None
 
     @cached_property
     def config(self) -> ModelConfig:
@@ -47,11 +48,11 @@ class OwnWeights:
         return describe_file(self.package.root / "config.json")
 
     @cached_property
-    def sixteen_bits(self) -> Weights:
+    def sixteen_bits(self) -> ModelWeights:
         """The weights of the package's target."""
         return self._exact(self.package.manifest.tensors)
 
-    def four_bits(self, level: str, with_target: bool) -> Weights:
+    def four_bits(self, level: str, with_target: bool) -> ModelWeights:
         """The 4-bit matrices, with the target's own embedding, vectors and whatever else has no 4 bits.
 
         Args:
@@ -83,7 +84,7 @@ class OwnWeights:
         own = {head_tensor(config), config.embedding} if config.tie_word_embeddings else {head_tensor(config)}
         return frozenset(r.name for r in self.package.manifest.tensors if config.own_name(r.name) in own)
 
-    def _kept(self, level: str) -> Weights:
+    def _kept(self, level: str) -> ModelWeights:
         """Of the exact weights those that a 4-bit level needs."""
         config, records = self.config, self.package.manifest.tensors
         exact_heads = self._heads if has_exact_head(self.package) else ()
@@ -102,7 +103,7 @@ class OwnWeights:
                 "not in 4 bits are there alone."
             ) from error
 
-    def _exact(self, records: Sequence[TensorRecord]) -> Weights:
+    def _exact(self, records: Sequence[TensorRecord]) -> ModelWeights:
         """Some of the 16-bit weights: dense, or rebuilt from BSFP as they are used."""
         found: Mapping[str, SourceTensor] = self.package.arrays
         if not self.package.has_target:

@@ -1,4 +1,4 @@
-"""Rotary position embedding: pairs of a head's values rotate by angles that grow with the position."""
+"""The positions of a pass's rows, and what follows from them: every kind of rotation is computed once."""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from mxconv.arch.description import Temperature
 from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.arrays import F32
 
@@ -107,3 +108,27 @@ def rotate(x: F32, cosines: F32, sines: F32, is_interleaved: bool = False) -> F3
     rotated[..., upper] = second * cosines + first * sines
     rotated[..., 2 * half :] = x[..., 2 * half :]
     return rotated
+
+
+class Positions:
+    """Of the rows of a pass, in their order.
+
+    Args:
+        numbers: of each row: how many tokens stand before it on its path.
+    """
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = list(numbers)
+        self._rotations: dict[RotaryEmbedding, tuple[F32, F32]] = {}
+
+    def rotations(self, rotary: RotaryEmbedding) -> tuple[F32, F32]:
+        """Cosines and sines, (num_rows, 1, rotary_dim / 2) each."""
+        if rotary not in self._rotations:
+            self._rotations[rotary] = rotary.rotations(self.numbers)
+        return self._rotations[rotary]
+
+    def temperatures(self, temperature: Temperature) -> F32:
+        """What each row's queries are multiplied by, (num_rows, 1, 1)."""
+        steps = (math.log1p((number + temperature.first) // temperature.length) for number in self.numbers)
+        factors = np.array([1 + temperature.beta * step for step in steps], np.float32)
+        return factors[:, None, None]

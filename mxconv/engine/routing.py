@@ -1,15 +1,11 @@
 """Where each row is sent: the scores of experts and the choice among them, a function of the row alone."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arch.mixture import Routing
 from mxconv.arrays import F32
 from mxconv.codecs.fold import fold, fold_in_place
-from mxconv.engine.norm import WeightedNorm
-from mxconv.engine.projection import Projection
 from mxconv.engine.weights import CheckedWeights
 from mxconv.kernels.rowwise import sigmoid
 
@@ -18,32 +14,16 @@ LEAST_SUM = np.float32(1e-20)  # below which scores are not divided by their sum
 BEST_OF_GROUP = 2  # experts whose scores say how good a group is
 
 
-@dataclass(frozen=True, eq=False)
 class Router:
-    """Its matrix and vectors."""
+    """The router of a mixture with its matrix and vectors."""
 
-    parts: Routing
-    projection: Projection
-    correction: F32 | None
-    multipliers: F32 | None
-    norm: WeightedNorm | None
-    input_weights: F32 | None
-
-    @classmethod
-    def take(cls, weights: CheckedWeights, parts: Routing, hidden_size: int, prefix: str) -> "Router":
-        """Raises ModelError where a tensor is missing or has another shape."""
-
-        def vector(name: str | None, length: int) -> F32 | None:
-            return None if name is None else weights.vector(prefix + name, length)
-
-        return cls(
-            parts,
-            Projection.take(weights, parts.router, (parts.num_experts, hidden_size), prefix),
-            vector(parts.correction, parts.num_experts),
-            vector(parts.multipliers, parts.num_experts),
-            None if parts.norm is None else WeightedNorm.take(weights, parts.norm, hidden_size, prefix),
-            vector(parts.input_weights, hidden_size),
-        )
+    def __init__(self, weights: CheckedWeights, parts: Routing, hidden_size: int) -> None:
+        self.parts = parts
+        self.projection = weights.projection(parts.router, parts.num_experts, hidden_size)
+        self.correction = weights.vector(parts.correction, parts.num_experts)
+        self.multipliers = weights.vector(parts.multipliers, parts.num_experts)
+        self.norm = weights.norm(parts.norm, hidden_size)
+        self.input_weights = weights.vector(parts.input_weights, hidden_size)
 
     def __call__(self, x: F32, num_chosen: int) -> tuple[Numbers, F32]:
         """The experts that rows (num_tokens, hidden_size) are sent to.

@@ -1,20 +1,89 @@
-"""From stored tensors to the weights of a model: 16 bits as they lie in a file, 4 bits of a package."""
+"""From stored tensors to the weights of a model: 16 bits of a file, 4 bits of a package, experts one by one."""
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import cast
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arrays import F32, U16
+from mxconv.arrays import F32, U8, U16
+from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
+from mxconv.checkpoint.expert_names import stacked_experts
+from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import FORMATS
-from mxconv.engine.expert_stack import ExpertStack
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.stored_experts import dense_stacks
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ExpertStack, ModelWeights
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.manifest import TensorRecord
-from mxconv.package.package import Package
+from mxconv.package.package import Package, StoredMxfp4
+
+
+def dense_stacks(tensors: Mapping[str, SourceTensor], make: Matrices) -> dict[str, ExpertStack]:
+    """The experts of a checkpoint as they lie in its files, by the names of the tensors.
+
+    Matrices that are stored turned are views; native kernels, which read rows, get a copy of those that rows choose.
+    """
+    found = {
+        name: _stack(experts, _dense(tensors[name], experts, make))
+        for name, experts in stacked_experts(tensors).items()
+        if tensors[name].dtype in FORMATS
+    }
+    for name, carried in carried_tensors(tensors).items():
+        if carried.part == "codes":
+            found[carried.of] = _stack(carried.stack, _repacked(tensors[name], tensors[carried.partner], make))
+    return found
+
+
+def exact_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
+    """The experts of the target that a package has in other forms than a checkpoint: BSFP, and MXFP4 of the source."""
+
+    def matrix(record: TensorRecord) -> Callable[[int], Matrix]:
+        if record.carried is not None:
+            return lambda expert: make.mxfp4_target(package.mxfp4(record, expert))
+        name = f"{package.root}: tensor {record.name}"
+        return lambda expert: make.bsfp(package.bsfp(record, expert), f"{name}, expert {expert}")
+
+    return _stacks(package, lambda record: record.carried is not None or record.codec == "bsfp", matrix)
+
+
+def four_bit_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
+    """The experts of a package in 4 bits, by the names of the tensors."""
+
+    def matrix(record: TensorRecord) -> Callable[[int], Matrix]:
+        if record.codec == "mxfp4":
+            return lambda expert: make.mxfp4_draft(package.mxfp4(record, expert))
+        return lambda expert: make.bsfp_draft(package.bsfp(record, expert))
+
+    return _stacks(package, lambda record: True, matrix)
+
+
+def _stacks(
+    package: Package, wants: Callable[[TensorRecord], bool], matrix: Callable[[TensorRecord], Callable[[int], Matrix]]
+) -> dict[str, ExpertStack]:
+    records = [record for record in package.manifest.tensors if record.stack is not None and wants(record)]
+    return {record.stem: _stack(record.stack, matrix(record)) for record in records if record.stack is not None}
+
+
+def _stack(experts: StackedExperts, make: Callable[[int], Matrix]) -> ExpertStack:
+    return ExpertStack((experts.num_experts, *experts.matrix_shape), make)
+
+
+def _dense(tensor: SourceTensor, experts: StackedExperts, make: Matrices) -> Callable[[int], Matrix]:
+    stored = cast(U16, tensor.array())
+    return lambda expert: make.dense(experts.matrix(stored[expert]), FORMATS[tensor.dtype])
+
+
+def _repacked(blocks: SourceTensor, scales: SourceTensor, make: Matrices) -> Callable[[int], Matrix]:
+    """MXFP4 as a checkpoint has it: an expert becomes tiles, in memory, when it is made."""
+    codes, exponents = CarriedTensor("", "codes", blocks.shape), CarriedTensor("", "scales", scales.shape)
+
+    def made(expert: int) -> Matrix:
+        first, second = (cast(U8, tensor.array())[expert] for tensor in (blocks, scales))
+        stored = StoredMxfp4(codes.stack.matrix_shape, codes.to_tiles(first), exponents.to_tiles(second))
+        return make.mxfp4_target(stored)
+
+    return made
+
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -23,7 +92,7 @@ NUMPY_MATRICES = Matrices()
 
 def dense_weights(
     tensors: Mapping[str, SourceTensor], config: ModelConfig | None = None, make: Matrices = NUMPY_MATRICES
-) -> Weights:
+) -> ModelWeights:
     """16-bit matrices and stacks of experts as they lie in the file; vectors and the taps of convolutions as float32.
 
     Other tensors are no weights of these models.
@@ -45,7 +114,7 @@ def dense_weights(
             elif tensor.dtype == "F32":
                 kept[name] = cast(F32, tensor.array())
     stacks = own_stacks(dense_stacks(tensors, make), config)
-    return tied(Weights(matrices, vectors, stacks, arrays), config)
+    return tied(ModelWeights(matrices, vectors, stacks, arrays), config)
 
 
 def own_stacks(stacks: Mapping[str, ExpertStack], config: ModelConfig | None) -> dict[str, ExpertStack]:
@@ -85,7 +154,7 @@ def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matr
     return make.dense(cast(U16, tensor.array()), FORMATS[tensor.dtype])
 
 
-def tied(weights: Weights, config: ModelConfig | None) -> Weights:
+def tied(weights: ModelWeights, config: ModelConfig | None) -> ModelWeights:
     """With tied embeddings the output head is the embedding matrix."""
     if config is None or not config.tie_word_embeddings or (head := head_tensor(config)) in weights.matrices:
         return weights

@@ -1,19 +1,67 @@
-"""The tensors of a model by name, and their shapes checked as a decoder takes them."""
+"""The tensors of a model by name, and what layers take of them: matrices with biases, norms, stacks of experts."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeVar, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mxconv.arch.elements import Linear, Norm
 from mxconv.arrays import F32
-from mxconv.engine.expert_stack import ExpertStack
+from mxconv.codecs.fold import fold_in_place
 from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.rowwise import rms_norm
 
+Shaped = TypeVar("Shaped", Matrix, F32, "ExpertStack")
 REMEDY = "Convert the checkpoint again, or take the config.json that belongs to it."
 
 
+@dataclass(frozen=True, eq=False)
+class DeferredMatrix:
+    """A matrix that perhaps no pass reads, made when it is first used: memory-mapped weights of others stay unread."""
+
+    shape: tuple[int, int]
+    make: Callable[[], Matrix]
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        return self.make()
+
+    def multiply(self, x: F32) -> F32:
+        return self.matrix.multiply(x)
+
+    def rows(self, indices: NDArray[np.intp]) -> F32:
+        return self.matrix.rows(indices)
+
+    def turned(self) -> Matrix:
+        return self.matrix.turned()
+
+
+class ExpertStack:
+    """The experts that one tensor holds, by number.
+
+    Args:
+        shape: (num_experts, out_features, in_features).
+        make: the matrix of an expert; called once for each, when it is first asked for.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], make: Callable[[int], Matrix]) -> None:
+        self.shape = shape
+        self._make = make
+        self._made: dict[int, Matrix] = {}
+
+    def matrix(self, expert: int) -> Matrix:
+        """(out_features, in_features)."""
+        if expert not in self._made:
+            self._made[expert] = self._make(expert)
+        return self._made[expert]
+
+
 @dataclass(frozen=True)
-class Weights:
+class ModelWeights:
     """What a loader hands to a decoder.
 
     Args:
@@ -31,55 +79,119 @@ class Weights:
 
 
 @dataclass(frozen=True)
+class Projection:
+    """A matrix and, in some models, a bias of (out_features,)."""
+
+    matrix: Matrix
+    bias: F32 | None
+
+    def __call__(self, x: F32) -> F32:
+        """(num_tokens, in_features) to (num_tokens, out_features)."""
+        y = self.matrix.multiply(x)
+        return y if self.bias is None else y + self.bias
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedNorm:
+    """A norm over the last axis.
+
+    Args:
+        parts: what it is.
+        weight: (n,) float32, its offset added.
+        bias: (n,) float32, or None.
+    """
+
+    parts: Norm
+    weight: F32
+    bias: F32 | None
+
+    def __call__(self, x: F32) -> F32:
+        """(..., n) float32, each row by itself."""
+        if self.parts.kind == "layer":
+            count = np.float32(x.shape[-1])
+            x = x - fold_in_place(x.copy())[..., None] / count
+        y = rms_norm(x, self.weight, self.parts.eps)
+        return y if self.bias is None else y + self.bias
+
+
+class WeightedPart:
+    """A part of a layer with its tensors; its projections are attributes."""
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """All that a pass multiplies by; one that is fused of several once."""
+        own = {id(value): value.matrix for value in vars(self).values() if isinstance(value, Projection)}
+        return tuple(own.values())
+
+
+@dataclass(frozen=True)
 class CheckedWeights:
-    """Weights that are taken by name and required shape. `model` names them in messages."""
+    """Weights that are taken by name and required shape; methods raise ModelError where one is missing or differs.
 
-    weights: Weights
+    Args:
+        weights: all tensors.
+        model: names them in messages.
+        prefix: of the names that are given.
+    """
+
+    weights: ModelWeights
     model: str
+    prefix: str = ""
 
-    def matrix(self, tensor: str, out_features: int, in_features: int) -> Matrix:
-        """Raises ModelError where the matrix is missing or has another shape."""
-        required = out_features, in_features
-        matrix = self.weights.matrices.get(tensor)
-        if matrix is None:
-            self._missing(tensor, required)
-        if tuple(matrix.shape) != required:
-            self._misshapen(tensor, matrix.shape, required)
-        return matrix
+    def under(self, prefix: str) -> "CheckedWeights":
+        """The same tensors, for parts whose names lack a prefix."""
+        return replace(self, prefix=self.prefix + prefix)
 
-    def vector(self, tensor: str, length: int) -> F32:
-        """Raises ModelError where the vector is missing or has another length."""
-        return self._of(self.weights.vectors, tensor, (length,))
+    def matrix(self, name: str, out_features: int, in_features: int) -> Matrix:
+        """A matrix of this shape."""
+        return self._taken(self.weights.matrices, name, (out_features, in_features))
 
-    def array(self, tensor: str, shape: tuple[int, int, int]) -> F32:
-        """Raises ModelError where the array is missing or has another shape."""
-        return self._of(self.weights.arrays, tensor, shape)
+    @overload
+    def vector(self, name: str, length: int) -> F32: ...
+    @overload
+    def vector(self, name: None, length: int) -> None: ...
+    def vector(self, name: str | None, length: int) -> F32 | None:
+        """A vector of this length, where there is to be one."""
+        return None if name is None else self._taken(self.weights.vectors, name, (length,))
 
-    def _of(self, tensors: Mapping[str, F32], tensor: str, shape: tuple[int, ...]) -> F32:
-        found = tensors.get(tensor)
-        if found is None:
-            self._missing(tensor, shape)
-        if found.shape != shape:
-            self._misshapen(tensor, found.shape, shape)
-        return found
+    def array(self, name: str, shape: tuple[int, int, int]) -> F32:
+        """An array of this shape."""
+        return self._taken(self.weights.arrays, name, shape)
 
-    def has_stack(self, tensor: str) -> bool:
+    def has_stack(self, name: str) -> bool:
         """Whether there are experts of this name in one tensor."""
-        return tensor in self.weights.stacks
+        return self.prefix + name in self.weights.stacks
 
-    def stack(self, tensor: str, required: tuple[int, int, int]) -> ExpertStack:
-        """Raises ModelError where the experts are missing or have another shape."""
-        stack = self.weights.stacks.get(tensor)
-        if stack is None:
-            self._missing(tensor, required)
-        if stack.shape != required:
-            self._misshapen(tensor, stack.shape, required)
-        return stack
+    def stack(self, name: str, shape: tuple[int, int, int]) -> ExpertStack:
+        """Experts in one tensor of this shape."""
+        return self._taken(self.weights.stacks, name, shape)
 
-    def _missing(self, tensor: str, required: tuple[int, ...]) -> NoReturn:
-        raise ModelError(f"{self.model}: tensor {tensor} is missing; its shape {required} is required. {REMEDY}")
+    def projection(self, parts: Linear, out_features: int, in_features: int) -> Projection:
+        """A matrix and its bias, by description."""
+        name = f"{parts.name}.weight"
+        if parts.is_transposed:
+            matrix = self.matrix(name, in_features, out_features).turned()
+        else:
+            matrix = self.matrix(name, out_features, in_features)
+        return Projection(matrix, self.vector(f"{parts.name}.bias" if parts.has_bias else None, out_features))
 
-    def _misshapen(self, tensor: str, found: tuple[int, ...], required: tuple[int, ...]) -> NoReturn:
-        raise ModelError(
-            f"{self.model}: tensor {tensor} has shape {tuple(found)}; config.json requires {required}. {REMEDY}"
-        )
+    @overload
+    def norm(self, parts: Norm, length: int) -> WeightedNorm: ...
+    @overload
+    def norm(self, parts: None, length: int) -> None: ...
+    def norm(self, parts: Norm | None, length: int) -> WeightedNorm | None:
+        """A norm by description, where there is to be one."""
+        if parts is None:
+            return None
+        weight = self.vector(f"{parts.name}.weight", length) if parts.has_weight else np.ones(length, np.float32)
+        if parts.offset:
+            weight = weight + np.float32(parts.offset)
+        return WeightedNorm(parts, weight, self.vector(f"{parts.name}.bias" if parts.has_bias else None, length))
+
+    def _taken(self, tensors: Mapping[str, Shaped], name: str, shape: tuple[int, ...]) -> Shaped:
+        tensor = f"{self.model}: tensor {self.prefix}{name}"
+        if (found := tensors.get(self.prefix + name)) is None:
+            raise ModelError(f"{tensor} is missing; its shape {shape} is required. {REMEDY}")
+        if tuple(found.shape) != shape:
+            raise ModelError(f"{tensor} has shape {tuple(found.shape)}; config.json requires {shape}. {REMEDY}")
+        return found

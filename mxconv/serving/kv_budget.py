@@ -5,9 +5,9 @@ from collections.abc import Sequence as Listed
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.pages.pool import KVPool
-from mxconv.engine.pages.slabs import PAGE
-from mxconv.engine.recurrent.state_cache import most_bytes
+from mxconv.engine.kv_pages import PAGE
+from mxconv.engine.kv_pool import KVPool
+from mxconv.engine.state_cache import most_bytes
 from mxconv.engine.tree import MOST_ROWS
 
 

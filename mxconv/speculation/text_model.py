@@ -17,7 +17,7 @@ from typing import Any, Literal, Unpack
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.table import parse_draft
-from mxconv.engine.pages.dtype import KvDtype
+from mxconv.engine.kv_pages import KvDtype
 from mxconv.errors import ModelError
 from mxconv.package.package_folder import find_package
 from mxconv.speculation.generation import Generation

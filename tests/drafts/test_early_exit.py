@@ -10,7 +10,7 @@ from mxconv.drafts.early_exit import ExitChoice
 from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
@@ -93,7 +93,7 @@ def test_a_target_whose_last_layers_do_nothing_is_left_before_them() -> None:
     for layer in (3, 4, 5):
         for part in ("self_attn.o_proj", "mlp.down_proj"):
             values[f"model.layers.{layer}.{part}.weight"][:] = 0
-    target = LoadedLevel(record("target"), Decoder(config, Weights(dense(values, BF16), norms(config)), "target"))
+    target = LoadedLevel(record("target"), Decoder(config, ModelWeights(dense(values, BF16), norms(config)), "target"))
     draft = LoadedLevel(record_of(parse_draft("early-exit,confidence=0"), "exit"), decoder_of(target))
     hierarchy = Hierarchy([target, draft])
     for number in range(3):

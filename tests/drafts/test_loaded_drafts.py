@@ -13,7 +13,7 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kind import LookUpKind
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.table import LEVEL_KINDS, parse_draft
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.sight import SinkWindow
 from mxconv.errors import CheckpointError, ModelError, MxconvError, PackageError
 from mxconv.package.manifest import read_manifest
 from mxconv.package.ngram_file import read_ngram_table

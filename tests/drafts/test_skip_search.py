@@ -16,7 +16,7 @@ from mxconv.drafts.swift import PATIENCE, PartLosses, SkipSearch
 from mxconv.drafts.variant_draft import VariantDraft
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
@@ -31,7 +31,7 @@ def target_with_idle_parts() -> LoadedLevel:
     for layers, part in ((IDLE.attention, "self_attn.o_proj"), (IDLE.mlp, "mlp.down_proj")):
         for layer in layers:
             values[f"model.layers.{layer}.{part}.weight"][:] = 0
-    return LoadedLevel(record("target"), Decoder(config, Weights(dense(values, BF16), norms(config)), "target"))
+    return LoadedLevel(record("target"), Decoder(config, ModelWeights(dense(values, BF16), norms(config)), "target"))
 
 
 def search_of(hierarchy: Hierarchy, index: int = 1) -> SkipSearch:

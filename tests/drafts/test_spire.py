@@ -22,7 +22,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.states import Reads, States
 from mxconv.engine.tree import Tree
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.engine import choose_engine, native_names
@@ -190,7 +190,7 @@ def test_a_copy_of_all_layers_that_mixes_nothing_is_the_target(kernel: str, tmp_
     patterns = {name: FP16.encode(array) for name, array in TENSORS.items()}
     matrices = {name: DenseMatrix(array, FP16) for name, array in patterns.items() if array.ndim == 2}
     vectors = {name: FP16.decode(array) for name, array in patterns.items() if array.ndim == 1}
-    target = Decoder(describe_values(TARGET), Weights(matrices, vectors), "target")
+    target = Decoder(describe_values(TARGET), ModelWeights(matrices, vectors), "target")
     text = np.random.default_rng(5).integers(0, 96, 60).tolist()
     states = States(range(4))
     expected = target.forward(text, KVCache(target.config), states=states)

@@ -19,7 +19,7 @@ from mxconv.arch.families.table import describe_file, describe_values
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.engine import choose_engine
 
@@ -84,7 +84,7 @@ class Oracle:
     """A decoder of ours and the same model in transformers."""
 
     decoder: Decoder
-    weights: Weights
+    weights: ModelWeights
     torch_model: Any  # torch.nn.Module; None without one
 
     def logits(self, token_ids: list[int]) -> np.ndarray:
@@ -100,10 +100,10 @@ class Oracle:
         return [int(token) for token in ids]
 
 
-def weights_of(torch_model: Any, float_format: FloatFormat) -> Weights:
+def weights_of(torch_model: Any, float_format: FloatFormat) -> ModelWeights:
     """The tensors of a transformers model whose values are exact in this format. Ties are resolved."""
     tensors = {name: tensor.numpy() for name, tensor in torch_model.state_dict().items()}
-    return Weights(
+    return ModelWeights(
         {
             name: DenseMatrix(float_format.encode(values), float_format)
             for name, values in tensors.items()

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from mxconv.arch.families.table import describe_values
+from mxconv.engine import kv_pages
 from mxconv.engine.cache import KVCache
-from mxconv.engine.pages import slabs
 from mxconv.errors import ModelError
 
 CONFIG = describe_values(
@@ -80,7 +80,7 @@ def test_a_cache_that_cannot_grow_stays_as_it_is(monkeypatch: pytest.MonkeyPatch
     def refuse(shape: tuple[int, ...]) -> np.ndarray:
         raise MemoryError
 
-    monkeypatch.setattr(slabs, "float32_zeros", refuse)
+    monkeypatch.setattr(kv_pages, "float32_zeros", refuse)
     append(cache, 60)
     with pytest.raises(
         ModelError, match=r"^KV cache: no memory for 64 positions, shape \(2, 2, 2, 1, 64, 4\) in fp32;"

@@ -8,7 +8,7 @@ import pytest
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.text.tokenizer import Tokenizer
 
@@ -72,7 +72,7 @@ def test_a_quantized_head_may_differ_from_the_embedding_it_is_tied_to(tiny_oracl
             return 2 * head.multiply(x)
 
     matrices = dict(oracle.weights.matrices) | {"lm_head.weight": DoubledHead()}
-    decoder = Decoder(oracle.decoder.config, Weights(matrices, oracle.weights.vectors), "doubled")
+    decoder = Decoder(oracle.decoder.config, ModelWeights(matrices, oracle.weights.vectors), "doubled")
     ids = oracle.text(5)
     cache = KVCache(decoder.config)
     assert (decoder.forward(ids, cache) == 2 * oracle.decoder.forward(ids, KVCache(decoder.config))).all()
@@ -81,7 +81,7 @@ def test_a_quantized_head_may_differ_from_the_embedding_it_is_tied_to(tiny_oracl
 def test_weights_that_overflow_flow_through_without_a_warning(tiny_oracle: Any) -> None:
     oracle = tiny_oracle("llama")
     vectors = dict(oracle.weights.vectors) | {"model.layers.0.input_layernorm.weight": np.full(48, 3e38, np.float32)}
-    decoder = Decoder(oracle.decoder.config, Weights(oracle.weights.matrices, vectors), "overflowing")
+    decoder = Decoder(oracle.decoder.config, ModelWeights(oracle.weights.matrices, vectors), "overflowing")
     assert np.isnan(decoder.forward([1, 2, 3], KVCache(decoder.config))).any()
 
 
@@ -131,7 +131,7 @@ def test_every_tensor_is_required(oracle: Any) -> None:
             f"^tiny: tensor {re.escape(tensor)} is missing; its shape .* is required. Convert the checkpoint again"
         )
         with pytest.raises(ModelError, match=message):
-            Decoder(oracle.decoder.config, Weights(matrices, vectors), "tiny")
+            Decoder(oracle.decoder.config, ModelWeights(matrices, vectors), "tiny")
 
 
 def test_a_matrix_of_another_shape_is_refused(tiny_oracle: Any) -> None:
@@ -142,11 +142,11 @@ def test_a_matrix_of_another_shape_is_refused(tiny_oracle: Any) -> None:
         "Convert the checkpoint again, or take the config.json that belongs to it.$"
     )
     with pytest.raises(ModelError, match=message):
-        Decoder(tiny_oracle("llama").decoder.config, Weights(matrices, weights.vectors), "tiny")
+        Decoder(tiny_oracle("llama").decoder.config, ModelWeights(matrices, weights.vectors), "tiny")
 
 
 def test_a_vector_of_another_length_is_refused(tiny_oracle: Any) -> None:
     weights = tiny_oracle("llama").weights
     vectors = dict(weights.vectors) | {"model.norm.weight": np.ones(47, np.float32)}
     with pytest.raises(ModelError, match=r"tensor model.norm.weight has shape \(47,\); config.json requires \(48,\)"):
-        Decoder(tiny_oracle("llama").decoder.config, Weights(weights.matrices, vectors), "tiny")
+        Decoder(tiny_oracle("llama").decoder.config, ModelWeights(weights.matrices, vectors), "tiny")

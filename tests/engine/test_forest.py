@@ -16,11 +16,11 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import States
 from mxconv.engine.tree import Tree
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.kernels.matrix import Matrix
@@ -182,7 +182,7 @@ class Counted:
 def test_every_weight_is_read_once_for_all_sequences(tiny_oracle: Callable[[str], Any]) -> None:
     oracle = tiny_oracle("qwen2")
     matrices = {name: Counted(matrix) for name, matrix in oracle.weights.matrices.items()}
-    decoder = Decoder(oracle.decoder.config, Weights(matrices, oracle.weights.vectors), "counted")
+    decoder = Decoder(oracle.decoder.config, ModelWeights(matrices, oracle.weights.vectors), "counted")
     decoder.forward_forest([SequenceRows([1, 2, 3], KVCache(decoder.config)) for _ in range(5)])
     assert {matrix.num_reads for name, matrix in matrices.items() if "embed" not in name} == {1}
 
@@ -211,7 +211,7 @@ def test_what_is_not_finite_stays_in_its_sequence(
     name = "model.embed_tokens.weight"
     patterns = oracle.weights.matrices[name].patterns.copy()
     patterns[7, 11] = BF16.encode(np.array([np.inf], np.float32))[0]
-    special = Weights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
+    special = ModelWeights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
     decoder = matrices.decoder(oracle.decoder.config, special, "test")
     texts = [[1, 2, 3], [7, 7, 7, 7], [4, 5, 6, 8, 9]]
     found = decoder.forward_forest([SequenceRows(text, KVCache(decoder.config)) for text in texts])

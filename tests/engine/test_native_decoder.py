@@ -27,7 +27,7 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import dense_weights
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.text.tokenizer import Tokenizer
@@ -160,7 +160,7 @@ def test_weights_that_are_not_finite_flow_through_and_spare_the_positions_before
     name = "model.embed_tokens.weight"
     patterns = oracle.weights.matrices[name].patterns.copy()
     patterns[7, 11] = BF16.encode(np.array([value], np.float32))[0]
-    special = Weights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
+    special = ModelWeights({**weights.matrices, name: dense(matrices, patterns, BF16)}, weights.vectors)
     plain, broken = (matrices.decoder(config, w, "test") for w in (weights, special))
     ids = [token for token in oracle.text(40) if token != 7]
     ids[20] = 7
@@ -174,7 +174,7 @@ def test_weights_that_are_not_finite_flow_through_and_spare_the_positions_before
 def test_norms_that_overflow_give_nans_and_no_crash(tiny_oracle: Callable[[str], Any], matrices: Matrices) -> None:
     oracle = tiny_oracle("llama")
     vectors = dict(oracle.weights.vectors) | {"model.layers.0.input_layernorm.weight": np.full(48, 3e38, np.float32)}
-    decoder = native_copy(oracle.decoder.config, Weights(oracle.weights.matrices, vectors), matrices)
+    decoder = native_copy(oracle.decoder.config, ModelWeights(oracle.weights.matrices, vectors), matrices)
     assert np.isnan(logits(decoder, oracle.text(5))).any()
 
 
@@ -184,7 +184,7 @@ def test_vectors_of_any_layout_are_taken(tiny_oracle: Callable[[str], Any], matr
     strided = {name: np.repeat(vector, 2)[::2] for name, vector in oracle.weights.vectors.items()}
     ids = oracle.text(9)
     expected = logits(native_copy(config, oracle.weights, matrices), ids)
-    found = logits(native_copy(config, Weights(oracle.weights.matrices, strided), matrices), ids)
+    found = logits(native_copy(config, ModelWeights(oracle.weights.matrices, strided), matrices), ids)
     assert_same_bits(found, expected, "strided vectors")
 
 

@@ -16,8 +16,8 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.rope import RotaryEmbedding
-from mxconv.engine.sink_window import SinkWindow
-from mxconv.engine.weights import Weights
+from mxconv.engine.sight import SinkWindow
+from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.kernels.matrix import Matrix
 
@@ -159,7 +159,7 @@ def test_the_check_finds_one_matrix_among_native_ones_that_depends_on_the_width(
     matrices = dict(weights.matrices)
     if tensor is not None:
         matrices[tensor] = ProductOfTheMoment(matrices[tensor])
-    decoder = Decoder(oracle.decoder.config, Weights(matrices, weights.vectors), "width-dependent")
+    decoder = Decoder(oracle.decoder.config, ModelWeights(matrices, weights.vectors), "width-dependent")
     ids = text(length=70)
     alone = logits_in_steps(decoder, ids, [1])
     if tensor is None:

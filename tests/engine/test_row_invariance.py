@@ -11,7 +11,7 @@ from row_invariance import WIDTHS, assert_invariant, assert_same_bits, logits_af
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.matrix import Matrix
 
 NUM_TOKENS = 130  # beyond two chunks of attention
@@ -94,7 +94,7 @@ def test_one_matrix_that_adds_in_an_order_of_the_batchs_width_is_found_out(tiny_
     oracle = tiny_oracle("llama")
     matrices = dict(oracle.weights.matrices)
     matrices[tensor] = WidthDependentMatrix(matrices[tensor])
-    decoder = Decoder(oracle.decoder.config, Weights(matrices, oracle.weights.vectors), "width-dependent")
+    decoder = Decoder(oracle.decoder.config, ModelWeights(matrices, oracle.weights.vectors), "width-dependent")
     ids = oracle.text(40)
     alone, together = logits_in_steps(decoder, ids, [1]), logits_in_steps(decoder, ids, [5])
     with pytest.raises(AssertionError, match="width 2: logits of position"):

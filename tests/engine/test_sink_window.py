@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.sight import SinkWindow
 from mxconv.errors import ModelError
 
 

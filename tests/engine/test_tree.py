@@ -11,7 +11,7 @@ from row_invariance import assert_same_bits, logits_in_steps
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.sight import SinkWindow
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import native_names

@@ -22,9 +22,9 @@ from mxconv.codecs.float16 import BF16, FP16
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.engine import choose_engine, native_names
@@ -166,7 +166,7 @@ def test_a_row_that_is_not_finite_is_marked_in_its_layer_and_spares_other_rows_a
     special = {**weights.matrices, "model.embed_tokens.weight": DenseMatrix(patterns, BF16)}
     ids = [token for token in oracle.text(NUM_TOKENS) if token != 7]
     sound, broken = (
-        native_copy(oracle.decoder.config, Weights(tensors, weights.vectors), matrices, DRAFTS[form])
+        native_copy(oracle.decoder.config, ModelWeights(tensors, weights.vectors), matrices, DRAFTS[form])
         for tensors in (weights.matrices, special)
     )
     for text in ("a0-2", "a1-2+m0", "a0+m1+a2"):

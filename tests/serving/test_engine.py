@@ -13,7 +13,7 @@ from tiny_levels import FORMATS, VOCAB_SIZE, by_hand, decoder_of, look_up, noisy
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
-from mxconv.engine.pages.slabs import PAGE
+from mxconv.engine.kv_pages import PAGE
 from mxconv.errors import ModelError
 from mxconv.serving import scheduler as scheduler_module
 from mxconv.serving.engine import Engine

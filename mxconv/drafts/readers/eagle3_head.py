@@ -21,10 +21,10 @@ from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.engine.cache import KVCache
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
-from mxconv.engine.positions import Positions
+from mxconv.engine.rope import Positions
 from mxconv.engine.states import Reads
 from mxconv.engine.tree import Tree
-from mxconv.engine.weights import CheckedWeights, Weights
+from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.rowwise import rms_norm
@@ -107,7 +107,9 @@ class Eagle3:
 
     num_passes = 1
 
-    def __init__(self, config: Eagle3Config, weights: Weights, tokens: I64, layers: Sequence[int], name: str) -> None:
+    def __init__(
+        self, config: Eagle3Config, weights: ModelWeights, tokens: I64, layers: Sequence[int], name: str
+    ) -> None:
         self.config = config
         self.name = name
         self.tokens = tokens
@@ -123,12 +125,12 @@ class Eagle3:
             for place in range(len(layers) if config.fc_norm else 0)
         ]
         self.first = FirstLayer(
-            Layer.take(own, config.layer, 0, "layers.0.", 2 * size),
+            Layer(own, config.layer, 0, "layers.0.", 2 * size),
             own.vector("layers.0.hidden_norm.weight", size),
             config.norm_before_residual,
         )
         others = range(1, config.layer.num_hidden_layers)
-        self.others = [Layer.take(own, config.layer, i, f"layers.{i}.") for i in others]
+        self.others = [Layer(own, config.layer, i, f"layers.{i}.") for i in others]
         self.norm = own.vector("norm.weight", size)
         self.head = own.matrix("lm_head.weight", config.draft_vocab_size, size)
 
@@ -189,7 +191,7 @@ class Eagle3:
         return logits
 
 
-def with_embedding(weights: Weights, embedding: Matrix) -> Weights:
+def with_embedding(weights: ModelWeights, embedding: Matrix) -> ModelWeights:
     """The weights of a head that leaves the target's embedding where it is: the target's own."""
     matrices: Mapping[str, Matrix] = {EMBEDDING: embedding, **weights.matrices}
-    return Weights(matrices, weights.vectors)
+    return ModelWeights(matrices, weights.vectors)

@@ -2,7 +2,7 @@
 
 Source:
     Wertheimer et al., "Accelerating Production LLMs with Combined Token/Embedding Speculators" (arXiv 2404.19124),
-    section 3.1. Weights and input scaling: as the published accelerators were trained, see formats/speculator.md.
+    section 3.1. ModelWeights and input scaling: as the published accelerators were trained, see formats/speculator.md.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ import numpy as np
 
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
-from mxconv.engine.gelu import gelu
+from mxconv.engine.activations import exact_gelu
 from mxconv.engine.states import Reads
-from mxconv.engine.weights import CheckedWeights, Weights
+from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.rowwise import rms_norm
 
@@ -135,7 +135,7 @@ class MlpSpeculator:
         ModelError: a tensor is missing or misshapen.
     """
 
-    def __init__(self, config: SpeculatorConfig, weights: Weights, name: str) -> None:
+    def __init__(self, config: SpeculatorConfig, weights: ModelWeights, name: str) -> None:
         self.config = config
         self.name = name
         self.reads = Reads(normed_last=True)
@@ -172,7 +172,7 @@ class MlpSpeculator:
         stage = self.stages[index]
         mixed = stage.projection.multiply(states)
         mixed += self._token_weight * stage.embedding.rows(np.array(tokens, np.intp))
-        return gelu(rms_norm(mixed, stage.scale, EPS) + stage.shift)
+        return exact_gelu(rms_norm(mixed, stage.scale, EPS) + stage.shift)
 
     def logits(self, index: int, states: F32) -> F32:
         """(n, vocab_size) float32: what a stage says behind its states."""

@@ -15,12 +15,10 @@ from mxconv.arrays import F32
 from mxconv.engine.cache import KVCache
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
-from mxconv.engine.norm import WeightedNorm
-from mxconv.engine.positions import Positions
-from mxconv.engine.projection import Projection
+from mxconv.engine.rope import Positions
 from mxconv.engine.states import Reads
 from mxconv.engine.tree import Tree
-from mxconv.engine.weights import CheckedWeights, Weights
+from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 
 
@@ -40,18 +38,18 @@ class MtpModule:
     reads = Reads(normed_last=True)
     least_layers = 1
 
-    def __init__(self, config: ModelConfig, weights: Weights, name: str) -> None:
+    def __init__(self, config: ModelConfig, weights: ModelWeights, name: str) -> None:
         assert config.mtp is not None, "of a family that has such a module"
         parts, tensors, size = config.mtp, CheckedWeights(weights, name), config.hidden_size
         self.config = layer_config(config, parts)
         self.name = name
         self.embedding = tensors.matrix(config.embedding, config.vocab_size, size)
-        self.embedding_norm = WeightedNorm.take(tensors, parts.embedding_norm, size)
-        self.state_norm = WeightedNorm.take(tensors, parts.state_norm, size)
-        self.projection = Projection.take(tensors, parts.projection, (size, 2 * size))
-        self.layer = Layer.take(tensors, self.config, 0, parts.layer_prefix)
-        self.norm = WeightedNorm.take(tensors, parts.final_norm, size)
-        self.output = Projection.take(tensors, Linear(config.head), (config.vocab_size, size))
+        self.embedding_norm = tensors.norm(parts.embedding_norm, size)
+        self.state_norm = tensors.norm(parts.state_norm, size)
+        self.projection = tensors.projection(parts.projection, size, 2 * size)
+        self.layer = Layer(tensors, self.config, 0, parts.layer_prefix)
+        self.norm = tensors.norm(parts.final_norm, size)
+        self.output = tensors.projection(Linear(config.head), config.vocab_size, size)
         self._state_first = parts.state_first
 
     @property

@@ -11,13 +11,13 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.table import describe, describe_values
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
+from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.mixer import WeightedAttention
-from mxconv.engine.positions import Positions
-from mxconv.engine.sink_window import SinkWindow
+from mxconv.engine.rope import Positions
+from mxconv.engine.sight import SinkWindow
 from mxconv.engine.states import Reads
-from mxconv.engine.weights import CheckedWeights, Weights
+from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
 
 LAYER_TYPES = ("llama", "mistral", "qwen2", "qwen3")  # whose layers are plain: formats/spire.md
@@ -178,7 +178,7 @@ class Spire:
 
     num_passes = 1
 
-    def __init__(self, config: SpireConfig, weights: Weights, make: Matrices, name: str) -> None:
+    def __init__(self, config: SpireConfig, weights: ModelWeights, make: Matrices, name: str) -> None:
         self.config = config
         self.name = name
         num_layers = config.num_layers

@@ -13,7 +13,7 @@ from mxconv.arch.families.table import describe_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.stored_weights import dense_weights
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 
 pytest.importorskip("transformers", reason="torch and transformers make these checkpoints")
 NUM_TOKENS = 80
@@ -25,7 +25,7 @@ class Family:
 
     folder: Path
     config: ModelConfig
-    weights: Weights
+    weights: ModelWeights
     token_ids: list[int]
     expected: np.ndarray
 

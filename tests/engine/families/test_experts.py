@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from copy import copy
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -23,12 +23,10 @@ from mxconv.convert import convert
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.expert_stack import ExpertStack
 from mxconv.engine.experts import WeightedMixture
-from mxconv.engine.projection import Projection
 from mxconv.engine.routing import Router
 from mxconv.engine.stored_weights import dense_weights
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights
 from mxconv.errors import ModelError
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.package.package import Package
@@ -56,13 +54,11 @@ class Untouchable:
 def chosen_experts(decoder: Decoder, ids: list[int]) -> dict[int, set[int]]:
     """Of each layer with experts those that the tokens of a text chose."""
     found: dict[int, set[int]] = {}
-    layers = []
-    for layer in decoder.layers:
+    noting: Any = decoder.variant()
+    for layer in noting.layers:
         if isinstance(layer.mlp, WeightedMixture):
-            layer = replace(layer, mlp=replace(layer.mlp, router=_Noting(layer.mlp.router, layer.index, found)))
-        layers.append(layer)
-    noting = decoder.variant()
-    noting.layers = layers
+            layer.mlp = copy(layer.mlp)
+            layer.mlp.router = _Noting(layer.mlp.router, layer.index, found)
     noting.forward(ids, KVCache(decoder.config))
     return found
 
@@ -92,7 +88,7 @@ def test_experts_that_no_row_chooses_are_never_touched(family_of: Callable[[str]
         for tensor in [each for each in family.weights.stacks if each.startswith(prefix)]:
             stacks[tensor] = _only(family.weights.stacks[tensor], numbers)
     assert num_untouched > 4
-    guarded = Decoder(family.config, Weights(matrices, family.weights.vectors, stacks), "guarded")
+    guarded = Decoder(family.config, ModelWeights(matrices, family.weights.vectors, stacks), "guarded")
     expected = family.decoder.forward(ids, KVCache(family.config))
     assert_same_bits(guarded.forward(ids, KVCache(family.config)), expected, "with the others out of reach")
     with pytest.raises(AssertionError, match="no row chose this expert"):
@@ -176,7 +172,8 @@ def routed(logits: np.ndarray, count: int, **changes: Any) -> tuple[np.ndarray, 
     identity = DenseMatrix(FP16.encode(np.eye(width, dtype=np.float32)), FP16)
     correction = changes.pop("correction", None)
     parts = Routing(width, count, Linear("gate"), correction=None if correction is None else "c", **changes)
-    return Router(parts, Projection(identity, None), correction, None, None, None)(logits, count)
+    weights = ModelWeights({"gate.weight": identity}, {} if correction is None else {"c": correction})
+    return Router(CheckedWeights(weights, "router"), parts, width)(logits, count)
 
 
 @settings(max_examples=40, deadline=None)

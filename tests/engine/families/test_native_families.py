@@ -26,11 +26,10 @@ from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
-from mxconv.engine.matrices import Matrices
-from mxconv.engine.native_parts import missing_parts
+from mxconv.engine.matrices import Matrices, missing_parts
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.tree import Tree
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.engine import choose_engine, native_names
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
@@ -58,8 +57,8 @@ class Model:
     def ids(self) -> list[int]:
         return list(self.family.token_ids[:LENGTH])
 
-    def weights(self, float_format: FloatFormat) -> Weights:
-        found: Weights = self.once(lambda: with_format(self.family.weights, float_format), float_format)
+    def weights(self, float_format: FloatFormat) -> ModelWeights:
+        found: ModelWeights = self.once(lambda: with_format(self.family.weights, float_format), float_format)
         return found
 
     def native(self, float_format: FloatFormat, kernel: str, num_threads: int = 2, form: str = "dense") -> Decoder:
@@ -71,7 +70,7 @@ class Model:
         assert type(made).__name__ == "NativeDecoder"
         return made
 
-    def numpy(self, weights: Weights) -> np.ndarray:
+    def numpy(self, weights: ModelWeights) -> np.ndarray:
         decoder = Decoder(self.family.config, weights, "numpy")
         return decoder.forward(self.ids, KVCache(self.family.config))
 

@@ -18,7 +18,7 @@ from mxconv.engine.forest import SequenceRows
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.tree import Tree
-from mxconv.engine.weights import Weights
+from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.engine import choose_engine, native_names
 
 pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
@@ -144,7 +144,7 @@ def test_rates_of_any_size_are_those_of_numpy(family_of: Callable[[str], Any], k
         if name.endswith(("dt_bias", "A_log"))
     }
     assert extreme
-    changed = Weights(weights.matrices, {**weights.vectors, **extreme}, weights.stacks, weights.arrays)
+    changed = ModelWeights(weights.matrices, {**weights.vectors, **extreme}, weights.stacks, weights.arrays)
     expected = Decoder(family.config, changed, "numpy").forward(family.token_ids[:20], KVCache(family.config))
     found = native_copy(family.config, changed, Matrices(choose_engine(kernel, 1)), dense)
     logits = found.forward(family.token_ids[:20], KVCache(family.config))

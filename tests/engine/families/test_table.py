@@ -13,7 +13,7 @@ from mxconv.arch.elements import Linear, Norm
 from mxconv.arch.families.table import FAMILIES, TOWERS, describe_values
 from mxconv.arch.gguf.architectures import ARCHITECTURES
 from mxconv.arch.mixture import Mixture
-from mxconv.engine.native_parts import missing_parts
+from mxconv.engine.matrices import missing_parts
 
 LACKING = "mixtures beside their mixers"
 ROOT = Path(__file__).parents[3]

@@ -10,9 +10,8 @@ from row_invariance import assert_same_bits
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.engine.cache import KVCache
 from mxconv.engine.forest import SequenceRows
-from mxconv.engine.pages.dtype import KV_DTYPES, KvDtype
-from mxconv.engine.pages.pool import KVPool
-from mxconv.engine.pages.slabs import PAGE
+from mxconv.engine.kv_pages import KV_DTYPES, PAGE, KvDtype
+from mxconv.engine.kv_pool import KVPool
 from mxconv.engine.tree import Tree
 from mxconv.kernels.engine import native_names
 

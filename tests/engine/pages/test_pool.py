@@ -13,9 +13,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from mxconv.arch.families.table import describe_values
 from mxconv.drafts.session import borrowed
 from mxconv.engine.cache import KVCache
-from mxconv.engine.pages.dtype import FORMATS, KV_DTYPES, KvDtype
-from mxconv.engine.pages.pool import KVPool
-from mxconv.engine.pages.slabs import PAGE
+from mxconv.engine.kv_pages import FORMATS, KV_DTYPES, PAGE, KvDtype
+from mxconv.engine.kv_pool import KVPool
 from mxconv.errors import ModelError, PoolFull
 
 LLAMA = {

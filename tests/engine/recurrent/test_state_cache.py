@@ -12,8 +12,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.table import describe_values
 from mxconv.drafts.session import borrowed
 from mxconv.engine.cache import KVCache
-from mxconv.engine.recurrent.layer_state import LayerState
-from mxconv.engine.recurrent.state_cache import most_bytes
+from mxconv.engine.state_cache import LayerState, most_bytes
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
 

@@ -5,7 +5,6 @@ matrix, once a row, times the latent vector; and likewise a head's values are ta
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,79 +14,37 @@ from mxconv.arrays import F32
 from mxconv.codecs.fold import fold_in_place
 from mxconv.engine.attention import attend
 from mxconv.engine.forest import SequenceRows, spans
-from mxconv.engine.norm import WeightedNorm
-from mxconv.engine.positions import Positions
-from mxconv.engine.projection import Projection
-from mxconv.engine.rope import RotaryEmbedding, rotate
-from mxconv.engine.sight import seen_by
-from mxconv.engine.sink_window import SinkWindow
-from mxconv.engine.weights import CheckedWeights
-from mxconv.kernels.matrix import Matrix
+from mxconv.engine.rope import Positions, RotaryEmbedding, rotate
+from mxconv.engine.sight import SinkWindow, seen_by
+from mxconv.engine.weights import CheckedWeights, WeightedPart
 
 
-@dataclass(frozen=True, eq=False)
-class WeightedLatentAttention:
-    """Its matrices and norms.
+class WeightedLatentAttention(WeightedPart):
+    """Latent attention with its matrices and norms.
 
-    Args:
-        key_up: (num_heads, plain_size, latent_size) float32, of the matrix `up`, as are the values' rows.
-        value_up: (num_heads, value_size, latent_size).
+    `key_up` is (num_heads, plain_size, latent_size) float32 and `value_up` (num_heads, value_size, latent_size), both
+    rows of the matrix `up`. Arguments are those of `WeightedAttention`.
     """
 
-    index: int
-    parts: LatentAttention
-    query_down: Projection | None
-    query_norm: WeightedNorm | None
-    query: Projection
-    down: Projection
-    latent_norm: WeightedNorm
-    up: Projection
-    key_up: F32
-    value_up: F32
-    output: Projection
-
-    @classmethod
-    def take(
-        cls, weights: CheckedWeights, parts: LatentAttention, index: int, sizes: tuple[int, int], prefix: str
-    ) -> "WeightedLatentAttention":
-        """Pick its tensors; `sizes` are those of the rows that it takes in and gives.
-
-        Raises:
-            ModelError: one is missing or has another shape.
-        """
+    def __init__(self, weights: CheckedWeights, parts: LatentAttention, index: int, sizes: tuple[int, int]) -> None:
+        self.index = index
+        self.parts = parts
         taken, hidden_size = sizes
         heads, of_head = parts.num_heads, parts.plain_size + parts.value_size
-        norm, query_down, query_norm = parts.query_norm, parts.query_down, None
-        down = None
-        if query_down is not None and norm is not None:
-            down = Projection.take(weights, query_down, (parts.query_rank, taken), prefix)
-            query_norm = WeightedNorm.take(weights, norm, parts.query_rank, prefix)
-        queries = heads * (parts.plain_size + parts.rotated_size)
-        up = Projection.take(weights, parts.up, (heads * of_head, parts.latent_size), prefix)
-        both = up.matrix.rows(np.arange(heads * of_head)).reshape(heads, of_head, parts.latent_size)
-        return cls(
-            index=index,
-            parts=parts,
-            query_down=down,
-            query_norm=query_norm,
-            query=Projection.take(weights, parts.query, (queries, parts.query_rank), prefix),
-            down=Projection.take(weights, parts.down, (parts.head_dim, taken), prefix),
-            latent_norm=WeightedNorm.take(weights, parts.latent_norm, parts.latent_size, prefix),
-            up=up,
-            key_up=np.ascontiguousarray(both[:, : parts.plain_size]),
-            value_up=np.ascontiguousarray(both[:, parts.plain_size :]),
-            output=Projection.take(weights, parts.output, (hidden_size, heads * parts.value_size), prefix),
-        )
+        self.query_down = weights.projection(parts.query_down, parts.query_rank, taken) if parts.query_down else None
+        self.query_norm = weights.norm(parts.query_norm if parts.query_down else None, parts.query_rank)
+        self.query = weights.projection(parts.query, heads * (parts.plain_size + parts.rotated_size), parts.query_rank)
+        self.down = weights.projection(parts.down, parts.head_dim, taken)
+        self.latent_norm = weights.norm(parts.latent_norm, parts.latent_size)
+        self.up = weights.projection(parts.up, heads * of_head, parts.latent_size)
+        both = self.up.matrix.rows(np.arange(heads * of_head)).reshape(heads, of_head, parts.latent_size)
+        self.key_up = np.ascontiguousarray(both[:, : parts.plain_size])
+        self.value_up = np.ascontiguousarray(both[:, parts.plain_size :])
+        self.output = weights.projection(parts.output, hidden_size, heads * parts.value_size)
 
     @cached_property
     def rotary(self) -> RotaryEmbedding:
         return RotaryEmbedding(self.parts.rope, self.parts.rotated_size)
-
-    @property
-    def matrices(self) -> tuple[Matrix, ...]:
-        """All that a pass multiplies by."""
-        first = () if self.query_down is None else (self.query_down.matrix,)
-        return (*first, self.query.matrix, self.down.matrix, self.up.matrix, self.output.matrix)
 
     def __call__(
         self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, sink_window: SinkWindow | None = None

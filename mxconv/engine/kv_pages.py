@@ -1,17 +1,21 @@
-"""The memory that pages lie in: a few arrays of many pages, so that nothing moves when there are to be more."""
+"""The memory of keys and values: a few arrays of many pages, so that nothing moves when there are to be more."""
 
 from math import prod
+from typing import Literal, get_args
 
 import numpy as np
 
 from mxconv.arrays import F32, I32, I64, U16, float32_zeros, zeros
-from mxconv.engine.attention import CHUNK
-from mxconv.engine.pages.dtype import FORMATS, KvDtype
+from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.errors import ModelError
+
+KvDtype = Literal["fp32", "bf16", "fp16"]
+KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
+FORMATS: dict[KvDtype, FloatFormat | None] = {"fp32": None, "bf16": BF16, "fp16": FP16}  # how the 16-bit ones round
+
 
 Kept = F32 | U16  # values, or patterns of 16-bit floats
 PAGE = 64  # positions: whole chunks of attention, so that a chunk of a text from its first position on lies in one
-assert PAGE % CHUNK == 0
 
 
 class Slabs:

@@ -1,1 +1,0 @@
-"""Memory for keys and values: pages of positions, from a pool with a budget, some of them shared by sequences."""
