@@ -17,7 +17,7 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.table import parse_draft
-from mxconv.package.ngram_file import write_ngram_table
+from mxconv.package.ngram_table import write_ngram_table
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.prompts import read_prompts
 from mxconv.speculation.selection import GREEDY, Selection

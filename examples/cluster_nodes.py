@@ -27,7 +27,7 @@ from ray.cluster_utils import Cluster
 
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.cluster.session import ClusterAddress, cluster, import_ray
+from mxconv.cluster.connection import ClusterAddress, cluster, import_ray
 from mxconv.conversion.options import Codec, QuantizeOptions
 from mxconv.convert import convert
 from mxconv.report.inspection import inspect_weights

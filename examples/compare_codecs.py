@@ -37,7 +37,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.stored_bytes import package_bytes
 from mxconv.engine.stored_weights import EMBEDDING, HEAD, dense_weights
 from mxconv.engine.weights import ModelWeights
-from mxconv.package.package import StoredBsfp
+from mxconv.package.stored_matrix import StoredBsfp
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.prompts import read_prompts
 

@@ -23,7 +23,7 @@ import torch
 from make_random_model import save_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from mxconv.checkpoint.header_format import format_header
+from mxconv.checkpoint.safetensors_header import format_header
 
 VALUES_AT_ONCE = 1 << 24
 MODELS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from mxconv.checkpoint.header_format import format_header
+from mxconv.checkpoint.safetensors_header import format_header
 
 HIDDEN, MLP, VOCABULARY, LAYERS = 4096, 11008, 131072, 7
 

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from mxconv.checkpoint.header_format import format_header
+from mxconv.checkpoint.safetensors_header import format_header
 
 TINYLLAMA = {
     "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,

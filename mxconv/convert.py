@@ -12,8 +12,8 @@ formats/package.md says what comes out.
 from collections.abc import Callable
 
 from mxconv import __version__
+from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.checkpoint.store.store import Store
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe
 from mxconv.conversion.drafts import placed_files

@@ -13,12 +13,11 @@ from pathlib import Path
 from mxconv import __version__
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.errors import PackageError
-from mxconv.package.damaged_files import FileCheck
 from mxconv.package.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest, replace_manifest
 from mxconv.package.package import Package
+from mxconv.package.package_folder import file_hashes, is_damaged
 from mxconv.progress import Progress, silent
-from mxconv.verification.rebuilt import num_bytes_of
-from mxconv.verification.tensors import TensorVerification, VerifyPiece, VerifyTensor
+from mxconv.verification.tensor_proof import TensorVerification, VerifyPiece, VerifyTensor, num_bytes_of
 from mxconv.workers import ByteCounter, Executor, Workers
 
 
@@ -83,13 +82,17 @@ def verify(
     workers = executor or Workers(num_threads)
     advance = ByteCounter("hash package", sum(record.num_bytes for record in manifest.files), progress)
     advance(0)
-    files = [FileCheck(path, record, advance) for record in manifest.files]
-    for file in files:
-        workers.add_stream(file)
+    files = list(zip(manifest.files, file_hashes(path, manifest.files, advance), strict=True))
+    for record, file in files:
+        if file.num_bytes_in_file == record.num_bytes:
+            workers.add_stream(file)
+        else:
+            advance(record.num_bytes)
     with Package(path) as package:
         tensors = _verify_tensors(package, source, workers, progress)
     workers.finish_streams()
-    return Verification(manifest, tensors, [file.name for file in files if file.is_damaged], source is not None)
+    damaged = [record.path for record, file in files if is_damaged(record, file)]
+    return Verification(manifest, tensors, damaged, source is not None)
 
 
 def _verify_tensors(

@@ -21,7 +21,7 @@ from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.encoders import fit_table
 from mxconv.kernels.float32 import Float32Matrix
 from mxconv.kernels.matrix import Matrix
-from mxconv.package.package import StoredBsfp, StoredMxfp4
+from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
 
 Maker = Callable[[Matrices, U16, FloatFormat], Matrix]
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mxconv.package.ngram_file import write_ngram_table
-from mxconv.package.ngram_table import NgramEntries, NgramTable
+from mxconv.package.ngram_table import NgramEntries, NgramTable, write_ngram_table
 
 
 def write_table(path: Path, tokenizer_sha256: str, vocab_size: int = 96, seed: int = 0) -> Path:

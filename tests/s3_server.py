@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mxconv.checkpoint.store.filesystem import open_filesystem
-from mxconv.checkpoint.store.store import Store
+from mxconv.checkpoint.object_store import Store, open_filesystem
 from mxconv.errors import PackageError
 
 BUCKET = "bucket"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import ModelError
 
 LARGEST_SIZE = 2**31 - 1  # no real model comes near; keeps a lying file from asking for absurd allocations

@@ -24,8 +24,7 @@ from mxconv.conversion.options import Codec, QuantizeOptions
 from mxconv.convert import convert
 from mxconv.progress import Progress, silent
 from mxconv.system.disk import flush_file, settle
-from mxconv.system.memory import peak_rss_bytes
-from mxconv.system.pages import forget
+from mxconv.system.memory import forget, peak_rss_bytes
 
 BLOCK = 1 << 22
 COLD, WARM = "cold", "warm"

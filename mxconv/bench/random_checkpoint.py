@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mxconv.checkpoint.header_format import format_header
+from mxconv.checkpoint.safetensors_header import format_header
 from mxconv.codecs.float16 import BF16
 from mxconv.progress import Progress, silent
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
-from mxconv.system.pages import will_read
+from mxconv.system.memory import will_read
 
 CHUNK_BYTES = 1 << 18  # what is read stays in a core's own cache until it is hashed
 PIECE_BYTES = 1 << 25

@@ -1,16 +1,211 @@
-"""Fetching a checkpoint from the Hub: only the files needed, at one commit, into the Hub client's own cache.
+"""The Hub: a repository at one commit, its files in the Hub client's own cache, and errors that say what to do.
 
-Tokens, mirrors, the cache's place, offline mode and progress bars are huggingface_hub's, set by its
-environment variables. When the Hub cannot be reached, a complete copy in the cache serves.
+Tokens, mirrors, the cache's place, offline mode and progress bars are huggingface_hub's, set by its environment
+variables. Of a checkpoint only the files that are needed are downloaded. When the Hub cannot be reached, a complete
+copy in the cache serves.
 """
 
+import glob
+import ntpath
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mxconv.checkpoint.folder import Weights, choose_weights, companions, index_names
-from mxconv.checkpoint.hub_errors import HubUnreachableError
-from mxconv.checkpoint.hub_repository import cached_snapshot, fetch_files, is_hub_id, list_repository
-from mxconv.errors import CheckpointError
+from mxconv.errors import CheckpointError, MxconvError
+
+
+class HubUnreachableError(CheckpointError):
+    """The Hub gave no answer: offline mode, no connection, or a failure of its own."""
+
+
+@contextmanager
+def translated_errors(repo_id: str, revision: str | None, folder: Path | None = None) -> Iterator[None]:
+    """Turn what huggingface_hub and the HTTP library below it raise into errors that say what to do.
+
+    Args:
+        repo_id: what is asked for.
+        revision: branch, tag or commit of it.
+        folder: where files are downloaded to; the Hub cache if None.
+
+    Raises:
+        CheckpointError: instead of whatever the block raised; our own errors pass as they are.
+    """
+    try:
+        yield
+    except MxconvError:
+        raise
+    except Exception as error:  # each version of the client brings another HTTP library with its own exceptions
+        raise _translate(error, repo_id, revision, folder) from error
+
+
+def _translate(error: BaseException, repo_id: str, revision: str | None, folder: Path | None) -> CheckpointError:
+    from huggingface_hub import errors
+
+    # the client hides the answer of the Hub behind "not found in the cache"
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    response: Any = getattr(error, "response", None)
+    status = None if response is None else response.status_code
+    if isinstance(error, errors.GatedRepoError):
+        return CheckpointError(
+            f"{repo_id}: access is gated (HTTP {status}); its terms must be accepted by the account whose token is "
+            "used. Accept them on the model's page, then run `hf auth login` or set HF_TOKEN."
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return CheckpointError(
+            f"{repo_id}: has no revision {revision!r} (HTTP {status}); a branch, tag or commit is required. "
+            "Look at the model's page for the names."
+        )
+    if status == 401 and "Invalid credentials" in response.headers.get("X-Error-Message", ""):
+        return CheckpointError(
+            f"{repo_id}: the Hub does not know the token (HTTP 401); a valid one, or none, is required. "
+            "Run `hf auth login` again, or correct HF_TOKEN."
+        )
+    # strangers get 401 for what does not exist and for what is private alike
+    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
+        return CheckpointError(
+            f"{repo_id}: no such local path, and no such model on the Hub or a private one (HTTP {status}); an "
+            "existing path or a model that you may read is required. Check the spelling; for a private model run "
+            "`hf auth login` or set HF_TOKEN."
+        )
+    if status == 403:
+        return CheckpointError(
+            f"{repo_id}: the Hub refuses access (HTTP 403); a token that may read this model is required. "
+            "Run `hf auth login` or set HF_TOKEN to such a token."
+        )
+    if isinstance(error, errors.HFValidationError):
+        return CheckpointError(f"{repo_id}: no valid Hub id ({error}); owner/name is required. Check the spelling.")
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return HubUnreachableError(
+            f"{repo_id}: not in the cache, and offline mode is on; a local copy or a connection is required. "
+            "Unset HF_HUB_OFFLINE to download it."
+        )
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
+        return CheckpointError(
+            f"{repo_id}: the download failed ({error.strerror}: {error.filename}); room and permission to write to "
+            f"{folder or 'the Hub cache'} are required. Free some space, or "
+            f"{'choose another folder' if folder else 'set HF_HOME to another disk'}, and run again."
+        )
+    found = f"the Hub failed (HTTP {status})" if status else f"the Hub cannot be reached ({reason(error)})"
+    return HubUnreachableError(
+        f"{repo_id}: {found} and there is no complete copy in the cache; a connection to the Hub is required. "
+        "Check the network and HF_ENDPOINT, and run again: finished files are kept."
+    )
+
+
+def reason(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+_TIMEOUT_SECONDS = 30.0
+_WAITS_SECONDS = (0.25, 1.0)  # before each further try of a request that the client itself sends only once
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The listing of a model repository."""
+
+    id: str
+    commit: str
+    names: tuple[str, ...]
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether the text has the form `owner/name`."""
+    return _ID.fullmatch(text) is not None
+
+
+def check_hub_id(text: str) -> None:
+    """Refuse what cannot be a repository.
+
+    Raises:
+        CheckpointError: it has not the form `owner/name`.
+    """
+    if not is_hub_id(text):
+        raise CheckpointError(f"{text}: no Hub id; owner/name is required. Check the spelling.")
+
+
+def list_repository(repo_id: str, revision: str | None) -> Repository:
+    """Ask the Hub for a repository's commit and file names.
+
+    Args:
+        repo_id: `owner/name`.
+        revision: branch, tag or commit; the default branch when None.
+
+    Raises:
+        CheckpointError: no such repository or revision, no access, no connection, or a file name that leads astray.
+    """
+    from huggingface_hub import HfApi
+
+    check_hub_id(repo_id)
+    with translated_errors(repo_id, revision):
+        found = retried(lambda: HfApi().model_info(repo_id, revision=revision, timeout=_TIMEOUT_SECONDS))
+    names = tuple(sibling.rfilename for sibling in found.siblings or [])
+    check_names(repo_id, names)
+    assert found.sha is not None
+    return Repository(repo_id, found.sha, names)
+
+
+def check_names(repo_id: str, names: Iterable[str]) -> None:
+    """Refuse a listing with names that would lead out of a folder.
+
+    Raises:
+        CheckpointError: one is absolute, or has a drive, `..` or a backslash in it.
+    """
+    for name in names:
+        if name.startswith("/") or ntpath.splitdrive(name)[0] or "\\" in name or ".." in name.split("/"):
+            raise CheckpointError(
+                f"{repo_id}: lists a file named {name!r}; a path inside the repository is required. "
+                "Do not use this repository unless you know who made it."
+            )
+
+
+def fetch_files(repo_id: str, names: Iterable[str], revision: str | None) -> Path:
+    """Bring files into the cache, unless they are there; the snapshot's folder, named by the commit.
+
+    Raises:
+        CheckpointError: the download failed.
+    """
+    from huggingface_hub import snapshot_download
+
+    patterns = [glob.escape(name) for name in names]
+    with translated_errors(repo_id, revision):
+        return Path(retried(lambda: snapshot_download(repo_id, revision=revision, allow_patterns=patterns)))
+
+
+def cached_snapshot(repo_id: str, revision: str | None) -> Path | None:
+    """The snapshot that an earlier download left in the cache, complete or not."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        # no pattern matches a file: it asks for the folder alone, whose completeness is for the caller to judge
+        return Path(snapshot_download(repo_id, revision=revision, local_files_only=True, allow_patterns=[]))
+    except LocalEntryNotFoundError:
+        return None
+
+
+def retried(request: Callable[[], _Answer]) -> _Answer:
+    """Send a request again, after a moment, while the Hub answers with a failure of its own (HTTP 5xx)."""
+    for seconds in _WAITS_SECONDS:
+        try:
+            return request()
+        except Exception as error:  # each version of the client brings another HTTP library with its own exceptions
+            # the client hides some answers of the Hub behind "not found in the cache"
+            answers: list[Any] = [getattr(e, "response", None) for e in (error, error.__cause__)]
+            if not any(answer is not None and answer.status_code >= 500 for answer in answers):
+                raise
+            time.sleep(seconds)
+    return request()
 
 
 @dataclass(frozen=True)

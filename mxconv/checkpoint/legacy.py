@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.checkpoint.dtypes import DTYPES
-from mxconv.checkpoint.header import TensorEntry
-from mxconv.checkpoint.page_range import PageRange, mapped_ranges
-from mxconv.checkpoint.regular_file import check_regular_file, open_file
-from mxconv.checkpoint.sent_files import check_look, remember, reopen
+from mxconv.checkpoint.regular_file import Look, check_regular_file, open_file
+from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry
+from mxconv.checkpoint.tensor import WeightFile
 from mxconv.errors import CheckpointError
 
 # torch's name to safetensors' name
@@ -42,7 +40,7 @@ _DTYPE_NAMES = {
 SAFE_TORCH = (2, 6)
 
 
-class LegacyFile:
+class LegacyFile(WeightFile):
     """One .bin file: a pickled dictionary of tensors, mapped into memory where its container allows.
 
     Entries have no place in the file that a reader could use: `begin` is 0 and `end` the tensor's length.
@@ -62,16 +60,12 @@ class LegacyFile:
             entries[name] = TensorEntry(name, dtype, array.shape, 0, array.nbytes)
             self._arrays[name] = array
         self.entries: Mapping[str, TensorEntry] = entries
-        self._ranges: list[PageRange] = mapped_ranges(path)
-        self.look = remember(self, path)
+        self.look = Look.at(path)
+        self.remember()
 
     @property
     def is_closed(self) -> bool:
         return len(self._arrays) < len(self.entries)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Sent to another process, it is opened there."""
-        return reopen, (type(self), self.path, self.look)
 
     def view(self, name: str) -> NDArray[np.generic]:
         """The whole tensor, read-only and uncopied, in the order of its own strides.
@@ -84,18 +78,10 @@ class LegacyFile:
         return self._arrays[name]
 
     def release(self, rows: NDArray[np.generic]) -> None:
-        """Take the pages under a view out of resident memory, if they come from the file."""
-        if rows.nbytes and rows.flags.c_contiguous:
-            for pages in self._ranges:
-                pages.release(rows.ctypes.data, rows.nbytes)
-
-    def check_unchanged(self) -> None:
-        """Raises CheckpointError where the file was changed since it was opened."""
-        check_look(self.path, self.look)
+        """Do nothing: torch owns the map, and the system takes its pages back when it needs them."""
 
     def close(self) -> None:
         self._arrays.clear()
-        self._ranges.clear()
 
 
 def _load(path: Path) -> dict[str, Any]:

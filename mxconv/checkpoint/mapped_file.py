@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import U8
-from mxconv.checkpoint.dtypes import DTYPES
-from mxconv.checkpoint.header import TensorEntry, read_header
-from mxconv.checkpoint.regular_file import open_file
-from mxconv.checkpoint.sent_files import check_look, remember, reopen
+from mxconv.checkpoint.regular_file import Look, open_file
+from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry, read_header
+from mxconv.checkpoint.tensor import WeightFile
 from mxconv.errors import CheckpointError
-from mxconv.system.pages import release, will_need
+from mxconv.system.memory import release, will_need
 
 
-class MappedFile:
+class MappedFile(WeightFile):
     """One safetensors file, opened, checked and mapped read-only."""
 
     def __init__(self, path: Path) -> None:
@@ -38,15 +37,12 @@ class MappedFile:
                 "a checkpoint must stay as it is. Wait until it is complete and run again."
             )
         self._bytes: U8 | None = np.frombuffer(self._map, np.uint8)
-        self.look = remember(self, path)
+        self.look = Look.at(path)
+        self.remember()
 
     @property
     def is_closed(self) -> bool:
         return self._bytes is None
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Sent to another process, it is opened there."""
-        return reopen, (type(self), self.path, self.look)
 
     def view(self, name: str) -> NDArray[np.generic]:
         """The whole tensor, read-only and uncopied.
@@ -86,10 +82,6 @@ class MappedFile:
         if self._bytes is not None and rows.nbytes:
             begin = rows.ctypes.data - self._bytes.ctypes.data
             release(self._map, begin, begin + rows.nbytes)
-
-    def check_unchanged(self) -> None:
-        """Raises CheckpointError where the file was changed since it was opened."""
-        check_look(self.path, self.look)
 
     def close(self) -> None:
         """Unmap, or leave that to the last view that is still in use."""

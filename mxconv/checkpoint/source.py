@@ -17,23 +17,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
-from mxconv.checkpoint.folder import Weights, choose_weights, companions
-from mxconv.checkpoint.index import check_index, resolve_shard
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.folder import Weights, check_index, choose_weights, companions, resolve_shard
+from mxconv.checkpoint.hub import fetch_snapshot
 from mxconv.checkpoint.legacy import LegacyFile
 from mxconv.checkpoint.mapped_file import MappedFile
-from mxconv.checkpoint.regular_file import check_regular_file
+from mxconv.checkpoint.object_store import is_store_url
+from mxconv.checkpoint.ranged_file import RangedFile, StoreSnapshot, fetch_store_snapshot
+from mxconv.checkpoint.regular_file import check_regular_file, read_json_object
+from mxconv.checkpoint.sentencepiece.derived_tokenizer import TOKENIZER_FILE, derive_tokenizer
 from mxconv.checkpoint.sentencepiece.model_file import MODEL_FILE
-from mxconv.checkpoint.sentencepiece.tokenizer import derive_tokenizer
-from mxconv.checkpoint.store.address import is_store_url
-from mxconv.checkpoint.tensor import SourceTensor, WeightFile, WindowedFile
-from mxconv.checkpoint.tokenizer_file import TOKENIZER_FILE
+from mxconv.checkpoint.tensor import SourceTensor, WeightFile
 from mxconv.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from mxconv.checkpoint.store.snapshot import StoreSnapshot
 
 __all__ = ["Checkpoint", "SourceTensor", "open_checkpoint"]
 
@@ -54,12 +50,7 @@ class Checkpoint:
     _files: tuple[WeightFile, ...] = field(repr=False)
     # companions that are made: all of GGUF's, or the tokenizer.json of a tokenizer.model
     derive_files: Callable[[], dict[str, bytes]] = field(default=dict, repr=False)
-    snapshot: "StoreSnapshot | None" = field(default=None, repr=False)  # of an object store
-
-    @property
-    def is_legacy(self) -> bool:
-        """Whether it is read from .bin."""
-        return self.container == ".bin"
+    snapshot: StoreSnapshot | None = field(default=None, repr=False)  # of an object store
 
     @property
     def is_on_store(self) -> bool:
@@ -67,9 +58,9 @@ class Checkpoint:
         return self.snapshot is not None
 
     @property
-    def windowed_files(self) -> dict[Path, WindowedFile]:
+    def windowed_files(self) -> dict[Path, MappedFile | RangedFile]:
         """The weight files by path; none of a checkpoint that is not safetensors."""
-        return {file.path: cast(WindowedFile, file) for file in self._files if self.container == "safetensors"}
+        return {file.path: file for file in self._files if isinstance(file, MappedFile | RangedFile)}
 
     @property
     def file_sizes(self) -> dict[Path, int]:
@@ -113,24 +104,36 @@ def open_checkpoint(source: str | Path, *, revision: str | None = None) -> Check
     Raises:
         CheckpointError: it cannot be found, reached or read, or it contradicts itself.
     """
-    path = Path(source)
-    if not os.path.lexists(path) and is_store_url(str(source)):
-        return _open_store(str(source), revision)
-    if not os.path.lexists(path):
-        from mxconv.checkpoint.hub import fetch_snapshot  # late: the Hub client takes long to import
+    path, name = Path(source), str(source)
+    if os.path.lexists(path):
+        check_no_revision(source, revision)
+        path = path.absolute()
+        return (
+            _open(name, None, path, choose_weights(path, _file_names(path), name))
+            if path.is_dir()
+            else _open_file(name, path)
+        )
+    if not is_store_url(name):
+        snapshot = fetch_snapshot(name, revision)
+        return _open(name, snapshot.commit, snapshot.root, snapshot.weights)
+    check_no_revision(source, revision)
+    on_store = fetch_store_snapshot(name)
+    with on_store.named_errors():
+        return _open(name, None, on_store.root, on_store.weights, snapshot=on_store)
 
-        snapshot = fetch_snapshot(str(source), revision)
-        return _open(str(source), snapshot.commit, snapshot.root, snapshot.weights)
+
+def check_no_revision(source: str | Path, revision: str | None) -> None:
+    """Refuse a revision of what has none.
+
+    Raises:
+        CheckpointError: a revision is given, of a local path or a URL.
+    """
     if revision is not None:
+        kind = "an object store" if is_store_url(str(source)) and not os.path.lexists(source) else "a local path"
         raise CheckpointError(
-            f"{path}: revision {revision!r} was asked of a local path; only Hub repositories have revisions. "
+            f"{source}: revision {revision!r} was given for {kind}; only Hub repositories have revisions. "
             "Leave --revision out, or give the Hub id."
         )
-    path = path.absolute()
-    if not path.is_dir():
-        return _open_file(str(source), path)
-    names = _file_names(path)
-    return _open(str(source), None, path, choose_weights(path, names, str(source)))
 
 
 def _open_file(source: str, path: Path) -> Checkpoint:
@@ -148,16 +151,6 @@ def _open_file(source: str, path: Path) -> Checkpoint:
     return _open(source, None, path.parent, weights, is_single_file=True)
 
 
-def _open_store(source: str, revision: str | None) -> Checkpoint:
-    from mxconv.checkpoint.store.snapshot import fetch_store_snapshot  # late: fsspec takes long to import
-
-    if revision is not None:
-        raise CheckpointError(f"{source}: revision {revision!r} was asked of an object store. Leave --revision out.")
-    snapshot = fetch_store_snapshot(source)
-    with snapshot.told():
-        return _open(source, None, snapshot.root, snapshot.weights, snapshot=snapshot)
-
-
 def _open(
     source: str,
     commit: str | None,
@@ -165,7 +158,7 @@ def _open(
     weights: Weights,
     *,
     is_single_file: bool = False,
-    snapshot: "StoreSnapshot | None" = None,
+    snapshot: StoreSnapshot | None = None,
 ) -> Checkpoint:
     index_file = None if weights.index is None else root / weights.index
     paths = {
@@ -185,8 +178,7 @@ def _open(
                 files[shard] = LegacyFile(path) if weights.is_legacy else MappedFile(path)
         if index_file is not None and weights.weight_map is not None:
             check_index(index_file, weights.weight_map, files)
-        make = SourceTensor if snapshot is None else snapshot.tensor
-        tensors = {name: make(name, file) for file in files.values() for name in file.entries}
+        tensors = {name: SourceTensor(name, file) for file in files.values() for name in file.entries}
         if not tensors:
             raise CheckpointError(
                 f"{source}: its weight files hold no tensors; at least one is required. Export the model again."

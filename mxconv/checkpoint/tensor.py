@@ -1,47 +1,110 @@
-"""One tensor of a source checkpoint, read in slices of rows."""
+"""Tensors of a source checkpoint, read in slices of rows, and what all files that hold tensors have in common."""
 
+from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import U8
-from mxconv.checkpoint.header import TensorEntry
-from mxconv.checkpoint.sent_files import Look
+from mxconv.checkpoint.object_store import ObjectLook
+from mxconv.checkpoint.regular_file import Look, check_look
+from mxconv.checkpoint.safetensors_header import TensorEntry
 
-if TYPE_CHECKING:
-    from mxconv.checkpoint.store.store import ObjectLook
+MAX_OPEN = 64  # files that other processes sent and nobody uses at the moment
 
 
-class WeightFile(Protocol):
-    """A file that holds tensors: `MappedFile` or `RangedFile` (safetensors), `LegacyFile` (.bin), `GgufFile`."""
+class WeightFile(ABC):
+    """A file that holds tensors: safetensors (`MappedFile`, on a store `RangedFile`), .bin or GGUF.
+
+    Sent to another process, it is opened there, once. A file that has changed by then is refused: what one process
+    planned would not be what another one reads.
+    """
 
     path: Path
     entries: Mapping[str, TensorEntry]
+    look: Look | ObjectLook  # when it was opened
 
     @property
-    def look(self) -> "Look | ObjectLook": ...  # when it was opened
-
-    def view(self, name: str) -> NDArray[np.generic]: ...
-    def release(self, rows: NDArray[np.generic]) -> None: ...
-    def check_unchanged(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class WindowedFile(WeightFile, Protocol):
-    """A safetensors file whose bytes can be had in any order: `MappedFile` or `RangedFile`."""
+    @abstractmethod
+    def is_closed(self) -> bool: ...
 
     @property
-    def num_bytes(self) -> int: ...
-    def window(self, begin: int, end: int) -> U8: ...
-    def fetch(self, begin: int, end: int) -> None: ...
+    def label(self) -> Path | str:
+        """What messages call the file; a URL on an object store."""
+        return self.path
+
+    @abstractmethod
+    def view(self, name: str) -> NDArray[np.generic]:
+        """The whole tensor, read-only."""
+
+    def rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        """Rows [start, stop) of the first axis, read-only."""
+        return self.view(name)[start:stop]
+
+    @abstractmethod
+    def release(self, rows: NDArray[np.generic]) -> None:
+        """Drop the pages under a view of this file from resident memory."""
+
+    def release_rows(self, name: str, start: int, stop: int) -> None:
+        """Drop rows [start, stop) of a tensor from resident memory; of one without axes, all of it."""
+        whole = self.view(name)
+        self.release(whole[start:stop] if whole.ndim else whole)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file. Views that are still in use stay valid."""
+
+    def check_unchanged(self) -> None:
+        """Raises CheckpointError where the file was changed since it was opened."""
+        self.check_place(self._place(), self.look)
+
+    def remember(self) -> None:
+        """Note that the file is open: whoever gets it sent in this same process gets it, not another one."""
+        _open[type(self), self.path, self.look] = self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (type(self), self._place(), self.look)
+
+    def _place(self) -> tuple[Any, ...]:
+        """The arguments that open the file; the path comes last."""
+        return (self.path,)
+
+    @staticmethod
+    def check_place(place: tuple[Any, ...], look: Any) -> None:
+        """Raises CheckpointError where the file at this place is not the one that was opened."""
+        check_look(place[-1], look)
+
+
+_Key = tuple[type[WeightFile], Path, Any]
+_open: WeakValueDictionary[_Key, WeightFile] = WeakValueDictionary()
+_recent: OrderedDict[_Key, WeightFile] = OrderedDict()
+
+
+def _reopen(kind: type[WeightFile], place: tuple[Any, ...], look: Any) -> WeightFile:
+    """The file that was sent.
+
+    Raises:
+        CheckpointError: it is not here, or was changed.
+    """
+    key = kind, place[-1], look
+    file = _open.get(key)
+    if file is None or file.is_closed:
+        kind.check_place(place, look)
+        file = kind(*place)
+    _recent[key] = file
+    _recent.move_to_end(key)
+    if len(_recent) > MAX_OPEN:
+        _recent.popitem(last=False)
+    return file
 
 
 class SourceTensor:
-    """A tensor on disk. Reading gives views of the memory map, so nothing is copied until it is computed on.
+    """A tensor of a checkpoint. Reading a mapped file gives views, so nothing is copied until it is computed on.
 
     Arrays are read-only and hold bit patterns (uint16) for BF16 and F16, bytes (uint8) for the 8-bit and
     smaller floats, and values of the NumPy type of the same name for everything else.
@@ -61,7 +124,7 @@ class SourceTensor:
     @property
     def path(self) -> Path | str:
         """The file that holds it, for messages; a URL on an object store."""
-        return self._file.path
+        return self._file.label
 
     @property
     def source_type(self) -> str:
@@ -73,14 +136,14 @@ class SourceTensor:
         return self._file.view(self.name)
 
     def rows(self, start: int, stop: int) -> NDArray[np.generic]:
-        """Rows [start, stop) of the first axis, (stop - start, *shape[1:]).
+        """Rows [start, stop) of the first axis, (stop - start, *shape[1:]); nothing else is read.
 
         Raises:
             ValueError: the tensor has no axis, or the range is not inside it.
         """
         if not self.shape or not 0 <= start <= stop <= self.shape[0]:
             raise ValueError(f"tensor {self.name!r} of shape {self.shape} has no rows [{start}, {stop})")
-        return self._file.view(self.name)[start:stop]
+        return self._file.rows(self.name, start, stop)
 
     def release(self, start: int = 0, stop: int | None = None) -> None:
         """Drop rows [start, stop), or everything, from resident memory.
@@ -88,8 +151,8 @@ class SourceTensor:
         Call it after each slice and resident memory stays flat while gigabytes stream by. Views stay valid:
         what is read again comes back from the page cache or the disk.
         """
-        whole = self._file.view(self.name)
-        self._file.release(whole if whole.ndim == 0 else whole[start:stop])
+        num_rows = self.shape[0] if self.shape else 1
+        self._file.release_rows(self.name, start, num_rows if stop is None else stop)
 
     def __repr__(self) -> str:
         return f"SourceTensor({self.name!r}, {self.source_type}, {list(self.shape)})"

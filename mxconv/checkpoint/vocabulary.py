@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.json_file import parse_json_object, read_json_object
-from mxconv.checkpoint.tokenizer_file import TOKENIZER_FILE, read_tokenizer_json
+from mxconv.checkpoint.regular_file import parse_json_object, read_json_object
+from mxconv.checkpoint.sentencepiece.derived_tokenizer import TOKENIZER_FILE, read_tokenizer_json
 from mxconv.errors import CheckpointError
 
 # what decides which text a token id is; padding and truncation are settings of a program

@@ -68,7 +68,7 @@ def convert(
 def _print(machine: "Machine", results: "list[ConversionResult]", json_output: bool) -> None:
     from rich.table import Table
 
-    from mxconv.system.pages import can_forget
+    from mxconv.system.memory import can_forget
 
     out = console(json_output)
     print_machine(out, machine)

@@ -114,7 +114,7 @@ def quantize(
     if source is None or output is None:
         raise typer.BadParameter("SOURCE and --output, or --from-file, are required.")
     from mxconv.arch.gguf.open_source import open_source
-    from mxconv.checkpoint.store.store import Store
+    from mxconv.checkpoint.object_store import Store
     from mxconv.cli.quantize_plan import plan_of, print_plan
     from mxconv.conversion.options import QuantizeOptions
     from mxconv.conversion.preparation import prepare

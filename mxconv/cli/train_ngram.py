@@ -22,7 +22,7 @@ def ngram(
 
     It serves any model with that tokenizer.
     """
-    from mxconv.package.ngram_file import write_ngram_table
+    from mxconv.package.ngram_table import write_ngram_table
     from mxconv.report.output_file import check_output, write_output
     from mxconv.train.ngram import train_ngram
 

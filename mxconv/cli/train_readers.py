@@ -76,7 +76,7 @@ def spire(
     processes share every batch. Source: arXiv 2504.06419.
     """
     from mxconv.arch.families.table import describe_file
-    from mxconv.checkpoint.json_file import read_json_object
+    from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.drafts.readers.spire_layers import config_for
     from mxconv.errors import MxconvError
     from mxconv.train.fit import accelerator
@@ -116,7 +116,7 @@ def eagle3(
     goes on with the same command; under `torchrun` processes share every batch. Source: arXiv 2503.01840.
     """
     from mxconv.arch.families.table import describe_file
-    from mxconv.checkpoint.json_file import read_json_object
+    from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.drafts.readers.eagle3_config import config_for, layers_for
     from mxconv.errors import MxconvError
     from mxconv.train.eagle3 import Eagle3Task

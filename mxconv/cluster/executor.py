@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 120.0  # with a cluster on which no task can run
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PieceOutcome:
     """What a worker returns: a result, or the error that a thread would have raised."""
 
     result: Any = None
@@ -184,7 +184,7 @@ def _name_of(task: Any) -> str:
 _latest: tuple[bytes, Any] = (b"", None)  # the task that this process did last: it keeps files open
 
 
-def run_pieces(version: str, key: bytes, task: bytes, pieces: list[bytes]) -> list[Outcome]:
+def run_pieces(version: str, key: bytes, task: bytes, pieces: list[bytes]) -> list[PieceOutcome]:
     """Do a task to some pieces, up to the first error.
 
     Args:
@@ -193,7 +193,7 @@ def run_pieces(version: str, key: bytes, task: bytes, pieces: list[bytes]) -> li
         task: pickled.
         pieces: each pickled.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[PieceOutcome] = []
     for piece in pieces:
         outcomes.append(_run_piece(version, key, task, piece))
         if outcomes[-1].error is not None:
@@ -201,7 +201,7 @@ def run_pieces(version: str, key: bytes, task: bytes, pieces: list[bytes]) -> li
     return outcomes
 
 
-def run_stream(version: str, stream: bytes) -> Outcome:
+def run_stream(version: str, stream: bytes) -> PieceOutcome:
     """Run a pickled stream to its end, and return its report."""
 
     def work() -> Any:
@@ -213,7 +213,7 @@ def run_stream(version: str, stream: bytes) -> Outcome:
     return _guarded(version, work)
 
 
-def _run_piece(version: str, key: bytes, task: bytes, piece: bytes) -> Outcome:
+def _run_piece(version: str, key: bytes, task: bytes, piece: bytes) -> PieceOutcome:
     num_bytes = 0
 
     def advance(done: int) -> None:
@@ -227,22 +227,22 @@ def _run_piece(version: str, key: bytes, task: bytes, piece: bytes) -> Outcome:
         return _latest[1](pickle.loads(piece), advance)
 
     outcome = _guarded(version, work)
-    return Outcome(outcome.result, num_bytes, outcome.error)
+    return PieceOutcome(outcome.result, num_bytes, outcome.error)
 
 
-def _guarded(version: str, work: Callable[[], Any]) -> Outcome:
+def _guarded(version: str, work: Callable[[], Any]) -> PieceOutcome:
     if version != __version__:
-        return Outcome(
+        return PieceOutcome(
             error=MxconvError(
                 f"a worker runs mxconv {__version__}, this command {version}; the same version is required on every "
                 "node. Install it there."
             )
         )
     try:
-        return Outcome(work())
+        return PieceOutcome(work())
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:  # some exceptions cannot be sent
-            return Outcome(error=MxconvError(f"{type(error).__name__} in a worker: {error}"))
-        return Outcome(error=error)
+            return PieceOutcome(error=MxconvError(f"{type(error).__name__} in a worker: {error}"))
+        return PieceOutcome(error=error)

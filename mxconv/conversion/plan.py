@@ -7,10 +7,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
-from mxconv.checkpoint.expert_names import stacked_experts
-from mxconv.checkpoint.fp8 import Fp8Matrix, fp8_matrices
+from mxconv.checkpoint.fp8_matrix import Fp8Matrix, fp8_matrices
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.checkpoint.stacked import StackedExperts
+from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.conversion.options import QuantizeOptions

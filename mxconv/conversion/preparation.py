@@ -7,16 +7,16 @@ from typing import Literal
 
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.drafts import open_drafts
-from mxconv.conversion.memory import fit_slices, worker_bytes
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
+from mxconv.conversion.worker_memory import fit_slices, worker_bytes
 from mxconv.drafts.kind import OpenedDraft
 from mxconv.drafts.table import parse_draft
 from mxconv.errors import CheckpointError, MxconvError
-from mxconv.package.layout import Layout, plan_layout
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
+from mxconv.package.shard_layout import ShardLayout, plan_layout
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress, silent
 from mxconv.workers import ByteCounter, Executor, Workers
@@ -33,7 +33,7 @@ class Preparation:
     record: OptionsRecord
     source_sizes: dict[str, int]  # bytes of each weight file and the index
     surveys: list[Survey]
-    layout: Layout
+    layout: ShardLayout
     drafts: list[OpenedDraft]
     derived_files: dict[str, bytes]  # companions that are made from the source's own file
     stores_target: bool  # in shards of its own, because the source's files cannot be linked
@@ -194,7 +194,7 @@ def unique_names(drafts: list[OpenedDraft], codec: str) -> list[OpenedDraft]:
     return renamed
 
 
-def check_names(checkpoint: Checkpoint, layout: Layout, drafts: list[OpenedDraft], links_target: bool) -> None:
+def check_names(checkpoint: Checkpoint, layout: ShardLayout, drafts: list[OpenedDraft], links_target: bool) -> None:
     """Check the names of files and arrays.
 
     A source file of the name of one of ours would be linked in its place and, when an interrupted conversion goes on,

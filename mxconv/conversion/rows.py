@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, U16
-from mxconv.checkpoint.fp8 import Fp8Matrix
+from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.bsfp.rescale import rescale

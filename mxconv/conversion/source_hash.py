@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mxconv.checkpoint.hashing import FileHash
+from mxconv.checkpoint.mapped_file import MappedFile
+from mxconv.checkpoint.ranged_file import RangedFile
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.checkpoint.tensor import WindowedFile
 from mxconv.conversion.preparation import relative_name
 from mxconv.conversion.survey import Survey
 from mxconv.kernels.sha256 import HashStream, new_stream, update
@@ -80,7 +81,7 @@ class _Part(NamedTuple):
 class _WindowedHash:
     """A safetensors file, hashed in pieces."""
 
-    def __init__(self, file: WindowedFile, note: Callable[[str, str], object], progress: Advance) -> None:
+    def __init__(self, file: MappedFile | RangedFile, note: Callable[[str, str], object], progress: Advance) -> None:
         self._file, self._note, self._progress = file, note, progress
         self._whole = new_stream()
         self._hexdigest: str | None = None  # of another process

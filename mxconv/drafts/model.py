@@ -12,7 +12,7 @@ from pathlib import Path
 from mxconv.arch.families.table import describe_file
 from mxconv.arch.gguf.open_source import open_source
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.drafts.kind import (

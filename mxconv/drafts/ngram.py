@@ -11,8 +11,7 @@ from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
 from mxconv.package.level_record import LevelRecord
-from mxconv.package.ngram_file import read_ngram_table
-from mxconv.package.ngram_table import NgramTable
+from mxconv.package.ngram_table import NgramTable, read_ngram_table
 
 
 class NgramDraft:

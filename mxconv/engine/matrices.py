@@ -12,7 +12,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LayerParts
 from mxconv.arch.mixture import Mixture
 from mxconv.arrays import U16
-from mxconv.checkpoint.fp8 import Fp8Matrix
+from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pages import KvDtype
@@ -22,7 +22,7 @@ from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.eight_bit import mxint8_matrix
 from mxconv.kernels.four_bit import Activations, bsfp_draft_matrix, mxfp4_matrix
 from mxconv.kernels.matrix import Matrix
-from mxconv.package.package import StoredBsfp, StoredMxfp4, StoredMxint8
+from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
 
 if TYPE_CHECKING:
     from mxconv.kernels import _native

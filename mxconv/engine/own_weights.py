@@ -23,8 +23,7 @@ from mxconv.engine.weights import DeferredMatrix, ModelWeights
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.manifest import TensorRecord
-from mxconv.package.package import Package
-from mxconv.package.referenced import open_referenced
+from mxconv.package.package import Package, open_referenced
 
 
 class OwnWeights:

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.table import describe_file
-from mxconv.checkpoint.expert_names import stacked_experts
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.checkpoint.stacked import stacked_experts
 from mxconv.engine.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor
 from mxconv.errors import MxconvError
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
-from mxconv.package.stored import StoredArray
-from mxconv.package.tensor_arrays import tensor_arrays
+from mxconv.package.stored import StoredArray, tensor_arrays
 
 SPECULATOR_EMBEDDING = "speculator.emb."
 EAGLE3_EMBEDDING = "embed_tokens.weight"

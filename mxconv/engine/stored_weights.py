@@ -7,15 +7,15 @@ from typing import cast
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, U8, U16
 from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
-from mxconv.checkpoint.expert_names import stacked_experts
-from mxconv.checkpoint.stacked import StackedExperts
+from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import FORMATS
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import ExpertStack, ModelWeights
 from mxconv.kernels.matrix import Matrix
 from mxconv.package.manifest import TensorRecord
-from mxconv.package.package import Package, StoredMxfp4
+from mxconv.package.package import Package
+from mxconv.package.stored_matrix import StoredMxfp4
 
 
 def dense_stacks(tensors: Mapping[str, SourceTensor], make: Matrices) -> dict[str, ExpertStack]:

@@ -19,7 +19,7 @@ from mxconv.gpu.weight import Activations, BsfpWeight, EightBitWeight, FourBitWe
 from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package
 from mxconv.package.package_folder import find_package
-from mxconv.package.tensor_arrays import place_of, tensor_arrays
+from mxconv.package.stored import place_of, tensor_arrays
 from mxconv.package.tensor_record import TensorRecord
 from mxconv.progress import Progress, silent
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.nibble_pairs import pack_pairs
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales

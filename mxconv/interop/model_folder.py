@@ -22,8 +22,8 @@ from mxconv.checkpoint.folder import companions
 from mxconv.conversion.options import DEFAULT_MAX_SHARD_BYTES
 from mxconv.errors import MxconvError, PackageError
 from mxconv.interop.export import Export
-from mxconv.package.layout import Shard, plan_layout
 from mxconv.package.package import Package, inside
+from mxconv.package.shard_layout import Shard, plan_layout
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
 

@@ -21,14 +21,21 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.package.folder_target import delete_old, named, remove, step_aside
 from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.journal import Journal
-from mxconv.package.layout import Layout, Shard
 from mxconv.package.manifest import FILE_NAME, FileRecord
-from mxconv.package.shard_files import CheckIntact, Place, Places, ShardHash, ShardSink, StagedShards, reported
+from mxconv.package.shard_files import (
+    ArrayPlace,
+    ArrayPlaces,
+    CheckIntact,
+    ShardHash,
+    ShardSink,
+    StagedShards,
+    reported,
+)
+from mxconv.package.shard_layout import Shard, ShardLayout
 from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, Written
 from mxconv.package.stored import StoredArray
 from mxconv.progress import Progress
-from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, reserve
-from mxconv.system.positional import write_at
+from mxconv.system.disk import RENAMES_OPEN_FILES, flush_file, flush_folder, reserve, write_at
 from mxconv.workers import ByteCounter, Executor
 
 NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES, errno.EINVAL)  # the last on Windows
@@ -55,7 +62,7 @@ class FolderStaging:
         self._hashes: list[ShardHash] = []
         self._arrays: Mapping[str, tuple[StoredArray, ...]] = {}
         self._shards = StagedShards(self.path.absolute(), fingerprint)
-        self._places: dict[str, Places] = {}  # of each tensor's arrays
+        self._places: dict[str, ArrayPlaces] = {}  # of each tensor's arrays
         with self._reported(JOURNAL):
             self._journal = Journal(self.path)
         lines = self._journal.lines
@@ -66,7 +73,7 @@ class FolderStaging:
                 self._keep_only(set())
                 self._journal.begin(fingerprint)
 
-    def prepare(self, layout: Layout, workers: Executor) -> dict[str, EncodedTensor]:
+    def prepare(self, layout: ShardLayout, workers: Executor) -> dict[str, EncodedTensor]:
         """Lay out the shards at full length; a full disk is noticed here, not hours later.
 
         Args:
@@ -221,13 +228,13 @@ class FolderStaging:
         return reported(self.path, name)
 
 
-def _places(layout: Layout) -> dict[str, Places]:
+def _places(layout: ShardLayout) -> dict[str, ArrayPlaces]:
     """Where the arrays of each tensor are."""
     places = layout.places
 
-    def place(array: StoredArray) -> Place:
+    def place(array: StoredArray) -> ArrayPlace:
         shard, begin = places[array.name]
-        return Place(shard.file_name, begin, array.num_bytes)
+        return ArrayPlace(shard.file_name, begin, array.num_bytes)
 
     return {name: {array.name: place(array) for array in arrays} for name, arrays in layout.arrays.items()}
 

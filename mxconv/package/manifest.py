@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from mxconv import __version__
-from mxconv.checkpoint.json_file import MAX_JSON_BYTES, parse_json_object
-from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.checkpoint.regular_file import MAX_JSON_BYTES, check_regular_file, open_file, parse_json_object
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.package.level_record import LevelRecord, RelativePath
 from mxconv.package.tensor_record import Count, Digest, Record, SegmentRecord, TensorRecord

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import I8, I64, U8, U16
-from mxconv.checkpoint.fp8 import Fp8Matrix
+from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.checkpoint.mapped_file import MappedFile
+from mxconv.checkpoint.object_store import is_store_url
 from mxconv.checkpoint.regular_file import check_regular_file
+from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.bsfp.packing import PackedBsfp
 from mxconv.codecs.float16 import FORMATS
@@ -20,11 +22,8 @@ from mxconv.codecs.mxint8 import check_mxint8
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import CheckpointError, CodecError, PackageError
 from mxconv.package.manifest import FILE_NAME, Manifest, TensorRecord, read_manifest
-from mxconv.package.stored import StoredArray, mxfp4_arrays, mxint8_arrays
+from mxconv.package.stored import StoredArray, mxfp4_arrays, mxint8_arrays, place_of, stored_shape, tensor_arrays
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
-from mxconv.package.tensor_arrays import place_of, stored_shape, tensor_arrays
-
-__all__ = ["Package", "StoredBsfp", "StoredMxfp4", "StoredMxint8", "inside"]
 
 
 def inside(root: Path, name: str) -> Path:
@@ -295,3 +294,32 @@ class Package:
                     f"{found.path}: array {array.name} is {found.dtype} {list(found.shape)}; "
                     f"{array.dtype} {list(array.shape)} is required. The file is damaged; convert again."
                 )
+
+
+def open_referenced(package: Package) -> Checkpoint:
+    """Open the source where the manifest says it is; its files must be as long as those that were converted.
+
+    Raises:
+        PackageError: a local source is gone, or is another one.
+        CheckpointError: it cannot be opened.
+    """
+    source = package.manifest.source
+    is_path = source.commit is None and not is_store_url(source.id)
+    if is_path and not Path(source.id).exists():  # open_checkpoint would ask the Hub for it
+        raise PackageError(
+            f"{source.id}: no such file or folder; {package.root} references its weights there. Restore it, "
+            "or convert again with --target include."
+        )
+    checkpoint = open_checkpoint(source.id, revision=source.commit)
+    sizes = {record.path: record.num_bytes for record in source.files}
+    found = checkpoint.file_sizes
+    for path in checkpoint.weight_files:
+        name = path.relative_to(checkpoint.root).as_posix()
+        if sizes.get(name) != found[path]:
+            checkpoint.close()
+            recorded = f"a file of {sizes[name]:,}" if name in sizes else "other files"
+            raise PackageError(
+                f"{path}: {found[path]:,} bytes; {package.root} was converted from {recorded}. "
+                "Restore the source, or convert again."
+            )
+    return checkpoint

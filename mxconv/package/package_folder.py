@@ -1,14 +1,35 @@
-"""Where a package lies: in a local folder, or in a cache under the id of a Hub repository or a URL."""
+"""Where a package lies: in a local folder, or in a cache under the id of a Hub repository or a URL.
 
+A package on the Hub or on an object store is downloaded once: the files that its manifest lists, each hashed. Packages
+of the Hub are in its client's cache, those of stores in a folder beside it (`HF_HOME`).
+"""
+
+import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from mxconv.checkpoint.hub_repository import is_hub_id
-from mxconv.checkpoint.store.address import is_store_url
+from filelock import FileLock
+
+from mxconv.checkpoint.hashing import FileHash
+from mxconv.checkpoint.hub import (
+    HubUnreachableError,
+    Repository,
+    cached_snapshot,
+    fetch_files,
+    is_hub_id,
+    list_repository,
+)
+from mxconv.checkpoint.object_store import Store, is_store_url
+from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
+from mxconv.checkpoint.source import check_no_revision
 from mxconv.errors import CheckpointError, PackageError
-from mxconv.package.hub_package import fetch_package
-from mxconv.package.manifest import FILE_NAME
+from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
+from mxconv.package.package import inside
 from mxconv.progress import Progress, silent
+from mxconv.workers import Advance, ByteCounter
+
+CHUNK_BYTES = 32 << 20
 
 
 def find_package(package: str | Path, revision: str | None = None, progress: Progress = silent) -> Path:
@@ -26,12 +47,12 @@ def find_package(package: str | Path, revision: str | None = None, progress: Pro
     found = find_package_or_none(package, revision, progress)
     if found is not None:
         return found
-    if is_store_package(package):
+    if _is_on_store(package):
         raise PackageError(
             f"{package}: holds no {FILE_NAME}; a package is required, which has it when it is complete. "
             f"Convert a model first: mxconv quantize MODEL -o {package}"
         )
-    if not is_hub_package(package):
+    if not _is_on_hub(package):
         return Path(package)  # opening it says what is wrong with it
     raise PackageError(
         f"{package}: holds no {FILE_NAME}; a repository that `mxconv push` wrote is required. "
@@ -41,32 +62,24 @@ def find_package(package: str | Path, revision: str | None = None, progress: Pro
 
 def find_package_or_none(source: str | Path, revision: str | None = None, progress: Progress = silent) -> Path | None:
     """The folder of a package, as `find_package` gives it; None for a folder, file or repository that is none."""
-    if is_store_package(source):
-        from mxconv.package.store_package import fetch_store_package  # late: fsspec takes long to import
-
-        if revision is not None:
-            raise CheckpointError(f"{source}: revision {revision!r} was asked of an object store. Leave it out.")
-        return fetch_store_package(str(source), progress)
+    if _is_on_hub(source):
+        return _fetch_from_hub(str(source), revision, progress)
+    if _is_on_store(source):
+        check_no_revision(source, revision)
+        return _fetch_from_store(str(source), progress)
     path = Path(source)
-    if not is_hub_package(source):
-        if not (path / FILE_NAME).exists():
-            return None
-        if revision is not None:
-            raise CheckpointError(
-                f"{path}: revision {revision!r} was asked of a local path; only Hub repositories have revisions. "
-                "Leave --revision out, or give the Hub id."
-            )
-        return path
-    return fetch_package(str(source), revision, progress)
+    if not (path / FILE_NAME).exists():
+        return None
+    check_no_revision(source, revision)
+    return path
 
 
-def is_hub_package(package: str | Path) -> bool:
-    """Whether a package is asked for by its Hub id: the text has that form, and no such path exists."""
+def _is_on_hub(package: str | Path) -> bool:
+    """Whether the text has the form of a Hub id, and no such path exists."""
     return not os.path.lexists(package) and is_hub_id(str(package))
 
 
-def is_store_package(package: str | Path) -> bool:
-    """Whether a package is asked for by a URL."""
+def _is_on_store(package: str | Path) -> bool:
     return is_store_url(str(package)) and not os.path.lexists(package)
 
 
@@ -80,13 +93,163 @@ def check_writable(package: str | Path, what: str) -> None:
     Raises:
         PackageError: a Hub id or a URL.
     """
-    if is_hub_package(package):
+    if _is_on_hub(package):
         raise PackageError(
             f"{package}: a package on the Hub; {what} is written into a local folder. "
             f"Download it first: mxconv pull {package} -o FOLDER"
         )
-    if is_store_package(package):
+    if _is_on_store(package):
         raise PackageError(
             f"{package}: a package on an object store; {what} is written into a local folder. Download the folder "
             "first, with the store's own client."
         )
+
+
+def damaged_files(path: Path, records: Iterable[FileRecord], progress: Progress = silent) -> list[str]:
+    """Hash files of a package; those whose length or SHA-256 is not the recorded one.
+
+    Raises:
+        PackageError: a file is missing, no regular file, or leads out of the package.
+        CheckpointError: a file cannot be read.
+    """
+    records = list(records)
+    hashes = file_hashes(path, records, ByteCounter("hash package", sum(r.num_bytes for r in records), progress))
+    for record, file in zip(records, hashes, strict=True):
+        while file.num_bytes_in_file == record.num_bytes and file.advance():
+            pass
+    return [record.path for record, file in zip(records, hashes, strict=True) if is_damaged(record, file)]
+
+
+def file_hashes(path: Path, records: Iterable[FileRecord], advance: Advance) -> list[FileHash]:
+    """The hashes of files of a package, none of them begun.
+
+    Raises:
+        PackageError: a file is missing, no regular file, or leads out of the package.
+    """
+    try:
+        return [FileHash(inside(path, record.path), advance) for record in records]
+    except CheckpointError as error:
+        raise PackageError(f"{error} It is part of the package {path}.") from error
+
+
+def is_damaged(record: FileRecord, file: FileHash) -> bool:
+    """Whether length or SHA-256 of a file are not the recorded ones; a file of another length need not be hashed."""
+    return file.num_bytes_in_file != record.num_bytes or file.hexdigest() != record.sha256
+
+
+def listed_files(manifest: Manifest, listing: Repository) -> list[str]:
+    """The package's files but the manifest, all of which the repository must have.
+
+    Raises:
+        PackageError: it lacks one.
+    """
+    names = [record.path for record in manifest.files]
+    if missing := sorted({*names} - {*listing.names}):
+        raise PackageError(
+            f"{listing.id}: {FILE_NAME} lists {missing[0]!r}, which the repository does not have; every file is "
+            "required. Try another --revision, or tell the package's owner."
+        )
+    return names
+
+
+def differing(repo_id: str, names: list[str]) -> PackageError:
+    """The error for downloaded files that are not those of the manifest."""
+    return PackageError(
+        f"{repo_id}: the SHA-256 of {names[0]!r} is not the one in {FILE_NAME}; the files that were pushed are "
+        "required. Run again; if it stays so, tell the package's owner."
+    )
+
+
+def _fetch_from_hub(repo_id: str, revision: str | None, progress: Progress) -> Path | None:
+    """The package's folder in the cache, or None where the repository is no package.
+
+    When the Hub cannot be reached, a complete copy in the cache serves.
+    """
+    try:
+        listing = list_repository(repo_id, revision)
+        if FILE_NAME not in listing.names:
+            return None
+        # by branch or tag, so that the cache remembers what it pointed to for the day the Hub is out of reach
+        root = fetch_files(repo_id, [FILE_NAME], revision)
+        if root.name != listing.commit:  # somebody pushed since the listing
+            listing = list_repository(repo_id, root.name)
+        manifest = read_manifest(root)
+        names = listed_files(manifest, listing)
+        if new := [record for record in manifest.files if not (root / record.path).is_file()]:
+            fetch_files(repo_id, names, listing.commit)
+            if damaged := damaged_files(root, new, progress):
+                for name in damaged:  # out of the cache: the blob, and the link that names it
+                    Path(os.path.realpath(root / name)).unlink(missing_ok=True)
+                    (root / name).unlink(missing_ok=True)
+                raise differing(repo_id, damaged)
+        return root
+    except HubUnreachableError:
+        cached = cached_snapshot(repo_id, revision)
+        if cached is not None and not (cached / FILE_NAME).exists():  # a manifest is the first file to be downloaded
+            return None
+        if cached is None or not _is_complete(cached):
+            raise
+        return cached
+
+
+def _is_complete(root: Path) -> bool:
+    try:
+        return all((root / record.path).is_file() for record in read_manifest(root).files)
+    except PackageError:
+        return False
+
+
+def _fetch_from_store(url: str, progress: Progress) -> Path | None:
+    """The package's folder in the cache, or None where there is no package.
+
+    A package with another manifest gets another folder of the cache, so what is there never changes.
+    """
+    from huggingface_hub import cached_assets_path
+
+    store = Store(url, PackageError)
+    look = store.look(FILE_NAME)
+    if look is None:
+        return None
+    if look.num_bytes > MAX_JSON_BYTES:
+        raise PackageError(
+            f"{store.path(FILE_NAME)}: {look.num_bytes:,} bytes; at most {MAX_JSON_BYTES:,} are read. Convert again."
+        )
+    manifest = store.read_all(FILE_NAME)
+    digest = hashlib.sha256(manifest).hexdigest()[:16]
+    root = cached_assets_path("mxconv", "packages", f"{store.url.rpartition('/')[2]}-{digest}")
+    with FileLock(root.with_name(root.name + ".lock")):
+        (root / FILE_NAME).write_bytes(manifest)
+        records = read_manifest(root).files
+        advance = ByteCounter("fetch package", sum(record.num_bytes for record in records), progress)
+        for record in records:
+            path = root / record.path
+            if path.is_file() and path.stat().st_size == record.num_bytes:
+                advance(record.num_bytes)
+            else:
+                _fetch_file(store, record, path, advance)
+    return root
+
+
+def _fetch_file(store: Store, record: FileRecord, path: Path, advance: Advance) -> None:
+    """Download a file; it gets its name when all of it is there and is what the manifest says."""
+    url, look = store.path(record.path), store.look(record.path)
+    if look is None or look.num_bytes != record.num_bytes:
+        found = "is not there" if look is None else f"has {look.num_bytes:,} bytes"
+        raise PackageError(
+            f"{url}: {found}; {FILE_NAME} lists it with {record.num_bytes:,} bytes. Convert again, to another place."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial, digest = path.with_name(path.name + ".partial"), hashlib.sha256()
+    with partial.open("wb") as file:
+        for begin in range(0, record.num_bytes, CHUNK_BYTES):
+            chunk = store.read(record.path, begin, min(begin + CHUNK_BYTES, record.num_bytes))
+            digest.update(chunk)
+            file.write(chunk)
+            advance(len(chunk))
+    if digest.hexdigest() != record.sha256:
+        partial.unlink()
+        raise PackageError(
+            f"{url}: its SHA-256 is not the one in {FILE_NAME}; the file that was written is required. Run again; if "
+            "it stays so, convert again."
+        )
+    partial.replace(path)

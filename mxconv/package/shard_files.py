@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from mxconv.checkpoint.hashing import CHUNK_BYTES, PIECE_BYTES
 from mxconv.errors import PackageError
 from mxconv.package.journal import FILE_NAME as JOURNAL
-from mxconv.package.layout import Shard
+from mxconv.package.shard_layout import Shard
 from mxconv.package.staging import EncodedTensor, Write, Written
-from mxconv.system.positional import read_at, write_at
+from mxconv.system.disk import read_at, write_at
 from mxconv.workers import Advance
 
 
-class Place(NamedTuple):
+class ArrayPlace(NamedTuple):
     """Of an array: its shard, and the byte at which it begins there."""
 
     file_name: str
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     num_bytes: int
 
 
-Places = Mapping[str, Place]  # by array name
+ArrayPlaces = Mapping[str, ArrayPlace]  # by array name
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class StagedShards:
         return StagedShards, (self.folder, self.fingerprint, True)
 
     @contextmanager
-    def writing(self, places: Places) -> Iterator[Write]:
+    def writing(self, places: ArrayPlaces) -> Iterator[Write]:
         """A function that writes pieces of these arrays, until the end of the block.
 
         Raises:
@@ -69,7 +69,7 @@ class StagedShards:
 
             yield write
 
-    def checksum(self, place: Place) -> int:
+    def checksum(self, place: ArrayPlace) -> int:
         """The CRC-32 of an array's bytes."""
         checksum, (_, offset, num_bytes) = 0, place
         with self._open(place.file_name, "rb") as file, reported(self.folder, place.file_name):
@@ -108,7 +108,7 @@ class ShardSink:
     """Takes the arrays of one tensor: see `staging.Sink`."""
 
     shards: StagedShards
-    places: Places
+    places: ArrayPlaces
 
     def arrays(self, _: str) -> Collection[str]:
         """Names of the tensor's arrays."""
@@ -126,7 +126,7 @@ class CheckIntact:
 
     shards: StagedShards
 
-    def __call__(self, piece: tuple[EncodedTensor, Places], _: Advance) -> bool:
+    def __call__(self, piece: tuple[EncodedTensor, ArrayPlaces], _: Advance) -> bool:
         encoded, places = piece
         return places.keys() == encoded.arrays.keys() and all(
             self.shards.checksum(place) == encoded.arrays[name] for name, place in places.items()

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from mxconv.checkpoint.store.store import ObjectLook
-from mxconv.package.layout import Layout
+from mxconv.checkpoint.object_store import ObjectLook
 from mxconv.package.manifest import FileRecord
+from mxconv.package.shard_layout import ShardLayout
 from mxconv.progress import Progress
 from mxconv.workers import Executor
 
@@ -81,7 +81,7 @@ class Staging(Protocol):
     is_resumed: bool
     """Whether an earlier run of the same conversion left something."""
 
-    def prepare(self, layout: Layout, workers: Executor) -> dict[str, EncodedTensor]:
+    def prepare(self, layout: ShardLayout, workers: Executor) -> dict[str, EncodedTensor]:
         """Lay out the shards.
 
         Args:

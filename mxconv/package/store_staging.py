@@ -23,19 +23,17 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.sent_files import Look, check_look
-from mxconv.checkpoint.store.store import Store
+from mxconv.checkpoint.object_store import Store
+from mxconv.checkpoint.regular_file import Look, check_look, check_regular_file
 from mxconv.errors import PackageError
 from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.journal import Journal, read_lines
-from mxconv.package.layout import Layout, Shard
 from mxconv.package.manifest import FILE_NAME, FileRecord
 from mxconv.package.shard_files import reported
+from mxconv.package.shard_layout import Shard, ShardLayout
 from mxconv.package.staging import EncodedTensor, PlacedFile, Sink, UploadRecord, Write, Written
 from mxconv.progress import Progress
-from mxconv.system.disk import reserve
-from mxconv.system.positional import write_at
+from mxconv.system.disk import reserve, write_at
 from mxconv.workers import Advance, ByteCounter, Executor
 
 
@@ -104,12 +102,12 @@ class StoreStaging:
                 raise
             self._ours = set()
         self._lock = threading.Lock()
-        self._layout = Layout((), {}, {})
+        self._layout = ShardLayout((), {}, {})
         self._tensors_of: dict[str, list[str]] = {}  # by shard
         self._uploads: dict[str, UploadRecord] = {}  # files of the package that are on the store
         self._hashed: dict[str, str] = {}  # finished tensors and their SHA-256
 
-    def prepare(self, layout: Layout, workers: Executor) -> dict[str, EncodedTensor]:
+    def prepare(self, layout: ShardLayout, workers: Executor) -> dict[str, EncodedTensor]:
         """Find the shards that are there, see `Staging.prepare`."""
         self._layout = layout
         owner = {array.name: tensor for tensor, arrays in layout.arrays.items() for array in arrays}

@@ -1,17 +1,19 @@
 """The arrays that a quantized matrix is stored as: their names, dtypes and shapes, known before they are computed.
 
-Writer and reader both ask this file; `formats/mxfp4.md`, `mxint8.md` and `bsfp.md` are the law behind it.
+Writer and reader both use this module; `formats/mxfp4.md`, `mxint8.md` and `bsfp.md` specify the arrays.
 """
 
 from dataclasses import dataclass
 from math import prod
 
 from mxconv.checkpoint.carried import CarriedTensor
-from mxconv.checkpoint.dtypes import DTYPES
+from mxconv.checkpoint.safetensors_header import DTYPES
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import QUAD, TILE_COLUMNS, TILE_ELEMENTS, TILE_ROWS, padded
+from mxconv.errors import PackageError
+from mxconv.package.manifest import TensorRecord
 
 
 @dataclass(frozen=True)
@@ -76,3 +78,43 @@ def bsfp_arrays(
         StoredArray(f"{name}.escape_positions", "U8", (num_escapes,)),
         StoredArray(f"{name}.escape_high", "U8", (num_escapes,)),
     )
+
+
+def stored_shape(record: TensorRecord) -> tuple[int, int]:
+    """Of the matrix that the arrays of a tensor hold."""
+    if (stack := record.stack) is not None:
+        return stack.stored_shape
+    if len(record.shape) != 2 or 0 in record.shape:
+        raise PackageError(
+            f"tensor {record.name}: {record.codec} {record.shape}; a non-empty matrix is required. Convert again."
+        )
+    return record.shape[0], record.shape[1]
+
+
+def place_of(record: TensorRecord, expert: int | None) -> tuple[tuple[int, int], slice]:
+    """(out_features, in_features), and the row tiles, of a matrix or of one expert of a stack."""
+    stack = record.stack
+    if stack is None or expert is None:
+        assert stack is None and expert is None, f"{record.name}: a stack of experts, and one of them, go together"
+        shape = stored_shape(record)
+        return shape, slice(0, padded(shape[0], TILE_ROWS) // TILE_ROWS)
+    if not 0 <= expert < stack.num_experts:
+        raise ValueError(f"tensor {record.name!r} has {stack.num_experts} experts, none of number {expert}")
+    return stack.matrix_shape, slice(*stack.tiles(expert))
+
+
+def tensor_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
+    """The arrays of a quantized tensor; none of a kept one."""
+    if (carried := record.carried_tensor) is not None:
+        return (carried_array(carried),)
+    if record.codec == "mxfp4":
+        return mxfp4_arrays(record.name, stored_shape(record))
+    if record.codec == "mxint8":
+        return mxint8_arrays(record.name, stored_shape(record))
+    return _bsfp_arrays(record) if record.codec == "bsfp" else ()
+
+
+def _bsfp_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
+    table = record.all_segments[0].table(record.dtype)
+    num_escapes = sum(segments.num_escapes for segments in record.all_segments)
+    return bsfp_arrays(record.name, stored_shape(record), table.residual_bits, table.has_row_shifts, num_escapes)

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
+from mxconv.checkpoint.object_store import Store, is_store_url, parse_store_url
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.checkpoint.store.address import is_store_url, parse_store_url
-from mxconv.checkpoint.store.store import Store
 from mxconv.errors import PackageError
 from mxconv.package.folder_staging import FolderStaging
 from mxconv.package.folder_target import check_folder, recover_folder

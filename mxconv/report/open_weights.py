@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from mxconv.arrays import F32, U16
-from mxconv.checkpoint.fp8 import Fp8Matrix
+from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS

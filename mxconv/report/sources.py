@@ -23,13 +23,12 @@ from mxconv.engine.stored_bytes import head_bytes, package_bytes
 from mxconv.errors import MxconvError, PackageError
 from mxconv.kernels.encoders import decode_bsfp, decode_bsfp_draft, decode_mxfp4
 from mxconv.package.manifest import TensorRecord
-from mxconv.package.package import Package
+from mxconv.package.package import Package, open_referenced
 from mxconv.package.package_folder import find_package_or_none
-from mxconv.package.referenced import open_referenced
-from mxconv.package.tensor_arrays import tensor_arrays
+from mxconv.package.stored import tensor_arrays
 from mxconv.report.checkpoint_weights import Dtype, checkpoint_weights, mtp_note, source_tensor
 from mxconv.report.open_weights import OpenWeights, WeightTensor, decoded, stacked, with_experts
-from mxconv.verification.rebuilt import RebuiltTensor
+from mxconv.verification.tensor_proof import RebuiltTensor
 
 
 @contextmanager

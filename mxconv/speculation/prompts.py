@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mxconv.arch.fields import quote
-from mxconv.checkpoint.json_file import parse_json_object
-from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
 from mxconv.errors import ModelError
 from mxconv.text.messages import Message, Prompt, plain_messages
 

@@ -1,9 +1,10 @@
-"""Space on a disk, and what must be on it before something else is."""
+"""Space on a disk, flushing to it, and reading and writing at an offset beside other threads."""
 
 import errno
 import os
 import shutil
 import sys
+import threading
 from io import FileIO
 from pathlib import Path
 
@@ -60,3 +61,39 @@ def settle() -> None:
     """Wait until all pending writes of the machine are on its disks; Windows has no call for that."""
     if hasattr(os, "sync"):
         os.sync()
+
+
+_PLACE = threading.Lock()  # Windows has one position a file, and no call that leaves it alone
+
+
+def read_at(file: FileIO, num_bytes: int, offset: int) -> bytes:
+    """Up to this many bytes at an offset; none at the end of the file.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    if sys.platform != "win32" and hasattr(os, "pread"):
+        return os.pread(file.fileno(), num_bytes, offset)
+    with _PLACE:
+        file.seek(offset)
+        return file.read(num_bytes)
+
+
+def write_at(file: FileIO, content: bytes | memoryview, offset: int) -> None:
+    """Write all of it at an offset.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    rest = memoryview(content)
+    while rest:
+        num_written = _write_some(file, rest, offset)
+        rest, offset = rest[num_written:], offset + num_written
+
+
+def _write_some(file: FileIO, content: memoryview, offset: int) -> int:
+    if sys.platform != "win32" and hasattr(os, "pwrite"):
+        return os.pwrite(file.fileno(), content, offset)
+    with _PLACE:
+        file.seek(offset)
+        return file.write(content)

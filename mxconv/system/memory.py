@@ -1,7 +1,10 @@
-"""The most memory that this process had."""
+"""Peak memory of this process, and advice about pages of files: fetch early, release early."""
 
+import mmap
+import os
 import sys
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -20,3 +23,43 @@ def peak_rss_bytes() -> int:
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+NEIGHBOUR_BYTES = 1 << 21  # with a page that is read Linux maps others of its cache, as far away as its largest pages
+
+
+def will_need(mapped: mmap.mmap, begin: int, end: int) -> None:
+    """Have the disk bring bytes [begin, end) of a mapped file into the page cache, and do not wait for it."""
+    end = min(end, len(mapped))
+    begin -= begin % mmap.PAGESIZE
+    if sys.platform != "win32" and begin < end and hasattr(mmap, "MADV_WILLNEED"):
+        mapped.madvise(mmap.MADV_WILLNEED, begin, end - begin)
+
+
+def release(mapped: mmap.mmap, begin: int, end: int) -> None:
+    """Take the pages under bytes [begin, end) of a file mapped read-only out of resident memory.
+
+    Reading them again is safe. Windows takes pages of mapped files by itself when somebody needs memory. Pages that lie
+    before these go, too: where they had been released already, the first that was read here brought some of them back.
+    """
+    begin = max(begin - NEIGHBOUR_BYTES, 0)
+    begin -= begin % mmap.PAGESIZE
+    if sys.platform != "win32" and begin < end and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def will_read(file: IO[bytes], begin: int, num_bytes: int) -> None:
+    """Have the disk fetch bytes of an open file meanwhile; macOS and Windows look ahead on their own."""
+    if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), begin, num_bytes, os.POSIX_FADV_WILLNEED)
+
+
+def can_forget() -> bool:
+    """Whether `forget` does anything here: macOS and Windows let no program drop files from their caches."""
+    return sys.platform == "linux" and hasattr(os, "posix_fadvise")
+
+
+def forget(file: IO[bytes]) -> None:
+    """Drop an open file from the page cache, where that can be done."""
+    if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mxconv.arch.fields import Fields
-from mxconv.checkpoint.tokenizer_file import OTHER_FILES, TOKENIZER_FILE, read_tokenizer_json
+from mxconv.checkpoint.sentencepiece.derived_tokenizer import OTHER_FILES, TOKENIZER_FILE, read_tokenizer_json
 from mxconv.errors import ModelError
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ import numpy as np
 
 from mxconv.arrays import F64, I64, U32, U64, Bool
 from mxconv.checkpoint.regular_file import check_regular_file
-from mxconv.checkpoint.tokenizer_file import read_tokenizer_json
+from mxconv.checkpoint.sentencepiece.derived_tokenizer import read_tokenizer_json
 from mxconv.errors import ModelError
-from mxconv.package.ngram_file import MAX_VOCAB_SIZE
-from mxconv.package.ngram_table import NgramEntries, NgramTable
+from mxconv.package.ngram_table import MAX_VOCAB_SIZE, NgramEntries, NgramTable
 from mxconv.progress import Progress, silent
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.ngram_counts import NgramCounts

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.checkpoint.json_file import parse_json_object
-from mxconv.checkpoint.regular_file import open_file
+from mxconv.checkpoint.regular_file import open_file, parse_json_object
 from mxconv.errors import ModelError
 
 PIECE_BYTES = 1 << 18

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from mxconv.arrays import I32
-from mxconv.checkpoint.json_file import parse_json_object
-from mxconv.checkpoint.regular_file import check_regular_file, open_file
+from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
 from mxconv.errors import ModelError
 from mxconv.progress import Progress, silent
 from mxconv.text.tokenizer import Tokenizer

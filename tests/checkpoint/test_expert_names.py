@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxconv.checkpoint.expert_names import EXPERT_NAMES, stacked_experts
-from mxconv.checkpoint.stacked import StackedExperts
+from mxconv.checkpoint.stacked import EXPERT_NAMES, StackedExperts, stacked_experts
 
 LAYER = "model.layers.0.mlp"
 GATED = [(names.first, names.second) for names in EXPERT_NAMES]

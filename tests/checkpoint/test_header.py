@@ -16,9 +16,8 @@ from checkpoints import write_raw_safetensors, write_safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxconv.checkpoint.dtypes import DTYPES
-from mxconv.checkpoint.header import format_header, read_header
 from mxconv.checkpoint.mapped_file import MappedFile
+from mxconv.checkpoint.safetensors_header import DTYPES, format_header, read_header
 from mxconv.errors import CheckpointError
 
 AGAIN = "Download or export the file again."

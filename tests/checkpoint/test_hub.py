@@ -30,7 +30,7 @@ else:
         "weights": [str(path.relative_to(checkpoint.root)) for path in checkpoint.weight_files],
         "companions": [path.name for path in checkpoint.companion_files],
         "tensors": {name: hashlib.sha256(t.array().tobytes()).hexdigest() for name, t in checkpoint.tensors.items()},
-        "is_legacy": checkpoint.is_legacy,
+        "is_legacy": checkpoint.container == ".bin",
     }
 print(json.dumps(result))
 """

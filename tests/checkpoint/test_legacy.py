@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxconv.checkpoint.page_range import mapped_ranges
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import CheckpointError
 
@@ -51,7 +50,7 @@ def test_tensors_of_both_containers_are_read_in_the_types_of_safetensors(tmp_pat
     path = save(tmp_path / "pytorch_model.bin", saved, as_zip=as_zip)
     promised = {"bf16": "BF16", "f16": "F16", "f32": "F32", "f8": "F8_E4M3", "i64": "I64", "flags": "BOOL"}
     with open_checkpoint(tmp_path) as checkpoint:
-        assert checkpoint.is_legacy and checkpoint.weight_files == (path,)
+        assert checkpoint.container == ".bin" and checkpoint.weight_files == (path,)
         assert list(checkpoint.tensors) == sorted(saved)
         for name, expected in saved.items():
             tensor = checkpoint.tensors[name]
@@ -70,25 +69,6 @@ def test_tensors_of_both_containers_are_read_in_the_types_of_safetensors(tmp_pat
         checkpoint.tensors["f32"].array()
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="maps are found in /proc")
-def test_the_zip_container_is_mapped_and_its_pages_can_be_released(tmp_path: Path) -> None:
-    path = save(tmp_path / "pytorch_model.bin", {"a": torch.arange(1 << 20)})
-    with open_checkpoint(path) as checkpoint:
-        pages = mapped_ranges(path)
-        array = checkpoint.tensors["a"].array()
-        assert any(range_.begin <= array.ctypes.data < range_.end for range_ in pages)
-
-        def resident_kilobytes() -> int:
-            smaps = Path("/proc/self/smaps").read_text()
-            return sum(map(int, re.findall(re.escape(str(path)) + r"\n(?:.*\n)*?Rss:\s+(\d+)", smaps)))
-
-        total = array.sum()
-        assert resident_kilobytes() > 8000
-        checkpoint.tensors["a"].release()
-        assert resident_kilobytes() < 1000
-        assert array.sum() == total
-
-
 def test_sharded_bins_are_read_through_their_index(tmp_path: Path) -> None:
     save(tmp_path / "pytorch_model-1.bin", {"a": torch.ones(2)})
     save(tmp_path / "pytorch_model-2.bin", {"b": torch.zeros(2)})
@@ -97,7 +77,7 @@ def test_sharded_bins_are_read_through_their_index(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": {"a": "pytorch_model-1.bin", "b": "pytorch_model-2.bin"}}))
     with open_checkpoint(tmp_path) as checkpoint:
         assert list(checkpoint.tensors) == ["a", "b"] and checkpoint.index_file == index
-        assert checkpoint.is_legacy
+        assert checkpoint.container == ".bin"
 
 
 class Attack:

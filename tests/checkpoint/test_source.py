@@ -48,7 +48,7 @@ def test_a_folder_with_one_file_is_opened_with_everything_beside_it(tmp_path: Pa
     (folder / "LICENSES").mkdir()
     with open_checkpoint(folder) as checkpoint:
         assert checkpoint.id == str(folder)
-        assert checkpoint.commit is None and checkpoint.index_file is None and not checkpoint.is_legacy
+        assert checkpoint.commit is None and checkpoint.index_file is None and checkpoint.container == "safetensors"
         assert checkpoint.root == folder
         assert checkpoint.weight_files == (folder / "model.safetensors",)
         assert [path.relative_to(folder).as_posix() for path in checkpoint.companion_files] == [
@@ -97,7 +97,7 @@ def test_consolidated_copies_and_other_formats_beside_the_weights_are_left_alone
     write_safetensors(folder / "consolidated.safetensors", {"a": np.ones(3, np.float16)})
     (folder / "pytorch_model.bin").write_bytes(b"never read")
     with open_checkpoint(folder) as checkpoint:
-        assert len(checkpoint.weight_files) == 2 and not checkpoint.is_legacy
+        assert len(checkpoint.weight_files) == 2 and checkpoint.container == "safetensors"
     only = tmp_path / "only"
     write_safetensors(only / "consolidated.safetensors", {"a": np.ones(3, np.float16)})
     with open_checkpoint(only) as checkpoint:
@@ -247,7 +247,7 @@ def test_files_and_folders_without_permission_are_refused(tmp_path: Path) -> Non
 
 def test_a_revision_of_a_local_path_is_refused(tmp_path: Path) -> None:
     assert error_of(tmp_path, "main") == (
-        f"{tmp_path}: revision 'main' was asked of a local path; only Hub repositories have revisions. "
+        f"{tmp_path}: revision 'main' was given for a local path; only Hub repositories have revisions. "
         "Leave --revision out, or give the Hub id."
     )
 

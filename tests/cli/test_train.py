@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.package.ngram_file import read_ngram_table
+from mxconv.package.ngram_table import read_ngram_table
 from mxconv.train import ngram
 
 

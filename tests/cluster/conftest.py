@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from checkpoints import write_sharded
 
+from mxconv.cluster.connection import ClusterAddress, cluster, import_ray
 from mxconv.cluster.executor import RayExecutor
-from mxconv.cluster.session import ClusterAddress, cluster, import_ray
 from mxconv.errors import MxconvError
 
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}

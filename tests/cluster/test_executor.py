@@ -21,8 +21,8 @@ from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
 from mxconv.convert import convert
 from mxconv.errors import CheckpointError, MxconvError
-from mxconv.package.layout import plan_layout
 from mxconv.package.shard_files import ShardHash
+from mxconv.package.shard_layout import plan_layout
 from mxconv.package.stored import StoredArray
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mxconv.cluster.session import ClusterAddress, _connect, cluster, parse_workers
+from mxconv.cluster.connection import ClusterAddress, _connect, cluster, parse_workers
 from mxconv.errors import MxconvError
 
 
@@ -38,7 +38,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 def closed(monkeypatch: pytest.MonkeyPatch) -> str:
     """An address at which nobody listens, and little patience with it."""
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    monkeypatch.setattr("mxconv.cluster.session.PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr("mxconv.cluster.connection.PATIENCE_SECONDS", 2.0)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{listener.getsockname()[1]}"
@@ -116,5 +116,5 @@ def test_a_cluster_that_asks_for_a_token_is_not_asked_again() -> None:
 
 
 def test_nobody_imports_ray_who_did_not_ask() -> None:
-    code = "import sys, mxconv.cli.main, mxconv.cluster.session, mxconv.convert; assert 'ray' not in sys.modules"
+    code = "import sys, mxconv.cli.main, mxconv.cluster.connection, mxconv.convert; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,8 +15,8 @@ from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion import source_hash
 from mxconv.conversion.source_hash import SourceHashes
 from mxconv.errors import CheckpointError
-from mxconv.package.layout import plan_layout
 from mxconv.package.shard_files import ShardHash
+from mxconv.package.shard_layout import plan_layout
 from mxconv.package.stored import StoredArray
 from mxconv.progress import silent
 from mxconv.workers import Workers

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packages import quantize
 
 from mxconv.errors import CheckpointError
-from mxconv.package.layout import RESERVED, plan_layout
+from mxconv.package.shard_layout import RESERVED, plan_layout
 from mxconv.package.stored import StoredArray, bsfp_arrays, mxfp4_arrays
 
 

@@ -9,7 +9,7 @@ from checkpoints import write_safetensors
 from packages import files_of, quantize
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.conversion import memory
+from mxconv.conversion import worker_memory
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import prepare
 from mxconv.errors import MxconvError
@@ -62,13 +62,13 @@ def test_what_a_slice_takes_is_what_was_counted(
         quantize(source, tmp_path / str(memory_bytes), codec=codec, memory_bytes=memory_bytes)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    tables = memory.NUMPY_PROCESS_BYTES - memory.PROCESS_BYTES
-    assert peaks[1] < tables + memory.NUMPY_WEIGHT_BYTES * 16 * COLUMNS
+    tables = worker_memory.NUMPY_PROCESS_BYTES - worker_memory.PROCESS_BYTES
+    assert peaks[1] < tables + worker_memory.NUMPY_WEIGHT_BYTES * 16 * COLUMNS
     assert peaks[1] < peaks[0] / 2
 
 
 def test_the_expert_that_is_read_counts_beside_its_slices(source: Path) -> None:
-    process, weight = memory._rates()
+    process, weight = worker_memory._rates()
     required = process + 2 * 128 * 192 + weight * 16 * 128
     with open_checkpoint(source) as checkpoint:
         options = {"skip": ("*q_proj*",), "memory_bytes": 1}

@@ -16,7 +16,7 @@ from mxconv.drafts.table import LEVEL_KINDS, parse_draft
 from mxconv.engine.sight import SinkWindow
 from mxconv.errors import CheckpointError, ModelError, MxconvError, PackageError
 from mxconv.package.manifest import read_manifest
-from mxconv.package.ngram_file import read_ngram_table
+from mxconv.package.ngram_table import read_ngram_table
 
 pytestmark = pytest.mark.usefixtures("kernel")
 

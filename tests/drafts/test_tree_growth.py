@@ -29,7 +29,7 @@ from mxconv.drafts.proposal import Proposal, TreeDraft
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.token_recycling import TokenRecycling
 from mxconv.drafts.trees import grow_best_first
-from mxconv.package.ngram_file import read_ngram_table
+from mxconv.package.ngram_table import read_ngram_table
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from packages import quantize
 
-from mxconv.checkpoint.header_format import format_header
+from mxconv.checkpoint.safetensors_header import format_header
 
 LIMIT = 150_000_000  # bytes
 SHAPE = (30_720, 4096)

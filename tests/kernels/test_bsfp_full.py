@@ -14,7 +14,7 @@ from mxconv.kernels import rowwise
 from mxconv.kernels.bsfp_full import BsfpMatrix
 from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.encoders import fit_table
-from mxconv.package.package import StoredBsfp
+from mxconv.package.stored_matrix import StoredBsfp
 
 rng = np.random.default_rng(4)
 

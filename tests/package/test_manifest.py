@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packages import forge, quantize
 from pydantic import ValidationError
 
-from mxconv.checkpoint.json_file import MAX_JSON_BYTES
+from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.float16 import BF16
 from mxconv.drafts.table import LEVEL_KINDS, parse_draft, record_of

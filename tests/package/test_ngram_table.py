@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mxconv.errors import CheckpointError
-from mxconv.package import ngram_file
-from mxconv.package.ngram_file import read_ngram_table, write_ngram_table
-from mxconv.package.ngram_table import NgramTable
+from mxconv.package import ngram_table
+from mxconv.package.ngram_table import NgramTable, read_ngram_table, write_ngram_table
 
 VECTORS = json.loads((Path(__file__).parents[2] / "formats" / "vectors" / "ngram.json").read_text())
 CASES = {case["name"]: case for case in VECTORS["cases"]}
@@ -194,7 +193,7 @@ def test_arrays_that_are_not_the_formats_are_refused(tmp_path: Path, change: Any
 def test_equal_contexts_are_refused_even_where_two_checked_parts_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ngram_file, "CHECKED_ENTRIES", 1)
+    monkeypatch.setattr(ngram_table, "CHECKED_ENTRIES", 1)
     path = written(tmp_path / "bad.safetensors", put("bigram.contexts", 1, 1))
     assert refusal(path).startswith("array bigram.contexts: element 1 is 1; more than the element before is required.")
     path.write_bytes(GOOD)

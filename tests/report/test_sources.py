@@ -119,7 +119,7 @@ def test_options_of_checkpoints_do_not_go_with_packages(tiny_llama: Path, packag
     converted = str(package(tiny_llama))
     with (
         pytest.raises(
-            MxconvError, match=r"package: revision 'main' was asked of a local path; only Hub repositories have"
+            MxconvError, match=r"package: revision 'main' was given for a local path; only Hub repositories have"
         ),
         open_weights(converted, revision="main"),
     ):

@@ -20,7 +20,7 @@ from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.table import parse_draft
 from mxconv.drafts.token_recycling import TokenRecycling
 from mxconv.errors import ModelError
-from mxconv.package.ngram_file import write_ngram_table
+from mxconv.package.ngram_table import write_ngram_table
 from mxconv.speculation.adaptive_pace import AdaptivePace
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy

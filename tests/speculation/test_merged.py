@@ -24,7 +24,7 @@ from tiny_levels import (
 from mxconv.drafts.loaded_level import LoadedLevel
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.trees import grow_best_first
-from mxconv.package.ngram_file import read_ngram_table
+from mxconv.package.ngram_table import read_ngram_table
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.merged import Merged, merge

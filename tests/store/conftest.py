@@ -26,7 +26,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads of many parts, of tiny models."""
-    monkeypatch.setattr("mxconv.checkpoint.store.store.PART_BYTES", 5000)
+    monkeypatch.setattr("mxconv.checkpoint.object_store.PART_BYTES", 5000)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from packages import files_of, quantize
 from s3_proxy import FAULTS, Line, bad, between, gone_after
 from s3_server import BUCKET, S3Server, connected, store
 
-from mxconv.checkpoint.store.store import Store
+from mxconv.checkpoint.object_store import Store
 from mxconv.cli.main import main
 from mxconv.errors import PackageError
 
@@ -25,7 +25,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three tries a request, in a third of a second."""
-    monkeypatch.setattr("mxconv.checkpoint.store.filesystem.TRIES", 3)
+    monkeypatch.setattr("mxconv.checkpoint.object_store.TRIES", 3)
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 3)  # is put back, too
 
 

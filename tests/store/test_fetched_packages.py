@@ -32,7 +32,7 @@ def test_a_package_is_fetched_once(s3: S3Server, folder: str, package: Path, mon
     found = find_package(url, progress=lambda stage, done, total: told.append((done, total)))
     assert files_of(found) == files_of(package)
     assert told[-1][0] == told[-1][1] == sum(len(c) for n, c in files_of(package).items() if n != "mxconv.json")
-    monkeypatch.delattr("mxconv.checkpoint.store.store.Store.read")
+    monkeypatch.delattr("mxconv.checkpoint.object_store.Store.read")
     assert find_package(url) == found
 
 
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_told_and_not_kept(
 def test_a_manifest_that_is_too_long_is_not_read(
     s3: S3Server, folder: str, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mxconv.package.store_package.MAX_JSON_BYTES", 100)
+    monkeypatch.setattr("mxconv.package.package_folder.MAX_JSON_BYTES", 100)
     with pytest.raises(PackageError, match=r"/mxconv\.json: [\d,]+ bytes; at most 100 are read"):
         find_package(upload(s3, package, folder))
 
@@ -77,7 +77,7 @@ def test_no_package_is_told(s3: S3Server, folder: str, package: Path) -> None:
     assert find_package_or_none(url) is None
     with pytest.raises(PackageError, match=rf"{url}: holds no mxconv\.json; .* mxconv quantize MODEL -o {url}"):
         find_package(url)
-    with pytest.raises(CheckpointError, match="revision 'v1' was asked of an object store"):
+    with pytest.raises(CheckpointError, match="revision 'v1' was given for an object store"):
         find_package(url, "v1")
 
 

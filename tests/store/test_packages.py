@@ -12,8 +12,8 @@ from gguf_files import write_gguf
 from packages import StoppedError, files_of, quantize, stop_after
 from s3_server import BUCKET, S3Server, store
 
-from mxconv.checkpoint.store.store import Store
-from mxconv.conversion.memory import STORE_BYTES
+from mxconv.checkpoint.object_store import Store
+from mxconv.conversion.worker_memory import STORE_BYTES
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.package.target import parse_target
 

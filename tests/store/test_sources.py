@@ -15,8 +15,8 @@ from s3_proxy import FAULTS, bad, between
 from s3_server import BUCKET, S3Server, connected, store
 from stacked_models import write_random_model
 
+from mxconv.checkpoint.object_store import Store
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.checkpoint.store.store import Store
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.errors import CheckpointError
@@ -51,7 +51,7 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         found.append((name, begin, end))
         return read(store, name, begin, end)
 
-    monkeypatch.setattr("mxconv.checkpoint.store.ranged_file.BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr("mxconv.checkpoint.ranged_file.BLOCK_BYTES", BLOCK)
     monkeypatch.setattr("mxconv.conversion.source_hash.WINDOW_BYTES", BLOCK)
     monkeypatch.setattr(Store, "read", noted)
     return found
@@ -98,7 +98,7 @@ def test_nothing_is_read_of_a_tensor_without_elements(
         "b": {"dtype": "BF16", "shape": [0, 3], "data_offsets": [8, 8]},
     }
     path = write_raw_safetensors(tmp_path / "model.safetensors", header, bytes(8))
-    monkeypatch.setattr("mxconv.checkpoint.store.ranged_file.BLOCK_BYTES", path.stat().st_size)
+    monkeypatch.setattr("mxconv.checkpoint.ranged_file.BLOCK_BYTES", path.stat().st_size)
     with open_checkpoint(upload(s3, tmp_path, folder)) as checkpoint:
         ranges.clear()
         empty = checkpoint.tensors["b"]
@@ -144,7 +144,7 @@ def test_an_expert_of_a_stack_is_read_once_a_pass(
     with open_checkpoint(url) as checkpoint:
         stack = next(t for t in checkpoint.tensors.values() if len(t.shape) == 3)
         expert_bytes = stack.num_bytes // stack.shape[0]
-        monkeypatch.setattr("mxconv.checkpoint.store.ranged_file.BLOCK_BYTES", expert_bytes)  # nothing is kept of one
+        monkeypatch.setattr("mxconv.checkpoint.ranged_file.BLOCK_BYTES", expert_bytes)  # nothing is kept of one
         ranges.clear()
         convert(checkpoint, tmp_path / "b", QuantizeOptions(codec="bsfp", num_threads=1))
         begin = stack._file.entries[stack.name].begin
@@ -178,7 +178,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(
             convert(checkpoint, tmp_path / "p", QuantizeOptions(codec="bsfp"))
         assert not (tmp_path / "p").exists()
         s3.delete(f"{folder}/model.safetensors")
-    monkeypatch.setattr("mxconv.checkpoint.store.ranged_file._open", WeakValueDictionary())  # as in another process
+    monkeypatch.setattr("mxconv.checkpoint.tensor._open", WeakValueDictionary())  # as in another process
     with pytest.raises(CheckpointError, match=r"model\.safetensors: gone now"):
         pickle.loads(sent)
 
@@ -236,7 +236,7 @@ def test_what_is_wrong_is_told_by_its_url(
 
 
 def test_a_branch_is_of_the_hub_alone(s3: S3Server, folder: str) -> None:
-    with pytest.raises(CheckpointError, match="revision 'main' was asked of an object store"):
+    with pytest.raises(CheckpointError, match="revision 'main' was given for an object store"):
         open_checkpoint(f"s3://{BUCKET}/{folder}", revision="main")
 
 

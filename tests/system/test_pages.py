@@ -9,7 +9,7 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import files_of, quantize
 
-from mxconv.system.pages import NEIGHBOUR_BYTES, can_forget, forget, release, will_need, will_read
+from mxconv.system.memory import NEIGHBOUR_BYTES, can_forget, forget, release, will_need, will_read
 from mxconv.verify import verify
 
 

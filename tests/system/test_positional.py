@@ -8,7 +8,7 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import files_of, quantize
 
-from mxconv.system.positional import read_at, write_at
+from mxconv.system.disk import read_at, write_at
 from mxconv.verify import verify
 
 PIECE = 4096

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.errors import MxconvError
-from mxconv.package.ngram_file import write_ngram_table
-from mxconv.package.ngram_table import NgramTable
+from mxconv.package.ngram_table import NgramTable, write_ngram_table
 from mxconv.train import ngram_counts, texts
 from mxconv.train.ngram import Followers, NgramTrainer, train_ngram
 

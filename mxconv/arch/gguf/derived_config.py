@@ -16,8 +16,8 @@ from mxconv.arch.gguf.family_keys import EPS_KEYS, MORE_KEYS, RENAMED, SHARES
 from mxconv.arch.gguf.place import EMBEDDING
 from mxconv.arch.gguf.read_keys import REMEDY, ReadKeys
 from mxconv.arch.gguf.read_rope import rope_section
-from mxconv.checkpoint.gguf.header import GgufEntry
-from mxconv.checkpoint.gguf.tokenizer import special_token_ids
+from mxconv.checkpoint.gguf.gguf_header import GgufEntry
+from mxconv.checkpoint.gguf.gguf_tokenizer import special_token_ids
 from mxconv.errors import CheckpointError
 
 TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}

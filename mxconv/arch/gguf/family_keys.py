@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mxconv.arch.gguf.read_keys import ReadKeys
-from mxconv.checkpoint.gguf.header import GgufEntry
+from mxconv.checkpoint.gguf.gguf_header import GgufEntry
 
 Config = dict[str, Any]
 More = Callable[[ReadKeys, Config, Mapping[str, GgufEntry]], Config]

@@ -20,7 +20,7 @@ from mxconv.arch.gguf.places import places
 from mxconv.arch.gguf.read_keys import REMEDY, ReadKeys
 from mxconv.arch.gguf.rope_keys import FACTORS, LONG_FACTORS, SHORT_FACTORS
 from mxconv.checkpoint.carried import ENDINGS
-from mxconv.checkpoint.gguf.header import GgufEntry, GgufHeader
+from mxconv.checkpoint.gguf.gguf_header import GgufEntry, GgufHeader
 from mxconv.checkpoint.stacked import Axes
 from mxconv.errors import CheckpointError, ModelError
 

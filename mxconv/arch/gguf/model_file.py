@@ -15,21 +15,19 @@ from mxconv.arch.gguf.derived_config import main_type
 from mxconv.arch.gguf.layout import OwnTensor, derive_layout
 from mxconv.arch.gguf.place import Place
 from mxconv.arrays import F32, I64, U8
-from mxconv.checkpoint.dtypes import DTYPES
 from mxconv.checkpoint.gguf.ggml_type import decode_blocks
-from mxconv.checkpoint.gguf.header import GgufEntry, read_gguf_header
-from mxconv.checkpoint.header import TensorEntry
-from mxconv.checkpoint.regular_file import open_file
-from mxconv.checkpoint.sent_files import check_look, remember, reopen
-from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.checkpoint.gguf.gguf_header import GgufEntry, read_gguf_header
+from mxconv.checkpoint.regular_file import Look, open_file
+from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry
+from mxconv.checkpoint.tensor import SourceTensor, WeightFile
 from mxconv.codecs.float16 import FORMATS
 from mxconv.errors import CheckpointError
-from mxconv.system.pages import release
+from mxconv.system.memory import release
 
 RATE_ERROR = 4e-7  # relative, of an exponential in float32
 
 
-class GgufFile:
+class GgufFile(WeightFile):
     """One GGUF file, opened, checked and mapped read-only.
 
     MXFP4 tensors read as BF16, which holds every value of theirs exactly, those of other quantized types as F32, row
@@ -65,15 +63,12 @@ class GgufFile:
             name: _entry(name, self._own[name], narrow) if self._is_exact(name, narrow) else entry
             for name, entry in self.entries.items()
         }
-        self.look = remember(self, path)
+        self.look = Look.at(path)
+        self.remember()
 
     @property
     def is_closed(self) -> bool:
         return self._bytes is None
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Sent to another process, it is opened there."""
-        return reopen, (type(self), self.path, self.look)
 
     def stored(self, name: str) -> OwnTensor:
         """Where and as what the file holds a tensor."""
@@ -125,11 +120,7 @@ class GgufFile:
                 release(self._map, entry.begin + num_bytes * first // count, entry.begin + num_bytes * last // count)
 
     def release(self, rows: NDArray[np.generic]) -> None:
-        """Nothing: `release_rows` does it, since rows need not be views of the file."""
-
-    def check_unchanged(self) -> None:
-        """Raises CheckpointError where the file was changed since it was opened."""
-        check_look(self.path, self.look)
+        """Do nothing: `release_rows` does it, since rows need not be views of the file."""
 
     def close(self) -> None:
         """Unmap, or leave that to the last view that is still in use."""
@@ -201,17 +192,8 @@ class GgufTensor(SourceTensor):
 
     def __init__(self, name: str, file: GgufFile) -> None:
         super().__init__(name, file)
-        self._gguf = file
         stored = file.stored(name)
         self.num_bytes_stored, self.quantized_type = stored.num_bytes_stored, stored.quantized_type
-
-    def rows(self, start: int, stop: int) -> NDArray[np.generic]:
-        if not self.shape or not 0 <= start <= stop <= self.shape[0]:
-            raise ValueError(f"tensor {self.name!r} of shape {self.shape} has no rows [{start}, {stop})")
-        return self._gguf.rows(self.name, start, stop)
-
-    def release(self, start: int = 0, stop: int | None = None) -> None:
-        self._gguf.release_rows(self.name, start, self.shape[0] if stop is None and self.shape else stop or 1)
 
 
 def _rates_undone(rates: NDArray[np.float32]) -> NDArray[np.float32]:

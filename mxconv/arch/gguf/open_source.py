@@ -26,7 +26,7 @@ def open_source(source: str | Path, *, revision: str | None = None) -> Checkpoin
 def _open_gguf(source: str, path: Path) -> Checkpoint:
     """A whole model in one file: its configuration and tokenizer are made from the file's keys."""
     from mxconv.arch.gguf.model_file import GgufFile, GgufTensor  # late: imports the gguf library
-    from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
+    from mxconv.checkpoint.gguf.gguf_tokenizer import derive_tokenizer
 
     file = GgufFile(path)
 

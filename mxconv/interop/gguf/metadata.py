@@ -11,7 +11,7 @@ from mxconv.arch.gguf.architecture import Architecture
 from mxconv.arch.gguf.architectures import ARCHITECTURES
 from mxconv.arch.gguf.keys import add_keys
 from mxconv.arch.gguf.parts import activation_of
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.fits import check_fits
 from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.gguf.token_types import TokenType
-from mxconv.checkpoint.json_file import parse_json_object, read_json_object
-from mxconv.checkpoint.tokenizer_file import read_tokenizer_json
+from mxconv.checkpoint.regular_file import parse_json_object, read_json_object
+from mxconv.checkpoint.sentencepiece.derived_tokenizer import read_tokenizer_json
+from mxconv.checkpoint.tokenizer_json import TokenType
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.vocabulary_kind import Model, token_scores, vocabulary_kind
 from mxconv.text.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mxconv.checkpoint.gguf.pre_tokenizers import CASE_OF_ASCII, flattened, pre_tokenizer_name
-from mxconv.checkpoint.gguf.token_types import NO_MERGE_SCORE, SPACE
+from mxconv.checkpoint.tokenizer_json import NO_MERGE_SCORE, SPACE
 from mxconv.errors import ModelError
 
 Model = Literal["gpt2", "llama", "gemma4"]

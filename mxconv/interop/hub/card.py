@@ -3,7 +3,7 @@
 from importlib.resources import files
 from typing import Any
 
-from mxconv.checkpoint.hub_repository import is_hub_id
+from mxconv.checkpoint.hub import is_hub_id
 from mxconv.interop.hub.measurements import Measurements
 from mxconv.interop.hub.source_card import SourceCard
 from mxconv.package.manifest import Manifest

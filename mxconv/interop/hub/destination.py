@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.checkpoint.hub_repository import check_hub_id, fetch_files, retried
+from mxconv.checkpoint.hub import check_hub_id, fetch_files, retried
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.package.manifest import FILE_NAME, read_manifest
 

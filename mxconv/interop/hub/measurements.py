@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import MxconvError
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from mxconv.checkpoint.regular_file import open_file
 from mxconv.errors import PackageError
-from mxconv.package.damaged_files import damaged_files
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.manifest import FILE_NAME, FileRecord, Manifest, read_manifest
+from mxconv.package.package_folder import damaged_files
 from mxconv.progress import Progress, silent
 
 
@@ -44,7 +44,7 @@ def prepare_publication(package: Path, *, drafts_only: bool = False, progress: P
     if drafts_only and manifest.levels[0].location == "package":
         manifest = without_target(manifest, str(package))
         content = manifest.to_bytes()
-    if damaged := damaged_files(package, manifest, progress):
+    if damaged := damaged_files(package, manifest.files, progress):
         raise PackageError(
             f"{package / damaged[0]}: its SHA-256 is not the one in {FILE_NAME}; only whole packages are pushed. "
             "Convert again."

@@ -9,13 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.checkpoint.hub_errors import translated_errors
-from mxconv.checkpoint.hub_repository import Repository, list_repository, retried
+from mxconv.checkpoint.hub import Repository, list_repository, retried, translated_errors
 from mxconv.errors import PackageError
-from mxconv.package.damaged_files import damaged_files
 from mxconv.package.folder_target import check_folder, delete_old, recover_folder, remove, step_aside
-from mxconv.package.hub_package import differing, listed_files
 from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
+from mxconv.package.package_folder import damaged_files, differing, listed_files
 from mxconv.progress import Progress, silent
 
 
@@ -59,7 +57,7 @@ def pull(
     _download(listing, [FILE_NAME], staging)
     manifest = read_manifest(staging)
     _download(listing, listed_files(manifest, listing), staging)
-    if damaged := damaged_files(staging, manifest, progress):
+    if damaged := damaged_files(staging, manifest.files, progress):
         for name in damaged:
             (staging / name).unlink()
         raise differing(repo_id, damaged)

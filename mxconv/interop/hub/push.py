@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mxconv.checkpoint.hub_repository import retried
-from mxconv.checkpoint.json_file import read_json_object
+from mxconv.checkpoint.hub import retried
+from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.drafts.readers.reader import reader_of
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import FILE_NAME as CARD

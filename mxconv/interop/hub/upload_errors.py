@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mxconv.checkpoint.hub_errors import reason, translated_errors
+from mxconv.checkpoint.hub import reason, translated_errors
 from mxconv.errors import MxconvError, PackageError
 
 

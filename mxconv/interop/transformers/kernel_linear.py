@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mxconv.arrays import U16
-from mxconv.checkpoint.dtypes import DTYPES
+from mxconv.checkpoint.safetensors_header import DTYPES
 from mxconv.codecs.bsfp.histogram import PatternHistogram
 from mxconv.codecs.bsfp.packing import PackedBsfp, escape_offsets
 from mxconv.codecs.bsfp.table import NUM_CODES, SHIFTS_PER_OCTAVE, SegmentTable

@@ -24,7 +24,7 @@ from mxconv.errors import CheckpointError
 from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
-from mxconv.verification.rebuilt import RebuiltTensor
+from mxconv.verification.tensor_proof import RebuiltTensor
 from mxconv.verify import verify
 
 HIDDEN = 256  # a block of the longest

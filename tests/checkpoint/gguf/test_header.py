@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mxconv.arch.gguf.open_source import open_source
-from mxconv.checkpoint.gguf.header import read_gguf_header
+from mxconv.checkpoint.gguf.gguf_header import read_gguf_header
 from mxconv.errors import CheckpointError
 
 U32, STRING, ARRAY = 4, 8, 9

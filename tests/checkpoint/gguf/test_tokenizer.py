@@ -13,8 +13,8 @@ from packages import quantize
 from tokenizers import Tokenizer as Backend
 
 from mxconv.arch.gguf.open_source import open_source
+from mxconv.checkpoint.gguf.gguf_tokenizer import derive_tokenizer
 from mxconv.checkpoint.gguf.pre_tokenizers import IGNORE_MERGES, PRE_TOKENIZERS, pre_tokenizer_json, pre_tokenizer_name
-from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
 from mxconv.errors import CheckpointError
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.text.tokenizer import Tokenizer

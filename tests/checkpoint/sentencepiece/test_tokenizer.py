@@ -25,7 +25,7 @@ from sentence_pieces import (
 from tiny_tokenizers import texts
 from transformers import AutoTokenizer
 
-from mxconv.checkpoint.sentencepiece.tokenizer import derive_tokenizer
+from mxconv.checkpoint.sentencepiece.derived_tokenizer import derive_tokenizer
 from mxconv.errors import CheckpointError, ModelError
 from mxconv.text.tokenizer import Tokenizer
 

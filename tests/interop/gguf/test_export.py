@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.table import describe_file
-from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
+from mxconv.checkpoint.gguf.gguf_tokenizer import derive_tokenizer
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels.encoders import decode_mxfp4

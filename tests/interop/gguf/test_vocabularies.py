@@ -15,15 +15,14 @@ from sentence_pieces import write_gemma, write_llama
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from mxconv.checkpoint.gguf.gguf_tokenizer import COMPOSED, derive_tokenizer
 from mxconv.checkpoint.gguf.pre_tokenizers import (
     CASE_OF_ASCII,
     IGNORE_MERGES,
     PRE_TOKENIZERS,
     pre_tokenizer_json,
 )
-from mxconv.checkpoint.gguf.tokenizer import derive_tokenizer
-from mxconv.checkpoint.gguf.vocabulary_kinds import COMPOSED
-from mxconv.checkpoint.tokenizer_file import read_tokenizer_json
+from mxconv.checkpoint.sentencepiece.derived_tokenizer import read_tokenizer_json
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.metadata import add_vocabulary
 from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary

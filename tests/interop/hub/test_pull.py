@@ -8,7 +8,7 @@ from hub_client import Client
 from hub_server import HubServer, commit_of
 from packages import MANIFEST, add_files, files_of, flip, forge, quantize
 
-from mxconv.checkpoint.hub_repository import check_names
+from mxconv.checkpoint.hub import check_names
 from mxconv.errors import CheckpointError
 
 LARGE = "bsfp.safetensors"

@@ -1,19 +1,35 @@
-"""The tokenizer files that a GGUF vocabulary stands for.
+"""The tokenizer files that a GGUF vocabulary stands for, by its kind, `tokenizer.ggml.model`.
 
-What is made of its keys is up to its kind, `tokenizer.ggml.model`: mxconv/checkpoint/gguf/vocabulary_kinds.py.
+A `gpt2` vocabulary has the merges and the name of a rule that cuts text. A `llama` vocabulary has scores: every way to
+split a token into two others becomes a merge, best score first, which is how llama.cpp joins neighbours. A `gemma4`
+vocabulary has merges too, and spaces written as `SPACE`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.gguf.token_types import TokenType
-from mxconv.checkpoint.gguf.vocabulary_kinds import KINDS, REMEDY
+from mxconv.checkpoint.gguf.pre_tokenizers import IGNORE_MERGES, PRE_TOKENIZERS, pre_tokenizer_json
+from mxconv.checkpoint.tokenizer_json import (
+    NO_MERGE_SCORE,
+    SPACE,
+    TokenType,
+    bpe_model,
+    check_tokenizer,
+    merges_by_score,
+    spaced_decoder,
+    template,
+)
 from mxconv.errors import CheckpointError
 
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 BOS_BY_DEFAULT = ("llama-bpe", "lfm2", "tekken")  # of gpt2 vocabularies, where the file does not say
+COMPOSED = ("qwen2", "deepseek-r1-qwen", "qwen35")  # published tokenizers with these names compose characters first
+MAX_TOKEN_LENGTH = 1024  # characters of a token that is split into merges
+REMEDY = "Take tokenizer.json from the original checkpoint, and convert that."
+Kind = Callable[[Mapping[str, Any], list[str], list[int], Path], dict[str, Any]]
 
 
 def derive_tokenizer(values: Mapping[str, Any], path: Path) -> dict[str, bytes]:
@@ -41,7 +57,7 @@ def derive_tokenizer(values: Mapping[str, Any], path: Path) -> dict[str, bytes]:
     tokenizer: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None} | members
     tokenizer["added_tokens"] = _added_tokens(tokens, types)
     tokenizer["post_processor"] = _template(values, tokens, path)
-    _check(tokenizer, path)
+    check_tokenizer(tokenizer, path, REMEDY)
     return {
         "tokenizer.json": json.dumps(tokenizer, ensure_ascii=False, indent=1).encode(),
         "tokenizer_config.json": json.dumps(_settings(values, tokens), ensure_ascii=False, indent=1).encode(),
@@ -103,13 +119,7 @@ def _template(values: Mapping[str, Any], tokens: list[str], path: Path) -> dict[
                 f"the token that every text gets is required. {REMEDY}"
             )
         around.append(tokens[token_id] if adds and type(token_id) is int else None)
-    if around == [None, None]:
-        return None
-    before, behind = ([{"SpecialToken": {"id": text, "type_id": 0}}] if text is not None else [] for text in around)
-    single = [*before, {"Sequence": {"id": "A", "type_id": 0}}, *behind]
-    second = [*before, {"Sequence": {"id": "B", "type_id": 0}}, *behind]
-    used = {text: {"id": text, "ids": [tokens.index(text)], "tokens": [text]} for text in around if text is not None}
-    return {"type": "TemplateProcessing", "single": single, "pair": [*single, *second], "special_tokens": used}
+    return template(around, {text: tokens.index(text) for text in around if text is not None})
 
 
 def _settings(values: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
@@ -133,13 +143,92 @@ def _chat_templates(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, key in keys.items() if isinstance(text := values.get(key), str)}
 
 
-def _check(tokenizer: dict[str, Any], path: Path) -> None:
-    """Let the library that will read it read it."""
-    from tokenizers import Tokenizer
-
-    try:
-        Tokenizer.from_str(json.dumps(tokenizer))
-    except Exception as error:  # the library raises bare Exception
+def _byte_level(values: Mapping[str, Any], tokens: list[str], types: list[int], path: Path) -> dict[str, Any]:
+    name = values.get("tokenizer.ggml.pre")
+    pre_tokenizer = pre_tokenizer_json(name) if isinstance(name, str) else None
+    if pre_tokenizer is None:
         raise CheckpointError(
-            f"{path}: its vocabulary makes no tokenizer ({error}); one is required. {REMEDY}"
-        ) from error
+            f"{path}: tokenizer.ggml.pre is {str(name)[:80]!r}; one of {', '.join(PRE_TOKENIZERS)} is "
+            f"required. {REMEDY}"
+        )
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "normalizer": {"type": "NFC"} if name in COMPOSED else None,
+        "pre_tokenizer": pre_tokenizer,
+        "decoder": byte_level,
+        "model": bpe_model(
+            _vocabulary(tokens, types),
+            _listed_merges(values, path),
+            ignore_merges=name in IGNORE_MERGES,
+        ),
+    }
+
+
+def _listed_merges(values: Mapping[str, Any], path: Path) -> list[list[str]]:
+    merges = values.get("tokenizer.ggml.merges")
+    if not isinstance(merges, list) or not all(isinstance(merge, str) and " " in merge[1:] for merge in merges):
+        raise CheckpointError(f"{path}: tokenizer.ggml.merges is no list of pairs; one is required. {REMEDY}")
+    return [list(_halves(merge)) for merge in merges]
+
+
+def _halves(merge: str) -> tuple[str, str]:
+    space = merge.index(" ", 1)  # a token may be a space, but not an empty text
+    return merge[:space], merge[space + 1 :]
+
+
+def _sentence_piece(values: Mapping[str, Any], tokens: list[str], types: list[int], path: Path) -> dict[str, Any]:
+    scores = values.get("tokenizer.ggml.scores")
+    if not isinstance(scores, list) or len(scores) != len(tokens) or not all(isinstance(s, float) for s in scores):
+        raise CheckpointError(
+            f"{path}: tokenizer.ggml.scores is no list of {len(tokens)} numbers; one a token is required. {REMEDY}"
+        )
+    merges = _merges(tokens, types, scores, path)
+    return _spaced(values, tokens, types, merges, values.get("tokenizer.ggml.add_space_prefix", True))
+
+
+def _gemma4(values: Mapping[str, Any], tokens: list[str], types: list[int], path: Path) -> dict[str, Any]:
+    return _spaced(values, tokens, types, _listed_merges(values, path), prefix=False)
+
+
+def _spaced(
+    values: Mapping[str, Any], tokens: list[str], types: list[int], merges: list[list[str]], prefix: object
+) -> dict[str, Any]:
+    """BPE over characters, in which a space is written as `SPACE`."""
+    unknown = values.get("tokenizer.ggml.unknown_token_id")
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    return {
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [*([{"type": "Prepend", "prepend": SPACE}] if prefix else []), replace],
+        },
+        "pre_tokenizer": None,
+        "decoder": spaced_decoder(bool(prefix)),
+        "model": bpe_model(
+            _vocabulary(tokens, types),
+            merges,
+            unk_token=tokens[unknown] if type(unknown) is int and 0 <= unknown < len(tokens) else None,
+            fuse_unk=True,
+            byte_fallback=TokenType.BYTE in types,
+        ),
+    }
+
+
+def _merges(tokens: list[str], types: list[int], scores: list[float], path: Path) -> list[list[str]]:
+    """Of the normal tokens, by score, and of those that a user defined and merges make, as runs of Gemma's spaces."""
+    made: dict[int, float] = {TokenType.NORMAL: -inf, TokenType.USER_DEFINED: NO_MERGE_SCORE}
+    ids = {text: token_id for token_id, text in enumerate(tokens) if scores[token_id] > made.get(types[token_id], inf)}
+    for text, token_id in ids.items():
+        if len(text) > MAX_TOKEN_LENGTH:
+            raise CheckpointError(
+                f"{path}: token {token_id} has {len(text):,} characters; at most {MAX_TOKEN_LENGTH} are "
+                f"allowed. {REMEDY}"
+            )
+    return merges_by_score(ids, scores)
+
+
+def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:
+    return {text: token_id for token_id, text in enumerate(tokens) if types[token_id] != TokenType.UNUSED}
+
+
+# `tokenizer.ggml.model`, and the members of a tokenizer.json that follow from it
+KINDS: dict[str, Kind] = {"gpt2": _byte_level, "llama": _sentence_piece, "gemma4": _gemma4}

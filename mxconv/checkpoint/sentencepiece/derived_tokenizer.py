@@ -14,10 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.gguf.token_types import SPACE, TokenType
-from mxconv.checkpoint.json_file import read_json_object
-from mxconv.checkpoint.sentencepiece.added_tokens import added_tokens
-from mxconv.checkpoint.sentencepiece.merges import merges_by_score
+from mxconv.checkpoint.regular_file import check_regular_file, open_file, read_json_object
 from mxconv.checkpoint.sentencepiece.model_file import (
     ALGORITHMS,
     BPE,
@@ -26,10 +23,25 @@ from mxconv.checkpoint.sentencepiece.model_file import (
     SentencePieceModel,
     read_model,
 )
+from mxconv.checkpoint.tokenizer_json import (
+    SPACE,
+    TokenType,
+    bpe_model,
+    check_tokenizer,
+    merges_by_score,
+    spaced_decoder,
+    template,
+)
 from mxconv.errors import CheckpointError
 
 CONFIG_FILE = "tokenizer_config.json"
 MERGED = (TokenType.NORMAL, TokenType.USER_DEFINED)
+ADDED_FILE = "added_tokens.json"
+SPECIAL = (TokenType.CONTROL, TokenType.UNKNOWN)
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+TOKENIZER_FILE = "tokenizer.json"
+# of tokenizers that mxconv does not read, in the order in which a message names them
+OTHER_FILES = ("tekken.json", "tiktoken.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt")
 
 # what mxconv does not read, and how a message calls it
 _UNREAD: tuple[tuple[Callable[[SentencePieceModel], bool], str, str], ...] = (
@@ -124,33 +136,22 @@ def _flag(value: object, key: str, path: Path) -> bool:
 
 
 def _text_parts(scheme: str) -> dict[str, Any]:
-    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
-    decoders = [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
     if scheme == "never":
         normalizer = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-        return {"normalizer": normalizer, "pre_tokenizer": None, "decoder": {"type": "Sequence", "decoders": decoders}}
-    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-    return {
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False},
-        "decoder": {"type": "Sequence", "decoders": [*decoders, strip]},
-    }
+        return {"normalizer": normalizer, "pre_tokenizer": None, "decoder": spaced_decoder(False)}
+    spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
+    return {"normalizer": None, "pre_tokenizer": spaces, "decoder": spaced_decoder(True)}
 
 
 def _bpe(model: SentencePieceModel, ids: dict[str, int]) -> dict[str, Any]:
     merged = {text: token_id for text, token_id in ids.items() if model.pieces[token_id].type in MERGED}
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": model.text_of(model.unk_id),
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": True,
-        "byte_fallback": model.byte_fallback,
-        "ignore_merges": False,
-        "vocab": ids,
-        "merges": merges_by_score(merged, [piece.score for piece in model.pieces]),
-    }
+    return bpe_model(
+        ids,
+        merges_by_score(merged, [piece.score for piece in model.pieces]),
+        unk_token=model.text_of(model.unk_id),
+        fuse_unk=True,
+        byte_fallback=model.byte_fallback,
+    )
 
 
 def _post_processor(
@@ -170,26 +171,71 @@ def _post_processor(
                 f"{MODEL_FILE} is required. {REMEDY}"
             )
         around.append(text)
-    if around == [None, None]:
-        return None
-    before, behind = ([{"SpecialToken": {"id": text, "type_id": 0}}] if text is not None else [] for text in around)
-    single = [*before, {"Sequence": {"id": "A", "type_id": 0}}, *behind]
-    second = [*before, {"Sequence": {"id": "B", "type_id": 0}}, *behind]
-    used = {text: {"id": text, "ids": [ids[text]], "tokens": [text]} for text in around if text is not None}
-    return {"type": "TemplateProcessing", "single": single, "pair": [*single, *second], "special_tokens": used}
+    return template(around, ids)
 
 
 def _check(members: dict[str, Any], path: Path) -> None:
-    """Let the library read it, and keep the ids."""
-    from tokenizers import Tokenizer
-
-    try:
-        backend = Tokenizer.from_str(json.dumps(members))
-    except Exception as error:  # the library raises bare Exception
-        raise CheckpointError(f"{path}: its pieces make no tokenizer ({error}); one is required. {REMEDY}") from error
+    """Have the library read it, and keep the ids."""
+    backend = check_tokenizer(members, path, REMEDY)
     for token in members["added_tokens"]:
         if (found := backend.token_to_id(token["content"])) != token["id"]:
             raise CheckpointError(
                 f"{path.parent}: the added token {token['content'][:80]!r} has id {token['id']}, and "
                 f"{found} when read; ids without gaps behind those of {MODEL_FILE} are required. {REMEDY}"
             )
+
+
+def added_tokens(model: SentencePieceModel, config: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """The member `added_tokens` of a tokenizer.json, by id.
+
+    Args:
+        model: its control pieces, its unknown one and those that a user defined are such tokens.
+        config: tokenizer_config.json, whose `added_tokens_decoder` has the last word.
+        folder: where an added_tokens.json may lie, of older checkpoints.
+
+    Raises:
+        CheckpointError: an id or a text is none.
+    """
+    tokens = {
+        number: _token(piece.text, number, {"special": piece.type in SPECIAL})
+        for number, piece in enumerate(model.pieces)
+        if piece.type in (*SPECIAL, TokenType.USER_DEFINED)
+    }
+    path = folder / ADDED_FILE
+    for text, token_id in (read_json_object(path, unique_keys=False) if path.is_file() else {}).items():
+        number = _id(token_id, str(path), text)
+        tokens[number] = _token(text, number, {"special": number in tokens and tokens[number]["special"]})
+    decoder = config.get("added_tokens_decoder") or {}
+    name = f"{folder / 'tokenizer_config.json'}: added_tokens_decoder"
+    if not isinstance(decoder, dict):
+        raise CheckpointError(f"{name} is no object; tokens by id are required. {REMEDY}")
+    for key, entry in decoder.items():
+        number = _id(int(key) if key.isascii() and key.isdigit() else key, name, key)
+        content = entry.get("content") if isinstance(entry, dict) else None
+        if not isinstance(content, str) or not content:
+            raise CheckpointError(f"{name} has {str(entry)[:80]} under {key}; content is required. {REMEDY}")
+        tokens[number] = _token(content, number, {flag: entry.get(flag) is True for flag in FLAGS})
+    return [tokens[number] for number in sorted(tokens)]
+
+
+def _token(text: str, number: int, flags: dict[str, bool]) -> dict[str, Any]:
+    return {"id": number, "content": text, **dict.fromkeys(FLAGS, False), **flags}
+
+
+def _id(value: object, name: str, text: str) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 31:
+        raise CheckpointError(f"{name}: {text[:80]!r} has id {str(value)[:80]!r}; a whole number is required. {REMEDY}")
+    return value
+
+
+def read_tokenizer_json(folder: Path) -> bytes | None:
+    """The content of a tokenizer.json, derived where there is only a tokenizer.model; None where there is neither.
+
+    Raises:
+        CheckpointError: the tokenizer.model is damaged, or of a kind that mxconv does not read.
+    """
+    if (path := folder / TOKENIZER_FILE).is_file():
+        check_regular_file(path)
+        with open_file(path) as file:
+            return file.read()
+    return derive_tokenizer(folder) if (folder / MODEL_FILE).is_file() else None

@@ -1,19 +1,135 @@
-"""A folder on an object store: listed, read by ranges, written whole or not at all."""
+"""A folder on an object store (`s3://`, `gs://`, `az://`, `hf://`, ...): listed, read by ranges, written whole or not.
 
+fsspec and its clients speak the protocols; addresses and keys are theirs. One policy holds for all of them: a request
+whose failure may pass is sent again for half a minute. docs/scale.md says how stores are used.
+"""
+
+import importlib
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from mxconv.checkpoint.store.address import parse_store_url
-from mxconv.checkpoint.store.filesystem import is_refused, open_filesystem, tried
 from mxconv.errors import CheckpointError, MxconvError
+
+URL = re.compile(r"(?P<protocol>[a-z][a-z0-9+.\-]+)://(?P<path>.*)", re.ASCII | re.DOTALL)
+REQUIRED = {  # what has to be installed, by protocol
+    "s3": "pip install 'mxconv[s3]'",
+    "gs": "pip install gcsfs",
+    "gcs": "pip install gcsfs",
+    "az": "pip install adlfs",
+    "abfs": "pip install adlfs",
+    "abfss": "pip install adlfs",
+    "hf": "",  # the Hub's client brings it
+    "memory": "",  # fsspec's own, of one process
+}
+
+
+def is_store_url(text: str) -> bool:
+    """Whether the text has the form `protocol://path`."""
+    return URL.fullmatch(text) is not None
+
+
+def parse_store_url(text: str) -> tuple[str, str]:
+    """Protocol, and URL without slashes at its end.
+
+    Raises:
+        MxconvError: a protocol that is not read, or no folder behind it.
+    """
+    found = URL.fullmatch(text)
+    protocol = found["protocol"] if found else ""
+    if protocol == "file":
+        raise MxconvError(f"{text}: a local folder; its path is required. Leave file:// out.")
+    if protocol not in REQUIRED:
+        raise MxconvError(
+            f"{text}: protocol {protocol!r}; one of {', '.join(REQUIRED)} is required. Check the address."
+        )
+    assert found is not None
+    path = found["path"].strip("/")
+    if not path or ".." in path.split("/") or any(character in path for character in "\\\n\r\0"):
+        raise MxconvError(f"{text}: names no folder; {protocol}://BUCKET/FOLDER is required. Check the address.")
+    return protocol, f"{protocol}://{path}"
+
+
+CONNECT_SECONDS, READ_SECONDS = 10, 60  # a connection that says nothing for so long is given up
+TRIES = 10  # of s3fs, with waits of 0.1 s, and 1.7 times longer each time: 28 s
+WAITS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # before each further try
+LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, TypeError, ValueError)
+_Answer = TypeVar("_Answer")
+
+
+@cache
+def open_filesystem(protocol: str) -> Any:
+    """The fsspec file system of a protocol. Addresses and keys are the client's own affair: its environment variables
+    and configuration files say them.
+
+    Raises:
+        MxconvError: the package that speaks the protocol is not installed.
+    """
+    try:
+        fsspec = importlib.import_module("fsspec")
+        # a listing that is remembered would hide what others wrote meanwhile
+        return fsspec.filesystem(protocol, use_listings_cache=False, **_options(protocol))
+    except ImportError as error:
+        raise MxconvError(
+            f"{protocol}://: {error}; a package that speaks it is required. Run `{REQUIRED[protocol]}`."
+        ) from error
+
+
+def tried(protocol: str, request: Callable[[], _Answer]) -> _Answer:
+    """Send a request, and again while its failure may pass.
+
+    Raises:
+        Exception: that of the last try, or one that trying does not help: as the client raises it.
+    """
+    for seconds in () if protocol == "s3" else WAITS_SECONDS:  # s3fs tries itself, each part of an upload too
+        try:
+            return request()
+        except LASTING:
+            raise
+        except Exception as error:  # each client has exceptions of its own
+            if is_refused(error):
+                raise
+            time.sleep(seconds)
+    return request()
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether an answer says that this user may not do this."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return isinstance(error, PermissionError) or "Credentials" in type(error).__name__ or status in (401, 403)
+
+
+def _options(protocol: str) -> dict[str, Any]:
+    if protocol != "s3":
+        return {}
+    core: Any = importlib.import_module("s3fs.core")
+    aiohttp, botocore = importlib.import_module("aiohttp"), importlib.import_module("botocore.exceptions")
+    lines: tuple[Any, ...] = (botocore.BotoCoreError, aiohttp.ClientError, TimeoutError)
+
+    def may_pass(error: Any) -> bool:
+        if isinstance(error, lines):
+            # a read asks once more for what its request was refused: with both, ten tries would be a hundred
+            was_tried = getattr(error, "was_tried", False)
+            error.was_tried = True
+            return not was_tried and not isinstance(error, botocore.NoCredentialsError)
+        answer = getattr(error, "response", None) or {}
+        return bool(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500)
+
+    core.S3_RETRYABLE_ERRORS = ()  # none beside these
+    core.set_custom_error_handler(may_pass)
+    core.S3FileSystem.retries = TRIES
+    patience = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 0}}
+    return {"config_kwargs": patience}
+
 
 PART_BYTES = 8 << 20
 MAX_PARTS = 10_000  # of an upload to S3
 PARTS_AT_A_TIME = 4
 _TAGS = ("ETag", "etag", "blob_id", "md5Hash", "last_modified", "created")  # the clients' names
-_Answer = TypeVar("_Answer")
 
 
 class ObjectLook(NamedTuple):

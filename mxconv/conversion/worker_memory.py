@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mxconv.checkpoint.dtypes import DTYPES
+from mxconv.checkpoint.safetensors_header import DTYPES
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.rows import MAX_SLICE_WEIGHTS

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mxconv.checkpoint.header_format import format_header
+from mxconv.checkpoint.safetensors_header import format_header
 from mxconv.errors import CheckpointError
 from mxconv.package.stored import StoredArray
 
@@ -25,7 +25,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """All files that a conversion writes, and the arrays of each tensor."""
 
     shards: tuple[Shard, ...]
@@ -40,7 +40,7 @@ class Layout:
 
 def plan_layout(
     groups: dict[str, dict[str, tuple[StoredArray, ...]]], max_shard_bytes: int, format_name: str = "mxconv"
-) -> Layout:
+) -> ShardLayout:
     """Distribute arrays over shards.
 
     Args:
@@ -67,7 +67,7 @@ def plan_layout(
         shards += written
         for tensor, parts in tensors.items():
             arrays[tensor] = arrays.get(tensor, ()) + parts
-    return Layout(tuple(shards), arrays, indexes)
+    return ShardLayout(tuple(shards), arrays, indexes)
 
 
 def _check_names(names: list[str]) -> None:

@@ -10,22 +10,71 @@ Everything is checked before anything is mapped, so that whoever holds a `Safete
 file blindly. Names, dtypes, shapes and offsets may all lie; the length of the file is the one thing that
 cannot.
 
-Source: the format section of the safetensors README. The writer's side is `header_format.py`.
+Source: the format section of the safetensors README.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from mxconv.checkpoint.dtypes import DTYPES
-from mxconv.checkpoint.header_format import LENGTH_BYTES, format_header
-from mxconv.checkpoint.json_file import parse_json_object
-from mxconv.checkpoint.regular_file import check_regular_file, open_file
+import numpy as np
+
+from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
 from mxconv.errors import CheckpointError
 
-__all__ = ["SafetensorsHeader", "TensorEntry", "format_header", "parse_header", "read_header", "shown"]
+
+@dataclass(frozen=True)
+class TensorDtype:
+    """One element type.
+
+    `array_dtype` is what `SourceTensor.array` returns. 16-bit floats travel as their bit patterns and 8-bit
+    floats as bytes. Elements of fewer than 8 bits stay packed: their arrays hold bytes, not elements.
+    """
+
+    name: str
+    num_bits: int
+    array_dtype: np.dtype[np.generic]
+
+    @property
+    def is_packed(self) -> bool:
+        return self.num_bits < 8
+
+
+def _dtype(name: str, num_bits: int, array_dtype: str) -> tuple[str, TensorDtype]:
+    return name, TensorDtype(name, num_bits, np.dtype(array_dtype))
+
+
+# Source: the `Dtype` enumeration of the safetensors library, version 0.8. Little-endian, as the format is.
+DTYPES: dict[str, TensorDtype] = dict(
+    [
+        _dtype("BF16", 16, "<u2"),
+        _dtype("F16", 16, "<u2"),
+        _dtype("F32", 32, "<f4"),
+        _dtype("F64", 64, "<f8"),
+        _dtype("C64", 64, "<c8"),
+        _dtype("BOOL", 8, "?"),
+        _dtype("U8", 8, "u1"),
+        _dtype("I8", 8, "i1"),
+        _dtype("U16", 16, "<u2"),
+        _dtype("I16", 16, "<i2"),
+        _dtype("U32", 32, "<u4"),
+        _dtype("I32", 32, "<i4"),
+        _dtype("U64", 64, "<u8"),
+        _dtype("I64", 64, "<i8"),
+        _dtype("F8_E4M3", 8, "u1"),
+        _dtype("F8_E5M2", 8, "u1"),
+        _dtype("F8_E8M0", 8, "u1"),
+        _dtype("F8_E4M3FNUZ", 8, "u1"),
+        _dtype("F8_E5M2FNUZ", 8, "u1"),
+        _dtype("F6_E2M3", 6, "u1"),
+        _dtype("F6_E3M2", 6, "u1"),
+        _dtype("F4", 4, "u1"),
+    ]
+)
+
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 MAX_NUM_DIMENSIONS = 32  # of a NumPy array, version 1
@@ -213,3 +262,38 @@ def shown(value: Any) -> str:
     """At most 80 characters of a value that came from a file."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+LENGTH_BYTES = 8  # of the field before the JSON
+DATA_ALIGNMENT = 64  # bytes: a cache line and the widest vector register
+
+
+def format_header(entries: list[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> tuple[bytes, list[int]]:
+    """The header of a file that holds these tensors one after the other, without gaps.
+
+    The same arguments give the same bytes. Tensor data begins at a multiple of 64 bytes; a later tensor
+    is aligned if the lengths of those before it are.
+
+    Args:
+        entries: name, dtype (as safetensors writes it) and shape of each tensor, in storage order.
+        metadata: the `__metadata__` object; left out when empty.
+
+    Returns:
+        The 8-byte length followed by the JSON, padded with spaces; and each tensor's byte offset from the
+        start of the file.
+    """
+    names = [name for name, _, _ in entries]
+    assert len(set(names)) == len(names) and "__metadata__" not in names
+    members: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    begins, end = [], 0
+    for name, dtype, shape in entries:
+        num_bytes, rest = divmod(prod(shape) * DTYPES[dtype].num_bits, 8)
+        assert rest == 0, f"{name}: {dtype} of shape {shape} ends inside a byte"
+        begins.append(end)
+        end += num_bytes
+        members[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begins[-1], end]}
+    text = json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    padding = -(LENGTH_BYTES + len(text)) % DATA_ALIGNMENT
+    raw = text + b" " * padding
+    data_begin = LENGTH_BYTES + len(raw)
+    return len(raw).to_bytes(LENGTH_BYTES, "little") + raw, [data_begin + begin for begin in begins]
