@@ -4,8 +4,7 @@
 
 A FOLDER is a checkpoint, or holds some. A number of nodes is simulated by Ray: each is processes and an object store of
 its own. `started` is a head and a second node that `ray start` begins, on two addresses of loopback, with ports and
-folders of their own. They end with this program, and nothing else does. A line's last figures are the most memory of a
-worker behind `quantize`, `verify` and `inspect`.
+folders of their own. They end with this program.
 """
 
 import argparse
@@ -33,11 +32,9 @@ from mxconv.convert import convert
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 from mxconv.verify import verify
-from mxconv.workers import Executor
 
 HOSTS = ("127.0.0.2", "127.0.0.3")  # for 127.0.0.1 Ray would take the address of the machine's network
 CODECS: tuple[Codec, ...] = ("bsfp", "mxfp4")
-EXPECTED = ("identical", "verified", "inspected")
 START_SECONDS = 120  # on a busy machine Ray takes long
 ONE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 HEAD = ONE | {"include_dashboard": False, "_system_config": {"worker_niceness": 0}}
@@ -127,57 +124,36 @@ def peak_bytes() -> list[int]:
     return found
 
 
-def start_workers(count: int) -> None:
-    """Have every node start its worker, by tasks that need a processor each and run at the same time."""
-    ray = import_ray()
-    nap = ray.remote(num_cpus=1)(lambda: time.sleep(1))
-    wait_until(lambda: bool(ray.get([nap.remote() for _ in range(count)])) and len(peak_bytes()) == count)
-
-
 def compare(name: str, address: str, num_nodes: int, sources: list[Path], folder: Path) -> tuple[int, int, int]:
     """Packages of every source and codec: how many, how many other than those of threads, most bytes of a worker."""
-    wrong, peaks = 0, [0]
+    wrong = 0
     with cluster(ClusterAddress(address), 1) as make:
         wait_until(lambda: make().num_workers == num_nodes)
     with cluster(ClusterAddress(address), 1) as make:
-        start_workers(num_nodes)
+        ray = import_ray()
+        nap = ray.remote(num_cpus=1)(lambda: time.sleep(1))  # every node starts its worker
+        wait_until(lambda: bool(ray.get([nap.remote() for _ in range(num_nodes)])) and len(peak_bytes()) == num_nodes)
         for source, codec in product(sources, CODECS):
-            threads = folder / f"{source.name}-{codec}"
-            found, seconds, most = compared(source, codec, threads, folder / "ray", make)
-            wrong, peaks = wrong + (found != list(EXPECTED)), peak_bytes()
-            memory = ", ".join(f"{each / 1e6:.0f}" for each in most)
-            print(f"{name}: {source.name} {codec}: {', '.join(found)}; {seconds:.1f} s, {memory} MB", flush=True)
+            threads, package = folder / f"{source.name}-{codec}", folder / "ray"
+            with open_checkpoint(source) as checkpoint:
+                options = QuantizeOptions(codec=codec, num_threads=2)
+                if not threads.exists():
+                    convert(checkpoint, threads, options)
+                begin = time.monotonic()
+                convert(checkpoint, package, options, executor=make)
+                seconds = time.monotonic() - begin
+                verified = verify(package, checkpoint, executor=make())
+                is_same = hashes_of(package) == hashes_of(threads)
+                is_same &= verified.ok and verified == verify(threads, checkpoint, num_threads=2)
+            with open_weights(str(package)) as weights:
+                figures = inspect_weights(weights, executor=make()).to_json()
+                is_same &= figures == inspect_weights(weights, num_threads=2).to_json()
+            shutil.rmtree(package)
+            wrong += not is_same
+            print(f"{name}: {source.name} {codec}: {'same' if is_same else 'OTHER'}; {seconds:.1f} s", flush=True)
+        peaks = peak_bytes()
     print(f"{name}: {len(peaks)} workers, {', '.join(f'{peak / 1e6:.0f}' for peak in peaks)} MB at most", flush=True)
     return len(sources) * len(CODECS), wrong, max(peaks)
-
-
-def compared(
-    source: Path, codec: Codec, threads: Path, package: Path, make: Callable[[], Executor]
-) -> tuple[list[str], float, list[int]]:
-    """What a package is beside that of threads, seconds of its conversion, and the most bytes behind each command."""
-    options, most = QuantizeOptions(codec=codec, num_threads=2), []
-    with open_checkpoint(source) as checkpoint:
-        if not threads.exists():
-            convert(checkpoint, threads, options)
-        begin = time.monotonic()
-        convert(checkpoint, package, options, executor=make)
-        seconds = time.monotonic() - begin
-        most.append(max(peak_bytes()))
-        verified = verify(package, checkpoint, executor=make())
-        most.append(max(peak_bytes()))
-        is_proven = verified.ok and verified == verify(threads, checkpoint, num_threads=2)
-    with open_weights(str(package)) as weights:
-        figures = inspect_weights(weights, executor=make()).to_json()
-        most.append(max(peak_bytes()))
-        is_counted = figures == inspect_weights(weights, num_threads=2).to_json()
-    is_same = hashes_of(package) == hashes_of(threads)
-    shutil.rmtree(package)
-    found = zip(EXPECTED, (is_same, is_proven, is_counted), strict=True)
-    return [text if holds else f"NOT {text}" for text, holds in found], seconds, most
-
-
-def is_checkpoint(folder: Path) -> bool:
-    return any(folder.glob("*.safetensors"))
 
 
 def main() -> None:
@@ -186,7 +162,7 @@ def main() -> None:
     parser.add_argument("--nodes", default="1,2,3,started")
     given = parser.parse_args()
     paths = [path for folder in given.folders for path in (folder, *sorted(folder.iterdir()))]
-    sources = [path for path in paths if is_checkpoint(path)]
+    sources = [path for path in paths if any(path.glob("*.safetensors"))]
     os.environ["RAY_AUTH_MODE"] = "disabled"  # a token that some other cluster left here would be asked for
     counts = []
     with tempfile.TemporaryDirectory() as folder:

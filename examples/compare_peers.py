@@ -1,16 +1,14 @@
 """mxconv's engine beside llama.cpp and OpenVINO on this machine, in one run: milliseconds a step, side by side.
 
     python examples/compare_peers.py FOLDER             # which keeps up to 8 GB of model files for the next run
-    python examples/compare_peers.py FOLDER --rounds 1 --model examples/models/pylib-0.2m --product 256
-
+    python examples/compare_peers.py FOLDER --rounds 1 --model examples/models/pylib-0.2m
     python examples/compare_peers.py FOLDER --prompts 512,1900 --rounds 3
 
-Whole model: TinyLlama's shape with random weights (or --model), 1, 4 and 8 tokens in one step behind a context of 32,
+Whole model: TinyLlama's shape with random weights (or --model), 1, 4 and 8 tokens in one step after a context of 32,
 logits of all tokens. With --prompts instead: whole prompts of these lengths, logits of the last token, then steps of 1
-and 8 tokens behind the longest. One product: a matrix of 8192 x 8192 times 1 and 8 tokens, copies of which take turns,
-together beyond four last-level caches. OpenVINO's INT4 has float16 scales per 32 and quantizes activations to int8.
-Conversion: the BF16 model to MXFP4 with everything that mxconv checks, hashes and flushes, and by what llama-quantize
-calls; both read files that are in the page cache.
+and 8 tokens after the longest. OpenVINO's INT4 has float16 scales per 32 and quantizes activations to int8. Conversion:
+the BF16 model to MXFP4 with everything that mxconv checks, hashes and flushes, and by what llama-quantize calls; both
+read files that are in the page cache.
 
 Every contender lives in a process of its own with two threads; in each round all take their turns, a sample of the
 machine's read bandwidth before each and a pause before that, in which the threads of the last one fall asleep. Results
@@ -18,15 +16,14 @@ are compared before anything is timed. A ratio is that of one round; the table h
 GB/s is the machine's. Run it on a machine that does nothing else: llama.cpp's threads wait spinning for each other and
 lose most where others run. The native kernels are required.
 
-The peers are no dependencies; one that is not installed is left out. `pip install openvino` for products, `pip install
-optimum-intel nncf` (with torch's CPU build) for whole models too. llama.cpp is as fast as it was compiled: `pip install
+The peers are no dependencies; one that is not installed is left out. `pip install
+optimum-intel nncf` (with torch's CPU build) brings OpenVINO. llama.cpp is as fast as it was compiled: `pip install
 --no-cache-dir --no-binary llama-cpp-python llama-cpp-python` compiles it for this machine's processor. What `make test`
 builds, which pip keeps, is not optimized and does not repack 4-bit weights.
 
-`--avx2` compares what processors without AVX-512 would run, on any: mxconv's AVX2 kernels (with AVX-VNNI where it is),
-OpenVINO held to the same by oneDNN (float32 activations: it has no others there), and a llama.cpp that was compiled so:
-CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON",
-and -DGGML_AVX_VNNI=ON where it is.
+What processors without AVX-512 would run, on any: MXCONV_KERNEL=avx2 and ONEDNN_MAX_CPU_ISA=AVX2 in the environment
+(OpenVINO then multiplies float32 activations: it has no others there), and a llama.cpp compiled with
+CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON".
 """
 
 import argparse
@@ -42,26 +39,8 @@ from typing import Literal
 
 import make_random_model
 import numpy as np
-from installed_peers import has, hold_to_avx2, say_how_llama_was_built
-from peer_engines import (
-    MODEL_WIDTHS,
-    PRODUCT_WIDTHS,
-    THREADS,
-    LlamaCppModel,
-    MxconvModel,
-    MxconvProduct,
-    OpenVinoModel,
-    OpenVinoProduct,
-)
-from peer_timing import (
-    RATIO,
-    Entry,
-    Plan,
-    Row,
-    measure,
-    running,
-    table_of,
-)
+from peer_engines import LATER_WIDTHS, THREADS, WIDTHS, LlamaCppModel, MxconvModel, OpenVinoModel
+from peer_timing import RATIO, Entry, Plan, Row, has, measure, running, say_how_llama_was_built, table_of
 from rich.console import Console
 
 from mxconv.bench.engine import implementations
@@ -76,11 +55,10 @@ from mxconv.interop.gguf_export import export_gguf
 from mxconv.kernels import _native
 
 MAX_CONVERSIONS = 5
-MODEL_REPETITIONS, PRODUCT_REPETITIONS = 3, 20  # a turn
+REPETITIONS = 3  # a turn
 # of logits between engines, relative to the largest one; OpenVINO, whose sums are BF16, is at 0.16 behind 1,900 tokens
 MAX_DIFFERENCE = {"BF16": 0.2, "4 bits": 0.2}
 MIN_LIKENESS = 0.2  # cosine of all logits with exact ones; 4 bits of random weights give 0.3 to 0.6, another model 0.0
-MAX_ERROR = 0.02  # of a product, relative to the largest result: int8 activations
 LEVELS: tuple[Literal["target", "draft"], ...] = ("target", "draft")
 OPENVINO_WEIGHTS = (
     ("--weight-format", "fp16"),  # of which it makes BF16 when it compiles the model
@@ -120,13 +98,6 @@ def compare_logits(entries: list[Entry], width: int, console: Console) -> None:
                 f"{same} of {len(logits)} greedy tokens are the same"
             )
             assert difference <= MAX_DIFFERENCE[group], f"{peer.name}: other logits than {ours.name}"
-
-
-def check_products(entries: list[Entry], console: Console) -> None:
-    for entry in entries:
-        found = max(entry.ask(width, 0) for width in PRODUCT_WIDTHS)
-        console.print(f"{entry.name}: largest error {found:.5f} of the largest result")
-        assert found <= MAX_ERROR, f"{entry.name}: not the product"
 
 
 def prepare(folder: Path, checkpoint: Path | None, console: Console) -> tuple[Path, Path, Path, Path]:
@@ -198,16 +169,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--model", type=Path, help="a BF16 checkpoint instead of random weights")
-    parser.add_argument("--product", type=int, default=8192, help="rows and columns; a multiple of 32")
     parser.add_argument("--prompts", type=lengths, help="measure prompts of these lengths instead, e.g. 512,1900")
-    parser.add_argument("--avx2", action="store_true", help="nobody uses AVX-512, whatever the processor has")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
-    if options.rounds < 1 or options.product < 32 or options.product % 32:
-        parser.error("--rounds of at least 1 and --product a multiple of 32 are required")
+    if options.rounds < 1:
+        parser.error("--rounds of at least 1 is required")
     console = Console(soft_wrap=True, highlight=False, width=100)
-    if options.avx2:
-        hold_to_avx2()
     engine = _native.Engine(implementations()[0], THREADS)
     machine = this_machine(THREADS)
     console.print(f"{machine.cpu}, {THREADS} threads, {machine.compiler}, {machine.commit}, kernels {engine.name}")
@@ -218,7 +185,7 @@ def main() -> None:
     if has("llama_cpp", "llama-cpp-python", console):
         makers += [("BF16", "llama.cpp BF16", LlamaCppModel, (target,))]
         makers += [("4 bits", "llama.cpp MXFP4", LlamaCppModel, (draft,))]
-        say_how_llama_was_built(console, options.avx2)
+        say_how_llama_was_built(console)
     if has("optimum.intel", "optimum-intel", console):
         exported = export_openvino(model, options.folder, console)
         makers += [("BF16", "OpenVINO BF16", OpenVinoModel, (exported["bf16"],))]
@@ -236,31 +203,15 @@ def main() -> None:
 
     if options.prompts:
         measure_models("prompts", 0, options.prompts, 1)
-        measure_models(
-            f"steps behind {options.prompts[-1]} tokens", options.prompts[-1], PRODUCT_WIDTHS, MODEL_REPETITIONS
-        )
+        measure_models(f"steps after {options.prompts[-1]} tokens", options.prompts[-1], LATER_WIDTHS, REPETITIONS)
     else:
-        measure_models("whole model", CONTEXT, MODEL_WIDTHS, MODEL_REPETITIONS)
-        rows += measure_products(options.product, options.rounds, bandwidth, console)
+        measure_models("whole model", CONTEXT, WIDTHS, REPETITIONS)
         if find_spec("llama_cpp"):
             converted = measure_conversion(model, target, options.folder, min(options.rounds, MAX_CONVERSIONS))
             console.print(table_of("Conversion, milliseconds", converted))
             rows += converted
     if options.json:
         print(json.dumps({"machine": asdict(machine), "rows": [asdict(row) for row in rows]}))
-
-
-def measure_products(size: int, rounds: int, bandwidth: ReadBandwidth, console: Console) -> list[Row]:
-    plans: list[Plan] = [("BF16", "mxconv bf16", MxconvProduct, ("bf16", size))]
-    plans += [("4 bits", "mxconv mxfp4-int8", MxconvProduct, ("mxfp4-int8", size))]
-    if has("openvino", "openvino", console):
-        plans += [("BF16", "OpenVINO BF16", OpenVinoProduct, ("bf16", size))]
-        plans += [("4 bits", "OpenVINO INT4", OpenVinoProduct, ("int4", size))]
-    with running(plans) as entries:
-        check_products(entries, console)
-        found = measure("product", entries, PRODUCT_WIDTHS, rounds, PRODUCT_REPETITIONS, bandwidth)
-    console.print(table_of(f"One {size} x {size} product, milliseconds", found))
-    return found
 
 
 def lengths(text: str) -> list[int]:

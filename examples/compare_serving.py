@@ -17,29 +17,192 @@ llama.cpp is compiled to be fast.
 
 import argparse
 import json
+import os
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from compare_peers import prepare
-from installed_peers import has, say_how_llama_was_built
-from peer_engines import THREADS
-from peer_timing import BANDWIDTH_BYTES, PAUSE_SECONDS, Entry, Plan, running
+from peer_engines import THREADS, open_llama
+from peer_timing import BANDWIDTH_BYTES, PAUSE_SECONDS, Entry, Plan, has, running, say_how_llama_was_built
 from rich.console import Console
-from serving_engines import Decoded, LlamaCppEngine, MxconvEngine, VllmEngine, answer
-from serving_rates import DRAFTED, Row, ratios, row, table_of
+from rich.table import Table
 
+from mxconv.arrays import F32
 from mxconv.bench.engine import implementations
 from mxconv.bench.forwards import BANDWIDTH_CACHES
 from mxconv.bench.machine import last_level_cache_bytes, this_machine
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
+from mxconv.drafts.loader import LoadedPackage
 from mxconv.kernels import _native
+from mxconv.serving.engine import Engine
+from mxconv.serving.request import Request
+from mxconv.speculation.hierarchy import Hierarchy
 
 WIDTHS = (1, 2, 4, 8)  # sequences
 PROMPT_TOKENS = 64
+DRAFTED = "mxconv with drafts"
+Prompts = list[list[int]]  # of one length
+Decoded = tuple[float, int, list[list[int]]]  # seconds behind the prompts, tokens decoded in them, all new tokens
+
+
+def answer(pipe: Connection, kind: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """Serve an engine in its process: (num_sequences, anything) in, what it decoded out.
+
+    `decode` continues the first prompts side by side, greedily; its clock starts when each has its first token.
+    """
+    engine = kind(*arguments)
+    pipe.send("ready")
+    for num_sequences, _ in iter(pipe.recv, None):
+        pipe.send(engine.decode(num_sequences))
+
+
+class MxconvEngine:
+    """Some levels of a package; what drafts learn stays from one round to the next, as in a server."""
+
+    def __init__(self, package: Path, levels: list[int], prompts: Prompts, num_new: int) -> None:
+        self.loaded = LoadedPackage(package, num_threads=THREADS)
+        self.hierarchy = Hierarchy([self.loaded.levels[index] for index in levels], "auto")
+        self.prompts, self.num_new = prompts, num_new
+
+    def decode(self, num_sequences: int) -> Decoded:
+        engine = Engine(self.hierarchy, num_sequences)
+        sequences = [engine.submit(Request(prompt, self.num_new)) for prompt in self.prompts[:num_sequences]]
+        while not all(sequence.generation.token_ids for sequence in sequences):
+            engine.step()
+        num_before = sum(len(sequence.generation.token_ids) for sequence in sequences)
+        begin = time.perf_counter()
+        while not engine.is_idle:
+            engine.step()
+        seconds = time.perf_counter() - begin
+        tokens = [sequence.generation.token_ids for sequence in sequences]
+        return seconds, num_sequences * self.num_new - num_before, tokens
+
+
+class LlamaCppEngine:
+    """A GGUF file: one llama_decode a token of all sequences; attention, cache and repacking are its own defaults."""
+
+    def __init__(self, path: Path, prompts: Prompts, num_new: int) -> None:
+        import llama_cpp
+
+        self.library, self.prompts, self.num_new = llama_cpp, prompts, num_new
+        self.log, self.model, self.num_logits = open_llama(path)
+        num_rows = sum(map(len, prompts))
+        parameters = llama_cpp.llama_context_default_params()
+        parameters.n_ctx = num_rows + len(prompts) * num_new
+        parameters.n_batch, parameters.n_seq_max = num_rows, len(prompts)
+        parameters.n_threads = parameters.n_threads_batch = THREADS
+        self.context = llama_cpp.llama_init_from_model(self.model, parameters)
+        self.memory = llama_cpp.llama_get_memory(self.context)
+        self.batch = llama_cpp.llama_batch_init(num_rows, 0, 1)
+
+    def decode(self, num_sequences: int) -> Decoded:
+        self.library.llama_memory_clear(self.memory, True)
+        tokens = [[token] for token in self._next(self.prompts[:num_sequences], 0)]
+        length = len(self.prompts[0])
+        begin = time.perf_counter()
+        for number in range(self.num_new - 1):
+            for mine, token in zip(tokens, self._next([one[-1:] for one in tokens], length + number), strict=True):
+                mine.append(token)
+        return time.perf_counter() - begin, num_sequences * (self.num_new - 1), tokens
+
+    def _next(self, rows: list[list[int]], position: int) -> list[int]:
+        """The likeliest token behind each sequence's new ones, of which the first stands at a position."""
+        index, last = 0, []
+        for sequence, tokens in enumerate(rows):
+            for place, token in enumerate(tokens):
+                self.batch.token[index], self.batch.pos[index] = token, position + place
+                self.batch.n_seq_id[index], self.batch.seq_id[index][0] = 1, sequence
+                self.batch.logits[index] = place == len(tokens) - 1
+                index += 1
+            last.append(index - 1)
+        self.batch.n_tokens = index
+        if self.library.llama_decode(self.context, self.batch) != 0:
+            raise RuntimeError("llama_decode failed")
+        return [int(self._logits(index).argmax()) for index in last]
+
+    def _logits(self, index: int) -> F32:
+        return np.ctypeslib.as_array(self.library.llama_get_logits_ith(self.context, index), (self.num_logits,))
+
+
+class VllmEngine:
+    """vLLM's CPU build, in this process; the prompts' share is what the first token alone takes."""
+
+    def __init__(self, checkpoint: Path, prompts: Prompts, num_new: int) -> None:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{THREADS - 1}")
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        import vllm
+
+        self.library, self.prompts, self.num_new = vllm, prompts, num_new
+        self.llm = vllm.LLM(
+            str(checkpoint),
+            dtype="bfloat16",
+            max_model_len=len(prompts[0]) + num_new,
+            max_num_seqs=len(prompts),
+            enable_prefix_caching=False,
+        )
+
+    def decode(self, num_sequences: int) -> Decoded:
+        first, _ = self._generate(num_sequences, 1)
+        seconds, tokens = self._generate(num_sequences, self.num_new)
+        return seconds - first, num_sequences * (self.num_new - 1), tokens
+
+    def _generate(self, num_sequences: int, num_new: int) -> tuple[float, list[list[int]]]:
+        sampling = self.library.SamplingParams(temperature=0.0, max_tokens=num_new, ignore_eos=True, detokenize=False)
+        prompts = [{"prompt_token_ids": prompt} for prompt in self.prompts[:num_sequences]]
+        begin = time.perf_counter()
+        outputs = self.llm.generate(prompts, sampling, use_tqdm=False)
+        return time.perf_counter() - begin, [list(output.outputs[0].token_ids) for output in outputs]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Medians over the rounds. In a ratio's row, quotients in place of tokens a second."""
+
+    group: str
+    num_sequences: int
+    name: str
+    tokens_per_second: float
+    p10: float
+    p90: float
+    same_tokens: float | None = None  # share of those that are mxconv's
+    read_bandwidth: float | None = None  # beside it, GB/s
+
+
+def row(group: str, width: int, name: str, values: Sequence[float], *others: float) -> Row:
+    found = spread(values)
+    return Row(group, width, name, found.median, found.p10, found.p90, *others)
+
+
+def ratios(group: str, width: int, rates: dict[str, list[float]]) -> list[Row]:
+    """Round by round: drafts beside none, and mxconv, with drafts where it has some, beside the best other engine."""
+    ours = [name for name in rates if name.startswith("mxconv")]
+    peers = [rates[name] for name in rates if name not in ours]
+    rows = []
+    if DRAFTED in rates:
+        rows.append(row(group, width, "with / without drafts", np.divide(rates[DRAFTED], rates[ours[0]]).tolist()))
+    if peers:
+        best = np.max(peers, axis=0)
+        rows.append(row(group, width, f"{ours[-1]} / best peer", np.divide(rates[ours[-1]], best).tolist()))
+    return rows
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    table = Table(title="Sequences side by side, tokens a second of all together")
+    for name in ("weights", "sequences", "engine", "tokens/s", "p10", "p90", "same tokens", "GB/s"):
+        table.add_column(name, no_wrap=True, justify="left" if name in ("weights", "engine") else "right")
+    for one in rows:
+        is_ratio = one.read_bandwidth is None
+        figures = [f"{value:.2f}{' x' if is_ratio else ''}" for value in (one.tokens_per_second, one.p10, one.p90)]
+        beside = ["", ""] if is_ratio else [f"{one.same_tokens:.0%}", f"{one.read_bandwidth:.1f}"]
+        table.add_row(one.group, str(one.num_sequences), one.name, *figures, *beside)
+    return table
 
 
 def measure(entries: Sequence[Entry], widths: Sequence[int], rounds: int, bandwidth: ReadBandwidth) -> list[Row]:

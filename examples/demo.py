@@ -42,19 +42,8 @@ def real_model(source: Path) -> None:
             mxconv("inspect", package, "--per", "kind")
     for package in packages.values():
         mxconv("generate", package, "--chat", "--prompt", QUESTION, "--temperature", "0", "--check")
-    # eight tokens say little about speed
-    mxconv(
-        "generate",
-        packages["mxfp4"],
-        "--chat",
-        "--prompt",
-        LONGER,
-        "--max-new-tokens",
-        "128",
-        "--temperature",
-        "0",
-        "--check",
-    )
+    longer = ("--chat", "--prompt", LONGER, "--max-new-tokens", "128")  # eight tokens say little about speed
+    mxconv("generate", packages["mxfp4"], *longer, "--temperature", "0", "--check")
     command = Path(sys.executable).with_name("mxconv")
     with contextlib.suppress(ValueError):
         command = command.relative_to(Path.cwd())

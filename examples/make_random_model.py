@@ -1,59 +1,112 @@
-"""A model of random weights in TinyLlama's shape, 2.2 GB, to measure decoding on without a download.
+"""A model of random weights in the shape of one that people download, to measure on without a download.
 
-python examples/make_random_model.py random-llama            # a second argument divides every size
-mxconv quantize random-llama -o random-bsfp --codec bsfp
-mxconv bench decode random-bsfp
+    python examples/make_random_model.py random-llama [SHAPE [DIVISOR]]       # a divisor makes every size smaller
+    mxconv quantize random-llama -o random-bsfp --codec bsfp
+    mxconv bench decode random-bsfp
+
+| SHAPE | of | parameters |
+|---|---|---|
+| llama | TinyLlama | 1.1 billion |
+| gemma3 | Gemma 3 1B | 1.0 billion |
+| qwen3_moe | a small Qwen3-MoE: 64 experts, 8 of which a token takes | 2.6 billion, 0.5 of them a token |
+| qwen3_5 | a small Qwen3.5: three layers of gated DeltaNet to one of attention | 1.1 billion |
+| large | seven layers of Llama 7B with an embedding of 1 GB: how much memory does a conversion take? | 1.9 billion |
+
+Names and shapes of the tensors are those of transformers, which must be installed. Tokens are bytes.
 """
 
-import json
 import sys
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from mxconv.checkpoint.safetensors_header import format_header
 
-TINYLLAMA = {
-    "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
-    "num_key_value_heads": 4, "vocab_size": 32000,
+VALUES_AT_ONCE = 1 << 24
+OTHERS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16"}
+SIZES: dict[str, dict[str, int]] = {  # what a divisor makes smaller
+    "llama": {
+        "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "vocab_size": 32000,
+    },
+    "gemma3": {
+        "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "vocab_size": 262144,
+    },
+    "qwen3_moe": {
+        "hidden_size": 1024, "moe_intermediate_size": 512, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "vocab_size": 32000,
+    },
+    "qwen3_5": {
+        "hidden_size": 1536, "intermediate_size": 4608, "num_hidden_layers": 28, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "vocab_size": 32000,
+    },
+    "large": {
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 7, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "vocab_size": 131072,
+    },
 }  # fmt: skip
-OTHERS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False}
+KINDS: dict[str, dict[str, object]] = {
+    "llama": {"model_type": "llama", "max_position_embeddings": 2048},
+    "gemma3": {"model_type": "gemma3_text", "head_dim": 256, "sliding_window": 512},
+    "qwen3_moe": {
+        "model_type": "qwen3_moe", "head_dim": 128, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": True
+    },
+    "qwen3_5": {
+        "model_type": "qwen3_5_text", "head_dim": 256, "linear_num_value_heads": 16, "linear_num_key_heads": 16
+    },
+    "large": {"model_type": "llama"},
+}  # fmt: skip
+OFFSET_NORMS = ("gemma3", "qwen3_5")  # whose weights, but for those of DeltaNet, are their difference from one
 
 
-def main(folder: str, divisor: str = "1") -> None:
-    config = {name: max(size // int(divisor), 1) for name, size in TINYLLAMA.items()}
-    hidden, mlp, num_layers, heads, kv_heads, vocabulary = config.values()
-    kv = hidden // heads * kv_heads
-    shapes = dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), (vocabulary, hidden))
-    shapes["model.norm.weight"] = (hidden,)
-    for layer in (f"model.layers.{index}" for index in range(num_layers)):
-        shapes |= {f"{layer}.{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
-        shapes |= {f"{layer}.self_attn.{name}_proj.weight": (hidden, hidden) for name in "qo"}
-        shapes |= {f"{layer}.self_attn.{name}_proj.weight": (kv, hidden) for name in "kv"}
-        shapes |= {f"{layer}.mlp.{name}_proj.weight": (mlp, hidden) for name in ("gate", "up")}
-        shapes[f"{layer}.mlp.down_proj.weight"] = (hidden, mlp)
+def main(folder: str, shape: str = "llama", divisor: str = "1") -> None:
+    sizes = {name: max(size // int(divisor), 1) for name, size in SIZES[shape].items()}
+    config = AutoConfig.for_model(**OTHERS | sizes | KINDS[shape])
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    tied = set(model.all_tied_weights_keys) if config.tie_word_embeddings else set()
+    shapes: dict[str, tuple[int, ...]] = {}
+    for key, tensor in model.state_dict().items():
+        if key not in tied:
+            shapes |= as_published(key, tuple(tensor.shape))
     rng = np.random.default_rng(0)
     Path(folder).mkdir()
     with Path(folder, "model.safetensors").open("xb") as file:
-        file.write(format_header([(name, "BF16", shape) for name, shape in shapes.items()], {"format": "pt"})[0])
-        for shape in shapes.values():
-            values = rng.standard_normal(shape, np.float32) / np.sqrt(hidden) if len(shape) == 2 else np.ones(shape)
-            file.write(values.astype(ml_dtypes.bfloat16).tobytes())
-    config |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", **OTHERS}
-    Path(folder, "config.json").write_text(json.dumps(config, indent=1))
-    save_tokenizer(Path(folder))
-
-
-def save_tokenizer(folder: Path) -> None:
-    """Of bytes; the model's other rows are never asked for."""
-    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
+        file.write(format_header([(key, "BF16", dims) for key, dims in shapes.items()], {"format": "pt"})[0])
+        for key, dims in shapes.items():
+            vector = 0.0 if shape in OFFSET_NORMS and "linear_attn" not in key else 1.0
+            for begin in range(0, int(np.prod(dims)), VALUES_AT_ONCE):
+                count = min(int(np.prod(dims)) - begin, VALUES_AT_ONCE)
+                scale = 1 / np.sqrt(dims[-1])
+                values = rng.standard_normal(count, np.float32) * scale if len(dims) > 1 else np.full(count, vector)
+                file.write(values.astype(ml_dtypes.bfloat16).tobytes())
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]  # bytes; other rows of the embedding are never read
     merges = [("t", "h")]  # llama.cpp loads no tokenizer without merges
     tokenizer = Tokenizer(models.BPE({text: token for token, text in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(Path(folder, "tokenizer.json")))
+
+
+def as_published(key: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The shapes of experts one by one, which transformers stacks when it loads them."""
+    prefix, experts, part = key.partition(".mlp.experts.")
+    if not experts:
+        return {key: shape}
+    count, rows, columns = shape
+    parts = {"gate_up_proj": {"gate_proj": rows // 2, "up_proj": rows // 2}, "down_proj": {"down_proj": rows}}[part]
+    return {
+        f"{prefix}.mlp.experts.{expert}.{name}.weight": (size, columns)
+        for expert in range(count)
+        for name, size in parts.items()
+    }
 
 
 if __name__ == "__main__":

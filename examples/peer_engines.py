@@ -2,25 +2,17 @@
 
 import os
 import sys
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.bench.engine import implementations
-from mxconv.bench.kernels import CACHE_MULTIPLE
-from mxconv.bench.machine import last_level_cache_bytes
-from mxconv.bench.operands import Operand, make_operand
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
-from mxconv.kernels import _native
 
 THREADS = 2
-MODEL_WIDTHS, PRODUCT_WIDTHS = (1, 4, 8), (1, 8)  # tokens in one step
-MAX_COPIES = 16
+WIDTHS, LATER_WIDTHS = (1, 4, 8), (1, 8)  # tokens in one step, and after a long prompt
 LLAMA_LOG_ERROR = 4  # GGML_LOG_LEVEL_ERROR
 GROUP = 32  # weights that share a scale in OpenVINO's INT4
 
@@ -32,8 +24,8 @@ class Contender(Protocol):
     def rewind(self) -> None:
         """Behind every step, and not timed: forget its tokens."""
 
-    def check(self, num_tokens: int) -> Any:
-        """Of a model the logits, (num_tokens, vocab_size); of a product the largest relative error of any copy."""
+    def check(self, num_tokens: int) -> F32:
+        """The logits, (num_tokens, vocab_size)."""
 
 
 class MxconvModel:
@@ -170,95 +162,3 @@ class OpenVinoModel:
         self.request.infer(inputs, share_inputs=True)
         logits: F32 = self.request.get_tensor("logits").data[0]
         return logits
-
-
-class MxconvProduct:
-    """Square matrix times tokens, by one of mxconv's kernels."""
-
-    def __init__(self, kernel: str, num_rows: int) -> None:
-        operand = make_operand(kernel, (num_rows, num_rows))
-        self.slab, self.engine = operand.slab, _native.Engine(implementations()[0], THREADS)
-        self.matrices = [operand.copy() for _ in range(num_copies(operand.num_bytes))]
-        self.count, self.outputs = 0, {width: np.empty((width, num_rows), np.float32) for width in PRODUCT_WIDTHS}
-
-    def step(self, num_tokens: int) -> F32:
-        self.count += 1
-        matrix, out = self.matrices[self.count % len(self.matrices)], self.outputs[num_tokens]
-        matrix.multiply(self.engine, activations(num_tokens, out.shape[1]), out)
-        return out
-
-    def rewind(self) -> None:
-        """It keeps nothing."""
-
-    def check(self, num_tokens: int) -> float:
-        return max(error(self.step(num_tokens), self.slab) for _ in self.matrices)
-
-
-class OpenVinoProduct:
-    """The same product of `bf16` or `int4` weights; a compiled model a copy."""
-
-    def __init__(self, kernel: str, num_rows: int) -> None:
-        import openvino
-
-        self.library, operand = openvino, make_operand("bf16", (num_rows, num_rows))
-        self.slab, self.count = operand.slab, 0
-        weights = self._int4(num_rows) if kernel == "int4" else self._bf16(operand)
-        settings = openvino_settings(kernel == "int4")
-        self.requests = []
-        for _ in range(num_copies(operand.num_bytes // (4 if kernel == "int4" else 1))):
-            x = openvino.opset13.parameter([-1, num_rows], np.float32)
-            product = openvino.opset13.matmul(x, openvino.opset13.convert(weights(), "f32"), False, True)
-            compiled = openvino.Core().compile_model(openvino.Model([product], [x]), "CPU", settings)
-            self.requests.append(compiled.create_infer_request())
-
-    def step(self, num_tokens: int) -> F32:
-        self.count += 1
-        request = self.requests[self.count % len(self.requests)]
-        request.infer([activations(num_tokens, self.slab.shape[1])], share_inputs=True)
-        result: F32 = request.get_output_tensor().data
-        return result
-
-    def rewind(self) -> None:
-        """It keeps nothing."""
-
-    def check(self, num_tokens: int) -> float:
-        return max(error(self.step(num_tokens), self.slab) for _ in self.requests)
-
-    def _constant(self, stored: Any, shape: tuple[int, ...], kind: str) -> Any:
-        """With memory of its own."""
-        tensor = self.library.Tensor(np.ascontiguousarray(stored), shape, getattr(self.library.Type, kind))
-        return self.library.op.Constant(tensor, False)
-
-    def _bf16(self, operand: Operand) -> Callable[[], Any]:
-        return lambda: self._constant(operand.arrays["patterns"], operand.shape, "bf16")
-
-    def _int4(self, num_rows: int) -> Callable[[], Any]:
-        """Codes from -7 to 7 times a float16 scale per group; the slab becomes what they mean."""
-        ops, rows = self.library.opset13, np.arange(num_rows) % len(self.slab)
-        groups = self.slab.reshape(len(self.slab), -1, GROUP)
-        scales = (np.abs(groups).max(axis=2, keepdims=True) / 7).astype(np.float16)
-        codes = np.clip(np.rint(groups / scales), -7, 7).astype(np.int8)
-        self.slab = (codes * scales.astype(np.float32)).reshape(self.slab.shape)
-        packed = (codes[..., ::2] & 15 | codes[..., 1::2] << 4).astype(np.uint8)[rows]
-
-        def weights() -> Any:
-            values = ops.convert(self._constant(packed, (num_rows, *codes.shape[1:]), "i4"), "f16")
-            return ops.reshape(ops.multiply(values, ops.constant(scales[rows])), [num_rows, num_rows], False)
-
-        return weights
-
-
-@cache
-def activations(num_tokens: int, num_columns: int) -> F32:
-    return np.random.default_rng(num_tokens).standard_normal((num_tokens, num_columns)).astype(np.float32)
-
-
-def error(out: F32, slab: F32) -> float:
-    """Of a product with weights of which row r is row r modulo slab rows: relative to the largest result."""
-    exact = activations(len(out), slab.shape[1]).astype(np.float64) @ slab.T.astype(np.float64)
-    exact = exact[:, np.arange(out.shape[1]) % len(slab)]
-    return float(np.abs(out - exact).max() / np.abs(exact).max())
-
-
-def num_copies(num_bytes: int) -> int:
-    return min(max(-(-CACHE_MULTIPLE * last_level_cache_bytes() // num_bytes), 4), MAX_COPIES)

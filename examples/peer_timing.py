@@ -6,14 +6,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from peer_engines import (
-    MODEL_WIDTHS,
+    WIDTHS,
     Contender,
 )
+from rich.console import Console
 from rich.table import Table
 
 from mxconv.bench.rates import ReadBandwidth, seconds_of
@@ -34,7 +37,7 @@ def serve(pipe: Connection, kind: Callable[..., Contender], arguments: Sequence[
             pipe.send(contender.check(num_tokens))
             contender.rewind()
         else:
-            contender.step(min(num_tokens, MODEL_WIDTHS[-1]))  # wakes the threads
+            contender.step(min(num_tokens, WIDTHS[-1]))  # wakes the threads
             contender.rewind()
             pipe.send([timed(contender, num_tokens) for _ in range(repetitions)])
 
@@ -139,3 +142,21 @@ def table_of(part: str, rows: Sequence[Row]) -> Table:
         rate = "" if row.read_bandwidth is None else f"{row.read_bandwidth:.1f}"
         table.add_row(row.group, str(row.num_tokens), row.contender, *figures, rate, end_section=bool(unit))
     return table
+
+
+def has(module: str, package: str, console: Console) -> bool:
+    if find_spec(module.split(".")[0]) is None or find_spec(module) is None:
+        console.print(f"{package}: not installed, left out; pip install {package}")
+        return False
+    console.print(f"{package} {version(package)}")
+    return True
+
+
+def say_how_llama_was_built(console: Console) -> None:
+    import llama_cpp
+
+    features = llama_cpp.llama_print_system_info().decode()
+    console.print(features.strip(" |"))
+    for name in ("REPACK", "LLAMAFILE"):
+        if f"{name} = 1" not in features:
+            console.print(f"llama.cpp was compiled without {name}: its times are not its best (see compare_peers.py)")

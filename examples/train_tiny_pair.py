@@ -17,7 +17,7 @@ How
 A draft is worth the tokens on which it agrees with its target, not its own loss. That is why step 4 copies
 distributions: a wrong guess that the target shares is a good guess.
 
-Needs torch, tokenizers and safetensors; about 40 minutes on 2 free CPU cores.
+Needs torch and transformers; about 40 minutes on 2 free CPU cores.
 
     python examples/train_tiny_pair.py                     # writes examples/models, can be killed and run again
     python examples/train_tiny_pair.py --target-steps 20 --draft-steps 20 --out /tmp/pair --work /tmp/pair_work
@@ -31,14 +31,13 @@ import sysconfig
 import time
 import tokenize
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 SEED = 2024
 VOCAB_SIZE = 1024
@@ -115,119 +114,40 @@ def encode_with_cuts(tokenizer: Tokenizer, texts: list[str], cut_every: int | No
 # --------------------------------------------------------------------------------------------------- model
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The sizes that differ between target and draft, named as in Hugging Face's config.json."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int = 16
-    rope_theta: float = 10000.0
-    rms_norm_eps: float = 1e-5
-
-
-TARGET = Shape(128, 448, 6, 8, 4)
-DRAFT = Shape(64, 192, 3, 4, 2)
-
-
-def linear(in_features: int, out_features: int) -> nn.Linear:
-    return nn.Linear(in_features, out_features, bias=False)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE: turn the pairs (x[i], x[i + head_dim / 2]) of each (..., positions, head_dim) by cos, sin."""
-    low, high = x.chunk(2, dim=-1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
-
-
-class Attention(nn.Module):
-    """Causal attention in which groups of query heads share one key/value head."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.head_dim = shape.head_dim
-        self.queries_per_kv = shape.num_attention_heads // shape.num_key_value_heads
-        self.q_proj = linear(shape.hidden_size, shape.num_attention_heads * shape.head_dim)
-        self.k_proj = linear(shape.hidden_size, shape.num_key_value_heads * shape.head_dim)
-        self.v_proj = linear(shape.hidden_size, shape.num_key_value_heads * shape.head_dim)
-        self.o_proj = linear(shape.num_attention_heads * shape.head_dim, shape.hidden_size)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        def heads(y: Tensor) -> Tensor:  # (batch, positions, h * d) -> (batch, h, positions, d)
-            return y.view(*y.shape[:2], -1, self.head_dim).transpose(1, 2)
-
-        q, k, v = rotate(heads(self.q_proj(x)), cos, sin), heads(self.k_proj(x)), heads(self.v_proj(x))
-        k = rotate(k, cos, sin).repeat_interleave(self.queries_per_kv, dim=1)
-        v = v.repeat_interleave(self.queries_per_kv, dim=1)
-        with torch.autocast("cpu", enabled=False):  # in BF16 the backward pass takes twice as long
-            y = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True)
-        out: Tensor = self.o_proj(y.transpose(1, 2).flatten(2))
-        return out
-
-
-class MLP(nn.Module):
-    """down(silu(gate(x)) * up(x))."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.gate_proj = linear(shape.hidden_size, shape.intermediate_size)
-        self.up_proj = linear(shape.hidden_size, shape.intermediate_size)
-        self.down_proj = linear(shape.intermediate_size, shape.hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
-
-
-class Layer(nn.Module):
-    """One pre-norm residual block."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
-        self.self_attn = Attention(shape)
-        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
-        self.mlp = MLP(shape)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return out
-
-
-class Llama(nn.Module):
-    """(batch, positions) token ids -> (batch, positions, VOCAB_SIZE) logits. Names follow Hugging Face."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.shape = shape
-        self.embed_tokens = nn.Embedding(VOCAB_SIZE, shape.hidden_size)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
-        self.norm = nn.RMSNorm(shape.hidden_size, shape.rms_norm_eps)
-        for name, weight in self.named_parameters():
-            if weight.dim() == 2:
-                # what adds to the residual stream starts smaller, so that its variance does not grow with depth
-                adds = name.endswith(("o_proj.weight", "down_proj.weight"))
-                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * len(self.layers)) if adds else 0.02)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        half = torch.arange(0, self.shape.head_dim, 2) / self.shape.head_dim  # (head_dim / 2,)
-        angles = torch.arange(ids.shape[1])[:, None] / self.shape.rope_theta**half
-        cos, sin = angles.cos(), angles.sin()
-        x = self.embed_tokens(ids)
-        for layer in self.layers:
-            x = layer(x, cos, sin)
-        return F.linear(self.norm(x), self.embed_tokens.weight)  # tied: the embedding is also the output head
+def llama(hidden_size: int, intermediate_size: int, layers: int, heads: int, key_value_heads: int) -> LlamaForCausalLM:
+    """A model of random weights, whose embedding is also its output head."""
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = LlamaForCausalLM(config)
+    for name, weight in model.named_parameters():
+        # what adds to the residual stream starts smaller, so that its variance does not grow with depth
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            nn.init.normal_(weight, std=0.02 / math.sqrt(2 * layers))
+    return model
 
 
 # ------------------------------------------------------------------------------------------------ training
 
 
 def train(
-    name: str, model: Llama, stream: Tensor, steps: int, peak: float, loss_of: Callable[[Tensor], Tensor], work: Path
+    name: str,
+    model: LlamaForCausalLM,
+    stream: Tensor,
+    steps: int,
+    peak: float,
+    loss_of: Callable[[Tensor], Tensor],
+    work: Path,
 ) -> None:
     """AdamW with warm-up and cosine decay. Step i draws its batch from seed i, so a resumed run is the same run."""
     matrices = [p for p in model.parameters() if p.dim() == 2]
@@ -275,54 +195,20 @@ def kl_divergence(draft_logits: Tensor, target_logits: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------- writing and measuring
 
 
-def write_folder(folder: Path, model: Llama, tokenizer: Tokenizer) -> None:
-    """Write the model as Hugging Face's LlamaForCausalLM in BF16. The tied head is not stored."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"model.{k}": v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    tokenizer.save(str(folder / "tokenizer.json"))
-    special = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-    token_ids = {"bos_token_id": 0, "eos_token_id": 0}
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        **vars(model.shape),
-        "vocab_size": VOCAB_SIZE,
-        "max_position_embeddings": MAX_POSITIONS,
-        "rope_scaling": None,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "attention_dropout": 0.0,
-        "initializer_range": 0.02,
-        "tie_word_embeddings": True,
-        **token_ids,
-        "use_cache": True,
-        "torch_dtype": "bfloat16",
-    }
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **special,
-        "model_max_length": MAX_POSITIONS,
-        "clean_up_tokenization_spaces": False,
-    }
-    files = {
-        "config.json": config,
-        "generation_config.json": {**token_ids, "max_length": MAX_POSITIONS},
-        "tokenizer_config.json": tokenizer_config,
-        "special_tokens_map.json": special,
-    }
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+def write_folder(folder: Path, model: LlamaForCausalLM, tokenizer: Tokenizer) -> None:
+    """Write model and tokenizer in the Hugging Face folder layout, in BF16. The tied head is not stored."""
+    model.to(torch.bfloat16).save_pretrained(folder)
+    special = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT, "model_max_length": MAX_POSITIONS}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
 
 
 @torch.no_grad()
-def measure(target: Llama, draft: Llama, stream: Tensor) -> dict[str, float]:
+def measure(target: LlamaForCausalLM, draft: LlamaForCausalLM, stream: Tensor) -> dict[str, float]:
     """Losses (nats a token) and greedy agreement on held-out text, in non-overlapping windows."""
     count = (len(stream) - 1) // CONTEXT
     ids = stream[: count * CONTEXT].view(count, CONTEXT)
     next_ids = stream[1 : count * CONTEXT + 1].view(count, CONTEXT)
-    logits = {"target": target(ids), "draft": draft(ids)}
+    logits = {"target": target(ids).logits, "draft": draft(ids).logits}
     choices = {name: x.argmax(-1) for name, x in logits.items()}
     figures = {f"{name}_loss": cross_entropy(x, next_ids).item() for name, x in logits.items()}
     figures |= {f"{name}_accuracy": (x == next_ids).double().mean().item() for name, x in choices.items()}
@@ -348,25 +234,25 @@ def main() -> None:
     print(f"{len(texts)} files, {len(stream)} tokens; held out {len(held_out_texts)}, {len(held_out)} tokens")
 
     torch.manual_seed(SEED)
-    target, draft = Llama(TARGET), Llama(DRAFT)
+    target, draft = llama(128, 448, 6, 8, 4), llama(64, 192, 3, 4, 2)
     for name, model in (("target", target), ("draft", draft)):
         print(f"{name}: {sum(p.numel() for p in model.parameters())} parameters", flush=True)
 
     def target_loss(windows: Tensor) -> Tensor:
-        return cross_entropy(target(windows[:, :-1]), windows[:, 1:])
+        return cross_entropy(target(windows[:, :-1]).logits, windows[:, 1:])
 
     def draft_loss(windows: Tensor) -> Tensor:
         with torch.no_grad():
-            wanted = target(windows[:, :-1])
-        return kl_divergence(draft(windows[:, :-1]), wanted)
+            wanted = target(windows[:, :-1]).logits
+        return kl_divergence(draft(windows[:, :-1]).logits, wanted)
 
     train("target", target, stream, args.target_steps, 3e-3, target_loss, args.work)
     target.to(torch.bfloat16).float()  # the draft learns from the weights that are shipped
     train("draft", draft, stream, args.draft_steps, 4e-3, draft_loss, args.work)
     draft.to(torch.bfloat16).float()
+    print(json.dumps(measure(target, draft, held_out)))
     write_folder(args.out / "pylib-1.5m", target, tokenizer)
     write_folder(args.out / "pylib-0.2m", draft, tokenizer)
-    print(json.dumps(measure(target, draft, held_out)))
 
 
 if __name__ == "__main__":

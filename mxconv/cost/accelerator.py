@@ -84,8 +84,12 @@ class AcceleratorPass:
     array_joules: float
 
     @property
+    def chip_joules(self) -> float:
+        return self.buffer_joules + self.array_joules
+
+    @property
     def joules(self) -> float:
-        return self.dram_joules + self.buffer_joules + self.array_joules
+        return self.dram_joules + self.chip_joules
 
     def watts(self) -> dict[str, float]:
         """Mean power by module, in watts."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import active_parameters, count_parameters
-from mxconv.cost.published.row import Row, Section
+from mxconv.cost.published.claim import Claim, Section
 
 LLAMA_3_1_8B: dict[str, object] = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -50,14 +50,15 @@ CARDS = (  # billions: all, active; and whether the card counts the embedding as
 
 
 def sections() -> Iterator[Section]:
-    yield Section("Model cards: parameters", list(_rows()))
+    """Parameters of each card."""
+    yield Section("Model cards: parameters", list(_figures()))
 
 
-def _rows() -> Iterator[Row]:
+def _figures() -> Iterator[Claim]:
     for name, config, total, active, with_embedding in CARDS:
         architecture = ModelSizes.from_fields(Fields(config, name))
         parameters = count_parameters(architecture)
-        yield Row(f"{name}, parameters, 10^9", total, parameters.total / 1e9)
+        yield Claim(f"{name}, parameters, 10^9", total, parameters.total / 1e9)
         if active is not None:
             used = active_parameters(architecture) + parameters.embedding * with_embedding
-            yield Row(f"{name}, active parameters, 10^9", active, used / 1e9)
+            yield Claim(f"{name}, active parameters, 10^9", active, used / 1e9)

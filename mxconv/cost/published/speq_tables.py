@@ -10,8 +10,8 @@ from mxconv.cost.accelerator import Accelerator, Comparison, compare
 from mxconv.cost.counts import count_pass
 from mxconv.cost.hardware import open_hardware
 from mxconv.cost.processing_element import DRAFT_LANES, INPUT_BITS
+from mxconv.cost.published.claim import Claim, Section
 from mxconv.cost.published.model_cards import LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_1_8B, LLAMA_3_2_3B
-from mxconv.cost.published.row import Row, Section
 from mxconv.cost.speedup import expected_tokens, speedup
 
 MODELS = {
@@ -77,142 +77,101 @@ POWER = (  # Table IV: percent of area, of power in quantize mode and in full mo
 
 
 def sections() -> Iterator[Section]:
-    ratios = [entry.draft_ratio for entry in ENTRIES]
+    """Every table of the paper; docs/published.md names what is assumed."""
     yield Section("SPEQ: Table II", list(_table_2()))
-    yield Section(
-        "SPEQ: Table III from Table II, Eqs. (1)-(2)",
-        list(_table_3()),
-        "Td/Tar is not printed. For each entry it is the mean of what the *other* fourteen imply, so that no row was "
-        f"used to meet itself. Solved for, it is {min(ratios):.3f} to {max(ratios):.3f}, mean {mean(ratios):.3f}, "
-        "whatever the model, the prompt and the draft length: within rounding one number, with Tv = Tar even at nine "
-        "tokens. The table holds Eq. (2) at one ratio; attention, which grows with the context, does not show in it.",
-    )
-    yield Section(
-        "SPEQ: Table III from the machine of section IV",
-        list(_machine()),
-        "Eq. (2) with the Td/Tar of `cost/accelerator.py`: cycles of 8 tiles of 128 PEs, three weights a PE in "
-        "quantize mode, attention in FP16; Tv = Tar. The rows rest on three assumptions that the paper does not "
-        "state: one tile works on one token; DRAM delivers 128 GB/s, which one tile takes in full mode, so that "
-        "memory limits neither "
-        "mode; the context is each benchmark's mean prompt, at four characters a token, and half of the 256 new "
-        "tokens. The weights' cycles alone give 1/3; the published 0.357 is 7% above that at any context, ours rises "
-        f"with it. With a tile a token, nine tokens would take two passes: {_two_passes():.2f} for Vicuna-7b on "
-        "MT-bench.",
-    )
+    yield Section("SPEQ: Table III from Table II, Eqs. (1)-(2)", list(_table_3()))
+    yield Section("SPEQ: Table III from the machine of section IV", list(_machine()))
     yield Section("SPEQ: Table IV, area and power", list(_table_4()))
     yield Section("SPEQ: section IV and Fig. 2(a)", list(_machine_facts()))
-    yield Section("SPEQ: energy efficiency over plain FP16 decoding", list(_energy()), ENERGY_NOTE)
+    yield Section("SPEQ: energy efficiency over plain FP16 decoding", list(_energy()))
 
 
-def _table_2() -> Iterator[Row]:
+def _table_2() -> Iterator[Claim]:
     for entry in ENTRIES:
-        yield Row(f"L, {entry.name}", entry.length, None, kind="copied")
-        yield Row(f"r, {entry.name}", entry.acceptance, None, 3, kind="copied")
+        yield Claim(f"L, {entry.name}", entry.length, None, kind="copied")
+        yield Claim(f"r, {entry.name}", entry.acceptance, None, 3, kind="copied")
     for model, published in zip(MODELS, MEAN_ACCEPTANCE, strict=True):
-        yield Row(f"r, {model}, mean", published, _mean(model, lambda entry: entry.acceptance), 3)
-    yield Row(
+        yield Claim(f"r, {model}, mean", published, _mean(model, lambda entry: entry.acceptance), 3)
+    yield Claim(
         "r, mean of fifteen, section V-B (introduction: 0.976)", 0.977, mean(entry.acceptance for entry in ENTRIES), 3
     )
 
 
-def _table_3() -> Iterator[Row]:
+def _table_3() -> Iterator[Claim]:
     for entry in ENTRIES:
         others = mean(other.draft_ratio for other in ENTRIES if other is not entry)
-        yield Row(entry.name, entry.speedup, speedup(entry.acceptance, entry.length, others))
+        yield Claim(entry.name, entry.speedup, speedup(entry.acceptance, entry.length, others))
     for model, published in zip(MODELS, MEAN_SPEEDUP, strict=True):
-        yield Row(f"{model}, mean of its three", published, _mean(model, lambda entry: entry.speedup))
+        yield Claim(f"{model}, mean of its three", published, _mean(model, lambda entry: entry.speedup))
     whole = mean(entry.speedup for entry in ENTRIES)
-    yield Row("mean of fifteen, section V-B", 2.08, whole)
-    yield Row("mean of fifteen, abstract, introduction and section V-C", 2.07, whole)
-    yield Row("over Swift, Vicuna-7b on MT-bench, section V-D", 1.52, None, kind="copied")
-    yield Row("over Medusa, Vicuna-7b on MT-bench, section V-D", 1.05, None, kind="copied")
+    yield Claim("mean of fifteen, section V-B", 2.08, whole)
+    yield Claim("mean of fifteen, abstract, introduction and section V-C", 2.07, whole)
+    yield Claim("over Swift, Vicuna-7b on MT-bench, section V-D", 1.52, None, kind="copied")
+    yield Claim("over Medusa, Vicuna-7b on MT-bench, section V-D", 1.05, None, kind="copied")
 
 
-def _machine() -> Iterator[Row]:
+def _machine() -> Iterator[Claim]:
     for entry in ENTRIES:
         found = _compare(entry)
         what = f"{entry.name}, context {CONTEXT[entry.task]:,}, Td/Tar {found.draft_ratio:.3f}"
-        yield Row(what, entry.speedup, speedup(entry.acceptance, entry.length, found.draft_ratio), kind="assumed")
+        yield Claim(what, entry.speedup, speedup(entry.acceptance, entry.length, found.draft_ratio), kind="assumed")
     found = _compare(ENTRIES[0])
     for name, published, fast in (
         ("Olive", 1.53, found.speedup_over_olive),
         ("Tender", 1.45, found.speedup_over_tender),
     ):
         ours = 2.07 * fast / found.speedup
-        yield Row(f"speed-up over {name}, mean: its rate is chosen to give this", published, ours, kind="fitted")
+        yield Claim(f"speed-up over {name}, mean: its rate is chosen to give this", published, ours, kind="fitted")
 
 
-def _two_passes() -> float:
-    entry = next(entry for entry in ENTRIES if entry.name == "Vicuna-7b, MT-bench")
-    return _compare(entry).speedup
-
-
-def _table_4() -> Iterator[Row]:
+def _table_4() -> Iterator[Claim]:
     for column, total, what, unit in (
         (1, SQUARE_MILLIMETRES, "area", "mm2"),
         (2, QUANTIZE_MILLIWATTS, "power in quantize mode", "mW"),
         (3, FULL_MILLIWATTS, "power in full mode", "mW"),
     ):
         for name, *percents in POWER:
-            yield Row(f"{name}, percent of {what}", percents[column - 1], None, 1, kind="copied")
+            yield Claim(f"{name}, percent of {what}", percents[column - 1], None, 1, kind="copied")
         parts: float = sum(row[column] for row in POWER)  # type: ignore[misc]
-        yield Row(f"total, percent of {what}; ours: the sum of the modules", 100, parts, 1)
-        yield Row(f"total {what}, {unit}", total, None, 1, kind="copied")
+        yield Claim(f"total, percent of {what}; ours: the sum of the modules", 100, parts, 1)
+        yield Claim(f"total {what}, {unit}", total, None, 1, kind="copied")
 
 
-def _machine_facts() -> Iterator[Row]:
+def _machine_facts() -> Iterator[Claim]:
     machine = Accelerator.of(open_hardware("speq-28nm"))
     elements = machine.num_tiles * machine.num_elements_per_tile
-    yield Row("processing elements: 32 x 32; ours 8 tiles of 128", 32 * 32, elements, 0)
-    yield Row("weights a PE and cycle in quantize mode", 3, DRAFT_LANES, 0)
+    yield Claim("processing elements: 32 x 32; ours 8 tiles of 128", 32 * 32, elements, 0)
+    yield Claim("weights a PE and cycle in quantize mode", 3, DRAFT_LANES, 0)
     for mode, bits in INPUT_BITS.items():
-        yield Row(f"input bits a PE and cycle, {mode} mode", 31, bits, 0)
-    yield Row("each of three buffers, KB", 512, machine.buffer_kilobytes, 0)
+        yield Claim(f"input bits a PE and cycle, {mode} mode", 31, bits, 0)
+    yield Claim("each of three buffers, KB", 512, machine.buffer_kilobytes, 0)
     for model in ("Llama3.1-8b", "Llama2-13b", "Llama2-7b"):
         architecture = ModelSizes.from_fields(Fields(MODELS[model], model))
         count = count_pass(architecture, "fp16", context=FIG_2_CONTEXT, kv_dtype="fp16")
         share = count.weight_bytes / count.num_bytes
-        yield Row(f"weights, of the bytes read while decoding, prefill 1024, decode 1024, {model}", 0.988, share, 3)
+        yield Claim(f"weights, of the bytes read while decoding, prefill 1024, decode 1024, {model}", 0.988, share, 3)
 
 
-def _energy() -> Iterator[Row]:
+def _energy() -> Iterator[Claim]:
     efficiencies = {entry.name: table_efficiency(entry) for entry in ENTRIES}
     for name, found in efficiencies.items():
-        yield Row(f"{name}, from Tables II-IV", None, found)
+        yield Claim(f"{name}, from Tables II-IV", None, found)
     mine = mean(efficiencies.values())
-    yield Row("mean of fifteen, from Tables II-IV", EFFICIENCY, mine)
+    yield Claim("mean of fifteen, from Tables II-IV", EFFICIENCY, mine)
     implied = FULL_MILLIWATTS * EFFICIENCY / mine
-    yield Row("power of plain decoding, mW; ours: what 1.74 implies", FULL_MILLIWATTS, implied, 0)
+    yield Claim("power of plain decoding, mW; ours: what 1.74 implies", FULL_MILLIWATTS, implied, 0)
     machine = [_compare(entry) for entry in ENTRIES]
-    yield Row(
-        "mean of fifteen, our machine, DRAM counted",
-        EFFICIENCY,
-        mean(found.energy_efficiency for found in machine),
-        kind="assumed",
-    )
+    counted = mean(found.energy_efficiency for found in machine)
+    yield Claim("mean of fifteen, our machine, DRAM counted", EFFICIENCY, counted, kind="assumed")
     on_chip = mean(
-        (found.plain.joules - found.plain.dram_joules)
+        found.plain.chip_joules
         * found.tokens_per_round
-        / (
-            entry.length * (found.draft.joules - found.draft.dram_joules)
-            + found.verify.joules
-            - found.verify.dram_joules
-        )
+        / (entry.length * found.draft.chip_joules + found.verify.chip_joules)
         for entry, found in zip(ENTRIES, machine, strict=True)
     )
-    yield Row("mean of fifteen, our machine, DRAM left out", EFFICIENCY, on_chip, kind="assumed")
-    yield Row("over 8-bit Olive", 1.35, None, kind="copied")
-    yield Row("over 8-bit Tender", 1.32, None, kind="copied")
-
-
-ENERGY_NOTE = (
-    "Tables II-IV by themselves: L drafts at 508 mW and one verification at 559 mW, over the round's tokens, against "
-    "plain decoding at 559 mW, with the Td/Tar that Table III implies. That counts the chip alone. No mode draws more "
-    "than plain decoding, so the efficiency cannot be below the speed-up unless plain decoding draws less than full "
-    "mode does. Our machine counts DRAM (3.9 pJ a bit), buffers and multiply-adds, each with an assumed energy, but no "
-    "clock, leakage or decoder: there a quarter of the bytes saves more than time. It reads the weights twice for more "
-    "than eight tokens. Nothing is tuned to 1.74."
-)
+    yield Claim("mean of fifteen, our machine, DRAM left out", EFFICIENCY, on_chip, kind="assumed")
+    yield Claim("over 8-bit Olive", 1.35, None, kind="copied")
+    yield Claim("over 8-bit Tender", 1.32, None, kind="copied")
 
 
 def table_efficiency(entry: Entry) -> float:

@@ -12,17 +12,13 @@ its weights once. No constant is fitted to what the model predicts.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
-
-import numpy as np
 
 from mxconv.arch.fields import Fields
 from mxconv.arch.model_sizes import ModelSizes
-from mxconv.arrays import F64
 from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import Hardware, open_hardware
+from mxconv.cost.published.claim import Claim, Section
 from mxconv.cost.published.model_cards import CODELLAMA_13B, LLAMA_2_7B
-from mxconv.cost.published.row import Row, Section
 
 BATCHES = (1, 2, 4)
 BYTES_PER_WEIGHT = 2
@@ -136,20 +132,9 @@ TABLES = (
 
 
 def sections() -> Iterator[Section]:
+    """Both tables, and the text's readings of them; docs/published.md says what they leave out."""
     for table in TABLES:
-        step = step_of(table)
-        rows = list(_cells(table, step))
-        errors, constants = fitted(table, step)
-        note = (
-            f"Milliseconds a token by batch b and candidates k. Ours: a pass over b k {step.num_heads + 1} rows "
-            "(`cost/published/mlp_speculator.py`), from the k = 0 cells, the tokens a step and the A100's data sheet; "
-            f"{step.share:.2f} of its bandwidth is what one sequence attains, and is taken for its arithmetic too. "
-            "Low at small k: the report's steps take milliseconds more than their rows and its speculator's bytes. "
-            f"A fit to all cells (step over plain = {constants[0]:.1f} ms + {1e3 * constants[1]:.0f} us a row + "
-            f"{1e3 * constants[2]:.0f} us a row and 1,000 positions) has a median error of {median(errors):.1%}, worst "
-            f"{max(errors):.1%}; it tests nothing."
-        )
-        yield Section(f"MLP speculators: {table.name}", rows, note)
+        yield Section(f"MLP speculators: {table.name}", list(_cells(table)))
     yield Section("MLP speculators: what the text reads from the tables", list(_readings()))
 
 
@@ -159,49 +144,25 @@ def step_of(table: Table) -> CandidateStep:
     return CandidateStep(target, open_hardware("a100-80g"), table.num_heads, table.speculator_weights, plain)
 
 
-def _cells(table: Table, step: CandidateStep) -> Iterator[Row]:
-    for context, tokens, batch, row in _rows(table):
-        for k, tau, published in zip(table.candidates, tokens, row, strict=True):
-            what = f"prompt {context:,}, b = {batch}, k = {k}, {step.num_rows(batch, k)} rows, tau = {tau:.2f}"
-            if k:
-                ours = 1e3 * step.seconds(batch, k, context, row[0] / 1e3) / tau
-                yield Row(what, published, ours)
-            else:
-                yield Row(what, published, None, kind="copied")
+def _cells(table: Table) -> Iterator[Claim]:
+    step = step_of(table)
+    for context, rows in table.milliseconds.items():
+        for batch, row in zip(BATCHES, rows, strict=True):
+            for k, tau, published in zip(table.candidates, table.tokens[context], row, strict=True):
+                what = f"prompt {context:,}, b = {batch}, k = {k}, {step.num_rows(batch, k)} rows, tau = {tau:.2f}"
+                if k:
+                    ours = 1e3 * step.seconds(batch, k, context, row[0] / 1e3) / tau
+                    yield Claim(what, published, ours)
+                else:
+                    yield Claim(what, published, None, kind="copied")
 
 
-def _readings() -> Iterator[Row]:
+def _readings() -> Iterator[Claim]:
     llama, code = TABLES
     plain, best = llama.milliseconds[64][0][0], llama.milliseconds[64][0][3]
     fastest = 1e3 / code.milliseconds[64][1][2]
-    yield Row("Llama2-7B, tokens/s without drafts, b = 1, prompt 64", 94.9, 1e3 / plain, 1)
-    yield Row("the same over EAGLE's baseline of 55.1 tokens/s, percent more", 70, 100 * (1e3 / plain / 55.1 - 1), 0)
-    yield Row("Llama2-7B, speed-up at b = 1, k = 4, prompt 64: *just under*", 2, plain / best)
-    yield Row("Llama2-7B, rows of a step at b = 4, k = 32", 512, step_of(llama).num_rows(4, 32), 0)
-    yield Row("Codellama-13B-instruct, tokens/s at b = 2, k = 2, prompt 64", 181.5, fastest, 1)
-
-
-def fitted(table: Table, step: CandidateStep) -> tuple[list[float], F64]:
-    """Least squares of the relative error of step - plain = c0 + rows (c1 + c2 context / 1000).
-
-    Returns:
-        Magnitudes of the relative errors of all steps, and the three constants in milliseconds.
-    """
-    terms, over_plain, whole = [], [], []
-    for context, tokens, batch, row in _rows(table):
-        for k, tau, published in zip(table.candidates[1:], tokens[1:], row[1:], strict=True):
-            rows = step.num_rows(batch, k)
-            terms.append((1.0, rows, rows * context / 1000))
-            over_plain.append(published * tau - row[0])
-            whole.append(published * tau)
-    weights = 1 / np.array(whole)
-    constants = np.linalg.lstsq(np.array(terms) * weights[:, None], np.array(over_plain) * weights, rcond=None)[0]
-    errors = (np.array(terms) @ constants - np.array(over_plain)) * weights
-    return [abs(float(error)) for error in errors], constants.astype(np.float64)
-
-
-def _rows(table: Table) -> Iterator[tuple[int, Sequence[float], int, Sequence[float]]]:
-    """Context, tokens a step, batch and milliseconds of each printed row."""
-    for context, rows in table.milliseconds.items():
-        for batch, row in zip(BATCHES, rows, strict=True):
-            yield context, table.tokens[context], batch, row
+    yield Claim("Llama2-7B, tokens/s without drafts, b = 1, prompt 64", 94.9, 1e3 / plain, 1)
+    yield Claim("the same over EAGLE's baseline of 55.1 tokens/s, percent more", 70, 100 * (1e3 / plain / 55.1 - 1), 0)
+    yield Claim("Llama2-7B, speed-up at b = 1, k = 4, prompt 64: *just under*", 2, plain / best)
+    yield Claim("Llama2-7B, rows of a step at b = 4, k = 32", 512, step_of(llama).num_rows(4, 32), 0)
+    yield Claim("Codellama-13B-instruct, tokens/s at b = 2, k = 2, prompt 64", 181.5, fastest, 1)

@@ -6,22 +6,19 @@ from statistics import mean, median
 from typing import Literal
 
 Kind = Literal["derived", "assumed", "fitted", "copied"]
-COUNTED: tuple[Kind, ...] = ("derived", "assumed")  # whose errors a section states
 COLUMNS = ("number", "published", "ours", "error", "kind")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One number.
+class Claim:
+    """One number; docs/published.md says what the kinds are.
 
     Args:
         what: the number's name.
         published: the number as printed; None where the paper has a picture or nothing.
         ours: the number that the models compute from others; None where it is copied.
         digits: shown after the decimal point.
-        kind: derived (from other numbers of the paper), assumed (derived, with an assumption that the paper does not
-            state and that the row or its section names), fitted (a constant was chosen to meet it: it tests nothing)
-            or copied.
+        kind: how ours was found.
     """
 
     what: str
@@ -37,27 +34,25 @@ class Row:
 
     def cells(self) -> list[str]:
         figures = [f"{value:,.{self.digits}f}" if value is not None else "-" for value in (self.published, self.ours)]
-        error = "-" if self.error is None else f"{self.error:+.1%}"
-        return [self.what, *figures, error, self.kind]
+        return [self.what, *figures, "-" if self.error is None else f"{self.error:+.1%}", self.kind]
 
 
 @dataclass(frozen=True)
 class Section:
-    """Rows of one table of a paper; `note` says in words what they show."""
+    """The figures of one table of a paper."""
 
     title: str
-    rows: Sequence[Row]
-    note: str = ""
+    rows: Sequence[Claim]
 
     def errors(self, kind: Kind = "derived") -> list[float]:
-        """Magnitudes of the errors of the rows of one kind."""
+        """Magnitudes of the errors of the figures of one kind."""
         return [abs(row.error) for row in self.rows if row.error is not None and row.kind == kind]
 
     def markdown(self) -> str:
+        """The table after its title and the errors of the kinds that test something."""
         lines = [f"## {self.title}", ""]
-        if self.note:
-            lines += [self.note, ""]
-        for kind in COUNTED:
+        kinds: tuple[Kind, ...] = ("derived", "assumed")
+        for kind in kinds:
             errors = self.errors(kind)
             if len(errors) > 1:
                 found = f"mean error {mean(errors):.1%}, median {median(errors):.1%}, worst {max(errors):.1%}"

@@ -1,0 +1,75 @@
+"""SPIRe (arXiv 2504.06419): modelled throughput, the critical context and the cost of training."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mxconv.cost.hardware import open_hardware
+from mxconv.cost.published.claim import Claim, Section
+from mxconv.cost.throughput import (
+    LLAMA_3_70B,
+    SPIRE_DRAFT_TOKENS,
+    SPIRE_DRAFTS,
+    SPIRE_TARGET,
+    SPIRE_VANILLA,
+    BatchedDraft,
+    DecoderBody,
+    critical_context,
+    throughput_multiplier,
+    units_saved,
+)
+
+WINDOW = 64  # positions, of MagicDec and SPIRe alike: section 4
+TRAINING_UNITS = 0.25
+SMALL, LARGE = "67 M", "Llama 3 70B"
+THROUGHPUT = (  # batch 64
+    (SMALL, SPIRE_TARGET, 512, {"vanilla": 1.36, "MagicDec": 2.05, "SPIRe": 2.78}),
+    (LARGE, LLAMA_3_70B, 65536, {"MagicDec": 2.14, "SPIRe": 2.82}),
+)
+UNITS_SAVED = (
+    (SMALL, "SPIRe", 0.0, 6.40),
+    (SMALL, "MagicDec", 0.0, 5.12),
+    (SMALL, "SPIRe", TRAINING_UNITS, 6.15),
+    (LARGE, "SPIRe", 0.0, 6.45),
+    (LARGE, "MagicDec", 0.0, 5.33),
+    (LARGE, "SPIRe", TRAINING_UNITS, 6.20),
+)
+CRITICAL = ((SMALL, SPIRE_TARGET, 512 / 2**4), (LARGE, LLAMA_3_70B, 65536 / 2**4))  # "four powers of two" below: Fig. 3
+
+
+def sections() -> Iterator[Section]:
+    """The one table: docs/published.md names its assumptions."""
+    yield Section("SPIRe: Figs. 3, 4 and 6, Cost Analysis", list(_figures()))
+
+
+def _figures() -> Iterator[Claim]:
+    target, intensity = SPIRE_TARGET.num_parameters, open_hardware("h100-sxm").intensity("int8")
+    yield Claim("body parameters of the target, 10^6", 67, target / 1e6, 0)
+    for name, share, body in (("vanilla", 1 / 8, SPIRE_VANILLA), ("SPIRe", 1 / 4, SPIRE_TARGET.with_layers(1 / 4))):
+        yield Claim(f"body parameters of the {name} draft, of the target's", share, body.num_parameters / target, 3)
+
+    def multiplier(target: DecoderBody, draft: BatchedDraft, context: int) -> float:
+        return throughput_multiplier(target, draft, 64, context, SPIRE_DRAFT_TOKENS, intensity)
+
+    found = {}
+    for label, body, context, multipliers in THROUGHPUT:
+        for name, published in multipliers.items():
+            draft = SPIRE_DRAFTS[name](body)
+            ours = found[label, name] = multiplier(body, draft, context)
+            what = f"throughput, {label}, batch 64, context {context:,}, {name}"
+            if label == SMALL:
+                yield Claim(what, published, ours)
+            else:
+                yield Claim(f"{what}, window of 8,192", published, ours, kind="assumed")
+                fixed = multiplier(body, replace(draft, window_fraction=WINDOW / context), context)
+                yield Claim(f"{what}, window of 64 as in the text", published, fixed)
+    for name, percent in (("vanilla", 100), ("MagicDec", 35)):
+        ours = 100 * (found[SMALL, "SPIRe"] / found[SMALL, name] - 1)
+        yield Claim(f"throughput, {SMALL}, SPIRe over {name}, percent more: *over*", percent, ours, 0)
+    for label, name, training, published in UNITS_SAVED:
+        what = f"units saved of 10, {label}, {name}{', less training' if training else ''}"
+        ours = units_saved(found[label, name], training_units=training)
+        yield Claim(what, published, ours, kind="derived" if label == SMALL else "assumed")
+    for label, body, published in CRITICAL:
+        longest = critical_context(body, SPIRE_DRAFT_TOKENS, intensity)
+        power = 2 ** (int(longest).bit_length() - 1)
+        yield Claim(f"critical context, {label}, ours rounded from {longest:,.1f}", published, power, 0, "assumed")
