@@ -20,8 +20,8 @@ from mxconv.arrays import F32
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.table import parse_draft
 from mxconv.engine.kv_pages import PAGE
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tiny_levels import Decoded, by_hand, decoder_of
 
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.engine.kv_pages import PAGE
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request

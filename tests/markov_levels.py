@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tiny_levels import record, tiny_config
 
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.engine.cache import KVCache
 from mxconv.engine.tree import Tree
 

@@ -2,9 +2,8 @@
 
 from tiny_levels import decoder_of
 
-from mxconv.drafts.loaded_level import LoadedLevel
-from mxconv.drafts.table import parse_draft, record_of
-from mxconv.engine.skipped import Skipped
+from mxconv.drafts.kind import LoadedLevel
+from mxconv.drafts.kinds import kind_of, parse_draft, record_of
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
 
@@ -16,4 +15,4 @@ SIZES = {"num_layers": 6, "max_position_embeddings": 400}
 def level_of(spec: str, target: LoadedLevel, name: str = "draft") -> LoadedLevel:
     found = record_of(parse_draft(spec), name)
     decoder = decoder_of(target)
-    return LoadedLevel(found, decoder.variant(Skipped.at_first(found, decoder.config.num_hidden_layers)))
+    return LoadedLevel(found, kind_of(found).of_decoder(decoder, found))

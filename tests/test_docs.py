@@ -80,7 +80,7 @@ def test_options_that_a_page_names_exist(page: str) -> None:
 
 
 def test_the_page_names_every_kind_of_draft() -> None:
-    from mxconv.drafts.table import KINDS
+    from mxconv.drafts.kinds import KINDS
 
     for kind in KINDS:
         assert f"`{kind}" in PAGES["drafts"]

@@ -14,7 +14,7 @@ import typer
 
 from mxconv.arch.families.table import FAMILIES
 from mxconv.cli.main import app
-from mxconv.drafts.table import parse_draft
+from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import MxconvError
 
 ROOT = Path(__file__).parent.parent

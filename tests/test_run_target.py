@@ -19,8 +19,8 @@ from mxconv.codecs.bsfp.packing import decode_bsfp_draft
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.mxint8 import dequantize_mxint8
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_quads, unpack_scales
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.table import parse_draft
 from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError, PackageError
 from mxconv.interop.plain_safetensors import export_safetensors

@@ -13,8 +13,8 @@ from mxconv.arch.families.table import describe_values
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
-from mxconv.drafts.loaded_level import LoadedLevel
-from mxconv.drafts.table import KINDS
+from mxconv.drafts.kind import LoadedLevel
+from mxconv.drafts.kinds import KINDS
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.weights import ModelWeights

@@ -14,8 +14,7 @@ from mxconv.bench.prompts import prompt_ids
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.bench.samples import spread
 from mxconv.bench.strategies import GREEDY, Strategy, StrategyRecord, strategies_of
-from mxconv.bench.traffic import bytes_per_forward
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.progress import Progress, silent
 from mxconv.text.messages import Prompt
@@ -94,7 +93,7 @@ class DecodeTimer:
                 runs[strategy.name].append(Run(generation, rate))
             self._is_warm = True
         progress("decode", total, total)
-        num_bytes = {level.name: bytes_per_forward(self._loaded, level) for level in self._loaded.levels}
+        num_bytes = {level.name: self._loaded.bytes_per_pass(level) for level in self._loaded.levels}
         return Decodes([strategy.record for strategy in strategies], runs, num_bytes)
 
 

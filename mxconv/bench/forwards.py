@@ -13,8 +13,7 @@ import numpy as np
 from mxconv.bench.machine import last_level_cache_bytes
 from mxconv.bench.rates import ReadBandwidth, seconds_of
 from mxconv.bench.samples import spread
-from mxconv.bench.traffic import bytes_per_forward
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.session import borrowed
 from mxconv.engine.cache import KVCache
@@ -64,7 +63,7 @@ def bench_forwards(
     for number, level in enumerate(loaded.levels):
         progress("forward passes", number, len(loaded.levels))
         if level.decoder is not None:  # a look-up has no forward pass
-            num_bytes = bytes_per_forward(loaded, level)
+            num_bytes = loaded.bytes_per_pass(level)
             results += _level(level, level.decoder, num_bytes, bandwidth, sorted(num_tokens), num_samples, number == 0)
     progress("forward passes", len(loaded.levels), len(loaded.levels))
     return results

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.errors import ModelError
 from mxconv.speculation.chain import growers
 from mxconv.speculation.hierarchy import Hierarchy

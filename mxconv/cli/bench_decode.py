@@ -93,8 +93,8 @@ def decode(
     from mxconv.bench.machine import this_machine
     from mxconv.bench.strategies import four_bit_level
     from mxconv.cli.bench_decode_tables import print_tables
+    from mxconv.drafts.kinds import parse_draft
     from mxconv.drafts.loader import LoadedPackage
-    from mxconv.drafts.table import parse_draft
     from mxconv.kernels.engine import choose_engine
     from mxconv.package.manifest import read_manifest
     from mxconv.package.package_folder import find_package

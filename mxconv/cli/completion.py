@@ -26,7 +26,7 @@ def native_kernels(incomplete: str) -> list[str]:
 
 def drafts(incomplete: str) -> list[str]:
     """Kinds of drafts, up to the colon where a path or another subject follows."""
-    from mxconv.drafts.table import KINDS
+    from mxconv.drafts.kinds import KINDS
 
     return _beginning((name + ":" * bool(kind.subject) for name, kind in KINDS.items()), incomplete)
 

@@ -57,7 +57,7 @@ def verify(
     from dataclasses import replace
 
     from mxconv.arch.gguf.open_source import open_source
-    from mxconv.drafts.table import parse_draft
+    from mxconv.drafts.kinds import parse_draft
     from mxconv.kernels.engine import usable_processors
     from mxconv.package.package_folder import check_writable, find_package
     from mxconv.speculation.prompts import read_prompts

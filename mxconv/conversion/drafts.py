@@ -8,8 +8,8 @@ from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.conversion.options import Codec
 from mxconv.drafts.kind import DraftSpec, LookUpKind, OpenedDraft, OpenTarget
+from mxconv.drafts.kinds import KINDS
 from mxconv.drafts.reader_kind import ReaderKind
-from mxconv.drafts.table import KINDS
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.staging import PlacedFile
@@ -18,8 +18,8 @@ from mxconv.package.staging import PlacedFile
 def level_of(draft: OpenedDraft, folder: str, own_codec: Codec) -> LevelRecord:
     """The level that a draft becomes, its files in a folder of the package, whose 4-bit level has a codec."""
     kind = KINDS[draft.spec.kind]
-    codec = own_codec if draft.spec.kind == "mtp" else draft.codec
-    return kind.record(draft.spec, draft.name, codec, kind.path_in(folder, draft), draft.same_tokenizer)
+    codec, path = kind.codec_in(draft, own_codec), kind.path_in(folder, draft)
+    return kind.record(draft.spec, draft.name, codec, path, draft.same_tokenizer)
 
 
 def placed_files(draft: OpenedDraft, folder: str) -> list[PlacedFile]:

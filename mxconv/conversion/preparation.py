@@ -12,7 +12,7 @@ from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
 from mxconv.conversion.worker_memory import fit_slices, worker_bytes
 from mxconv.drafts.kind import OpenedDraft
-from mxconv.drafts.table import parse_draft
+from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import CheckpointError, MxconvError
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mxconv.drafts.table import is_look_up, reads_states
+from mxconv.drafts.kinds import is_look_up, reads_states
 from mxconv.errors import ModelError
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.manifest import Manifest

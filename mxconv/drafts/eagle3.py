@@ -6,8 +6,7 @@ Its network is `mxconv/drafts/readers/eagle3_head.py`. The embedding is the targ
 from contextlib import ExitStack
 from pathlib import Path
 
-from mxconv.drafts.kind import DraftSpec, OpenedDraft, OpenTarget
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import DraftSpec, LoadedLevel, OpenedDraft, OpenTarget
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.drafts.readers.eagle3_head import Eagle3, target_tokens, with_embedding

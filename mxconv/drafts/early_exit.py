@@ -13,12 +13,13 @@ Source:
 from math import sqrt
 
 from mxconv.drafts.draft_price import DraftPrice, speedup
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.running_mean import Chance
+from mxconv.drafts.target_views import TargetView
 from mxconv.drafts.variant_draft import Variants
-from mxconv.drafts.variant_kind import VariantKind
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
+from mxconv.package.level_record import LevelRecord
 
 
 class ExitChoice:
@@ -63,13 +64,16 @@ class ExitChoice:
         """Studies tell more."""
 
 
-class EarlyExit(VariantKind):
+class EarlyExit(TargetView):
     """`early-exit`: the first layers of the target, as many as pay."""
 
     name = "early-exit"
 
+    def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
+        return Skipped.behind(num_layers // 2, num_layers)
+
     def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
-        return Variants(loaded, target, ExitChoice)
+        return Variants(loaded.record, target, ExitChoice)
 
 
 EARLY_EXIT = EarlyExit()

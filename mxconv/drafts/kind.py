@@ -2,7 +2,7 @@
 
     name[:SUBJECT][,key=value ...]        as in --draft ngram:TABLE,confidence=0.3
 
-Every kind is an object in a file of its own in this room, and a line of `mxconv/drafts/table.py`. It is a `ModelKind`
+Every kind is an object in a file of this room, and a line of `mxconv/drafts/kinds.py`. It is a `ModelKind`
 (a decoder, which can use drafts itself), a `ReaderKind` (it reads hidden states of the level above, and nothing drafts
 for it) or a `LookUpKind` (no model at all).
 """
@@ -18,8 +18,9 @@ from mxconv.arch.families.table import describe_values
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.drafts.acceptance import Acceptance
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.proposal import Draft
+from mxconv.drafts.readers.reader import Reader
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.variant_draft import Variants
 from mxconv.engine.decoder import Decoder
@@ -27,6 +28,7 @@ from mxconv.engine.matrices import Matrices
 from mxconv.engine.own_weights import OwnWeights
 from mxconv.errors import PackageError
 from mxconv.package.level_record import LevelRecord, PlainRecord, Shared
+from mxconv.package.ngram_table import NgramTable
 from mxconv.package.package import Package
 from mxconv.text.tokenizer import Tokenizer
 
@@ -132,6 +134,26 @@ class OpenTarget:
         return None if self.checkpoint.config is None else describe_values(self.checkpoint.config)
 
 
+@dataclass(frozen=True)
+class LoadedLevel:
+    """A level that can decode or draft; `record` says how."""
+
+    record: LevelRecord
+    decoder: Decoder | None  # a look-up has none, nor has what reads another's states
+    tokenizer: Tokenizer | None = None  # whose tokens it speaks: the very object of another level, or one of its own
+    table: NgramTable | None = None
+    folder: Path | None = None  # of a model that is not the package's own
+    reader: Reader | None = None  # what drafts from another level's hidden states
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def shares_cache(self) -> bool:
+        return "kv_cache" in self.record.shares
+
+
 class Run(Protocol):
     """The levels that are loaded already, the target first, and what a further one is loaded with."""
 
@@ -222,6 +244,10 @@ class DraftKind:
         """
         return OpenedDraft(spec, spec.kind)
 
+    def codec_in(self, draft: OpenedDraft, own_codec: LevelCodec) -> LevelCodec | None:
+        """The codec of a record in a package whose 4-bit level has `own_codec`."""
+        return draft.codec
+
     def path_in(self, folder: str, draft: OpenedDraft) -> str | None:
         """The `path` of a record whose files lie in a folder of the package."""
         return folder if draft.files else None
@@ -240,6 +266,17 @@ class DraftKind:
 
         Raises:
             MxconvError: files are missing or damaged, or do not fit the target.
+        """
+        raise NotImplementedError
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        """What a pass of a level costs.
+
+        Args:
+            record: of the level.
+            place: its folder or file, where it has one.
+            package: that is decoded.
+            target: the cost of the first level of the run; None of that level itself.
         """
         raise NotImplementedError
 
@@ -262,6 +299,9 @@ class LookUpKind(DraftKind):
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         return LoadedLevel(record, None, speaker(run))
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        return PassCost("bf16" if target is None else target.codec)
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         """What makes the draft of each text; tables that it fills while decoding are shared by all texts.

@@ -8,9 +8,9 @@ from types import TracebackType
 from mxconv.arch.config import ModelConfig
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.drafts.chosen_levels import choose_levels
-from mxconv.drafts.kind import DraftSpec
-from mxconv.drafts.loaded_level import LoadedLevel
-from mxconv.drafts.table import KINDS, is_look_up, kind_of
+from mxconv.drafts.kind import DraftSpec, LoadedLevel
+from mxconv.drafts.kinds import KINDS, is_look_up, kind_of
+from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.matrices import Matrices
@@ -100,6 +100,18 @@ class LoadedPackage:
         decoder = self.levels[0].decoder
         assert decoder is not None  # `choose_levels` lets no look-up be first
         return decoder
+
+    def bytes_per_pass(self, level: LoadedLevel) -> int:
+        """Bytes of weights that a forward pass of a level reads, whatever the number of tokens; none for a look-up.
+
+        A mixture of experts is counted for one token; a pass over more tokens reads more.
+        """
+        first = self._cost(self.levels[0], None)
+        cost = first if level is self.levels[0] else self._cost(level, first)
+        return cost.bytes_read(level.decoder)
+
+    def _cost(self, level: LoadedLevel, target: PassCost | None) -> PassCost:
+        return kind_of(level.record).cost(level.record, level.folder, self.package, target)
 
     def _place(self, record: LevelRecord) -> Path | None:
         return self.package.root / record.path if record.path else None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mxconv.arch.families.table import describe_file
 from mxconv.arch.gguf.open_source import open_source
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.checkpoint.source import open_checkpoint
@@ -18,6 +19,7 @@ from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.drafts.kind import (
     DraftSpec,
     LevelCodec,
+    LoadedLevel,
     ModelKind,
     OpenedDraft,
     OpenTarget,
@@ -26,8 +28,9 @@ from mxconv.drafts.kind import (
     placed,
     speaker,
 )
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.readers.reader import reader_of
+from mxconv.drafts.target_views import FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, STREAMING, TARGET
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.errors import ModelError, MxconvError, PackageError
@@ -37,7 +40,10 @@ from mxconv.package.package import Package
 from mxconv.package.package_folder import find_package
 from mxconv.text.tokenizer import Tokenizer
 
-OF_MODEL = ("target", "self-draft", "layer-skip", "streaming", "fewer-experts")  # kinds with its weights, none searched
+# kinds with its weights, none searched
+OF_MODEL: dict[str, ModelKind] = {
+    kind.name: kind for kind in (TARGET, SELF_DRAFT, LAYER_SKIP, STREAMING, FEWER_EXPERTS)
+}
 
 
 class Model(ModelKind):
@@ -96,6 +102,16 @@ class Model(ModelKind):
         sizes = decoder.config.vocab_size, run.target.config.vocab_size
         _check_shared_tokens(run.package.root, folder, record, theirs, ours, sizes)
         return LoadedLevel(record, decoder, speaker(run), folder=folder)
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        assert place is not None, "a model has a folder"
+        if record.codec != "package":
+            return PassCost.of_folder(place, record, ModelSizes.from_file(place / "config.json"), "small")
+        with Package(place) as inner:
+            own = PassCost.of_package(inner, inner.manifest.levels[0])
+            chosen = recorded_level(place, inner.manifest, record)
+            cost = OF_MODEL[chosen.kind].cost(chosen, None, inner, own)
+            return replace(cost, typical="small")
 
     def _decoder(self, record: LevelRecord, folder: Path, run: Run) -> Decoder:
         if record.codec == "package":

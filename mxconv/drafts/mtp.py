@@ -3,19 +3,23 @@
 Its network is `mxconv/drafts/readers/mtp_module.py`.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
-from mxconv.arch.families.table import describe_values
-from mxconv.drafts.kind import DraftSpec, LevelCodec, OpenedDraft, OpenTarget, Parameter, Run
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.arch.families.table import describe_file, describe_values
+from mxconv.arch.model_sizes import ModelSizes
+from mxconv.drafts.kind import DraftSpec, LevelCodec, LoadedLevel, OpenedDraft, OpenTarget, Parameter, Run
+from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.drafts.readers.feature_draft import FeatureDraft
-from mxconv.drafts.readers.mtp_module import MtpModule, check_mtp
+from mxconv.drafts.readers.mtp_module import MtpModule, check_mtp, layer_config
 from mxconv.drafts.readers.reader import Reader, check_target
 from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.engine.cache import KVCache
+from mxconv.engine.stored_bytes import mtp_bytes
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord, Shared
+from mxconv.package.package import Package
 
 
 class MtpKind(ReaderKind):
@@ -28,17 +32,8 @@ class MtpKind(ReaderKind):
     def shares(self, spec: DraftSpec, same_tokenizer: bool) -> list[Shared]:
         return ["weights", "tokenizer"]
 
-    def record(
-        self,
-        spec: DraftSpec,
-        name: str,
-        codec: LevelCodec | None = None,
-        path: str | None = None,
-        same_tokenizer: bool = True,
-    ) -> LevelRecord:
-        """As every kind's; `codec` is that of the package's 4-bit level, and the record has none with `bits=16`."""
-        codec = None if spec.parameters.get("bits") == 16 else codec
-        return super().record(spec, name, codec, path, same_tokenizer)
+    def codec_in(self, draft: OpenedDraft, own_codec: LevelCodec) -> LevelCodec | None:
+        return None if draft.spec.parameters.get("bits") == 16 else own_codec
 
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
         checkpoint = target.checkpoint
@@ -51,7 +46,8 @@ class MtpKind(ReaderKind):
         return OpenedDraft(spec, spec.kind)
 
     def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
-        return OpenedDraft(spec, spec.kind, codec=run.package.manifest.options.codec)
+        draft = OpenedDraft(spec, spec.kind)
+        return replace(draft, codec=self.codec_in(draft, run.package.manifest.options.codec))
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         own, root = run.own, str(run.package.root)
@@ -60,6 +56,14 @@ class MtpKind(ReaderKind):
         reader = MtpModule(own.config, weights, record.name)
         check_target(reader, run.target.config, run.target_vocabulary.num_tokens, root)
         return LoadedLevel(record, None, run.tokenizer, reader=reader)
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        """A layer over the whole context, and the head."""
+        config = describe_file(package.root / "config.json")
+        assert config.mtp is not None and target is not None, "of a level that was converted"
+        codec = {None: target.codec, "mxfp4": "mxfp4", "bsfp": "bsfp-draft"}[record.codec]
+        num_bytes = mtp_bytes(package, in_four_bits=record.codec is not None)
+        return PassCost(codec, num_bytes, ModelSizes.of(layer_config(config, config.mtp)), "mtp")
 
     def draft(self, loaded: LoadedLevel, listener: Listener) -> FeatureDraft:
         assert isinstance(loaded.reader, MtpModule)

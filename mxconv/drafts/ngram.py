@@ -5,8 +5,17 @@ from pathlib import Path
 
 from mxconv.arrays import F32
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.drafts.kind import DraftSpec, LookUpKind, OpenedDraft, OpenTarget, Proposer, Run, placed, speaker
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import (
+    DraftSpec,
+    LoadedLevel,
+    LookUpKind,
+    OpenedDraft,
+    OpenTarget,
+    Proposer,
+    Run,
+    placed,
+    speaker,
+)
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 
 from mxconv.arrays import F32
-from mxconv.drafts.kind import DraftSpec, LookUpKind, Parameter, Proposer
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import DraftSpec, LoadedLevel, LookUpKind, Parameter, Proposer
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first

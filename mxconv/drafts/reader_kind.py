@@ -7,9 +7,9 @@ from pathlib import Path
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.drafts.kind import DraftKind, DraftSpec, OpenedDraft, OpenTarget, Run, placed
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import DraftKind, DraftSpec, LoadedLevel, OpenedDraft, OpenTarget, Run, placed
 from mxconv.drafts.model import locate_16_bits, open_16_bits, open_package
+from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.readers.reader import Reader, ReaderSizes, check_target
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
 from mxconv.engine.cache import KVCache
@@ -84,6 +84,10 @@ class ReaderKind(DraftKind):
         if root is None:
             return locate_16_bits(spec, run)
         return OpenedDraft(spec, root.resolve().name, root, codec="package")
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        assert place is not None, "it has a folder"
+        return PassCost.of_folder(place, record, None, None)
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         folder = placed(record, place, run)

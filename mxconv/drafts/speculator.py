@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance
-from mxconv.drafts.kind import NUM_CANDIDATES, DraftSpec
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import NUM_CANDIDATES, DraftSpec, LoadedLevel
+from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.passes import StageRows
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
@@ -22,6 +24,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.package.level_record import LevelRecord, SpeculatorRecord
+from mxconv.package.package import Package
 
 
 def grow_candidates(
@@ -189,6 +192,15 @@ class SpeculatorKind(ReaderKind):
     ) -> MlpSpeculator:
         weights, _ = reader_weights(folder, record, make, stack)
         return MlpSpeculator(SpeculatorConfig.from_file(folder / "config.json"), weights, record.name)
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        """Every token is a pass of one stage: a model without layers."""
+        assert place is not None and target is not None and target.sizes is not None, "it has a folder and a target"
+        config = SpeculatorConfig.from_file(place / "config.json")
+        layers: dict[str, Any] = dict.fromkeys(("mixers", "norms", "dense_sizes", "has_experts"), ())
+        sizes = replace(target.sizes, hidden_size=config.inner_dim, vocab_size=config.vocab_size, **layers)
+        cost = PassCost.of_folder(place, record, replace(sizes, num_experts=0), "speculator")
+        return replace(cost, num_passes=1 if config.tie_weights else config.n_predict)
 
     def draft(self, loaded: LoadedLevel, listener: Listener) -> SpeculatorDraft:
         assert isinstance(loaded.reader, MlpSpeculator)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arrays import F32
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
+from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.reader import ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
@@ -17,6 +19,7 @@ from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import tied
 from mxconv.engine.tree import Tree
 from mxconv.package.level_record import LevelRecord
+from mxconv.package.package import Package
 
 
 class SpireDraft(ReadingDraft):
@@ -69,6 +72,14 @@ class SpireKind(ReaderKind):
         weights, _ = reader_weights(folder, record, make, stack)
         sizes = SpireConfig.from_file(folder / "config.json")
         return Spire(sizes, tied(weights, sizes.decoder), make, record.name)
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        """A few layers over sinks and a window, whatever the context."""
+        assert place is not None, "it has a folder"
+        config = SpireConfig.from_file(place / "config.json")
+        sizes = ModelSizes.of(config.decoder)
+        sizes = sizes.with_windows((config.sink + config.window,) * sizes.num_layers)
+        return PassCost.of_folder(place, record, sizes, "spire")
 
     def draft(self, loaded: LoadedLevel, listener: Listener) -> SpireDraft:
         assert isinstance(loaded.reader, Spire)

@@ -18,13 +18,12 @@ import numpy as np
 
 from mxconv.arrays import F64
 from mxconv.drafts.draft_price import DraftPrice, speedup
-from mxconv.drafts.kind import DraftSpec, Parameter
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import DraftSpec, LoadedLevel, Parameter
+from mxconv.drafts.target_views import TargetView
 from mxconv.drafts.variant_draft import Variants
-from mxconv.drafts.variant_kind import VariantKind
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
-from mxconv.package.level_record import SwiftRecord
+from mxconv.package.level_record import LevelRecord, SwiftRecord
 
 FIRST_LOSS = 1.5  # of all parts together: without half of them a draft agrees about every second time
 MEMORY = 0.995  # what is left in a study of the weight of all before it
@@ -183,7 +182,7 @@ class SkipSearch:
         ]
 
 
-class Swift(VariantKind):
+class Swift(TargetView):
     """`swift:skip=0.45`: the target without the parts that a search leaves out, at most a share of all parts."""
 
     name = "swift"
@@ -194,8 +193,11 @@ class Swift(VariantKind):
         return {"skip": spec.parameters.get("skip", DEFAULT_SKIP)}
 
     def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
-        share = loaded.record.skip or 0.0
-        return Variants(loaded, target, lambda price, num_layers: SkipSearch(price, num_layers, share))
+        record = loaded.record
+        return Variants(record, target, lambda price, num_layers: SkipSearch(price, num_layers, record.skip))
+
+    def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
+        return Skipped.spread(num_layers, record.skip)
 
 
 SWIFT = Swift()

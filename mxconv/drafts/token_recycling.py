@@ -8,8 +8,7 @@ import numpy as np
 from mxconv.arrays import F32, I32
 from mxconv.drafts.acceptance import Acceptance
 from mxconv.drafts.guesses import likeliest
-from mxconv.drafts.kind import NUM_CANDIDATES, DraftSpec, LookUpKind, Proposer
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import NUM_CANDIDATES, DraftSpec, LoadedLevel, LookUpKind, Proposer
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance
-from mxconv.drafts.draft_price import DraftPrice, PartBytes
+from mxconv.drafts.draft_price import DraftPrice
 from mxconv.drafts.guesses import Sharpness
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.pass_cost import PartBytes
 from mxconv.drafts.proposal import Proposal, TreeDraft
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
@@ -16,6 +16,7 @@ from mxconv.drafts.studies import Rehearsal, StudyBudget
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError
+from mxconv.package.level_record import LevelRecord
 
 MOST_VARIANTS = 16  # that are kept ready
 
@@ -63,27 +64,30 @@ class VariantChoice(Protocol):
         ...
 
 
+ChoiceOf = Callable[[DraftPrice, int], VariantChoice]  # of a price and the number of the target's layers
+
+
 class Variants:
     """What a draft of this kind keeps from text to text: its choice, and the account of its studies.
 
     Args:
-        level: of a kind that chooses its parts while it decodes.
+        record: of a level whose parts are chosen while it decodes.
         target: whose parts are left out.
-        choice: what makes the choice, of a price and the number of the target's layers.
+        choice: what makes the choice.
 
     Raises:
         ModelError: the level does not share the target's cache, or the target has too few layers.
     """
 
-    def __init__(self, level: LoadedLevel, target: Decoder, choice: Callable[[DraftPrice, int], VariantChoice]) -> None:
-        if not level.shares_cache:
+    def __init__(self, record: LevelRecord, target: Decoder, choice: ChoiceOf) -> None:
+        if "kv_cache" not in record.shares:
             raise ModelError(
-                f"level {level.name}: {level.record.kind} with a cache of its own; its layers change, so it must read "
+                f"level {record.name}: {record.kind} with a cache of its own; its layers change, so it must read "
                 "the target's keys and values. Leave it out, or use layer-skip, where the target's are out of reach."
             )
         self.choice = choice(DraftPrice(PartBytes.of(target)), target.config.num_hidden_layers)
         self.budget = StudyBudget()
-        self.decoder = lru_cache(MOST_VARIANTS)(lambda skipped: target.variant(skipped, name=level.name))
+        self.decoder = lru_cache(MOST_VARIANTS)(lambda skipped: target.variant(skipped, name=record.name))
 
     def of_text(self, level: ModelDraft) -> "VariantDraft":
         """The draft of one text."""

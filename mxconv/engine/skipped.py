@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import count, groupby
 
 from mxconv.errors import ModelError
-from mxconv.package.level_record import LevelRecord
 
 NOTHING = "none"
 TERM = re.compile(r"([am]?)(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
@@ -89,19 +88,6 @@ class Skipped:
             )
         layers = frozenset(range(num_kept, num_layers))
         return cls(layers, layers)
-
-    @classmethod
-    def at_first(cls, record: LevelRecord, num_layers: int) -> "Skipped | None":
-        """What a level leaves out when it begins, of kinds that change it too; None where its kind leaves out nothing.
-
-        Raises:
-            ModelError: a model of `num_layers` does not have these parts.
-        """
-        if record.kind == "swift":
-            return cls.spread(num_layers, record.skip or 0.0)
-        if record.kind == "early-exit":
-            return cls.behind(num_layers // 2, num_layers)
-        return None if record.skipped is None else cls.parse(record.skipped, num_layers)
 
     def check(self, num_layers: int) -> None:
         """Raises ModelError where a layer is named that a model of `num_layers` does not have."""

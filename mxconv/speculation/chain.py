@@ -7,8 +7,8 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance
 from mxconv.drafts.guesses import Sharpness
-from mxconv.drafts.kind import LookUpKind, ModelKind, Proposer
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel, LookUpKind, ModelKind, Proposer
+from mxconv.drafts.kinds import is_look_up, kind_of
 from mxconv.drafts.passes import AT_ONCE, Passes
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.reader_kind import ReaderKind
@@ -16,7 +16,6 @@ from mxconv.drafts.readers.reader import Reader
 from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.table import is_look_up, kind_of
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import ModelError
@@ -157,11 +156,12 @@ class Chain:
             each.clock = lambda: passes.meter().seconds
         session = _session(passes, self._levels[0].decoder)
         drafts: list[Draft] = []  # below the level at hand, the next one first
+        look_ups: list[TreeDraft] = []  # at the end, which are one draft to the models
         for index in reversed(range(len(self._levels))):
-            made = self._make(index, session, statistics[index], acceptance, drafts)
-            drafts.insert(0, made)
-            if index == num_models(self._levels) and len(drafts) > 1:
-                drafts = [Merged([draft for draft in drafts if isinstance(draft, TreeDraft)])]
+            drafts.insert(0, self._make(index, session, statistics[index], acceptance, drafts, look_ups))
+            if index == num_models(self._levels):
+                look_ups = [draft for draft in drafts if isinstance(draft, TreeDraft)]
+                drafts = [Merged(look_ups)] if len(drafts) > 1 else drafts
         target = drafts[0]
         assert isinstance(target, Level)
         return target
@@ -187,6 +187,7 @@ class Chain:
         statistics: LevelStatistics,
         acceptance: Acceptance,
         below: list[Draft],
+        look_ups: Sequence[TreeDraft],
     ) -> Draft:
         loaded = self._levels[index]
         confidence = self._confidence[index - 1] if index else 0.0
@@ -213,7 +214,7 @@ class Chain:
             confidence=confidence,
             acceptance=acceptance,
             statistics=statistics,
-            drafts=_retrieving(heard, pace.growers) if isinstance(pace, AdaptivePace) else heard,
+            drafts=_retrieving(heard, pace.growers, look_ups) if isinstance(pace, AdaptivePace) else heard,
             pace=pace,
             sharpness=self._sharpness[index],
         )
@@ -270,15 +271,11 @@ def _session(passes: Passes, decoder: Decoder) -> Session:
     return Session(passes.new_cache(decoder), passes)
 
 
-def _retrieving(drafts: Sequence[Draft], growers: Mapping[int, bool]) -> list[Draft]:
-    """The drafts of a level, its models' trees with what its look-ups retrieve."""
-    look_ups = [draft for number in growers if not growers[number] for draft in _each(drafts[number])]
+def _retrieving(drafts: Sequence[Draft], growers: Mapping[int, bool], look_ups: Sequence[TreeDraft]) -> Sequence[Draft]:
+    """The drafts of a level, its models' trees with what its look-ups retrieve, where these grow trees for it."""
+    if all(growers.values()):
+        return drafts
     return [
-        Retrieving(draft, look_ups) if look_ups and growers.get(number) and isinstance(draft, TreeDraft) else draft
+        Retrieving(draft, look_ups) if growers.get(number) and isinstance(draft, TreeDraft) else draft
         for number, draft in enumerate(drafts)
     ]
-
-
-def _each(draft: Draft) -> list[TreeDraft]:
-    each = draft.drafts if isinstance(draft, Merged) else [draft]
-    return [one for one in each if isinstance(one, TreeDraft)]

@@ -13,8 +13,7 @@ from typing import Literal, TypeVar
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance
-from mxconv.drafts.kind import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import DEFAULT_CONFIDENCE, DEFAULT_NUM_DRAFT_TOKENS, LoadedLevel
 from mxconv.drafts.passes import AT_ONCE, Passes
 from mxconv.drafts.statistics import LevelStatistics, Trace
 from mxconv.engine.cache import KVCache

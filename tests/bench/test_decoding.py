@@ -12,10 +12,10 @@ from packages import quantize
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 
+
 from mxconv.bench.decoding import bench_decoding  # noqa: E402
 from mxconv.bench.forwards import bench_forwards  # noqa: E402
 from mxconv.bench.strategies import four_bit_level, strategies_of  # noqa: E402
-from mxconv.bench.traffic import bytes_per_forward  # noqa: E402
 from mxconv.drafts.loader import LoadedPackage  # noqa: E402
 from mxconv.errors import ModelError, MxconvError  # noqa: E402
 
@@ -63,7 +63,7 @@ def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPacka
     greedy = results["greedy"]
     assert greedy.speedup == greedy.decode_speedup == greedy.tokens_per_round == pytest.approx(1)
     assert greedy.acceptance_rates == greedy.acceptance_by_prompt == greedy.acceptance_by_position == []
-    weights = bytes_per_forward(loaded, loaded.levels[0])
+    weights = loaded.bytes_per_pass(loaded.levels[0])
     assert greedy.num_bytes == greedy.num_tokens * weights  # a forward pass a token, the prompt's the first
     for result in results.values():
         assert result.identical_to_greedy

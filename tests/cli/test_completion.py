@@ -12,7 +12,7 @@ import pytest
 from mxconv.codecs.mxfp4 import SCALE_RULES
 from mxconv.conversion.options import Codec
 from mxconv.cost.hardware import hardware_names
-from mxconv.drafts.table import KINDS
+from mxconv.drafts.kinds import KINDS
 from mxconv.kernels.engine import kernel_names, native_names
 
 

@@ -12,7 +12,7 @@ from packages import quantize
 from trained_levels import PROMPTS, write_noisy
 
 from mxconv.cluster.executor import RayExecutor
-from mxconv.drafts.table import parse_draft
+from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import choose_kernel
 from mxconv.package.manifest import DecodeRecord

@@ -8,11 +8,10 @@ import safetensors.numpy
 from mtp_packages import MODULE, write_mimo
 from packages import quantize
 
-from mxconv.bench.traffic import bytes_per_forward
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cost.package_levels import package_levels
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.table import parse_draft
 from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
@@ -52,7 +51,7 @@ def test_bytes_of_its_pass_are_its_own_and_the_heads(source: Path, codec: str, t
     own, whole = module + head, sum(sizes.values()) - module
     drafts = [parse_draft("mtp,bits=16")]
     with LoadedPackage(tmp_path / "package", drafts=drafts) as loaded:
-        target, draft, four_bits, exact = (bytes_per_forward(loaded, level) for level in loaded.levels)
+        target, draft, four_bits, exact = (loaded.bytes_per_pass(level) for level in loaded.levels)
     bits = 16 if codec == "mxfp4" else 8 * target / whole
     head_bits = 8.25 if codec == "mxfp4" else 4.25
     assert exact == pytest.approx(own * bits / 8, rel=0.02)

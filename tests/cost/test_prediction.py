@@ -14,7 +14,7 @@ from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.trace import TraceLine, summarize
 from mxconv.drafts.kind import DraftSpec
-from mxconv.drafts.table import record_of
+from mxconv.drafts.kinds import record_of
 from mxconv.engine.stored_bytes import checkpoint_bytes, package_bytes
 from mxconv.errors import MxconvError
 from mxconv.package.package import Package

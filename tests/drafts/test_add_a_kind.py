@@ -9,12 +9,11 @@ from checkpoints import write_tiny_llama
 from loaded_packages import pack
 
 from mxconv.arrays import F32
-from mxconv.drafts.kind import LookUpKind, Proposer
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel, LookUpKind, Proposer
+from mxconv.drafts.kinds import KINDS, LEVEL_KINDS, parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.table import KINDS, LEVEL_KINDS, parse_draft
 from mxconv.package.level_record import LevelBase
 from mxconv.speculation.hierarchy import Hierarchy
 

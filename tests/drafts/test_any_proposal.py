@@ -18,7 +18,7 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.chain import Chain

@@ -8,8 +8,8 @@ import pytest
 from checkpoints import write_tiny_llama, write_tiny_tokenizer
 from loaded_packages import logits, pack, rewrite, source_logits, three_levels
 
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.table import parse_draft
 from mxconv.errors import ModelError
 from mxconv.package.manifest import read_manifest
 

@@ -11,10 +11,9 @@ from loaded_packages import logits, pack, rewrite, source_logits
 from speculators import speculator_config, write_speculator
 from tiny_levels import decoder_of
 
-from mxconv.bench.traffic import bytes_per_forward
 from mxconv.cost.package_levels import package_levels
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.table import parse_draft
 from mxconv.engine.stored_bytes import package_bytes
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.manifest import read_manifest
@@ -58,7 +57,7 @@ def test_a_package_drafts_from_its_four_bits(folder: Path, tmp_path: Path, codec
         assert found.tobytes() == logits(decoder_of(own.levels[1])).tobytes()
         exact = source_logits(folder / "small")
         assert 0 < float(np.abs(found - exact).max()) < float(np.abs(exact).max())
-        assert bytes_per_forward(loaded, level) == bytes_per_forward(own, own.levels[1])
+        assert loaded.bytes_per_pass(level) == own.bytes_per_pass(own.levels[1])
 
 
 @pytest.mark.parametrize("name", ["target", "layer-skip", "streaming"])
@@ -70,7 +69,7 @@ def test_another_level_is_named(folder: Path, tmp_path: Path, name: str) -> None
         level, alone = loaded.levels[2], own.levels[-1]
         assert level.record.level == name and not level.shares_cache
         assert logits(decoder_of(level)).tobytes() == logits(decoder_of(alone)).tobytes()
-        assert bytes_per_forward(loaded, level) == bytes_per_forward(own, alone)
+        assert loaded.bytes_per_pass(level) == own.bytes_per_pass(alone)
 
 
 def test_a_manifest_of_before_there_was_a_choice_drafts_from_16_bits(folder: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from mxconv.drafts.kind import DraftSpec, Value
-from mxconv.drafts.table import parse_draft, record_of
+from mxconv.drafts.kinds import parse_draft, record_of
 from mxconv.errors import MxconvError
 
 

@@ -14,12 +14,11 @@ from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import EMBEDDING, PROMPTS, copy_trained, write_noisy, write_padded
 
 from mxconv.arrays import F32
-from mxconv.bench.traffic import bytes_per_forward
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.eagle3_head import Eagle3
 from mxconv.drafts.readers.feature_draft import FeatureDraft
 from mxconv.drafts.session import Session
-from mxconv.drafts.table import parse_draft
 from mxconv.drafts.trees import Evaluate
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import Reads, States
@@ -243,7 +242,7 @@ def test_a_pass_reads_the_matrices_but_not_the_embedding(package: Path) -> None:
     tensors = safetensors.numpy.load_file(package.parent / "head" / "model.safetensors")
     matrices = [array for name, array in tensors.items() if array.ndim == 2 and name != "embed_tokens.weight"]
     with LoadedPackage(package, ["target"], drafts=drafts) as loaded:
-        exact, four_bits = (bytes_per_forward(loaded, level) for level in loaded.levels[1:])
+        exact, four_bits = (loaded.bytes_per_pass(level) for level in loaded.levels[1:])
     assert exact == sum(2 * array.size for array in matrices)
     assert sum(array.size for array in matrices) / 2 < four_bits < exact * 0.4
 

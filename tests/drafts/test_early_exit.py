@@ -7,7 +7,7 @@ from tiny_levels import LoadedLevel, decoder_of, dense, norms, record, tiny_conf
 from mxconv.codecs.float16 import BF16
 from mxconv.drafts.draft_price import DraftPrice, PartBytes, speedup
 from mxconv.drafts.early_exit import ExitChoice
-from mxconv.drafts.table import parse_draft, record_of
+from mxconv.drafts.kinds import parse_draft, record_of
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.weights import ModelWeights

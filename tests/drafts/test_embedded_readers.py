@@ -7,8 +7,8 @@ import pytest
 from packages import quantize
 from tiny_levels import by_hand, decoder_of, speculate
 
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.table import parse_draft
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.prompts import read_prompts
 from mxconv.speculation.selection import GREEDY, Selection

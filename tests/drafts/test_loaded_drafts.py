@@ -11,8 +11,8 @@ from tiny_levels import decoder_of
 
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kind import LookUpKind
+from mxconv.drafts.kinds import LEVEL_KINDS, parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.table import LEVEL_KINDS, parse_draft
 from mxconv.engine.sight import SinkWindow
 from mxconv.errors import CheckpointError, ModelError, MxconvError, PackageError
 from mxconv.package.manifest import read_manifest

@@ -23,7 +23,7 @@ from tiny_levels import (
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
 from mxconv.drafts.guesses import SHARPNESS, Guesses
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.drafts.session import Session

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families import mtp as layouts
+from mxconv.arch.families import mtp_modules as layouts
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.families.table import describe_file, describe_values
 from mxconv.arch.fields import Fields

@@ -12,10 +12,10 @@ from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import PROMPTS, write_noisy
 
 from mxconv.arrays import F32
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.feature_draft import FeatureDraft
 from mxconv.drafts.readers.mtp_module import MtpModule
-from mxconv.drafts.table import parse_draft
 from mxconv.drafts.trees import Evaluate
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, MxconvError

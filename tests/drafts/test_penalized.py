@@ -8,7 +8,7 @@ from chi_square import FALSE_ALARM, tail_of_counts
 from markov_levels import markov, tables
 from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, levels_of, look_up, noisy_copy, speculate, target_level
 
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.path_penalties import PathPenalties
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError

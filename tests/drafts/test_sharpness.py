@@ -6,7 +6,7 @@ from tiny_levels import look_up, noisy_copy, self_draft, target_level
 
 from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance
 from mxconv.drafts.guesses import LEAST, MOST, SHARPNESS, Sharpness
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.hierarchy import Hierarchy

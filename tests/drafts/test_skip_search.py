@@ -9,7 +9,7 @@ from mxconv.codecs.float16 import BF16
 from mxconv.drafts.acceptance import GreedyAcceptance
 from mxconv.drafts.draft_price import DraftPrice, PartBytes, speedup
 from mxconv.drafts.guesses import SHARPNESS
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.studies import StudyBudget
 from mxconv.drafts.swift import PATIENCE, PartLosses, SkipSearch

@@ -11,9 +11,9 @@ import torch
 from checkpoints import write_safetensors
 from speculators import speculator_config, speculator_tensors, torch_logits, write_speculator
 
+from mxconv.drafts.kinds import parse_draft, record_of
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
 from mxconv.drafts.speculator import SPECULATOR
-from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.activations import exact_gelu
 from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError

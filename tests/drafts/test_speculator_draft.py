@@ -13,11 +13,11 @@ from trained_levels import PROMPTS, write_noisy, write_padded
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import GreedyAcceptance
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
 from mxconv.drafts.speculator import SpeculatorDraft, grow_candidates
-from mxconv.drafts.table import parse_draft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import States
 from mxconv.engine.tree import MOST_ROWS, Tree

@@ -13,15 +13,13 @@ from tiny_levels import by_hand, decoder_of, speculate
 from trained_levels import PROMPTS, TRAINED, write_noisy, write_padded
 
 from mxconv.arrays import F32
-from mxconv.bench.traffic import bytes_per_forward
 from mxconv.cost.package_levels import package_levels
-from mxconv.drafts.kind import DraftSpec
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import DraftSpec, LoadedLevel
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.readers.spire_cache import SpireCache
 from mxconv.drafts.spire import SpireDraft
-from mxconv.drafts.table import parse_draft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.states import States
@@ -176,7 +174,7 @@ def test_four_bit_packages_keep_look_ups_and_mixture_exact(package: Path) -> Non
 
 def test_its_bytes_are_those_of_its_matrices(package: Path) -> None:
     with LoadedPackage(package, ["target", "spire"], drafts=specs(package.parent, "spire:HERE/spire-mxfp4")) as loaded:
-        _, sixteen, four = (bytes_per_forward(loaded, level) for level in loaded.levels)
+        _, sixteen, four = (loaded.bytes_per_pass(level) for level in loaded.levels)
     assert sixteen == checkpoint_bytes(package.parent / "spire") > 3.5 * four > 0
 
 

@@ -10,14 +10,13 @@ from swift_levels import COUPLED, PROMPT, SIZES, level_of
 from tiny_levels import VOCAB_SIZE, assert_lossless, by_hand, decoder_of, self_draft, speculate, target_level
 
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
-from mxconv.drafts.kind import ModelKind
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel, ModelKind
+from mxconv.drafts.kinds import KINDS, parse_draft, record_of
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.studies import Rehearsal, StudyBudget
-from mxconv.drafts.table import KINDS, parse_draft, record_of
 from mxconv.drafts.variant_draft import VariantDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.skipped import Skipped

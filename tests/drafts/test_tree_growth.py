@@ -22,7 +22,7 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.ngram import NgramDraft
 from mxconv.drafts.prompt_lookup import PromptLookup
 from mxconv.drafts.proposal import Proposal, TreeDraft

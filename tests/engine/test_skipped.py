@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.skipped import Skipped
 from mxconv.errors import ModelError
 
@@ -108,9 +107,3 @@ def test_an_exit_leaves_out_all_layers_behind_it() -> None:
             ModelError, match=rf"^skipped layers: an exit behind layer {num_kept} of {num_layers}; 1 to "
         ):
             Skipped.behind(num_kept, num_layers)
-
-
-def test_what_levels_leave_out_at_first() -> None:
-    specs = {"layer-skip:a1+m2": "a1+m2", "swift:skip=0.2": "2", "early-exit": "2-4", "streaming": "None"}
-    for text, expected in specs.items():
-        assert str(Skipped.at_first(record_of(parse_draft(text), "x"), 5)) == expected

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.float16 import BF16
-from mxconv.drafts.table import LEVEL_KINDS, parse_draft, record_of
+from mxconv.drafts.kinds import LEVEL_KINDS, parse_draft, record_of
 from mxconv.errors import PackageError
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import Manifest, SegmentRecord, read_manifest, replace_manifest

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_levels import FORMATS, VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, self_draft, target_level
 
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.kv_pages import PAGE

@@ -16,9 +16,9 @@ from spires import spire_config, spire_tensors, write_spire
 from trained_levels import PROMPTS, TRAINED, write_noisy, write_renumbered
 
 from mxconv.arrays import F32
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
-from mxconv.drafts.table import parse_draft
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request
 from mxconv.speculation.hierarchy import Hierarchy

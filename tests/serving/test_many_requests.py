@@ -8,8 +8,8 @@ from batches import alone, assert_as_alone, position_bytes, run_all
 from packages import quantize
 from trained_levels import write_noisy
 
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.table import parse_draft
 from mxconv.engine.kv_pages import PAGE
 from mxconv.serving.engine import Engine
 from mxconv.serving.request import Request

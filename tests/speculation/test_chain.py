@@ -12,12 +12,12 @@ from trained_levels import PROMPTS, write_noisy, write_padded, write_renumbered
 
 import mxconv
 from mxconv.drafts.acceptance import GreedyAcceptance
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.prompt_lookup import PromptLookup
 from mxconv.drafts.stand import Stand
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.table import parse_draft
 from mxconv.drafts.token_recycling import TokenRecycling
 from mxconv.errors import ModelError
 from mxconv.package.ngram_table import write_ngram_table

@@ -17,7 +17,7 @@ from tiny_levels import (
 )
 
 from mxconv.drafts.acceptance import GreedyAcceptance
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Draft, Proposal
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics

@@ -8,7 +8,7 @@ from tiny_levels import (
     speculate,
 )
 
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy
 

@@ -21,7 +21,7 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.trees import grow_best_first
 from mxconv.package.ngram_table import read_ngram_table

@@ -9,9 +9,9 @@ import torch
 from speculators import speculator_config
 from trained_levels import TRAINED
 
+from mxconv.drafts.kinds import parse_draft, record_of
 from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
 from mxconv.drafts.speculator import SPECULATOR
-from mxconv.drafts.table import parse_draft, record_of
 from mxconv.engine.matrices import Matrices
 from mxconv.errors import ModelError
 from mxconv.train.frozen_target import FrozenTarget

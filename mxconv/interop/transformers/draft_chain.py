@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import torch
 
 from mxconv.drafts.acceptance import GreedyAcceptance
-from mxconv.drafts.loaded_level import LoadedLevel
+from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.interop.transformers.torch_target import TorchTarget

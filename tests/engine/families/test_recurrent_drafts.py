@@ -11,8 +11,8 @@ from checkpoints import write_tiny_tokenizer
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.table import parse_draft
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling

@@ -7,9 +7,8 @@ import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
 
-from mxconv.bench.traffic import bytes_per_forward
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.table import parse_draft
 from mxconv.engine.stored_bytes import checkpoint_bytes
 from mxconv.package.package import Package
 
@@ -21,7 +20,7 @@ def stored(package: Package, *endings: str) -> int:
 
 def per_level(path: Path) -> dict[str, int]:
     with LoadedPackage(path, kernel="numpy") as loaded:
-        return {level.name: bytes_per_forward(loaded, level) for level in loaded.levels}
+        return {level.name: loaded.bytes_per_pass(level) for level in loaded.levels}
 
 
 def test_an_mxfp4_package_reads_16_bits_for_the_target_and_codes_and_scales_for_the_draft(tmp_path: Path) -> None:
@@ -87,7 +86,7 @@ def test_a_part_of_the_runs_target_reads_that_targets_bytes_of_the_layers_left(t
     quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package")
     specs = [parse_draft(text) for text in ("layer-skip:1", "streaming", "token-recycling")]
     with LoadedPackage(tmp_path / "package", [first], kernel="numpy", drafts=specs) as loaded:
-        whole, part, streaming, look_up = (bytes_per_forward(loaded, level) for level in loaded.levels)
+        whole, part, streaming, look_up = (loaded.bytes_per_pass(level) for level in loaded.levels)
     with Package(tmp_path / "package") as package:
         endings = (".codes", ".elements", ".scales") if first == "mxfp4" else ("proj.weight", "lm_head.weight")
         assert whole == stored(package, *endings)
@@ -99,6 +98,6 @@ def test_a_part_of_the_runs_target_reads_that_targets_bytes_of_the_layers_left(t
 def test_a_part_that_is_decoded_itself_reads_16_bits_of_the_layers_left(tmp_path: Path) -> None:
     quantize(write_tiny_llama(tmp_path / "source"), tmp_path / "package", drafts=("layer-skip:1",))
     with LoadedPackage(tmp_path / "package", ["layer-skip"], kernel="numpy") as loaded:
-        assert bytes_per_forward(loaded, loaded.levels[0]) == 2 * (3 * 64 * 64 + 3 * 64 * 172 + 96 * 64)
+        assert loaded.bytes_per_pass(loaded.levels[0]) == 2 * (3 * 64 * 64 + 3 * 64 * 172 + 96 * 64)
     with LoadedPackage(tmp_path / "package", ["layer-skip", "mxfp4"], kernel="numpy") as loaded:
-        assert bytes_per_forward(loaded, loaded.levels[1]) == per_level(tmp_path / "package")["mxfp4"]
+        assert loaded.bytes_per_pass(loaded.levels[1]) == per_level(tmp_path / "package")["mxfp4"]

@@ -1,0 +1,113 @@
+"""What a pass of a level costs: the bytes of weights that it reads, and the sizes of what it computes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mxconv.arch.model_sizes import ModelSizes
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.skipped import Skipped
+from mxconv.engine.stored_bytes import checkpoint_bytes, head_bytes, package_bytes
+from mxconv.kernels.matrix import Matrix
+from mxconv.package.level_record import LevelRecord
+from mxconv.package.package import Package
+
+CODECS = {"bf16": "bf16", "f16": "fp16", "bsfp": "bsfp", "mxfp4": "mxfp4"}  # of manifest and models
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """What a kind of draft says of a level's passes.
+
+    Args:
+        codec: of the weights, as `mxconv cost` names it.
+        num_bytes: of the stored weights of the model that the level is or is a part of, all experts counted.
+        sizes: of the level; None where no model of a pass is known, as of a look-up, which has none.
+        typical: the row of published acceptances that fits; None where nobody measured such a draft.
+        head_bytes: of `num_bytes`, the output head's; None where its weights have as many bits as all others.
+        whole: the sizes of the model that the level is a part of; None where it is all of it.
+        num_passes: that together read all weights once.
+    """
+
+    codec: str
+    num_bytes: int = 0
+    sizes: ModelSizes | None = None
+    typical: str | None = None
+    head_bytes: int | None = None
+    whole: ModelSizes | None = None
+    num_passes: int = 1
+
+    @classmethod
+    def of_package(cls, package: Package, record: LevelRecord) -> "PassCost":
+        """The cost of a package's target, or of its 4-bit copy."""
+        is_draft = record.kind == "self-draft"
+        codec = CODECS[record.codec or "bf16"]
+        codec = "bsfp-draft" if is_draft and codec == "bsfp" else codec
+        sizes = ModelSizes.from_file(package.root / "config.json")
+        return cls(codec, package_bytes(package, is_draft), sizes, codec, head_bytes(package, is_draft))
+
+    @classmethod
+    def of_folder(cls, folder: Path, record: LevelRecord, sizes: ModelSizes | None, typical: str | None) -> "PassCost":
+        """The cost of a draft in a folder: a checkpoint, or with the codec "package" a package's 4-bit weights."""
+        if record.codec != "package":
+            return cls(CODECS[record.codec or "bf16"], checkpoint_bytes(folder), sizes, typical)
+        with Package(folder) as package:
+            codec = "bsfp-draft" if package.manifest.levels[0].codec == "bsfp" else "mxfp4"
+            return cls(codec, package_bytes(package, is_draft=True), sizes, typical)
+
+    def bytes_read(self, decoder: Decoder | None) -> int:
+        """Bytes of weights that a pass over one token reads; of a mixture of experts, those of the experts chosen.
+
+        Args:
+            decoder: of the level; None of a network that is none.
+        """
+        if decoder is None:
+            return self.num_bytes // self.num_passes
+        read, stored = PartBytes.of(decoder), PartBytes.of(decoder, every_expert=True)
+        head = read.head if self.head_bytes is None else self.head_bytes
+        kept = (read.total(skipped_parts(decoder)) - read.head) / ((stored.total() - stored.head) or 1)
+        return round(head + (self.num_bytes - head) * kept)
+
+
+@dataclass(frozen=True)
+class PartBytes:
+    """Bytes of the attention and the MLP of every layer, and of the output head. Norms and biases do not count."""
+
+    attention: tuple[float, ...]
+    mlp: tuple[float, ...]
+    head: float
+
+    @classmethod
+    def of(cls, decoder: Decoder, bits_per_weight: float = 16.0, every_expert: bool = False) -> "PartBytes":
+        """From the shapes of the matrices, which all have this many bits a weight, scales counted.
+
+        Of experts those that one row is sent to, or every one.
+        """
+
+        def num_bytes(*matrices: Matrix) -> float:
+            return sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices) * bits_per_weight / 8
+
+        return cls(
+            attention=tuple(num_bytes(*layer.mixer.matrices) for layer in decoder.layers),
+            mlp=tuple(
+                0.0
+                if layer.mlp is None
+                else (layer.mlp.num_stored_weights if every_expert else layer.mlp.num_weights) * bits_per_weight / 8
+                for layer in decoder.layers
+            ),
+            head=num_bytes(decoder.head),
+        )
+
+    def total(self, skipped: Skipped | None = None) -> float:
+        """What a pass reads without the skipped parts."""
+        left_out = skipped or Skipped()
+        attention = sum(part for layer, part in enumerate(self.attention) if layer not in left_out.attention)
+        mlp = sum(part for layer, part in enumerate(self.mlp) if layer not in left_out.mlp)
+        return attention + mlp + self.head
+
+
+def skipped_parts(decoder: Decoder) -> Skipped:
+    """The parts that a decoder leaves out."""
+    return Skipped(
+        frozenset(layer.index for layer in decoder.layers if layer.skips_attention),
+        frozenset(layer.index for layer in decoder.layers if layer.skips_mlp),
+    )

@@ -1,0 +1,175 @@
+"""The package's own levels, and kinds that are the target seen otherwise: without parts, positions or experts.
+
+target, self-draft     the 16-bit weights, and the 4-bit copy that drafts for them; no SPEC asks for these
+layer-skip:a3-5+m7+8   without some of its attention and MLP parts: Draft & Verify (arXiv 2309.08168)
+streaming:sink=4,window=252
+                       over the first and the last positions alone: StreamingLLM (arXiv 2309.17453); as a draft
+                       MagicDec (arXiv 2408.11049)
+fewer-experts:2        every token sent to so many experts, from 0 on
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mxconv.arch.model_sizes import ModelSizes
+from mxconv.drafts.kind import CACHE, DraftSpec, LoadedLevel, ModelKind, OpenedDraft, OpenTarget, Parameter, Run
+from mxconv.drafts.pass_cost import PassCost, skipped_parts
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.experts import check_fewer
+from mxconv.engine.sight import SinkWindow
+from mxconv.engine.skipped import Skipped
+from mxconv.package.level_record import (
+    FewerExpertsRecord,
+    LayerSkipRecord,
+    LevelRecord,
+    Shared,
+    StreamingRecord,
+)
+from mxconv.package.package import Package
+
+MOST_POSITIONS = 2**31
+
+
+class Target(ModelKind):
+    """The 16-bit weights."""
+
+    name = "target"
+
+    def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
+        decoder = run.matrices.decoder(run.own.config, run.own.sixteen_bits, record.name)
+        return LoadedLevel(record, decoder, run.tokenizer)
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        return PassCost.of_package(package, record)
+
+
+class SelfDraft(ModelKind):
+    """The 4-bit copy, which reads the target's keys and values."""
+
+    name = "self-draft"
+
+    def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
+        weights = run.own.four_bits(record.name, with_target=bool(run.levels))
+        decoder = run.matrices.decoder(run.own.config, weights, record.name)
+        if run.levels and any(layer.skips_attention for layer in run.target.layers):  # of which nobody writes keys
+            record = record.model_copy(update={"shares": [part for part in record.shares if part != "kv_cache"]})
+        return LoadedLevel(record, decoder, run.tokenizer)
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        return PassCost.of_package(package, record)
+
+
+class TargetView(ModelKind):
+    """The target's own weights, and its cache unless the SPEC has `cache=own`."""
+
+    def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
+        """The parts without which the level begins.
+
+        Raises:
+            ModelError: a model of `num_layers` does not have them.
+        """
+        return Skipped()
+
+    def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
+        """What is left of the target's sizes."""
+        left_out = self.left_out(record, whole.num_layers)
+        return replace(
+            whole,
+            mixers=tuple(count for layer, count in enumerate(whole.mixers) if layer not in left_out.attention),
+            dense_sizes=tuple(size for layer, size in enumerate(whole.dense_sizes) if layer not in left_out.mlp),
+            has_experts=tuple(has for layer, has in enumerate(whole.has_experts) if layer not in left_out.mlp),
+        )
+
+    def shares(self, spec: DraftSpec, same_tokenizer: bool) -> list[Shared]:
+        if spec.parameters.get("cache") == "own":
+            return ["weights", "tokenizer"]
+        return ["weights", "kv_cache", "tokenizer"]
+
+    def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
+        num_layers = (target.checkpoint.config or {}).get("num_hidden_layers")
+        if type(num_layers) is int:
+            self.left_out(self.record(spec, spec.kind), num_layers)
+        return super().open(spec, target)
+
+    def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
+        """A view of the run's target, or of the package's own where it is the first level."""
+        if run.levels:
+            whole = run.target
+        else:
+            whole = run.matrices.decoder(run.own.config, run.own.sixteen_bits, "target")
+        return LoadedLevel(record, self.of_decoder(whole, record), run.tokenizer)
+
+    def of_decoder(self, whole: Decoder, record: LevelRecord) -> Decoder:
+        """The view of a decoder; where that is a view itself, what it lacks is left out too.
+
+        Raises:
+            ModelError: a layer that the model does not have.
+        """
+        own, above = self.left_out(record, whole.config.num_hidden_layers), skipped_parts(whole)
+        skipped = Skipped(own.attention | above.attention, own.mlp | above.mlp)
+        seen = whole.layers[0].sink_window if record.window is None else SinkWindow(record.sink, record.window)
+        return whole.variant(skipped, seen, record.name, record.experts)
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        target = target or PassCost.of_package(package, package.manifest.levels[0])
+        assert target.sizes is not None, "a target is a model"
+        whole = target.whole or target.sizes
+        return replace(target, sizes=self.sizes(record, target.sizes), whole=whole, typical=None)
+
+
+class LayerSkip(TargetView):
+    """Its subject names the parts, as `mxconv/engine/skipped.py` reads them."""
+
+    name = "layer-skip"
+    record_type = LayerSkipRecord
+    subject = "LAYERS"
+    parameters = (CACHE,)
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        return {"skipped": spec.subject}
+
+    def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
+        return Skipped.parse(record.skipped, num_layers)
+
+
+class Streaming(TargetView):
+    """Its passes read a constant number of keys and values."""
+
+    name = "streaming"
+    record_type = StreamingRecord
+    parameters = (Parameter("sink", 0, MOST_POSITIONS), Parameter("window", 1, MOST_POSITIONS), CACHE)
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        return {"sink": spec.parameters.get("sink", 4), "window": spec.parameters.get("window", 252)}
+
+    def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
+        seen = record.sink + record.window
+        return whole.with_windows([seen if window is None else min(window, seen) for window in whole.windows])
+
+
+class FewerExperts(TargetView):
+    """Every token is sent to as many experts as its subject says."""
+
+    name = "fewer-experts"
+    record_type = FewerExpertsRecord
+    subject = "NUMBER"
+    parameters = (CACHE,)
+
+    def check(self, spec: DraftSpec) -> None:
+        if not (spec.subject.isdecimal() and spec.subject.isascii() and len(spec.subject) < 6):
+            raise ValueError(f"{spec.subject!r} experts; a number from 0 to 99999 is required.")
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        return {"experts": int(spec.subject)}
+
+    def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
+        return replace(whole, num_experts_per_token=record.experts)
+
+    def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
+        if target.config is not None:
+            check_fewer(target.config, int(spec.subject), f"--draft {spec.kind}:{spec.subject}")
+        return super().open(spec, target)
+
+
+TARGET, SELF_DRAFT = Target(), SelfDraft()
+LAYER_SKIP, STREAMING, FEWER_EXPERTS = LayerSkip(), Streaming(), FewerExperts()
