@@ -14,7 +14,6 @@ mtp                     the checkpoint's own MTP layer, which reads the target's
 """
 
 from mxconv.drafts.eagle3 import EAGLE3
-from mxconv.drafts.early_exit import EARLY_EXIT
 from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, LevelCodec, LookUpKind, Value
 from mxconv.drafts.model import CHECKPOINT, PACKAGE
 from mxconv.drafts.mtp import MTP
@@ -24,8 +23,7 @@ from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.drafts.speculator import SPECULATOR
 from mxconv.drafts.spire import SPIRE
 from mxconv.drafts.stand import STAND
-from mxconv.drafts.swift import SWIFT
-from mxconv.drafts.target_views import FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, STREAMING, TARGET
+from mxconv.drafts.target_views import EARLY_EXIT, FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, STREAMING, SWIFT, TARGET
 from mxconv.drafts.token_recycling import TOKEN_RECYCLING
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import LevelRecord

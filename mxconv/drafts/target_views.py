@@ -14,6 +14,7 @@ from pathlib import Path
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.drafts.kind import CACHE, DraftSpec, LoadedLevel, ModelKind, OpenedDraft, OpenTarget, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost, skipped_parts
+from mxconv.drafts.variant_draft import Variants
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.experts import check_fewer
 from mxconv.engine.sight import SinkWindow
@@ -24,10 +25,12 @@ from mxconv.package.level_record import (
     LevelRecord,
     Shared,
     StreamingRecord,
+    SwiftRecord,
 )
 from mxconv.package.package import Package
 
 MOST_POSITIONS = 2**31
+DEFAULT_SKIP = 0.45  # of all parts, as in SWIFT's paper
 
 
 class Target(ModelKind):
@@ -171,5 +174,37 @@ class FewerExperts(TargetView):
         return super().open(spec, target)
 
 
+class EarlyExit(TargetView):
+    """The first layers, as many as pay."""
+
+    name = "early-exit"
+
+    def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
+        return Skipped.behind(num_layers // 2, num_layers)
+
+    def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
+        count = target.config.num_hidden_layers
+        return Variants(loaded.record, target, [Skipped.behind(kept, count) for kept in range(1, max(count, 2))])
+
+
+class Swift(TargetView):
+    """The target without parts that a search chooses, at most a share of all."""
+
+    name = "swift"
+    record_type = SwiftRecord
+    parameters = (Parameter("skip", is_whole=False),)
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        return {"skip": spec.parameters.get("skip", DEFAULT_SKIP)}
+
+    def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
+        return Skipped.spread(num_layers, record.skip)
+
+    def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
+        first = self.left_out(loaded.record, target.config.num_hidden_layers)
+        return Variants(loaded.record, target, [first], len(first))
+
+
 TARGET, SELF_DRAFT = Target(), SelfDraft()
 LAYER_SKIP, STREAMING, FEWER_EXPERTS = LayerSkip(), Streaming(), FewerExperts()
+EARLY_EXIT, SWIFT = EarlyExit(), Swift()

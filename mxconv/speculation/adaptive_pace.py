@@ -23,7 +23,7 @@ from itertools import accumulate, pairwise
 from typing import Self
 
 from mxconv.drafts.passes import ALONE, Load
-from mxconv.drafts.running_mean import MOST_UNUSUAL, Chance, RunningMean
+from mxconv.drafts.statistics import MOST_UNUSUAL, Chance, RunningMean
 from mxconv.speculation.pace import PLAIN, Choice, Outcome
 from mxconv.speculation.prices import ROW_SHARE, RowPrices
 

@@ -2,59 +2,93 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 from checkpoints import write_tiny_llama
 from loaded_packages import pack
+from pydantic import Field
 
 from mxconv.arrays import F32
-from mxconv.drafts.kind import LoadedLevel, LookUpKind, Proposer
+from mxconv.drafts.kind import DraftSpec, LoadedLevel, LookUpKind, Parameter, Proposer
 from mxconv.drafts.kinds import KINDS, LEVEL_KINDS, parse_draft
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.package.level_record import LevelBase
+from mxconv.errors import MxconvError
+from mxconv.package.level_record import LevelBase, LevelRecord
+from mxconv.package.package import Package
 from mxconv.speculation.hierarchy import Hierarchy
 
 PROMPT = [5, 3, 5, 3, 5]
 
 
 class EchoRecord(LevelBase):
+    """What a manifest says of such a level; of a kind that packages hold it is one of `LevelRecord`."""
+
     kind: Literal["echo"]
+    period: Annotated[int, Field(ge=1, le=64)]
 
 
 class EchoDraft:
-    """Proposes the last token again and again."""
+    """Proposes the last tokens again and again.
 
-    def __init__(self, statistics: LevelStatistics) -> None:
+    Args:
+        statistics: what it did.
+        period: how many tokens.
+    """
+
+    def __init__(self, statistics: LevelStatistics, period: int) -> None:
         self.statistics = statistics
+        self._period = period
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         with self.statistics.forward():
-            return Proposal([context[-1]] * num_tokens)
+            last = list(context[-self._period :])
+            return Proposal([last[place % len(last)] for place in range(num_tokens)])
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """It learns nothing."""
 
 
 class Echo(LookUpKind):
-    """`echo`."""
+    """`echo:period=2`."""
 
     name = "echo"
-    record_type = EchoRecord  # type: ignore[assignment]  # a kind that packages hold is in the union `LevelRecord`
+    record_type = EchoRecord  # type: ignore[assignment]
+    parameters = (Parameter("period", 1, 64),)
+
+    def members(self, spec: DraftSpec) -> dict[str, object]:
+        return {"period": spec.parameters.get("period", 2)}
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
-        return lambda statistics, _: EchoDraft(statistics)
+        return lambda statistics, _: EchoDraft(statistics, loaded.record.period)
+
+    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
+        return PassCost("bf16", num_bytes=0)
 
 
-def test_a_kind_that_is_added_decodes_what_the_target_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of the table."""
     monkeypatch.setitem(KINDS, "echo", Echo())
     monkeypatch.setitem(LEVEL_KINDS, "echo", KINDS["echo"])
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_kind_that_is_added_decodes_what_the_target_decodes(tmp_path: Path) -> None:
     write_tiny_llama(tmp_path / "source")
     package = pack(tmp_path / "source", tmp_path / "package")
-    with LoadedPackage(package, ["target"], drafts=[parse_draft("echo:num_draft_tokens=3")]) as loaded:
+    with LoadedPackage(package, ["target"], drafts=[parse_draft("echo:num_draft_tokens=3,period=1")]) as loaded:
         plain = Hierarchy(loaded.levels[:1]).generate(PROMPT, 30)
         drafted = Hierarchy(loaded.levels).generate(PROMPT, 30)
+        assert loaded.bytes_per_pass(loaded.levels[1]) == 0
     assert drafted.token_ids == plain.token_ids
     assert drafted.trace.statistics[1].num_proposed > 0
+
+
+@pytest.mark.usefixtures("echo")
+def test_its_parameters_are_checked() -> None:
+    with pytest.raises(MxconvError, match=r"^--draft echo:period=0: period is 0; 1 to 64 is required\.$"):
+        parse_draft("echo:period=0")

@@ -1,25 +1,45 @@
-"""Skipped sets and exits that follow the text: nothing changes but the draft, and what a study compares."""
+"""Parts of the target left out while decoding: nothing changes but the draft, which leaves out what adds nothing.
+
+What a study compares, how often it is made, and which sets it finds.
+"""
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from packages import quantize
-from swift_levels import COUPLED, PROMPT, SIZES, level_of
-from tiny_levels import VOCAB_SIZE, assert_lossless, by_hand, decoder_of, self_draft, speculate, target_level
+from tiny_levels import (
+    VOCAB_SIZE,
+    assert_lossless,
+    by_hand,
+    decoder_of,
+    dense,
+    norms,
+    record,
+    self_draft,
+    speculate,
+    target_level,
+    tiny_config,
+    tiny_values,
+)
 
+from mxconv.codecs.float16 import BF16
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
 from mxconv.drafts.kind import LoadedLevel, ModelKind
-from mxconv.drafts.kinds import KINDS, parse_draft, record_of
+from mxconv.drafts.kinds import KINDS, kind_of, parse_draft, record_of
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.pass_cost import PartBytes
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.studies import Rehearsal, StudyBudget
-from mxconv.drafts.variant_draft import VariantDraft
+from mxconv.drafts.variant_draft import PartChoice, Rehearsal, StudyBudget, VariantDraft, speedup
 from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
+from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError, MxconvError
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.level import Level
@@ -27,6 +47,23 @@ from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
+
+COUPLED = Selection(Sampling(0.9), "coupled", 3)
+PROMPT = [3, 1, 4, 1, 5, 9, 2]
+SIZES = {"num_layers": 6, "max_position_embeddings": 400}
+
+
+def level_of(spec: str, target: LoadedLevel, name: str = "draft") -> LoadedLevel:
+    found = record_of(parse_draft(spec), name)
+    return LoadedLevel(found, kind_of(found).of_decoder(decoder_of(target), found))
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a nanosecond whenever it is read, so that what is studied depends on no machine."""
+    clock = SimpleNamespace(perf_counter=(number * 1e-9 for number in count()).__next__)
+    monkeypatch.setattr("mxconv.drafts.passes.time", clock)
+
 
 MODEL = Path(__file__).parents[2] / "examples" / "models" / "pylib-0.2m"  # three layers
 
@@ -81,7 +118,7 @@ def test_a_package_decodes_as_without_them(loaded: list[LoadedLevel], selection:
         hierarchy = Hierarchy([target, *drafts])
         found, generation = speculate(hierarchy, ids, 20, (), selection)
         assert found == plain
-        assert generation.trace.statistics[1].num_accepted > 0
+        assert generation.trace.statistics[1].num_proposed > 0
         assert next(iter(hierarchy._chain._variants.values())).choice.num_studies > 0
 
 
@@ -192,3 +229,82 @@ def test_a_model_with_nothing_to_leave_out_is_refused(tmp_path: Path) -> None:
             LoadedPackage(tmp_path / "package", ["target"], drafts=[parse_draft(spec)])
         with pytest.raises(MxconvError, match=r"^skipped layers: a share of 0(\.1)? of the parts of 3 layers is none"):
             quantize(MODEL, tmp_path / "other", drafts=(spec,))
+
+
+def with_idle(idle: str) -> LoadedLevel:
+    """A target some of whose parts add nothing to their input."""
+    config, skipped = tiny_config(**SIZES), Skipped.parse(idle, 6)
+    values = tiny_values(config, 5)
+    for layers, part in ((skipped.attention, "self_attn.o_proj"), (skipped.mlp, "mlp.down_proj")):
+        for layer in layers:
+            values[f"model.layers.{layer}.{part}.weight"][:] = 0
+    return LoadedLevel(record("target"), Decoder(config, ModelWeights(dense(values, BF16), norms(config)), "target"))
+
+
+@pytest.mark.usefixtures("ticks")
+@pytest.mark.parametrize(
+    ("spec", "idle"), [("swift:skip=0.4,confidence=0", "a1+2+m4"), ("early-exit,confidence=0", "3-5")]
+)
+def test_a_draft_comes_to_leave_out_what_the_target_does_without(spec: str, idle: str) -> None:
+    target = with_idle(idle)
+    hierarchy = Hierarchy([target, level_of(spec, target)])
+    choice = hierarchy._chain._variants[1].choice
+    for number in range(4):
+        generation = hierarchy.generate([number, *PROMPT], 150, selection=Selection(Sampling(1.0), seed=1))
+    best, wanted = choice.best, Skipped.parse(idle, 6)
+    assert best.attention <= wanted.attention
+    assert best.mlp <= wanted.mlp
+    assert len(best) >= len(wanted) - 1
+    assert generation.trace.statistics[1].acceptance_rate == 1.0
+
+
+def test_of_exits_the_one_worth_most_is_found_and_left_where_the_text_changes() -> None:
+    parts = PartBytes((1.0,) * 8, (2.0,) * 8, 3.0)
+    exits = [Skipped.behind(kept, 8) for kept in range(1, 8)]
+    choice, random = PartChoice(parts, exits), np.random.default_rng(0)
+    for least in (2, 6):  # layers without which it hardly agrees
+        agreements = {skipped: 0.95 if 8 - len(skipped) // 2 >= least else 0.1 for skipped in exits}
+        for _ in range(300):
+            skipped = choice.to_study()
+            choice.learn(skipped, int(random.binomial(16, agreements[skipped])), 16)
+        assert choice.best == Skipped.behind(least, 8)
+
+
+def test_no_more_than_the_share_is_left_out_though_nothing_costs_anything() -> None:
+    parts, first = PartBytes((1.0,) * 8, (2.0,) * 7 + (0.0,), 1.0), Skipped.spread(8, 0.3)
+    choice = PartChoice(parts, [first], len(first))
+    for _ in range(400):
+        skipped = choice.to_study()
+        assert 1 <= len(skipped) <= len(first)
+        assert not {0, 7} & (skipped.attention | skipped.mlp)
+        choice.learn(skipped, 16, 16)
+    assert len(choice.best.mlp) == len(first)  # the dearer parts
+    assert len(choice._known) <= 64
+
+
+def test_studies_are_paid_from_a_small_share_and_a_few_rounds() -> None:
+    for seconds_a_study in (0.1, 1.0, 7.0):
+        budget = StudyBudget(first_rounds=3.0)
+        assert not budget.allows  # nothing is known yet
+        for _ in range(400):
+            budget.pay(1.0)
+            if budget.allows:
+                budget.spend(seconds_a_study)
+        assert 0.05 * 400 - seconds_a_study <= budget.study_seconds <= 3.0 + 0.05 * 400 + seconds_a_study
+
+
+def test_the_speedup_is_that_of_the_best_length() -> None:
+    for rate, price, most in ((0.9, 0.1, 16), (0.5, 0.3, 4), (1.0, 0.5, 8), (0.0, 0.2, 5)):
+        by_length = [sum(rate**i for i in range(n + 1)) / (1 + n * price) for n in range(1, most + 1)]
+        assert speedup(rate, price, most) == pytest.approx(max(by_length))
+
+
+def test_bytes_of_parts_are_those_of_the_arrays() -> None:
+    decoder = decoder_of(target_level(num_layers=3))
+    found, layer = PartBytes.of(decoder), decoder.layers[1]
+    own, inner = layer.attention, layer.mlp
+    attention = sum(p.matrix.patterns.nbytes for p in (own.query, own.key, own.value, own.output))
+    mlp = sum(p.matrix.patterns.nbytes for p in (inner.gate, inner.up, inner.down))
+    assert (found.attention, found.mlp) == ((attention,) * 3, (mlp,) * 3)
+    assert found.total() == 3 * (attention + mlp) + decoder.head.patterns.nbytes
+    assert found.total(Skipped.parse("1+a2", 3)) == attention + 2 * mlp + found.head
