@@ -7,54 +7,46 @@ Every executor does the same to the same slices, so no byte depends on who did i
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from mxconv.progress import Progress
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
-Piece_contra = TypeVar("Piece_contra", contravariant=True)
-Result_co = TypeVar("Result_co", covariant=True)
 
 Advance = Callable[[int], None]
 """Called with the bytes of each slice that is done."""
 
 
 def uncounted(_: int) -> None:
-    """Of slices that nobody counts."""
+    """The `Advance` of slices that nobody counts."""
 
 
-class Task(Protocol[Piece_contra, Result_co]):
-    """What is done to each piece. It and the pieces can be pickled; it changes nothing of itself."""
-
-    def __call__(self, piece: Piece_contra, advance: Advance, /) -> Result_co:
-        """Do it."""
-        ...
-
-
-class Stream(Protocol):
+class Stream(ABC):
     """Work in steps, one after another. A pickled copy begins at the beginning, in any process."""
 
     def is_ready(self) -> bool:
         """Whether a step can be done now; called often."""
-        ...
+        return True
 
     def is_complete(self) -> bool:
         """Whether everything that the stream reads is there, so that a copy can run to its end."""
-        ...
+        return True
 
+    @abstractmethod
     def advance(self) -> bool:
         """Do a step of some milliseconds; False after the last one. Called by one thread at a time."""
-        ...
 
+    @abstractmethod
     def report(self) -> Any:
         """What a copy has found at its end, for `accept`."""
-        ...
 
+    @abstractmethod
     def accept(self, report: Any) -> None:
         """Take what a copy has found, and count as finished."""
-        ...
 
 
 class Executor(Protocol):
@@ -71,7 +63,7 @@ class Executor(Protocol):
 
     def map(
         self,
-        task: Task[Piece, Result],
+        task: Callable[[Piece, Advance], Result],
         pieces: Sequence[Piece],
         advance: Advance = uncounted,
         done: Callable[[Result], None] | None = None,
@@ -79,7 +71,7 @@ class Executor(Protocol):
         """Do a task to every piece.
 
         Args:
-            task: what is done.
+            task: what is done. It and the pieces can be pickled; it changes nothing of itself.
             pieces: to what, in the order in which they are begun.
             advance: told about bytes; from any thread of this process.
             done: called with each result as soon as it is there; from any thread of this process.
@@ -111,136 +103,104 @@ class ByteCounter:
             self.progress(self.stage, self.done, self.total)
 
 
-STREAM = -1  # the index of what is no task
+@dataclass
+class _Run(Generic[Piece, Result]):
+    """What the threads of one call of `Workers.map` or `Workers.finish_streams` share."""
+
+    task: Callable[[Piece, Advance], Result]
+    pieces: Sequence[Piece]
+    advance: Advance = uncounted
+    done: Callable[[Result], None] | None = None
+    needs_streams: bool = False
+    num_begun: int = 0
+    num_finished: int = 0
+    results: dict[int, Result] = field(default_factory=dict)  # by the index of the piece
+    errors: dict[int, BaseException] = field(default_factory=dict)  # likewise; -1 is a stream's
 
 
 class Workers:
     """Threads for tasks and streams: an `Executor`. Nothing runs outside of its methods."""
 
     def __init__(self, num_threads: int) -> None:
-        self.num_threads = num_threads
+        self.num_workers = num_threads
         # one thread at least is left for tensors, so that they are read while the file is in the page cache
         self._max_streams = max(1, num_threads // 2)
-        self._idle: list[Stream] = []
-        self._num_advancing = 0
+        self._streams: list[Stream] = []  # that have not ended
+        self._advancing: list[Stream] = []  # of these
         self._changed = threading.Condition()
 
-    @property
-    def num_workers(self) -> int:
-        return self.num_threads
-
     def add_stream(self, stream: Stream) -> None:
-        """Carry this on, too, from the next `run` to `finish_streams`; streams that came earlier go first."""
+        """Carry this on, too: see `Executor.add_stream`."""
         with self._changed:
-            self._idle.append(stream)
+            self._streams.append(stream)
 
     def map(
         self,
-        task: Task[Piece, Result],
+        task: Callable[[Piece, Advance], Result],
         pieces: Sequence[Piece],
         advance: Advance = uncounted,
         done: Callable[[Result], None] | None = None,
     ) -> list[Result]:
-        """Do a task to every piece, see `Executor.map`."""
-
-        def work(index: int) -> Result:
-            result = task(pieces[index], advance)
-            if done is not None:
-                done(result)
-            return result
-
-        return self.run(work, len(pieces))
-
-    def run(self, work: Callable[[int], Result], count: int) -> list[Result]:
-        """Call work(0), ..., work(count - 1), and advance the streams until these calls have returned.
-
-        The first error stops what has not begun; of several, the one of the lowest index is raised.
-        """
-        return _Run(self, work, count, needs_streams=False).results()
+        """Do a task to every piece, and advance the streams meanwhile: see `Executor.map`."""
+        return self._results(_Run(task, pieces, advance, done))
 
     def finish_streams(self) -> None:
         """Advance the streams to their ends. All must be able to get there."""
-        _Run(self, lambda _: None, 0, needs_streams=True).results()
+        nothing: Sequence[None] = ()
+        self._results(_Run(lambda _, __: None, nothing, needs_streams=True))
 
-
-class _Run(Generic[Result]):
-    """One call of `Workers.run`."""
-
-    def __init__(self, workers: Workers, work: Callable[[int], Result], count: int, *, needs_streams: bool) -> None:
-        self.workers, self.work, self.count, self.needs_streams = workers, work, count, needs_streams
-        self.next_task = self.num_finished = 0
-        self.done: dict[int, Result] = {}
-        self.errors: dict[int, BaseException] = {}
-
-    def results(self) -> list[Result]:
-        num_threads = self.workers.num_threads
-        threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(num_threads - 1)]
+    def _results(self, run: _Run[Any, Result]) -> list[Result]:
+        threads = [threading.Thread(target=self._serve, args=(run,), daemon=True) for _ in range(self.num_workers - 1)]
         for thread in threads:
             thread.start()
-        self._serve()
+        self._serve(run)
         for thread in threads:
             thread.join()
-        if self.errors:
-            raise self.errors[min(self.errors)]
-        return [self.done[index] for index in range(self.count)]
+        if run.errors:
+            raise run.errors[min(run.errors)]
+        return [run.results[index] for index in range(len(run.pieces))]
 
-    def _serve(self) -> None:
+    def _serve(self, run: _Run[Any, Any]) -> None:
+        """Do tasks and advance streams until nothing is left: what each thread does."""
+        job: int | Stream | None = None
         try:
-            while (piece := self._next()) is not None:
-                piece()
-        except BaseException as error:  # Ctrl-C, while this thread waited
-            with self.workers._changed:
-                self.errors[STREAM] = error
-                self.workers._changed.notify_all()
+            while (job := self._next(run)) is not None:
+                if isinstance(job, int):
+                    run.results[job] = run.task(run.pieces[job], run.advance)
+                    if run.done is not None:
+                        run.done(run.results[job])
+                    goes_on = False
+                else:
+                    goes_on = job.advance()
+                with self._changed:
+                    if isinstance(job, int):
+                        run.num_finished += 1
+                    else:
+                        self._advancing.remove(job)
+                        if not goes_on:
+                            self._streams.remove(job)
+                    self._changed.notify_all()
+        except BaseException as error:  # Ctrl-C, too, while this thread waited
+            with self._changed:
+                run.errors[job if isinstance(job, int) else -1] = error
+                self._changed.notify_all()
 
-    def _next(self) -> Callable[[], None] | None:
-        """What this thread does next; None when there is nothing left."""
-        workers = self.workers
-        with workers._changed:
-            while not self.errors:
-                streams_left = workers._idle or workers._num_advancing
-                if self.num_finished == self.count and not (self.needs_streams and streams_left):
+    def _next(self, run: _Run[Any, Any]) -> int | Stream | None:
+        """The piece or the stream that this thread goes on with; None when there is nothing left."""
+        with self._changed:
+            while not run.errors:
+                is_finished = run.num_finished == len(run.pieces)
+                if is_finished and not (run.needs_streams and self._streams):
                     return None
-                if workers._num_advancing < workers._max_streams and (piece := self._piece()):
-                    return piece
-                if self.next_task < self.count:
-                    index = self.next_task
-                    self.next_task += 1
-                    return lambda: self._call(index)
-                if piece := self._piece():
-                    return piece
-                assert workers._num_advancing or self.num_finished < self.count, "a stream waits for nothing"
-                workers._changed.wait()
-            return None
-
-    def _piece(self) -> Callable[[], None] | None:
-        """Take a stream that has something to do."""
-        idle = self.workers._idle
-        ready = next((stream for stream in idle if stream.is_ready()), None)
-        if ready is None:
-            return None
-        self.workers._num_advancing += 1
-        place = idle.index(ready)
-        del idle[place]
-        return lambda: self._advance(ready, place)
-
-    def _advance(self, stream: Stream, place: int) -> None:
-        goes_on = False
-        try:
-            goes_on = stream.advance()
-        except BaseException as error:
-            self.errors[STREAM] = error
-        with self.workers._changed:
-            self.workers._num_advancing -= 1
-            if goes_on:
-                self.workers._idle.insert(place, stream)
-            self.workers._changed.notify_all()
-
-    def _call(self, index: int) -> None:
-        try:
-            self.done[index] = self.work(index)
-        except BaseException as error:
-            self.errors[index] = error
-        with self.workers._changed:
-            self.num_finished += 1
-            self.workers._changed.notify_all()
+                has_pieces = run.num_begun < len(run.pieces)
+                if len(self._advancing) < self._max_streams or not has_pieces:
+                    idle = (stream for stream in self._streams if stream not in self._advancing)
+                    if ready := next((stream for stream in idle if stream.is_ready()), None):
+                        self._advancing.append(ready)
+                        return ready
+                if has_pieces:
+                    run.num_begun += 1
+                    return run.num_begun - 1
+                assert self._advancing or not is_finished, "a stream waits for nothing"
+                self._changed.wait()
+        return None

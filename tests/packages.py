@@ -14,6 +14,7 @@ from mxconv.convert import convert
 from mxconv.package.manifest import Manifest
 from mxconv.package.target import Target
 from mxconv.progress import Progress, silent
+from mxconv.verify import Verification, verify
 
 MANIFEST = "mxconv.json"
 
@@ -22,6 +23,19 @@ def quantize(source: Path, package: Target, progress: Progress = silent, **optio
     """Convert as `mxconv quantize` does."""
     with open_source(source) as checkpoint:
         return convert(checkpoint, package, QuantizeOptions(**options), progress)
+
+
+def compare(package: Path, source: Path) -> Verification:
+    """Verify a package against its source."""
+    with open_source(source) as checkpoint:
+        return verify(package, checkpoint)
+
+
+def check_exact(package: Path, source: Path) -> None:
+    """Verify that every tensor comes back bit for bit, with the source and without."""
+    for verification in (verify(package), compare(package, source)):
+        assert verification.ok and verification.lossless, verification
+        assert verification.num_bit_exact == len(verification.tensors)
 
 
 class StoppedError(Exception):

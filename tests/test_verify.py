@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from checkpoints import write_safetensors, write_tiny_llama
-from packages import flip, forge, header_of, patch_array, quantize
+from packages import compare, flip, forge, header_of, patch_array, quantize
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.errors import PackageError
@@ -26,11 +26,6 @@ each_codec = pytest.mark.parametrize("codec", list(CODECS))
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return write_tiny_llama(tmp_path / "m", hidden_size=32)
-
-
-def compare(package: Path, source: Path) -> Verification:
-    with open_checkpoint(source) as checkpoint:
-        return verify(package, checkpoint)
 
 
 def failures(verification: Verification) -> dict[str, TensorVerification]:
@@ -241,8 +236,10 @@ def test_progress_ends_at_its_total(tmp_path: Path, source: Path) -> None:
     assert all(done == total > 0 for done, total in last.values())
 
 
-@pytest.mark.parametrize("name", [f"{model}-{dtype}" for model in REAL_MODELS for dtype in ("bf16", "fp16")])
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [(f"{model}-{dtype}", codec) for model in REAL_MODELS for dtype, codec in (("bf16", "mxfp4"), ("fp16", "bsfp"))],
+)
 def test_real_models_are_bit_exact(tmp_path: Path, name: str, codec: str) -> None:
     models = os.environ.get("MXCONV_TEST_MODELS")
     if not models:

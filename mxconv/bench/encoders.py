@@ -18,7 +18,7 @@ from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
 from mxconv.conversion.options import Codec
-from mxconv.conversion.rows import MAX_SLICE_WEIGHTS
+from mxconv.conversion.plan import MAX_SLICE_WEIGHTS
 from mxconv.errors import MxconvError
 from mxconv.kernels import encoders
 

@@ -1,30 +1,30 @@
 """SHA-256 of files that do not fit into memory."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.system.memory import will_read
+from mxconv.workers import Advance, Stream, uncounted
 
 CHUNK_BYTES = 1 << 18  # what is read stays in a core's own cache until it is hashed
 PIECE_BYTES = 1 << 25
 
 
-class FileHash:
+class FileHash(Stream):
     """The SHA-256 of a file, computed in pieces."""
 
-    def __init__(self, path: Path, progress: Callable[[int], None] | None = None) -> None:
+    def __init__(self, path: Path, advance: Advance = uncounted) -> None:
         """Look at the file.
 
         Args:
             path: a regular file.
-            progress: called with the number of bytes of each chunk once it is hashed.
+            advance: called with the number of bytes of each chunk once it is hashed.
 
         Raises:
             CheckpointError: it cannot be read.
         """
-        self.path, self.progress = path, progress
+        self.path, self._advance = path, advance
         self.num_bytes = 0  # hashed so far
         self.is_finished = False
         self._digest = hashlib.sha256()
@@ -34,18 +34,6 @@ class FileHash:
     def __reduce__(self) -> tuple[object, ...]:
         """A copy begins at the beginning."""
         return FileHash, (self.path.absolute(),)
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    def is_ready(self) -> bool:
-        """Always: the file is there."""
-        return True
-
-    def is_complete(self) -> bool:
-        """Always, too."""
-        return True
 
     def advance(self) -> bool:
         """Hash up to 32 MB more; False at the end of the file.
@@ -66,8 +54,7 @@ class FileHash:
                     return False
                 self._digest.update(window[:num_read])
                 self.num_bytes += num_read
-                if self.progress is not None:
-                    self.progress(num_read)
+                self._advance(num_read)
         return True
 
     def hexdigest(self) -> str:
@@ -80,15 +67,14 @@ class FileHash:
 
     def accept(self, report: tuple[int, str]) -> None:
         """Take what a copy reports."""
-        if self.progress is not None:
-            self.progress(report[0] - self.num_bytes)
+        self._advance(report[0] - self.num_bytes)
         self.num_bytes, self._hexdigest = report
         self.is_finished = True
 
 
-def sha256_file(path: Path, progress: Callable[[int], None] | None = None) -> str:
+def sha256_file(path: Path, advance: Advance = uncounted) -> str:
     """The SHA-256 of a file's bytes, in hex; arguments and errors are those of `FileHash`."""
-    whole = FileHash(path, progress)
+    whole = FileHash(path, advance)
     while whole.advance():
         pass
     return whole.hexdigest()

@@ -15,7 +15,7 @@ from typing import Any
 
 from mxconv import __version__
 from mxconv.errors import MxconvError
-from mxconv.workers import Advance, Piece, Result, Stream, Task, uncounted
+from mxconv.workers import Advance, Piece, Result, Stream, uncounted
 
 MAX_RETRIES = 8  # of a task whose worker died
 AHEAD = 2  # tasks a worker that are submitted: one runs, one is there when it ends
@@ -48,7 +48,7 @@ class RayExecutor:
         options: dict[str, Any] = {"num_cpus": 1, "max_retries": MAX_RETRIES}
         if memory_bytes is not None:
             options["memory"] = memory_bytes
-        self._run_pieces, self._run_stream = ray.remote(**options)(run_pieces), ray.remote(**options)(run_stream)
+        self._run_pieces = ray.remote(**options)(run_pieces)
         self._waiting: list[Stream] = []
         self._running: dict[Any, Stream] = {}  # by Ray's reference
 
@@ -63,7 +63,7 @@ class RayExecutor:
 
     def map(
         self,
-        task: Task[Piece, Result],
+        task: Callable[[Piece, Advance], Result],
         pieces: Sequence[Piece],
         advance: Advance = uncounted,
         done: Callable[[Result], None] | None = None,
@@ -109,11 +109,12 @@ class RayExecutor:
         for stream in [stream for stream in self._waiting if stream.is_complete()]:
             if len(self._running) < at_most:
                 self._waiting.remove(stream)
-                reference = self._run_stream.options(name="hash").remote(__version__, pickle.dumps(stream))
+                run = self._run_pieces.options(name="hash")
+                reference = run.remote(__version__, b"hash", pickle.dumps(run_to_end), [pickle.dumps(stream)])
                 self._running[reference] = stream
 
     def _end_stream(self, reference: Any) -> None:
-        stream, outcome = self._running.pop(reference), self._get(reference)
+        stream, (outcome,) = self._running.pop(reference), self._get(reference)
         if outcome.error is not None:
             raise outcome.error
         stream.accept(outcome.result)
@@ -201,48 +202,33 @@ def run_pieces(version: str, key: bytes, task: bytes, pieces: list[bytes]) -> li
     return outcomes
 
 
-def run_stream(version: str, stream: bytes) -> PieceOutcome:
-    """Run a pickled stream to its end, and return its report."""
-
-    def work() -> Any:
-        ours: Stream = pickle.loads(stream)
-        while ours.advance():
-            pass
-        return ours.report()
-
-    return _guarded(version, work)
-
-
 def _run_piece(version: str, key: bytes, task: bytes, piece: bytes) -> PieceOutcome:
+    global _latest
     num_bytes = 0
 
     def advance(done: int) -> None:
         nonlocal num_bytes
         num_bytes += done
 
-    def work() -> Any:
-        global _latest
-        if _latest[0] != key:
-            _latest = (key, pickle.loads(task))
-        return _latest[1](pickle.loads(piece), advance)
-
-    outcome = _guarded(version, work)
-    return PieceOutcome(outcome.result, num_bytes, outcome.error)
-
-
-def _guarded(version: str, work: Callable[[], Any]) -> PieceOutcome:
-    if version != __version__:
-        return PieceOutcome(
-            error=MxconvError(
+    try:
+        if version != __version__:
+            raise MxconvError(
                 f"a worker runs mxconv {__version__}, this command {version}; the same version is required on every "
                 "node. Install it there."
             )
-        )
-    try:
-        return PieceOutcome(work())
+        if _latest[0] != key:
+            _latest = (key, pickle.loads(task))
+        return PieceOutcome(_latest[1](pickle.loads(piece), advance), num_bytes)
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:  # some exceptions cannot be sent
             return PieceOutcome(error=MxconvError(f"{type(error).__name__} in a worker: {error}"))
         return PieceOutcome(error=error)
+
+
+def run_to_end(stream: Stream, _: Advance) -> Any:
+    """Run a copy of a stream to its end: a task; its report."""
+    while stream.advance():
+        pass
+    return stream.report()

@@ -3,7 +3,7 @@
 import hashlib
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -32,10 +32,9 @@ def encode_tensor(
     survey: Survey,
     scale_rule: ScaleRule,
     write: Write,
-    *,
     copy: bool,
-    hash_source: bool = True,
-    progress: Callable[[int], None] = lambda _: None,
+    hash_source: bool,
+    progress: Advance,
 ) -> EncodedTensor:
     """Stream one tensor.
 
@@ -99,9 +98,12 @@ def encoded_slices(
         if not len(piece.patterns):
             pass
         elif plan.codec == "mxfp4":
-            parts = _mxfp4_parts(survey, piece.patterns, scale_rule)
+            codes, scales = encode_mxfp4(piece.patterns, survey.float_format, scale_rule)
+            parts = {"codes": codes, "scales": scales}
         elif plan.codec == "mxint8":
-            parts = _mxint8_parts(survey, piece.patterns)
+            elements, scales = quantize_mxint8(survey.float_format.decode(piece.patterns))
+            elements, scales = pad(elements, TILE_ROWS, 1), pad(scales, TILE_ROWS, 1)
+            parts = {"elements": pack_quads(elements), "scales": pack_scales(scales)}
         elif plan.codec == "bsfp":
             packed = _bsfp_piece(survey.segments_of(piece.matrix), piece.start, piece.patterns)
             offsets = num_escapes + escape_offsets(packed)
@@ -116,20 +118,6 @@ def tensor_sha256(survey: Survey) -> str:
     for piece in _slices(survey):
         digest.update(np.ascontiguousarray(piece.original).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _mxfp4_parts(survey: Survey, patterns: U16, scale_rule: ScaleRule) -> dict[str, NDArray[np.generic]]:
-    """The stored arrays of some rows: `codes` and `scales`."""
-    assert survey.plan.float_format is not None
-    codes, scales = encode_mxfp4(patterns, survey.plan.float_format, scale_rule)
-    return {"codes": codes, "scales": scales}
-
-
-def _mxint8_parts(survey: Survey, patterns: U16) -> dict[str, NDArray[np.generic]]:
-    """The stored arrays of some rows: `elements` and `scales`."""
-    assert survey.plan.float_format is not None
-    elements, scales = quantize_mxint8(survey.plan.float_format.decode(patterns))
-    return {"elements": pack_quads(pad(elements, TILE_ROWS, 1)), "scales": pack_scales(pad(scales, TILE_ROWS, 1))}
 
 
 def _bsfp_piece(segments: Segments, first: int, patterns: U16) -> PackedBsfp:
@@ -238,23 +226,16 @@ class EncodeTensors:
     scale_rule: ScaleRule
 
     def __call__(self, piece: EncodePiece, advance: Advance) -> Written:
-        def encode(write: Write) -> list[EncodedTensor]:
-            return [self._encode(survey, piece, write, advance) for survey in piece.surveys]
-
-        return piece.sink.fill(encode)
-
-    def _encode(self, survey: Survey, piece: EncodePiece, write: Write, advance: Advance) -> EncodedTensor:
-        name, arrays = survey.plan.name, set(piece.sink.arrays(survey.plan.name))
-        if arrays == {name}:  # the 16-bit tensor alone
-            survey = Survey(replace(survey.plan, codec="keep", carried=None))
-        return encode_tensor(
-            survey,
-            self.scale_rule,
-            write,
-            copy=name in arrays,
-            hash_source=name in piece.unhashed,
-            progress=advance,
-        )
+        tensors = []
+        with piece.sink.writing() as write:
+            for survey in piece.surveys:
+                name = survey.plan.name
+                arrays = set(piece.sink.arrays(name))
+                if arrays == {name}:  # the 16-bit tensor alone
+                    survey = Survey(replace(survey.plan, codec="keep", carried=None))
+                hash_source = name in piece.unhashed
+                tensors.append(encode_tensor(survey, self.scale_rule, write, name in arrays, hash_source, advance))
+            return piece.sink.finish(tensors)
 
 
 def hash_tensor(piece: tuple[Survey, str | None], _: Advance) -> str:

@@ -13,9 +13,9 @@ from mxconv.checkpoint.stacked import StackedExperts, stacked_experts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.conversion.options import QuantizeOptions
-from mxconv.conversion.rows import MAX_SLICE_WEIGHTS
 from mxconv.errors import CheckpointError
 
+MAX_SLICE_WEIGHTS = 1 << 20  # a worker works on 2 MB of weights; worker_memory.py says how much memory that takes
 TensorCodec = Literal["mxfp4", "mxint8", "bsfp", "keep"]
 INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 CASTS = {"bf16": BF16, "fp16": FP16}

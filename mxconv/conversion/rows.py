@@ -9,14 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, U16
-from mxconv.checkpoint.fp8_matrix import Fp8Matrix
-from mxconv.checkpoint.stacked import StackedExperts
-from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.bsfp.rescale import rescale
 from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
-
-MAX_SLICE_WEIGHTS = 1 << 20  # a worker works on 2 MB of weights; memory.py says how much that takes
+from mxconv.conversion.plan import TensorPlan
 
 
 def rounded(rows: NDArray[np.generic], dtype: str, float_format: FloatFormat) -> U16:
@@ -32,21 +28,14 @@ class PatternRows:
     Of a tensor that is a stack it is the matrix of one expert, as (out_features, in_features).
     """
 
-    tensor: SourceTensor
-    float_format: FloatFormat
-    is_cast: bool = False
-    rescale_factor: float = 1.0
-    experts: StackedExperts | None = None
+    plan: TensorPlan
     expert: int = 0
-    fp8: Fp8Matrix | None = None
-    slice_weights: int = MAX_SLICE_WEIGHTS
+    rescale_factor: float = 1.0
 
     @property
-    def shape(self) -> tuple[int, int]:
-        if self.experts is not None:
-            return self.experts.matrix_shape
-        num_rows, *inside = self.tensor.shape
-        return num_rows, prod(inside)
+    def float_format(self) -> FloatFormat:
+        assert self.plan.float_format is not None
+        return self.plan.float_format
 
     def slices(self) -> Iterator[tuple[int, NDArray[np.generic], U16]]:
         """Ascending slices of whole tiles, of `slice_weights` or, where a tile's rows have more, of one tile.
@@ -55,26 +44,23 @@ class PatternRows:
             The first row, the source's rows (16-bit patterns, a view unless cast; or bytes of FP8), and the patterns
             that are encoded: the same, or rescaled, or decoded from FP8.
         """
-        num_rows, num_columns = self.shape
-        matrix = self._matrix()
-        step = max(self.slice_weights // num_columns // TILE_ROWS, 1) * TILE_ROWS
+        plan, tensor, matrix = self.plan, self.plan.tensor, None
+        num_rows, num_columns = tensor.shape[0], prod(tensor.shape[1:])
+        if plan.experts is not None:
+            (stored,) = tensor.rows(self.expert, self.expert + 1)
+            matrix = plan.experts.matrix(stored)
+            num_rows, num_columns = matrix.shape
+        step = max(plan.slice_weights // num_columns // TILE_ROWS, 1) * TILE_ROWS
         for start in range(0, num_rows, step):
             stop = min(start + step, num_rows)
-            rows = self.tensor.rows(start, stop) if matrix is None else np.ascontiguousarray(matrix[start:stop])
-            if self.fp8 is not None:
-                yield start, rows, rescale(self.fp8.patterns(start, stop), self.rescale_factor, self.float_format)
-                self.tensor.release(start, stop)
+            rows = tensor.rows(start, stop) if matrix is None else np.ascontiguousarray(matrix[start:stop])
+            if plan.fp8 is not None:
+                yield start, rows, rescale(plan.fp8.patterns(start, stop), self.rescale_factor, self.float_format)
+                tensor.release(start, stop)
                 continue
-            patterns = rounded(rows, self.tensor.dtype, self.float_format) if self.is_cast else cast(U16, rows)
+            patterns = rounded(rows, tensor.dtype, self.float_format) if plan.is_cast else cast(U16, rows)
             yield start, patterns, rescale(patterns, self.rescale_factor, self.float_format)
-            if self.experts is None:
-                self.tensor.release(start, stop)
-        if self.experts is not None:
-            self.tensor.release(self.expert, self.expert + 1)
-
-    def _matrix(self) -> NDArray[np.generic] | None:
-        """Of the expert of a stack, uncopied."""
-        if self.experts is None:
-            return None
-        (stored,) = self.tensor.rows(self.expert, self.expert + 1)
-        return self.experts.matrix(stored)
+            if plan.experts is None:
+                tensor.release(start, stop)
+        if plan.experts is not None:
+            tensor.release(self.expert, self.expert + 1)

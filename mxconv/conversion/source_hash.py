@@ -15,7 +15,7 @@ from mxconv.kernels.sha256 import HashStream, new_stream, update
 from mxconv.package.manifest import FileRecord
 from mxconv.package.staging import EncodedTensor, Staging, Written
 from mxconv.progress import Progress
-from mxconv.workers import Advance, ByteCounter, Executor, uncounted
+from mxconv.workers import Advance, ByteCounter, Executor, Stream, uncounted
 
 WINDOW_BYTES = 1 << 22  # mapped at a time
 PIECE_BYTES = 1 << 24
@@ -78,7 +78,7 @@ class _Part(NamedTuple):
     name: str
 
 
-class _WindowedHash:
+class _WindowedHash(Stream):
     """A safetensors file, hashed in pieces."""
 
     def __init__(self, file: MappedFile | RangedFile, note: Callable[[str, str], object], progress: Advance) -> None:
@@ -95,16 +95,6 @@ class _WindowedHash:
     def __reduce__(self) -> tuple[object, ...]:
         """A copy is of the same file, and keeps what it finds until it reports."""
         return _WindowedHash, (self._file, _nobody, uncounted)
-
-    @property
-    def name(self) -> str:
-        return self._file.path.name
-
-    def is_ready(self) -> bool:
-        return True
-
-    def is_complete(self) -> bool:
-        return True
 
     def advance(self) -> bool:
         """Hash 16 MB more; False at the end of the file."""

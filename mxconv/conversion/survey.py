@@ -23,7 +23,7 @@ from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.rows import PatternRows, rounded
 from mxconv.errors import CheckpointError
 from mxconv.kernels.encoders import add_to_histogram, fit_table
-from mxconv.package.stored import StoredArray, bsfp_arrays, carried_array, mxfp4_arrays, mxint8_arrays
+from mxconv.package.stored import StoredArray, carried_array, matrix_arrays
 from mxconv.workers import Advance
 
 
@@ -45,6 +45,12 @@ class Survey:
     segments: tuple[Segments, ...] = ()  # of BSFP: of the matrix, or of all experts together, or of each
 
     @property
+    def float_format(self) -> FloatFormat:
+        """The 16-bit float of a quantized tensor."""
+        assert self.plan.float_format is not None
+        return self.plan.float_format
+
+    @property
     def table(self) -> SegmentTable | None:
         """Of experts the first one's: all have the same arrays."""
         return self.segments[0].table if self.segments else None
@@ -64,14 +70,9 @@ class Survey:
 
     def matrices(self) -> list[PatternRows]:
         """What is encoded: the matrix, or each expert's, in order."""
-        plan = self.plan
-        assert plan.float_format is not None
-        count = 1 if plan.experts is None else plan.experts.num_experts
+        count = 1 if self.plan.experts is None else self.plan.experts.num_experts
         factors = [self.segments_of(n).rescale_factor if self.segments else 1.0 for n in range(count)]
-        whole = PatternRows(
-            plan.tensor, plan.float_format, plan.is_cast, 1.0, plan.experts, 0, plan.fp8, plan.slice_weights
-        )
-        return [replace(whole, rescale_factor=factor, expert=number) for number, factor in enumerate(factors)]
+        return [PatternRows(self.plan, number, factor) for number, factor in enumerate(factors)]
 
     def original(self, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
         """The source's rows [start, stop), or all of it, after any cast: what must come back."""
@@ -79,8 +80,7 @@ class Survey:
         rows = tensor.array() if stop is None else tensor.rows(start, stop)
         if not self.plan.is_cast:
             return rows
-        assert self.plan.float_format is not None
-        return rounded(rows, tensor.dtype, self.plan.float_format)
+        return rounded(rows, tensor.dtype, self.float_format)
 
 
 def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
@@ -88,15 +88,9 @@ def quantized_arrays(survey: Survey) -> tuple[StoredArray, ...]:
     plan = survey.plan
     if plan.carried is not None:
         return (carried_array(plan.carried),)
-    if plan.codec == "mxfp4":
-        return mxfp4_arrays(plan.name, plan.stored_shape)
-    if plan.codec == "mxint8":
-        return mxint8_arrays(plan.name, plan.stored_shape)
-    if plan.codec == "bsfp":
-        assert survey.table is not None
-        table = survey.table
-        return bsfp_arrays(plan.name, plan.stored_shape, table.residual_bits, table.has_row_shifts, survey.num_escapes)
-    return ()
+    if plan.codec == "keep":
+        return ()
+    return matrix_arrays(plan.codec, plan.name, plan.stored_shape, survey.table, survey.num_escapes)
 
 
 def survey_tensor(plan: TensorPlan, options: QuantizeOptions) -> Survey:

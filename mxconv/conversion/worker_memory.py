@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from mxconv.checkpoint.safetensors_header import DTYPES
 from mxconv.codecs.vnni8 import TILE_ROWS
-from mxconv.conversion.plan import TensorPlan
-from mxconv.conversion.rows import MAX_SLICE_WEIGHTS
+from mxconv.conversion.plan import MAX_SLICE_WEIGHTS, TensorPlan
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY, choose_kernel
 

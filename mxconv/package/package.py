@@ -254,33 +254,26 @@ class Package:
 
     def _check_arrays(self, record: TensorRecord) -> None:
         """The arrays that stand for one tensor must be there, with the dtype and shape that its record implies."""
-        expected: list[StoredArray] = []
         if record.scaled is not None and self.has_target:
             self.fp8(record)
-        is_carried = record.codec == "mxfp4" and record.carried is not None
-        has_weights = record.dtype in FORMATS or is_carried or (record.scaled is not None and record.codec != "bsfp")
+        is_bsfp, is_carried = record.codec == "bsfp", record.carried is not None
+        has_weights = record.dtype in FORMATS or is_carried or (record.scaled is not None and not is_bsfp)
         if record.codec != "keep" and not has_weights:
             raise PackageError(
                 f"{self.root}: tensor {record.name}: {record.codec} of {record.dtype}; BF16 or F16 is required. "
                 "Convert again."
             )
-        if record.codec == "mxfp4":
-            expected += mxfp4_arrays(record.stem, stored_shape(record))
-        if record.codec == "mxint8":
-            expected += mxint8_arrays(record.name, stored_shape(record))
-        if record.codec == "bsfp":
-            if not record.all_segments:
-                raise PackageError(f"{self.root}: tensor {record.name}: codec bsfp without segments. Convert again.")
-            try:
-                expected += tensor_arrays(record)
-                tables = [segments.table(record.dtype) for segments in record.all_segments]
-                shifts = self.arrays.get(f"{record.name}.row_shifts")
-                if tables[0].has_row_shifts and shifts is not None and shifts.dtype == "I8":
-                    for table, rows in zip(tables, np.array_split(cast(I8, shifts.array()), len(tables)), strict=True):
-                        table.row_starts(len(rows), rows)
-            except CodecError as error:
-                raise PackageError(f"{self.root}: tensor {record.name}: {error}") from error
-        elif self.has_target and not (record.carried and self.manifest.options.codec == "bsfp"):
+        if is_bsfp and not record.all_segments:
+            raise PackageError(f"{self.root}: tensor {record.name}: codec bsfp without segments. Convert again.")
+        expected: list[StoredArray] = []
+        try:
+            # a record of one of the source's own MXFP4 tensors leads to both arrays
+            expected += mxfp4_arrays(record.stem, stored_shape(record)) if is_carried else tensor_arrays(record)
+            if is_bsfp:
+                self._check_row_shifts(record)
+        except CodecError as error:
+            raise PackageError(f"{self.root}: tensor {record.name}: {error}") from error
+        if not is_bsfp and self.has_target and not (is_carried and self.manifest.options.codec == "bsfp"):
             expected.append(StoredArray(record.name, record.dtype, tuple(record.shape)))
         for array in expected:
             found = self.arrays.get(array.name)
@@ -294,6 +287,14 @@ class Package:
                     f"{found.path}: array {array.name} is {found.dtype} {list(found.shape)}; "
                     f"{array.dtype} {list(array.shape)} is required. The file is damaged; convert again."
                 )
+
+    def _check_row_shifts(self, record: TensorRecord) -> None:
+        """Raises CodecError where a row's shift leads out of the finite patterns."""
+        tables = [segments.table(record.dtype) for segments in record.all_segments]
+        shifts = self.arrays.get(f"{record.name}.row_shifts")
+        if tables[0].has_row_shifts and shifts is not None and shifts.dtype == "I8":
+            for table, rows in zip(tables, np.array_split(cast(I8, shifts.array()), len(tables)), strict=True):
+                table.row_starts(len(rows), rows)
 
 
 def open_referenced(package: Package) -> Checkpoint:

@@ -7,8 +7,8 @@ import os
 import shutil
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -23,7 +23,7 @@ from mxconv.package.journal import FILE_NAME as JOURNAL
 from mxconv.package.shard_layout import Shard
 from mxconv.package.staging import EncodedTensor, Write, Written
 from mxconv.system.disk import read_at, write_at
-from mxconv.workers import Advance
+from mxconv.workers import Advance, Stream
 
 
 class ArrayPlace(NamedTuple):
@@ -114,10 +114,13 @@ class ShardSink:
         """Names of the tensor's arrays."""
         return self.places.keys()
 
-    def fill(self, encode: Callable[[Write], list[EncodedTensor]]) -> Written:
-        """Have the arrays written."""
-        with self.shards.writing(self.places) as write:
-            return Written(encode(write))
+    def writing(self) -> AbstractContextManager[Write]:
+        """A function that writes pieces of the arrays, until the end of the block."""
+        return self.shards.writing(self.places)
+
+    def finish(self, tensors: list[EncodedTensor]) -> Written:
+        """Take the arrays as written."""
+        return Written(tensors)
 
 
 @dataclass(frozen=True)
@@ -156,27 +159,7 @@ def reported(folder: Path, name: str) -> Iterator[None]:
         ) from error
 
 
-class Arrivals:
-    """How many bytes, from the beginning of a shard, are there."""
-
-    def __init__(self, shard: Shard) -> None:
-        """The header is there."""
-        ends = [*sorted(shard.offsets.values()), shard.num_bytes][1:] or [shard.num_bytes]
-        names = sorted(shard.offsets, key=lambda name: shard.offsets[name])
-        self._missing = set(names)
-        self._ends = [(end, name) for end, name in zip(ends, names, strict=False)][::-1]  # the next one last
-        self._lock = threading.Lock()
-        self.num_bytes = min(shard.offsets.values(), default=shard.num_bytes)
-
-    def complete(self, names: Collection[str]) -> None:
-        """Note that these arrays are written; others than the shard's do not matter."""
-        with self._lock:
-            self._missing.difference_update(names)
-            while self._ends and self._ends[-1][1] not in self._missing:
-                self.num_bytes = self._ends.pop()[0]
-
-
-class ShardHash:
+class ShardHash(Stream):
     """One shard, hashed in the order of its bytes; arrays may be completed in any order."""
 
     def __init__(self, shard: Shard, folder: Path) -> None:
@@ -190,7 +173,12 @@ class ShardHash:
         self._digest = hashlib.sha256()
         self._hexdigest: str | None = None  # of another process
         self._position = 0
-        self._arrivals = Arrivals(shard)
+        self._missing = set(shard.offsets)  # arrays that are not written
+        names = sorted(shard.offsets, key=lambda name: shard.offsets[name])
+        ends = [*sorted(shard.offsets.values()), shard.num_bytes][1:]
+        self._ends = list(zip(ends, names, strict=False))[::-1]  # of the arrays, the next one last
+        self._num_ready = min(shard.offsets.values(), default=shard.num_bytes)  # bytes from the beginning; a header is
+        self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy is sent when all of the file is written."""
@@ -202,21 +190,24 @@ class ShardHash:
 
     def complete(self, names: Collection[str]) -> None:
         """Note that these arrays are written; others than the shard's do not matter."""
-        self._arrivals.complete(names)
+        with self._lock:
+            self._missing.difference_update(names)
+            while self._ends and self._ends[-1][1] not in self._missing:
+                self._num_ready = self._ends.pop()[0]
 
     def is_ready(self) -> bool:
         """Whether there are bytes to hash."""
-        return self._position < self._arrivals.num_bytes
+        return self._position < self._num_ready
 
     def is_complete(self) -> bool:
         """Whether all of the file is written."""
-        return self._arrivals.num_bytes == self.shard.num_bytes
+        return self._num_ready == self.shard.num_bytes
 
     def advance(self) -> bool:
         """Hash up to 32 MB that are ready; at the end of the file have the disk keep it, and return False."""
         # opened each time: a network's file system then shows what other machines have written
         with reported(self._folder, self.name), FileIO(self._folder / self.name, "r+b") as file:
-            end = min(self._arrivals.num_bytes, self._position + PIECE_BYTES)
+            end = min(self._num_ready, self._position + PIECE_BYTES)
             while self._position < end:
                 chunk = read_at(file, min(CHUNK_BYTES, end - self._position), self._position)
                 if not chunk:

@@ -6,6 +6,7 @@ Tensors are finished in any order, by any process. After a kill the next run fin
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -58,12 +59,12 @@ class Sink(Protocol):
         """Names of the arrays of a tensor that go here."""
         ...
 
-    def fill(self, encode: Callable[[Write], list[EncodedTensor]], /) -> Written:
-        """Have the arrays written.
+    def writing(self) -> AbstractContextManager[Write]:
+        """A function that writes pieces of the arrays, until the end of the block."""
+        ...
 
-        Args:
-            encode: writes all of them, and returns what they are.
-        """
+    def finish(self, tensors: list[EncodedTensor], /) -> Written:
+        """Take all arrays as written; called once, inside the block."""
         ...
 
 

@@ -12,7 +12,8 @@ tag, and the SHA-256 of each tensor in it. The next run keeps shards of which no
 import hashlib
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.object_store import Store
+from mxconv.checkpoint.object_store import ObjectLook, Store
 from mxconv.checkpoint.regular_file import Look, check_look, check_regular_file
 from mxconv.errors import PackageError
 from mxconv.package.journal import FILE_NAME as JOURNAL
@@ -192,20 +193,40 @@ class StoreStaging:
         return [FileRecord(path=u.path, num_bytes=u.num_bytes, sha256=u.sha256) for u in uploads]
 
     def commit(self, manifest: bytes, force: bool) -> None:
-        """Look at everything once more, upload the manifest, and delete the scratch folder."""
-        looks = self.target.looks()
-        for name, record in self._uploads.items():
-            look = looks.pop(name, None)
-            if look is None or look.num_bytes != record.num_bytes:
-                found = "nothing" if look is None else f"{look.num_bytes:,} bytes"
-                raise PackageError(
-                    f"{self.target.path(name)}: {found} of {record.num_bytes:,} bytes that were uploaded; somebody "
-                    "else changes the package. Run the same command again."
-                )
-        self.target.delete(looks.keys() & self._ours)  # of an earlier run, whose companions were others
+        """Check every upload, write the manifest, check again, and delete the scratch folder.
+
+        A worker of another conversion that was killed may outlive it and upload its shard late. What it replaced has
+        another tag, which one of the checks finds: then there is no manifest, and the next run uploads the shard again.
+        """
+        looks = self._check_uploads()
+        self.target.delete(
+            (looks.keys() - self._uploads.keys()) & self._ours
+        )  # of an earlier run with other companions
         self.target.write(FILE_NAME, manifest)
+        try:
+            self._check_uploads()
+        except PackageError:
+            self.target.delete([FILE_NAME])
+            raise
         self.close()
         _delete(self._folder)
+
+    def _check_uploads(self) -> dict[str, ObjectLook]:
+        """All objects of the folder, those that this conversion uploaded as they were then.
+
+        Raises:
+            PackageError: one of these is gone, or another one.
+        """
+        looks = self.target.looks()
+        for name, record in self._uploads.items():
+            look = looks.get(name)
+            if look is None or look.num_bytes != record.num_bytes or record.tag not in ("", look.tag):
+                found = "nothing" if look is None else f"{look.num_bytes:,} bytes with tag {look.tag}"
+                raise PackageError(
+                    f"{self.target.path(name)}: {found}; the {record.num_bytes:,} bytes that were uploaded are "
+                    "required. Somebody else changes the package: run the same command again."
+                )
+        return looks
 
     def discard(self) -> None:
         """Delete everything."""
@@ -240,14 +261,14 @@ class UploadedShard:
         """Names of the arrays of a tensor that go here."""
         return self.names[tensor]
 
-    def fill(self, encode: Callable[[Write], list[EncodedTensor]]) -> Written:
-        """Have the arrays written, and upload the shard."""
-        folder, shard = _shards_in(scratch_of(self.target)), self.shard
-        path = folder / shard.file_name
+    @contextmanager
+    def writing(self) -> Iterator[Write]:
+        """A function that writes pieces of the arrays into the scratch file, until the end of the block."""
+        folder, shard = self._path.parent, self.shard
         try:
             with reported(folder, shard.file_name):
                 folder.mkdir(parents=True, exist_ok=True)
-                file = FileIO(path, "w+b")
+                file = FileIO(self._path, "w+b")
             with file:
                 with reported(folder, shard.file_name):
                     reserve(file, shard.num_bytes)
@@ -257,10 +278,17 @@ class UploadedShard:
                     with reported(folder, shard.file_name):
                         write_at(file, piece.reshape(-1).view(np.uint8).data, shard.offsets[name] + offset)
 
-                tensors = encode(write)
-            return Written(tensors, upload_file(self.target, path, shard.file_name))
+                yield write
         finally:
-            path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
+
+    def finish(self, tensors: list[EncodedTensor]) -> Written:
+        """Upload the shard."""
+        return Written(tensors, upload_file(self.target, self._path, self.shard.file_name))
+
+    @property
+    def _path(self) -> Path:
+        return _shards_in(scratch_of(self.target)) / self.shard.file_name
 
 
 @dataclass(frozen=True)
@@ -270,8 +298,11 @@ class Unstored:
     def arrays(self, tensor: str) -> Sequence[str]:
         return ()
 
-    def fill(self, encode: Callable[[Write], list[EncodedTensor]]) -> Written:
-        return Written(encode(_refuse))
+    def writing(self) -> AbstractContextManager[Write]:
+        return nullcontext(_refuse)
+
+    def finish(self, tensors: list[EncodedTensor]) -> Written:
+        return Written(tensors)
 
 
 @dataclass(frozen=True)

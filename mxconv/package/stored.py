@@ -10,6 +10,7 @@ from mxconv.checkpoint.carried import CarriedTensor
 from mxconv.checkpoint.safetensors_header import DTYPES
 from mxconv.codecs.bsfp.draft import GROUP
 from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE
+from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import QUAD, TILE_COLUMNS, TILE_ELEMENTS, TILE_ROWS, padded
 from mxconv.errors import PackageError
@@ -107,14 +108,22 @@ def tensor_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
     """The arrays of a quantized tensor; none of a kept one."""
     if (carried := record.carried_tensor) is not None:
         return (carried_array(carried),)
-    if record.codec == "mxfp4":
-        return mxfp4_arrays(record.name, stored_shape(record))
-    if record.codec == "mxint8":
-        return mxint8_arrays(record.name, stored_shape(record))
-    return _bsfp_arrays(record) if record.codec == "bsfp" else ()
+    if record.codec == "keep":
+        return ()
+    segments = record.all_segments
+    table = segments[0].table(record.dtype) if segments else None
+    return matrix_arrays(
+        record.codec, record.name, stored_shape(record), table, sum(each.num_escapes for each in segments)
+    )
 
 
-def _bsfp_arrays(record: TensorRecord) -> tuple[StoredArray, ...]:
-    table = record.all_segments[0].table(record.dtype)
-    num_escapes = sum(segments.num_escapes for segments in record.all_segments)
-    return bsfp_arrays(record.name, stored_shape(record), table.residual_bits, table.has_row_shifts, num_escapes)
+def matrix_arrays(
+    codec: str, name: str, shape: tuple[int, int], table: SegmentTable | None, num_escapes: int
+) -> tuple[StoredArray, ...]:
+    """The arrays of a matrix in a codec; the last two arguments are BSFP's."""
+    if codec == "mxfp4":
+        return mxfp4_arrays(name, shape)
+    if codec == "mxint8":
+        return mxint8_arrays(name, shape)
+    assert codec == "bsfp" and table is not None, f"{name}: codec {codec}"
+    return bsfp_arrays(name, shape, table.residual_bits, table.has_row_shifts, num_escapes)

@@ -14,7 +14,7 @@ from mxconv.checkpoint.fp8_matrix import Fp8Matrix
 from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
-from mxconv.conversion.rows import MAX_SLICE_WEIGHTS
+from mxconv.conversion.plan import MAX_SLICE_WEIGHTS
 from mxconv.report.draft_head import DraftHead
 
 

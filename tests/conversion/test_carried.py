@@ -10,11 +10,10 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packages import files_of, forge, patch_array, quantize
+from packages import check_exact, compare, files_of, forge, patch_array, quantize
 from stacked_models import write_random_model
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.errors import CheckpointError, MxconvError, PackageError
@@ -23,7 +22,7 @@ from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
-from mxconv.verify import Verification, verify
+from mxconv.verify import verify
 
 EXPERTS = "model.layers.0.mlp.experts.gate_up_proj"
 BLOCKS, SCALES = f"{EXPERTS}_blocks", f"{EXPERTS}_scales"
@@ -58,11 +57,6 @@ def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
-def compare(package: Path, source: Path) -> Verification:
-    with open_checkpoint(source) as checkpoint:
-        return verify(package, checkpoint)
-
-
 def expert_values(package: Package, name: str) -> np.ndarray:
     """(experts, in_features, out_features) float32, as transformers has them."""
     record = next(record for record in package.manifest.tensors if record.name == name)
@@ -79,9 +73,7 @@ def expert_values(package: Package, name: str) -> np.ndarray:
 @both_codecs
 def test_both_tensors_come_back_byte_for_byte(source: Path, tmp_path: Path, codec: str) -> None:
     manifest = quantize(source, tmp_path / "p", codec=codec)
-    for verification in (verify(tmp_path / "p"), compare(tmp_path / "p", source)):
-        assert verification.ok and verification.lossless, verification
-        assert verification.num_bit_exact == len(verification.tensors)
+    check_exact(tmp_path / "p", source)
     records = {record.name: record for record in manifest.tensors}
     for name, part in ((BLOCKS, "codes"), (SCALES, "scales")):
         record = records[name]

@@ -11,9 +11,8 @@ import safetensors.torch
 import torch
 from checkpoints import write_safetensors, write_tiny_tokenizer
 from fp8_models import BLOCK, dequantize, write_fp8_model
-from packages import forge, quantize
+from packages import check_exact, compare, forge, quantize
 
-from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.float16 import BF16
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
@@ -25,7 +24,6 @@ from mxconv.kernels.encoders import encode_mxfp4
 from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
-from mxconv.verify import Verification, verify
 
 MATRIX = "model.layers.1.mlp.down_proj.weight"
 FP8 = ml_dtypes.float8_e4m3fn
@@ -41,11 +39,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def compare(package: Path, source: Path) -> Verification:
-    with open_checkpoint(source) as checkpoint:
-        return verify(package, checkpoint)
-
-
 def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
@@ -53,9 +46,7 @@ def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
 @both_codecs
 def test_bytes_and_scales_come_back_bit_for_bit(source: Path, tmp_path: Path, codec: str) -> None:
     manifest = quantize(source, tmp_path / "p", codec=codec)
-    for verification in (verify(tmp_path / "p"), compare(tmp_path / "p", source)):
-        assert verification.ok and verification.lossless, verification
-        assert verification.num_bit_exact == len(verification.tensors)
+    check_exact(tmp_path / "p", source)
     records = {record.name: record for record in manifest.tensors}
     matrix, scales = records[MATRIX], records[f"{MATRIX}_scale_inv"]
     expected = ("mxfp4", "matrix") if codec == "mxfp4" else ("keep", "FP8, which BSFP would make larger")

@@ -141,6 +141,31 @@ def test_names_that_a_journal_does_not_hold_are_not_ours(s3: S3Server, folder: s
     quantize(source, store(folder))
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the manifest", "after it"])
+def test_a_shard_that_a_worker_of_another_conversion_uploads_late_is_noticed_and_uploaded_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    target, write = Store(f"memory://late/{is_late}", PackageError), Store.write
+    name = "bsfp.safetensors"
+
+    def write_beside(store: Store, written: str, content: bytes) -> None:
+        if is_late:
+            write(store, written, content)
+        if written == "mxconv.json":
+            write(store, name, bytes(store.looks()[name].num_bytes))
+        if not is_late:
+            write(store, written, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", write_beside)
+        with pytest.raises(PackageError, match=rf"{name}: .* bytes with tag .*; the [\d,]+ bytes that were uploaded"):
+            quantize(source, target, codec="bsfp")
+    assert "mxconv.json" not in target.looks()
+    quantize(source, target, codec="bsfp")
+    quantize(source, tmp_path / "p", codec="bsfp")
+    assert {name: target.read_all(name) for name in target.looks()} == files_of(tmp_path / "p")
+
+
 def test_a_weight_that_is_not_finite_leaves_nothing(s3: S3Server, folder: str, tmp_path: Path) -> None:
     tensors = {f"w{n}": np.zeros((64, 64), np.float16) for n in range(4)}
     tensors["w2"][3, 5] = np.inf

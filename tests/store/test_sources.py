@@ -137,7 +137,6 @@ def test_mxfp4_brings_its_16_bit_weights_along(s3: S3Server, folder: str, tmp_pa
 def test_an_expert_of_a_stack_is_read_once_a_pass(
     s3: S3Server, folder: str, tmp_path: Path, ranges: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mxconv.conversion.rows.MAX_SLICE_WEIGHTS", 16)
     local = write_random_model(tmp_path / "m", "llama4_text")
     quantize(local, tmp_path / "a", codec="bsfp")
     url = upload(s3, local, folder)

@@ -1,9 +1,14 @@
-"""Room on disks and orders of writing; a disk that is really full is in tests/conversion/test_full_disk.py."""
+"""Room on disks, orders of writing, and reads and writes at an offset, with the calls of the system and without.
+
+A disk that is really full is in tests/conversion/test_full_disk.py.
+"""
 
 import errno
+import mmap
 import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,8 +16,10 @@ from checkpoints import write_tiny_llama
 from packages import files_of, quantize
 
 from mxconv.package import folder_staging
-from mxconv.system.disk import flush_folder, reserve, settle
+from mxconv.system.disk import flush_folder, read_at, reserve, settle, write_at
 from mxconv.verify import verify
+
+PIECE = 4096
 
 
 @pytest.fixture
@@ -30,17 +37,6 @@ def test_where_nothing_is_reserved_more_than_is_free_is_refused(tmp_path: Path) 
             reserve(file, shutil.disk_usage(tmp_path).total + 1)
     assert caught.value.errno == errno.ENOSPC
     assert (tmp_path / "file").read_bytes() == b"x" * 4000
-
-
-@pytest.mark.usefixtures("no_reservation")
-def test_a_conversion_where_nothing_is_reserved_gives_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = write_tiny_llama(tmp_path / "m")
-    quantize(source, tmp_path / "p", codec="bsfp", segments="paper")
-    monkeypatch.undo()
-    quantize(source, tmp_path / "q", codec="bsfp", segments="paper")
-    assert files_of(tmp_path / "p") == files_of(tmp_path / "q")
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists the open files of a process")
@@ -66,15 +62,6 @@ def test_where_open_files_hold_a_folder_fast_a_package_is_renamed_with_none_open
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "p"]
 
 
-def test_an_old_package_steps_aside_onto_nothing_that_is_there(tmp_path: Path) -> None:
-    source = write_tiny_llama(tmp_path / "m")
-    quantize(source, tmp_path / "p")
-    (tmp_path / "p.replaced").mkdir()  # what a kill at the very end of a deletion leaves
-    quantize(source, tmp_path / "p", force=True)
-    assert verify(tmp_path / "p").lossless
-    assert not (tmp_path / "p.replaced").exists()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows opens no folders")
 def test_names_are_flushed_where_folders_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flush_folder(tmp_path)
@@ -89,3 +76,39 @@ def test_writes_settle_with_or_without_the_systems_call(monkeypatch: pytest.Monk
     settle()
     monkeypatch.delattr(os, "sync", raising=False)
     settle()
+
+
+@pytest.fixture(params=["system", "fallback"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "fallback":
+        monkeypatch.delattr(os, "pread", raising=False)
+        monkeypatch.delattr(os, "pwrite", raising=False)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
+def test_threads_write_and_read_side_by_side(tmp_path: Path) -> None:
+    numbers = range(200)
+    pieces = [bytes([number]) * PIECE for number in numbers]
+    with (tmp_path / "file").open("w+b", buffering=0) as file, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: write_at(file, pieces[number], number * PIECE), reversed(numbers)))
+        assert list(pool.map(lambda number: read_at(file, PIECE, number * PIECE), numbers)) == pieces
+        assert read_at(file, PIECE, 200 * PIECE - 3) == pieces[-1][:3]
+        assert read_at(file, PIECE, 200 * PIECE) == b""
+    assert (tmp_path / "file").read_bytes() == b"".join(pieces)
+
+
+@pytest.mark.parametrize("options", [{"codec": "mxfp4"}, {"codec": "bsfp", "segments": "paper"}], ids=str)
+def test_a_conversion_without_any_of_the_systems_calls_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    """No room is reserved, no page advised about, and nothing read or written at an offset by the system."""
+    source = write_tiny_llama(tmp_path / "m", num_shards=2)
+    quantize(source, tmp_path / "p", num_threads=4, **options)
+    for name in ("posix_fallocate", "posix_fadvise", "pread", "pwrite"):
+        monkeypatch.delattr(os, name, raising=False)
+    for name in ("MADV_WILLNEED", "MADV_DONTNEED"):
+        monkeypatch.delattr(mmap, name, raising=False)
+    quantize(source, tmp_path / "q", num_threads=4, **options)
+    assert files_of(tmp_path / "q") == files_of(tmp_path / "p")
+    assert verify(tmp_path / "q").lossless
