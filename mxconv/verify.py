@@ -23,7 +23,7 @@ from mxconv.workers import ByteCounter, Executor, Workers
 
 @dataclass(frozen=True)
 class Verification:
-    """What was checked and found."""
+    """The result of checking a package."""
 
     manifest: Manifest
     tensors: list[TensorVerification]

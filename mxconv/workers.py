@@ -42,7 +42,7 @@ class Stream(ABC):
 
     @abstractmethod
     def report(self) -> Any:
-        """What a copy has found at its end, for `accept`."""
+        """The result of a copy at its end, for `accept`."""
 
     @abstractmethod
     def accept(self, report: Any) -> None:
@@ -105,7 +105,7 @@ class ByteCounter:
 
 @dataclass
 class _Run(Generic[Piece, Result]):
-    """What the threads of one call of `Workers.map` or `Workers.finish_streams` share."""
+    """State of one call of `Workers.map` or `Workers.finish_streams`, shared by its threads."""
 
     task: Callable[[Piece, Advance], Result]
     pieces: Sequence[Piece]

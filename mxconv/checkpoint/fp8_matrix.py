@@ -15,7 +15,7 @@ from mxconv.codecs.fp8 import decode_fp8
 from mxconv.errors import CheckpointError
 
 DTYPE = "F8_E4M3"
-SCALES = "_scale_inv"  # behind the name of the matrix
+SCALES = "_scale_inv"  # after the name of the matrix
 SCALE_DTYPES = ("F32", "BF16", "F16", "F8_E8M0")
 DEFAULT_BLOCK = 128, 128
 

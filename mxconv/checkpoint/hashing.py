@@ -58,7 +58,7 @@ class FileHash(Stream):
         return True
 
     def hexdigest(self) -> str:
-        """Of what has been hashed."""
+        """The SHA-256 of the bytes that were hashed so far."""
         return self._digest.hexdigest() if self._hexdigest is None else self._hexdigest
 
     def report(self) -> tuple[int, str]:

@@ -46,7 +46,7 @@ def translated_errors(repo_id: str, revision: str | None, folder: Path | None = 
 def _translate(error: BaseException, repo_id: str, revision: str | None, folder: Path | None) -> CheckpointError:
     from huggingface_hub import errors
 
-    # the client hides the answer of the Hub behind "not found in the cache"
+    # the client hides the answer of the Hub in "not found in the cache"
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     response: Any = getattr(error, "response", None)
@@ -200,7 +200,7 @@ def retried(request: Callable[[], _Answer]) -> _Answer:
         try:
             return request()
         except Exception as error:  # each version of the client brings another HTTP library with its own exceptions
-            # the client hides some answers of the Hub behind "not found in the cache"
+            # the client hides some answers of the Hub in "not found in the cache"
             answers: list[Any] = [getattr(e, "response", None) for e in (error, error.__cause__)]
             if not any(answer is not None and answer.status_code >= 500 for answer in answers):
                 raise

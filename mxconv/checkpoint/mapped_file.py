@@ -60,7 +60,7 @@ class MappedFile(WeightFile):
 
     @property
     def num_bytes(self) -> int:
-        """Of the file."""
+        """The length of the file."""
         return len(self._map)
 
     def window(self, begin: int, end: int) -> U8:

@@ -37,7 +37,7 @@ def parse_store_url(text: str) -> tuple[str, str]:
     """Protocol, and URL without slashes at its end.
 
     Raises:
-        MxconvError: a protocol that is not read, or no folder behind it.
+        MxconvError: a protocol that is not read, or no folder after it.
     """
     found = URL.fullmatch(text)
     protocol = found["protocol"] if found else ""
@@ -133,7 +133,7 @@ _TAGS = ("ETag", "etag", "blob_id", "md5Hash", "last_modified", "created")  # th
 
 
 class ObjectLook(NamedTuple):
-    """By which an object is known again."""
+    """Length and tag of an object, by which a change is noticed."""
 
     num_bytes: int
     tag: str  # changes with every write

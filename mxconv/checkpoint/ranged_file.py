@@ -99,7 +99,7 @@ class RangedFile(WeightFile):
         return window
 
     def fetch(self, begin: int, end: int) -> None:
-        """What a disk does beforehand, a store does not."""
+        """Do nothing: only disks read ahead."""
 
     def release(self, rows: NDArray[np.generic]) -> None:
         """Do nothing: an array goes with its last user."""
@@ -140,7 +140,7 @@ class RangedFile(WeightFile):
 
 @dataclass(frozen=True)
 class StoreSnapshot:
-    """What was found."""
+    """A checkpoint on a store: its small files here, its weights there."""
 
     store: Store
     folder: "tempfile.TemporaryDirectory[str]"  # of the small files

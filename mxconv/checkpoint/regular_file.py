@@ -43,8 +43,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
 def _unreadable(path: Path, error: OSError) -> CheckpointError:
     if error.errno == errno.ELOOP:
         return CheckpointError(
-            f"{path}: its symbolic links form a loop; they must lead to a file. "
-            "Replace the link by the file it stands for."
+            f"{path}: its symbolic links form a loop; they must lead to a file. Replace the link by the file itself."
         )
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         found = "a symbolic link that leads nowhere" if path.is_symlink() else "no such file"
@@ -73,7 +72,7 @@ def parse_json_object(raw: bytes, label: str, *, unique_keys: bool) -> dict[str,
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise CheckpointError(
-                f"{label}: the JSON key {twice!r} stands twice in one object; keys must be unique. "
+                f"{label}: the JSON key {twice!r} occurs twice in one object; keys must be unique. "
                 "Download or export the file again."
             )
         return members
@@ -109,7 +108,7 @@ def read_json_object(path: Path, *, unique_keys: bool) -> dict[str, Any]:
 
 
 class Look(NamedTuple):
-    """What a file is known again by."""
+    """Length and time of a file, by which a change is noticed."""
 
     num_bytes: int
     modified_ns: int

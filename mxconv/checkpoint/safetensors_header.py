@@ -129,7 +129,7 @@ def parse_header(path: Path | str, num_file_bytes: int, read: Callable[[int, int
     Args:
         path: of the file, for the messages.
         num_file_bytes: its length.
-        read: bytes of the file, given their place and number; it is called for one range behind another.
+        read: bytes of the file, given their place and number; it is called for one range after another.
 
     Raises:
         CheckpointError: the file is truncated or damaged, or its header lies.

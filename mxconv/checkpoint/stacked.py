@@ -73,7 +73,7 @@ class StackedExperts:
 
 
 class Shaped(Protocol):
-    """What has a shape: a tensor of a checkpoint."""
+    """Anything with a shape, as a tensor of a checkpoint."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

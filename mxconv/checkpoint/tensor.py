@@ -35,7 +35,7 @@ class WeightFile(ABC):
 
     @property
     def label(self) -> Path | str:
-        """What messages call the file; a URL on an object store."""
+        """The file's name in messages; a URL on an object store."""
         return self.path
 
     @abstractmethod
@@ -128,7 +128,7 @@ class SourceTensor:
 
     @property
     def source_type(self) -> str:
-        """What the file holds: GGML's type where that is a quantized one, the dtype everywhere else."""
+        """The type in the file: GGML's where that is a quantized one, the dtype everywhere else."""
         return self.quantized_type or self.dtype
 
     def array(self) -> NDArray[np.generic]:

@@ -1,4 +1,4 @@
-"""What `--workers` asks for, and the connection to a Ray cluster for as long as a command runs.
+"""The value of `--workers`, and the connection to a Ray cluster for as long as a command runs.
 
 Nothing is reported to Ray's makers, a cluster of its own binds to loopback, and what Ray prints stays off stdout.
 """
@@ -83,7 +83,7 @@ def cluster(
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
             "_node_ip_address": LOOPBACK,
-            "_system_config": {"worker_niceness": 0},  # Ray's own is 15: behind whatever else runs here
+            "_system_config": {"worker_niceness": 0},  # Ray's own is 15: after whatever else runs here
         }
     # Ray prints what happens to workers, at any time; stdout is for results
     with contextlib.redirect_stdout(sys.stderr):

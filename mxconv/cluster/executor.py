@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 120.0  # with a cluster on which no task can run
 
 @dataclass(frozen=True)
 class PieceOutcome:
-    """What a worker returns: a result, or the error that a thread would have raised."""
+    """The return value of a worker: a result, or the error that a thread would have raised."""
 
     result: Any = None
     num_bytes: int = 0  # that the task reported on the way
@@ -144,7 +144,7 @@ class RayExecutor:
         return any(r.get("CPU", 0) >= 1 and r.get("memory", 0) >= self._memory_bytes for r in resources)
 
     def _get(self, reference: Any) -> Any:
-        """What a Ray task returned.
+        """The return value of a Ray task.
 
         Raises:
             MxconvError: its worker died, again and again, or mxconv cannot be imported there.

@@ -61,5 +61,5 @@ def _check_order(spec: DraftSpec, below: DraftSpec) -> None:
     if isinstance(kind, ReaderKind) and not isinstance(next_kind, LookUpKind | ReaderKind):
         raise MxconvError(
             f"--draft {spec.kind}: reads the target's states, with {below.kind} below it; only a model can "
-            "use a draft. Give it behind the models."
+            "use a draft. Give it after the models."
         )

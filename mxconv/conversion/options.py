@@ -1,4 +1,4 @@
-"""What a conversion was asked for."""
+"""The options of a conversion."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -78,7 +78,7 @@ class QuantizeOptions:
 
     @property
     def head(self) -> Head:
-        """What becomes of the draft's output head."""
+        """The codec of the draft's output head."""
         return self.lm_head or DEFAULT_HEADS[self.codec]
 
     def record(self, is_local: bool) -> OptionsRecord:

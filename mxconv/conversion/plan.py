@@ -48,7 +48,7 @@ ROUTERS = (
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """What happens to one tensor."""
+    """The codec of one tensor, and why."""
 
     tensor: SourceTensor
     codec: TensorCodec
@@ -71,7 +71,7 @@ class TensorPlan:
 
     @property
     def num_bytes(self) -> int:
-        """Of the 16-bit tensor, after any cast."""
+        """Bytes of the 16-bit tensor, after any cast."""
         return self.tensor.num_elements * 2 if self.is_cast else self.tensor.num_bytes
 
     @property
@@ -91,13 +91,13 @@ class TensorPlan:
 
     @property
     def stored_shape(self) -> tuple[int, int]:
-        """Of the matrix that the package's arrays hold."""
+        """The shape of the matrix that the package's arrays hold."""
         return self.matrix_shape if self.experts is None else self.experts.stored_shape
 
 
 @dataclass(frozen=True)
 class Recognized:
-    """What the names, dtypes and shapes of a checkpoint's tensors say of one another.
+    """Relations among a checkpoint's tensors, read from names, dtypes and shapes.
 
     Args:
         is_tied: whether the output head is the embedding matrix.
@@ -214,7 +214,7 @@ def is_rounded(tensor: SourceTensor, wanted: FloatFormat, recognized: Recognized
 
 
 def choose_codec(tensor: SourceTensor, options: QuantizeOptions, recognized: Recognized) -> tuple[TensorCodec, str]:
-    """What a tensor becomes, and why."""
+    """The codec of a tensor, and why."""
     name = tensor.name
     head: TensorCodec = {"int8": "mxint8", "keep": "keep"}.get(options.head, options.codec)  # type: ignore[assignment]
     if name in recognized.scales:

@@ -152,7 +152,7 @@ class _WindowedHash(Stream):
 
 
 def _nobody(_: str, __: str) -> None:
-    """Is told of a tensor's hash."""
+    """Ignore a tensor's hash."""
 
 
 class FinishedTensors:

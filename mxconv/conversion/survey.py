@@ -52,7 +52,7 @@ class Survey:
 
     @property
     def table(self) -> SegmentTable | None:
-        """Of experts the first one's: all have the same arrays."""
+        """The segment table; of experts the first one's, since all have the same arrays."""
         return self.segments[0].table if self.segments else None
 
     @property
@@ -65,11 +65,11 @@ class Survey:
         return min((segments.rescale_factor for segments in self.segments), default=1.0)
 
     def segments_of(self, number: int) -> Segments:
-        """Of one of `matrices`."""
+        """The segments of one of `matrices`."""
         return self.segments[number if len(self.segments) > 1 else 0]
 
     def matrices(self) -> list[PatternRows]:
-        """What is encoded: the matrix, or each expert's, in order."""
+        """The matrices to encode: one, or each expert's, in order."""
         count = 1 if self.plan.experts is None else self.plan.experts.num_experts
         factors = [self.segments_of(n).rescale_factor if self.segments else 1.0 for n in range(count)]
         return [PatternRows(self.plan, number, factor) for number, factor in enumerate(factors)]
@@ -179,7 +179,7 @@ def _check_kept(survey: Survey, options: QuantizeOptions) -> Survey:
 
 
 def _segments(histogram: PatternHistogram, factor: float, options: QuantizeOptions) -> Segments:
-    """Of the matrix that was counted."""
+    """The segments of the matrix that was counted."""
     if options.segments == "paper":
         table = paper_table(histogram.float_format)
         return Segments(table, num_escapes(histogram, table), factor)

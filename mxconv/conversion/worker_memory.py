@@ -1,4 +1,4 @@
-"""What a worker needs of memory, and how large its slices may be so that it stays within what it may have."""
+"""The memory that a worker needs, and how large its slices may be so that it stays within what it may have."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,20 +47,20 @@ def fit_slices(plans: Sequence[TensorPlan], memory_bytes: int | None, uses_store
 
 
 def worker_bytes(plans: Sequence[TensorPlan], uses_store: bool = False) -> int:
-    """What a worker needs at most, whatever tensors it gets."""
+    """The most bytes that a worker needs, whatever tensors it gets."""
     most = max((_needed(plan, plan.slice_weights) for plan in plans), default=_rates()[0])
     return most + (STORE_BYTES if uses_store else 0)
 
 
 def _needed(plan: TensorPlan, slice_weights: int) -> int:
-    """For a tensor, with slices of so many weights or of the least that can be."""
+    """Bytes for a tensor, with slices of so many weights or of the least that can be."""
     process, weight = _rates()
     slice_weights = min(slice_weights, plan.tensor.num_elements)
     return process + _held(plan) + weight * max(slice_weights, _least_weights(plan))
 
 
 def _least_weights(plan: TensorPlan) -> int:
-    """Of a slice: the rows of a tile, or one row of what is copied."""
+    """Weights of the smallest slice: the rows of a tile, or one row of what is copied."""
     if plan.codec != "keep" and plan.carried is None:
         return TILE_ROWS * plan.matrix_shape[1]
     shape = plan.tensor.shape
@@ -72,7 +72,7 @@ def _least_weights(plan: TensorPlan) -> int:
 
 
 def _held(plan: TensorPlan) -> int:
-    """Beside its slices: the pages of the expert that is read."""
+    """Bytes beside its slices: the pages of the expert that is read."""
     is_stack = plan.experts is not None or plan.carried is not None
     return plan.tensor.num_bytes // plan.tensor.shape[0] if is_stack else 0
 

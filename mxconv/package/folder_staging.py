@@ -52,7 +52,7 @@ class FolderStaging:
             fingerprint: of the options and the source files' names; a partial folder with another one is started over.
 
         Raises:
-            PackageError: something else stands at the partial path, another process writes there, or it cannot be
+            PackageError: something else is at the partial path, another process writes there, or it cannot be
                 written.
         """
         self.target = named(target)

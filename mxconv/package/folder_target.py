@@ -1,4 +1,4 @@
-"""Replacing a package with --force: the old one steps aside, whole, until the new one stands.
+"""Replacing a package with --force: the old one steps aside, whole, until the new one is in place.
 
     PACKAGE           becomes PACKAGE.replaced, with a marker in it
     PACKAGE.partial   becomes PACKAGE
@@ -24,7 +24,7 @@ def aside(target: Path) -> Path:
 
 
 def recover(target: Path) -> None:
-    """Finish what a kill interrupted: put the old package back, or delete it where the new one stands.
+    """Finish what a kill interrupted: put the old package back, or delete it where the new one is in place.
 
     Raises:
         OSError: the system does not allow it.
@@ -43,7 +43,7 @@ def step_aside(target: Path) -> None:
     """Make room for the new package.
 
     Raises:
-        PackageError: something that is not ours stands where the old package has to wait.
+        PackageError: something that is not ours is where the old package has to wait.
         OSError: the system does not allow it.
     """
     check_aside(target)
@@ -58,7 +58,7 @@ def check_aside(target: Path) -> None:
     """Refuse early what `step_aside` would refuse.
 
     Raises:
-        PackageError: something that is not ours stands where the old package has to wait.
+        PackageError: something that is not ours is where the old package has to wait.
     """
     old = aside(target)
     # an empty folder is what a kill at the very end of a deletion leaves
@@ -114,7 +114,7 @@ def check_folder(target: Path, force: bool) -> None:
     """Refuse to overwrite anything but a package, and that only with --force.
 
     Raises:
-        PackageError: the path exists, or, with --force, something stands where the old package has to wait.
+        PackageError: the path exists, or, with --force, something is where the old package has to wait.
     """
     if not os.path.lexists(target):
         return

@@ -62,7 +62,7 @@ class TokenizerRecord(Record):
 
 
 class OptionsRecord(Record):
-    """What `quantize` was asked for, as far as it decides the bytes."""
+    """The options of `quantize` that decide the bytes."""
 
     codec: Literal["mxfp4", "bsfp"]
     scale_rule: Literal["ocp", "even", "ceil", "ggml", "mse"]
@@ -101,7 +101,7 @@ class DecodeRecord(Record):
 
 
 class CertificateRecord(Record):
-    """What `verify --write` found."""
+    """The result of `verify --write`."""
 
     created_by: str
     source_compared: bool

@@ -27,7 +27,7 @@ from mxconv.workers import Advance, Stream
 
 
 class ArrayPlace(NamedTuple):
-    """Of an array: its shard, and the byte at which it begins there."""
+    """An array's shard, and the byte at which the array begins there."""
 
     file_name: str
     begin: int
@@ -220,7 +220,7 @@ class ShardHash(Stream):
             return False
 
     def hexdigest(self) -> str:
-        """Of the whole file."""
+        """The SHA-256 of the whole file."""
         if self._hexdigest is not None:
             return self._hexdigest
         assert self._position == self.shard.num_bytes

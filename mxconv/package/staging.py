@@ -27,7 +27,7 @@ Write = Callable[[str, int, NDArray[np.generic]], None]
 
 @dataclass(frozen=True)
 class EncodedTensor:
-    """What was written for a tensor."""
+    """The hash of a tensor, and the checksums of the arrays written for it."""
 
     name: str
     sha256: str | None  # of the 16-bit tensor, row-major; None where somebody else hashes it
@@ -46,7 +46,7 @@ class UploadRecord(FileRecord):
 
 
 class Written(NamedTuple):
-    """What a sink took."""
+    """The tensors whose arrays a sink has written."""
 
     tensors: list[EncodedTensor]
     upload: UploadRecord | None = None  # the shard, where it is on a store by now

@@ -51,7 +51,7 @@ def mxint8_arrays(name: str, shape: tuple[int, int]) -> tuple[StoredArray, ...]:
 
 
 def carried_array(carried: CarriedTensor) -> StoredArray:
-    """What one tensor of a source's own MXFP4 is stored as."""
+    """The array that holds one tensor of a source's own MXFP4."""
     codes, scales = mxfp4_arrays(carried.of, carried.stack.stored_shape)
     return codes if carried.part == "codes" else scales
 
@@ -82,7 +82,7 @@ def bsfp_arrays(
 
 
 def stored_shape(record: TensorRecord) -> tuple[int, int]:
-    """Of the matrix that the arrays of a tensor hold."""
+    """The shape of the matrix that the arrays of a tensor hold."""
     if (stack := record.stack) is not None:
         return stack.stored_shape
     if len(record.shape) != 2 or 0 in record.shape:

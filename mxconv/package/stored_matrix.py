@@ -51,7 +51,7 @@ class StoredBsfp:
 
     @property
     def num_bytes(self) -> int:
-        """Of its arrays, or of its share of those of a stack."""
+        """Bytes of its arrays, or of its share of those of a stack."""
         p = self.packed
         arrays = (
             p.codes,

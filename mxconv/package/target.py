@@ -14,7 +14,7 @@ Target = Path | Store
 
 
 def parse_target(text: str) -> Target:
-    """What `--output` says.
+    """The target that `--output` names.
 
     Raises:
         PackageError: a package cannot be written there.
@@ -61,7 +61,7 @@ def open_staging(target: Target, fingerprint: str) -> Staging:
     """Begin the package, or go on with it.
 
     Raises:
-        PackageError: something else stands in the way, or it cannot be written.
+        PackageError: something else is in the way, or it cannot be written.
     """
     return StoreStaging(target, fingerprint) if isinstance(target, Store) else FolderStaging(target, fingerprint)
 

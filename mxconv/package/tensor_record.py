@@ -1,4 +1,4 @@
-"""What the manifest says of a tensor: what it was, what it has become, and what that needs to be read.
+"""A tensor in the manifest: what it was, what it has become, and what is needed to read it.
 
 The models below are part of the schema of `manifest.py`; formats/package.md explains them.
 """
@@ -52,14 +52,14 @@ class SegmentRecord(Record):
 
 
 class ExpertsRecord(Record):
-    """That a tensor is a stack of matrices, see formats/package.md, "Stacked experts"."""
+    """A tensor that is a stack of matrices, see formats/package.md, "Stacked experts"."""
 
     axes: Axes = Field(description="of the source: (experts, out_features, in_features), or the last two exchanged")
     segments: list[SegmentRecord] = Field(default=[], description="BSFP: one an expert, where they share none")
 
 
 class ScaledRecord(Record):
-    """That a matrix is FP8 with block scales, see formats/fp8.md."""
+    """A matrix that is FP8 with block scales, see formats/fp8.md."""
 
     by: str = Field(description="name of the tensor that holds its scales")
     block: Annotated[list[Annotated[int, Field(ge=1, lt=2**31)]], Field(min_length=2, max_length=2)] = Field(
@@ -68,7 +68,7 @@ class ScaledRecord(Record):
 
 
 class CarriedRecord(Record):
-    """That a tensor is the source's own MXFP4, see formats/package.md, "Sources that are not 16 bits"."""
+    """A tensor of the source's own MXFP4, see formats/package.md, "Sources that are not 16 bits"."""
 
     of: str = Field(description="what the arrays are named by")
     part: Part = Field(description="the array that stands for this tensor")
@@ -129,14 +129,14 @@ class TensorRecord(Record):
 
     @property
     def carried_tensor(self) -> CarriedTensor | None:
-        """Of MXFP4 that the source has."""
+        """The tensor of the source's own MXFP4; None of any other."""
         if self.carried is None:
             return None
         return CarriedTensor(self.carried.of, self.carried.part, tuple(self.shape))
 
     @property
     def stem(self) -> str:
-        """What its arrays are named by."""
+        """The name that its arrays begin with."""
         return self.name if self.carried is None else self.carried.of
 
     @property

@@ -1,1 +1,1 @@
-"""What operating systems do differently: one matter a file, each with what to do where the system cannot."""
+"""Differences between operating systems: one matter a file, each with what to do where the system cannot."""

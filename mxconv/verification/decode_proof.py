@@ -101,7 +101,7 @@ def _decode_together(
     selection: Selection,
     batch: int,
 ) -> list[list[tuple[int, bytes]]]:
-    """Of each prompt what `_decode` gives, all of them beside each other."""
+    """The result of `_decode` for each prompt, all of them decoded beside each other."""
     engine = Engine(hierarchy, batch)
     requests = [Request(prompt, max_new_tokens, stop_tokens, selection) for prompt in prompts]
     decoded: dict[Running, list[tuple[int, bytes]]] = {engine.submit(request): [] for request in requests}
@@ -123,7 +123,7 @@ PROMPTS_AT_A_TIME = 4  # of a piece, where they are decoded one after another
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """What is decoded, and how; paths lead to the same files wherever a piece is done.
+    """The package, levels and options of a decoding; paths lead to the same files wherever a piece is done.
 
     Args:
         folder: the package.

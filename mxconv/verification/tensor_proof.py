@@ -104,7 +104,7 @@ class RebuiltTensor:
 
 
 def num_bytes_of(record: TensorRecord) -> int:
-    """Of a tensor in its own dtype; 0 where the dtype is unknown."""
+    """Bytes of a tensor in its own dtype; 0 where the dtype is unknown."""
     return prod(record.shape) * DTYPES[record.dtype].num_bits // 8 if record.dtype in DTYPES else 0
 
 

@@ -169,8 +169,8 @@ def test_a_header_longer_than_the_file_is_refused(tmp_path: Path) -> None:
         (b'{"\xff": 1}', "header: no valid JSON in UTF-8 ('utf-8' codec can't decode byte 0xff in position 2"),
         (b'{"a":' * 20_000, "header: no valid JSON in UTF-8 (maximum recursion depth exceeded"),
         (b'{"a": ' + b"9" * 5000 + b"}", "header: no valid JSON in UTF-8 (Exceeds the limit"),
-        (b'{"a":1,"b":2,"a":1}', "header: the JSON key 'a' stands twice in one object; keys must be unique. "),
-        (b'{"a":{"dtype":"U8","dtype":"I8"}}', "header: the JSON key 'dtype' stands twice in one object; "),
+        (b'{"a":1,"b":2,"a":1}', "header: the JSON key 'a' occurs twice in one object; keys must be unique. "),
+        (b'{"a":{"dtype":"U8","dtype":"I8"}}', "header: the JSON key 'dtype' occurs twice in one object; "),
         (b'{"__metadata__": 5}', "__metadata__ is 5; an object of strings is required. "),
         (b'{"__metadata__": {"a": 5}}', "__metadata__ is {'a': 5}; an object of strings is required. "),
         (

@@ -87,7 +87,7 @@ def test_a_tensor_listed_twice_is_refused(tmp_path: Path) -> None:
     path, _ = sharded(tmp_path)
     path.write_text(f'{{"weight_map": {{"a": "{ONE}", "a": "{TWO}"}}}}')
     assert error_of(tmp_path) == (
-        f"{path}: the JSON key 'a' stands twice in one object; keys must be unique. Download or export the file again."
+        f"{path}: the JSON key 'a' occurs twice in one object; keys must be unique. Download or export the file again."
     )
 
 

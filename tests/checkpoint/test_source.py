@@ -207,9 +207,7 @@ def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
 def test_symbolic_link_loops_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.symlink_to(path)
-    message = (
-        f"{path}: its symbolic links form a loop; they must lead to a file. Replace the link by the file it stands for."
-    )
+    message = f"{path}: its symbolic links form a loop; they must lead to a file. Replace the link by the file itself."
     assert error_of(path) == message
     assert error_of(tmp_path) == message
     path.unlink()

@@ -131,7 +131,7 @@ def test_a_manifest_nested_deeper_than_any_parser_goes_is_refused(package: Path)
 def test_a_manifest_with_a_key_twice_is_refused(package: Path) -> None:
     text = (package / MANIFEST).read_text()
     (package / MANIFEST).write_text(text.replace('"lossless"', '"lossless": false,\n "lossless"', 1))
-    assert "the JSON key 'lossless' stands twice in one object" in error_of(package)
+    assert "the JSON key 'lossless' occurs twice in one object" in error_of(package)
 
 
 def test_two_levels_with_the_same_array_are_refused(tmp_path: Path, made: dict[str, Path]) -> None:

@@ -81,7 +81,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
     for _ in range(num_keys):
         key = cursor.text(MAX_NAME_BYTES)
         if key in values:
-            cursor.reject(f"key {key!r} stands twice", "keys must be unique")
+            cursor.reject(f"key {key!r} occurs twice", "keys must be unique")
         values[key] = cursor.value(cursor.number("I"))
     cursor.check_count(num_tensors, 32, "tensors")
     tensors = [_read_tensor(cursor) for _ in range(num_tensors)]

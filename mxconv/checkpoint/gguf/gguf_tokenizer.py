@@ -90,7 +90,7 @@ def _tokens(values: Mapping[str, Any], path: Path) -> tuple[list[str], list[int]
     if len(set(tokens)) < len(tokens):
         first: dict[str, int] = {}
         twice = next(text for token_id, text in enumerate(tokens) if first.setdefault(text, token_id) != token_id)
-        raise CheckpointError(f"{path}: token {twice[:80]!r} stands twice; texts must be unique. {REMEDY}")
+        raise CheckpointError(f"{path}: token {twice[:80]!r} occurs twice; texts must be unique. {REMEDY}")
     return tokens, types
 
 
@@ -214,7 +214,7 @@ def _spaced(
 
 
 def _merges(tokens: list[str], types: list[int], scores: list[float], path: Path) -> list[list[str]]:
-    """Of the normal tokens, by score, and of those that a user defined and merges make, as runs of Gemma's spaces."""
+    """Merges of the normal tokens by score, and of user-defined ones that merges make, as runs of Gemma's spaces."""
     made: dict[int, float] = {TokenType.NORMAL: -inf, TokenType.USER_DEFINED: NO_MERGE_SCORE}
     ids = {text: token_id for token_id, text in enumerate(tokens) if scores[token_id] > made.get(types[token_id], inf)}
     for text, token_id in ids.items():

@@ -2,11 +2,11 @@
 
 Text is read as transformers 5 reads it: its LlamaTokenizer where the file puts a space before a text
 (`add_dummy_prefix`), its GemmaTokenizer where it does not. Of tokenizer_config.json count `add_prefix_space`, `legacy`
-(a space behind special tokens too), `add_bos_token`, `add_eos_token`, `bos_token`, `eos_token` and
+(a space after special tokens too), `add_bos_token`, `add_eos_token`, `bos_token`, `eos_token` and
 `added_tokens_decoder`; of added_tokens.json everything.
 
 Not read, since nothing in the `tokenizers` library does exactly the same: unigram models, normalization tables,
-whitespace that is dropped or stands behind words, unused pieces.
+whitespace that is dropped or put after words, unused pieces.
 """
 
 import json
@@ -120,7 +120,7 @@ def _spaces_that_stand_whole(model: SentencePieceModel) -> str | None:
 
 
 def _prefix_scheme(model: SentencePieceModel, config: dict[str, Any], path: Path) -> str:
-    """Whether a space comes before a text: `never`, `first`, or `always`, behind special tokens too."""
+    """Whether a space comes before a text: `never`, `first`, or `always`, after special tokens too."""
     prefix = config.get("add_prefix_space")
     if not (model.add_dummy_prefix if prefix is None else _flag(prefix, "add_prefix_space", path)):
         return "never"
@@ -157,7 +157,7 @@ def _bpe(model: SentencePieceModel, ids: dict[str, int]) -> dict[str, Any]:
 def _post_processor(
     model: SentencePieceModel, config: dict[str, Any], ids: dict[str, int], path: Path
 ) -> dict[str, Any] | None:
-    """What puts the first and the last token of a text, where tokenizer_config.json asks for them."""
+    """The template that puts the first and the last token of a text, where tokenizer_config.json asks for them."""
     around: list[str | None] = []
     for kind, token_id in (("bos", model.bos_id), ("eos", model.eos_id)):
         named = config.get(f"{kind}_token") or model.text_of(token_id)
@@ -181,7 +181,7 @@ def _check(members: dict[str, Any], path: Path) -> None:
         if (found := backend.token_to_id(token["content"])) != token["id"]:
             raise CheckpointError(
                 f"{path.parent}: the added token {token['content'][:80]!r} has id {token['id']}, and "
-                f"{found} when read; ids without gaps behind those of {MODEL_FILE} are required. {REMEDY}"
+                f"{found} when read; ids without gaps after those of {MODEL_FILE} are required. {REMEDY}"
             )
 
 

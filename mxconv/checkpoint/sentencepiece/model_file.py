@@ -1,4 +1,4 @@
-"""What a tokenizer.model says: pieces, their kinds and scores, and how text is prepared.
+"""Reading a tokenizer.model: pieces, their kinds and scores, and how text is prepared.
 
 Source:
     `sentencepiece_model.proto` of SentencePiece: numbers of fields and defaults of those that a file leaves out.
@@ -112,7 +112,7 @@ class SentencePieceModel:
     precompiled_charsmap: bytes = field(default=b"", repr=False)
 
     def text_of(self, token_id: int) -> str | None:
-        """Of a token; None of an id below zero, which stands for none."""
+        """The text of a token; None for an id below zero, which means none."""
         return self.pieces[token_id].text if 0 <= token_id < len(self.pieces) else None
 
 
@@ -218,7 +218,7 @@ def _check_special(model: SentencePieceModel, path: Path) -> None:
     if len(set(texts)) < len(texts):
         first: dict[str, int] = {}
         twice = next(text for number, text in enumerate(texts) if first.setdefault(text, number) != number)
-        raise CheckpointError(f"{path}: piece {twice[:80]!r} stands twice; texts must be unique. {REMEDY}")
+        raise CheckpointError(f"{path}: piece {twice[:80]!r} occurs twice; texts must be unique. {REMEDY}")
     for name in ("unk_id", "bos_id", "eos_id"):
         if (token := getattr(model, name)) >= len(texts):
             raise CheckpointError(

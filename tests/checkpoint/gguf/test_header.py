@@ -99,7 +99,7 @@ REFUSALS = {
         "an array of type number 9 (byte 49); an array of numbers or strings is required.",
     ),
     "value": (raw_gguf([key("a", 13, b"")], [], b"x" * 8), "a value of type number 13"),
-    "twice": (raw_gguf([key("a", U32, b"abcd")] * 2, []), "key 'a' stands twice"),
+    "twice": (raw_gguf([key("a", U32, b"abcd")] * 2, []), "key 'a' occurs twice"),
     "alignment": (
         raw_gguf([key("general.alignment", U32, struct.pack("<I", 12))], []),
         "general.alignment is 12 (byte 57); a multiple of 8 is required.",

@@ -105,7 +105,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "pre": (GPT2, {"tokenizer.ggml.pre": "falcon"}, "tokenizer.ggml.pre is 'falcon'; one of gpt-2, smollm,"),
     "tokens": (GPT2, {"tokenizer.ggml.tokens": [1]}, "tokenizer.ggml.tokens is no list of strings; one is required"),
     "types": (GPT2, {"tokenizer.ggml.token_type": [1]}, "tokenizer.ggml.token_type is no list of 4 integers"),
-    "twice": (GPT2, {"tokenizer.ggml.tokens": ["a", "b", "a", "c"]}, "token 'a' stands twice; texts must be unique"),
+    "twice": (GPT2, {"tokenizer.ggml.tokens": ["a", "b", "a", "c"]}, "token 'a' occurs twice; texts must be unique"),
     "merges": (GPT2, {"tokenizer.ggml.merges": ["ab"]}, "tokenizer.ggml.merges is no list of pairs"),
     "unknown merge": (GPT2, {"tokenizer.ggml.merges": ["a c"]}, "its vocabulary makes no tokenizer ("),
     "scores": (LLAMA, {"tokenizer.ggml.scores": [0.0]}, "tokenizer.ggml.scores is no list of 8 numbers"),

@@ -136,7 +136,7 @@ def test_a_model_whose_tokenizer_is_not_read_is_quantized(tmp_path: Path) -> Non
         ({"trainer": {24: 1}}, "treat_whitespace_as_suffix is true; whitespace before words is required"),
         ({"pieces": [*llama_pieces(), ("zz", 0.0, UNUSED)]}, "some of its pieces are unused"),
         ({"pieces": llama_pieces()[:200]}, "byte_fallback is true and bytes lack pieces"),
-        ({"pieces": [*llama_pieces(), ("aa", 0.0, NORMAL)]}, "piece 'aa' stands twice; texts must be unique"),
+        ({"pieces": [*llama_pieces(), ("aa", 0.0, NORMAL)]}, "piece 'aa' occurs twice; texts must be unique"),
         ({"pieces": [*llama_pieces(), ("", 0.0, NORMAL)]}, "is b'' with score 0.0; 1 to 1024 characters of UTF-8"),
         ({"pieces": [*llama_pieces(), ("zz", float("nan"), NORMAL)]}, "with score nan; 1 to 1024 characters"),
         ({"pieces": [*llama_pieces(), ("zz", 0.0, 9)]}, "'zz', is of type 9; one of 1 to 6 is required"),
