@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -314,5 +315,7 @@ class Store:
 
 
 def _look(info: dict[str, Any]) -> ObjectLook:
-    tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
-    return ObjectLook(int(info["size"]), tag)
+    tag = next((info[key] for key in _TAGS if info.get(key)), "")
+    if isinstance(tag, datetime):  # which a listing of the same client may give as a number
+        tag = tag.timestamp()
+    return ObjectLook(int(info["size"]), str(tag))
