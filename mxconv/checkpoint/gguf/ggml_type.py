@@ -31,7 +31,7 @@ class GgmlType:
 
     @property
     def dtype(self) -> str:
-        """The dtype that its tensors read as: their own; BF16, which holds MXFP4 exactly; or F32, as the library has."""
+        """The dtype that its tensors read as: their own; BF16, which has all of MXFP4; or F32, as decoded."""
         return self.name if self.name in FLOATS else "BF16" if self.name == MXFP4 else "F32"
 
     @property
