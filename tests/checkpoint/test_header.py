@@ -137,28 +137,25 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     assert error_of(tmp_path) == "is a folder; a regular file is required. Check the path."
 
 
-def test_a_file_shorter_than_its_length_field_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "short.safetensors"
-    path.write_bytes(b"1234567")
-    assert error_of(path) == f"7 bytes long; a safetensors file has at least 8. {AGAIN}"
-
-
-def test_a_header_longer_than_allowed_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "huge.safetensors"
-    path.write_bytes(struct.pack("<Q", 2**63) + b"{}")
-    assert error_of(path) == (
-        "the header claims 9,223,372,036,854,775,808 bytes; at most 100,000,000 are allowed. "
-        "Check that it is a safetensors file, or download it again."
-    )
-
-
-def test_a_header_longer_than_the_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "cut.safetensors"
-    path.write_bytes(struct.pack("<Q", 3) + b"{}")
-    assert error_of(path) == (
-        "the header claims 3 bytes and the file has 10; the header must fit into the file. "
-        "It is truncated: download or export it again."
-    )
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"1234567", f"7 bytes long; a safetensors file has at least 8. {AGAIN}"),
+        (
+            struct.pack("<Q", 2**63) + b"{}",
+            "the header claims 9,223,372,036,854,775,808 bytes; at most 100,000,000 are allowed. "
+            "Check that it is a safetensors file, or download it again.",
+        ),
+        (
+            struct.pack("<Q", 3) + b"{}",
+            "the header claims 3 bytes and the file has 10; the header must fit into the file. "
+            "It is truncated: download or export it again.",
+        ),
+    ],
+)
+def test_a_length_that_lies_is_refused_before_the_header_is_read(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.safetensors").write_bytes(content)
+    assert error_of(tmp_path / "a.safetensors") == message
 
 
 @pytest.mark.parametrize(
@@ -224,31 +221,30 @@ def test_an_entry_without_its_fields_is_refused_and_shown_cut_off(tmp_path: Path
     assert error_of(path) == (f"tensor 'a': described by [1]; dtype, shape and data_offsets are required. {AGAIN}")
 
 
-def test_overlapping_tensors_are_refused_by_name(tmp_path: Path) -> None:
-    header = {"a": UINT8, "b": {**UINT8, "data_offsets": [1, 3]}}
-    path = write_raw_safetensors(tmp_path / "a.safetensors", header, b"abc")
-    data_begin = path.stat().st_size - 3
-    assert error_of(path) == (
-        f"tensor 'b': begins at byte {data_begin + 1}, inside tensor 'a', which ends at {data_begin + 2}; "
-        f"tensors must not overlap. {AGAIN}"
-    )
-
-
-def test_a_gap_between_tensors_is_refused(tmp_path: Path) -> None:
-    header = {"a": UINT8, "b": {**UINT8, "data_offsets": [3, 5]}}
-    path = write_raw_safetensors(tmp_path / "a.safetensors", header, b"abcde")
-    data_begin = path.stat().st_size - 5
-    assert error_of(path) == (
-        f"tensor 'b': begins at byte {data_begin + 3}, and tensor 'a' ends at {data_begin + 2}; "
-        f"no bytes may lie between them. {AGAIN}"
-    )
-
-
-def test_bytes_that_belong_to_no_tensor_are_refused(tmp_path: Path) -> None:
-    path = write_raw_safetensors(tmp_path / "a.safetensors", {"a": UINT8}, b"abc")
-    assert error_of(path) == f"1 bytes follow tensor 'a'; every byte must belong to a tensor. {AGAIN}"
-    path = write_raw_safetensors(tmp_path / "b.safetensors", {}, b"abc")
-    assert error_of(path) == f"3 bytes follow the header; every byte must belong to a tensor. {AGAIN}"
+@pytest.mark.parametrize(
+    ("second", "content", "message"),
+    [
+        (
+            [1, 3],
+            b"abc",
+            "'b': begins at byte {1}, inside tensor 'a', which ends at {2}; tensors must not overlap.",
+        ),
+        (
+            [3, 5],
+            b"abcde",
+            "'b': begins at byte {3}, and tensor 'a' ends at {2}; no bytes may lie between them.",
+        ),
+        (None, b"abc", "1 bytes follow tensor 'a'; every byte must belong to a tensor."),
+    ],
+    ids=["overlap", "gap", "rest"],
+)
+def test_every_byte_belongs_to_one_tensor(
+    tmp_path: Path, second: list[int] | None, content: bytes, message: str
+) -> None:
+    header = {"a": UINT8} | ({"b": {**UINT8, "data_offsets": second}} if second else {})
+    path = write_raw_safetensors(tmp_path / "a.safetensors", header, content)
+    begin = path.stat().st_size - len(content)
+    assert error_of(path).removeprefix("tensor ") == f"{message.format(*range(begin, begin + 6))} {AGAIN}"
 
 
 def test_a_tensor_of_no_bytes_must_lie_between_others(tmp_path: Path) -> None:

@@ -91,44 +91,33 @@ def test_a_tensor_listed_twice_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_tensor_that_no_shard_has_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"e": ONE}, f"{{path}}: says that tensor 'e' is in {ONE}, but no shard has it; index and shards must agree. "),
+        ({"a": TWO}, f"{{path}}: says that tensor 'a' is in {TWO}, but it is in {ONE}; index and shards must agree. "),
+        (
+            {"c": None},
+            f"{{folder}}/{ONE}: holds tensor 'c', which model.safetensors.index.json does not list; the index must "
+            "list every tensor. ",
+        ),
+    ],
+)
+def test_an_index_that_does_not_agree_with_its_shards_is_refused(
+    tmp_path: Path, change: dict[str, str | None], message: str
+) -> None:
     path, weight_map = sharded(tmp_path)
-    write_index(tmp_path, weight_map | {"e": ONE})
-    assert error_of(tmp_path) == (
-        f"{path}: says that tensor 'e' is in {ONE}, but no shard has it; index and shards must agree. "
-        "Download or export the checkpoint again."
-    )
+    write_index(tmp_path, {name: shard for name, shard in (weight_map | change).items() if shard is not None})
+    expected = message.format(path=path, folder=tmp_path) + "Download or export the checkpoint again."
+    assert error_of(tmp_path) == expected
 
 
-def test_a_tensor_in_another_shard_than_the_index_says_is_refused(tmp_path: Path) -> None:
-    path, weight_map = sharded(tmp_path)
-    write_index(tmp_path, weight_map | {"a": TWO})
-    assert error_of(tmp_path) == (
-        f"{path}: says that tensor 'a' is in {TWO}, but it is in {ONE}; index and shards must agree. "
-        "Download or export the checkpoint again."
-    )
-
-
-def test_a_tensor_that_the_index_does_not_list_is_refused(tmp_path: Path) -> None:
-    _, weight_map = sharded(tmp_path)
-    del weight_map["c"]
-    write_index(tmp_path, weight_map)
-    assert error_of(tmp_path) == (
-        f"{tmp_path / ONE}: holds tensor 'c', which model.safetensors.index.json does not list; the index must list "
-        "every tensor. Download or export the checkpoint again."
-    )
-
-
-def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_in_two_shards_is_refused_and_a_damaged_shard_named(tmp_path: Path) -> None:
     path, _ = sharded(tmp_path)
     write_safetensors(tmp_path / TWO, {name: np.ones(2, np.float16) for name in "abd"})
     assert error_of(tmp_path) == (
         f"{path}: tensor 'a' is in both {ONE} and {TWO}; it must be in one shard. "
         "Download or export the checkpoint again."
     )
-
-
-def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
-    sharded(tmp_path)
     os.truncate(tmp_path / TWO, 100)
     assert error_of(tmp_path).startswith(f"{tmp_path / TWO}: ")
