@@ -72,7 +72,9 @@ def _convert(
     hashes = SourceHashes(checkpoint, workers, progress)
     to_store = isinstance(target, Store)
     preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=to_store)
-    staging = open_staging(target, _fingerprint(preparation))
+    sizes, record = preparation.source_sizes, preparation.record.model_dump()
+    decisive = __version__, record, options.max_shard_bytes, sizes, list(options.drafts)
+    staging = open_staging(target, fingerprint(*decisive))
     try:
         finished = FinishedTensors(staging, hashes, _finished_before(preparation, hashes, workers, staging))
         _encode(preparation, hashes, workers, staging, finished, progress)
@@ -90,16 +92,6 @@ def _convert(
     finally:
         staging.close()
     return manifest
-
-
-def _fingerprint(preparation: Preparation) -> str:
-    return fingerprint(
-        __version__,
-        preparation.record.model_dump(),
-        preparation.options.max_shard_bytes,
-        preparation.source_sizes,
-        list(preparation.options.drafts),
-    )
 
 
 def _finished_before(

@@ -1,7 +1,6 @@
 """The manifest of a finished conversion."""
 
 from pathlib import Path
-from typing import Literal
 
 from mxconv.conversion.drafts import level_of
 from mxconv.conversion.preparation import Preparation, draft_folder, relative_name
@@ -75,7 +74,7 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
     target = PlainRecord(
         name="target",
         kind="target",
-        codec="bsfp" if is_bsfp else _codec_name(dtype),
+        codec="bsfp" if is_bsfp else "bf16" if dtype == "BF16" else "f16",
         location="source" if preparation.record.target == "reference" else "package",
         files=own if is_bsfp else stored + linked,
         shares=[],
@@ -95,10 +94,6 @@ def levels_of(preparation: Preparation) -> list[LevelRecord]:
         for number, draft in enumerate(preparation.drafts, 1)
     ]
     return [target, draft, *models]
-
-
-def _codec_name(dtype: str) -> Literal["bf16", "f16"]:
-    return "bf16" if dtype == "BF16" else "f16"
 
 
 def _tensor_record(survey: Survey, encoded: EncodedTensor) -> TensorRecord:

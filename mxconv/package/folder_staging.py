@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -69,21 +69,16 @@ class FolderStaging:
         self.is_resumed = bool(lines) and lines[0].get("fingerprint") == fingerprint
         self._finished = lines[1:] if self.is_resumed else []
         if not self.is_resumed:
-            with self._closing_on_error(), self._reported(JOURNAL):
-                self._keep_only(set())
-                self._journal.begin(fingerprint)
+            try:
+                with self._reported(JOURNAL):
+                    self._keep_only(set())
+                    self._journal.begin(fingerprint)
+            except BaseException:
+                self.close()
+                raise
 
     def prepare(self, layout: ShardLayout, workers: Executor) -> dict[str, EncodedTensor]:
-        """Lay out the shards at full length; a full disk is noticed here, not hours later.
-
-        Args:
-            layout: what will be written.
-            workers: to whom the hashing of the shards is handed.
-
-        Returns:
-            The tensors that an earlier run finished, their bytes checked. Whether the source still holds the same
-            weights is for the caller to find out.
-        """
+        """Lay out the shards at full length: a full disk is noticed here, not hours later. See `Staging.prepare`."""
         self._arrays = layout.arrays
         with self._reported("the package"):  # companions and drafts may have changed since
             self._keep_only({shard.file_name for shard in layout.shards})
@@ -117,12 +112,7 @@ class FolderStaging:
             self._journal.add(line)
 
     def records(self, known: Mapping[str, FileRecord], progress: Progress) -> list[FileRecord]:
-        """Every file of the package, with its hash, by name; the workers have finished their streams.
-
-        Args:
-            known: files whose hash is known.
-            progress: told about bytes.
-        """
+        """Every file of the package, with its hash, by name: see `Staging.records`."""
         shards = {
             h.name: FileRecord(path=h.name, num_bytes=h.shard.num_bytes, sha256=h.hexdigest()) for h in self._hashes
         }
@@ -216,27 +206,17 @@ class FolderStaging:
             if path.name not in {JOURNAL, *names}:
                 remove(path)
 
-    @contextmanager
-    def _closing_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
     def _reported(self, name: str) -> AbstractContextManager[None]:
         return reported(self.path, name)
 
 
 def _places(layout: ShardLayout) -> dict[str, ArrayPlaces]:
-    """Where the arrays of each tensor are."""
-    places = layout.places
-
-    def place(array: StoredArray) -> ArrayPlace:
-        shard, begin = places[array.name]
-        return ArrayPlace(shard.file_name, begin, array.num_bytes)
-
-    return {name: {array.name: place(array) for array in arrays} for name, arrays in layout.arrays.items()}
+    """The places of the arrays of each tensor."""
+    at = {name: (shard.file_name, begin) for name, (shard, begin) in layout.places.items()}
+    return {
+        tensor: {array.name: ArrayPlace(*at[array.name], array.num_bytes) for array in arrays}
+        for tensor, arrays in layout.arrays.items()
+    }
 
 
 def _parse_finished(line: dict[str, Any]) -> EncodedTensor | None:

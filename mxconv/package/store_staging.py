@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,7 +173,11 @@ class StoreStaging:
             left, record = self._left.get(file.name), known.get(file.name)
             if left is not None and record is not None and left.sha256 == record.sha256:
                 self._uploads[file.name] = left
-        pieces = [FilePiece.of(file, known.get(file.name)) for file in files if file.name not in self._uploads]
+        pieces = []
+        for file in files:
+            if file.name not in self._uploads:
+                path, sha256 = file.source.absolute(), known[file.name].sha256 if file.name in known else None
+                pieces.append(FilePiece(path, file.name, check_regular_file(path), sha256))
         advance = ByteCounter("copy", sum(piece.num_bytes for piece in pieces), progress)
         upload = UploadFile(self.target)
         large = {file.name for file in files if file.link}
@@ -305,20 +309,13 @@ class Unstored:
         return Written(tensors)
 
 
-@dataclass(frozen=True)
-class FilePiece:
+class FilePiece(NamedTuple):
     """A file that is uploaded as it is."""
 
     path: Path  # absolute
     name: str  # in the package
     num_bytes: int
-    known: FileRecord | None  # what it was when it was converted
-
-    @staticmethod
-    def of(file: PlacedFile, known: FileRecord | None) -> "FilePiece":
-        """Raises CheckpointError where the file cannot be read."""
-        path = file.source.absolute()
-        return FilePiece(path, file.name, check_regular_file(path), known)
+    sha256: str | None  # what it was when it was converted
 
 
 @dataclass(frozen=True)
@@ -329,8 +326,7 @@ class UploadFile:
 
     def __call__(self, piece: FilePiece, advance: Advance) -> UploadRecord:
         look = Look.at(piece.path)
-        sha256 = None if piece.known is None else piece.known.sha256
-        record = upload_file(self.target, piece.path, piece.name, sha256)
+        record = upload_file(self.target, piece.path, piece.name, piece.sha256)
         check_look(piece.path, look)
         advance(piece.num_bytes)
         return record

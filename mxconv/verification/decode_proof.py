@@ -168,8 +168,13 @@ class DecodeSettings:
 
     def from_anywhere(self) -> "DecodeSettings":
         """The same with absolute paths."""
-        here = [_from_anywhere(spec) for spec in self.drafts]
-        return replace(self, folder=self.folder.resolve(), drafts=here)
+        drafts = [
+            replace(spec, subject=str(Path(spec.subject).resolve()))
+            if spec.subject and Path(spec.subject).exists()
+            else spec
+            for spec in self.drafts
+        ]
+        return replace(self, folder=self.folder.resolve(), drafts=drafts)
 
 
 @dataclass(frozen=True)
@@ -177,18 +182,12 @@ class Prompts:
     """Some of all prompts.
 
     Args:
-        first: the number of the first one.
         texts: of these; messages where they are put into a chat template.
         num_bytes: that are read for them at least, weights a token.
     """
 
-    first: int
     texts: tuple[Prompt, ...]
     num_bytes: int
-
-    @property
-    def name(self) -> str:
-        return f"prompts {self.first + 1} to {self.first + len(self.texts)}"
 
 
 class DecodePrompts:
@@ -230,17 +229,10 @@ def pieces_of(settings: DecodeSettings, prompts: Sequence[Prompt]) -> list[Promp
     count = settings.batch or PROMPTS_AT_A_TIME
     weights = sum(record.num_bytes for record in read_manifest(settings.folder).files)
     return [
-        Prompts(first, texts, len(texts) * settings.max_new_tokens * weights)
+        Prompts(texts, len(texts) * settings.max_new_tokens * weights)
         for first in range(0, len(prompts), count)
         if (texts := tuple(prompts[first : first + count]))
     ]
-
-
-def _from_anywhere(spec: DraftSpec) -> DraftSpec:
-    """With an absolute path, where it names a file or folder."""
-    if spec.subject and Path(spec.subject).exists():
-        return replace(spec, subject=str(Path(spec.subject).resolve()))
-    return spec
 
 
 def joined(records: Sequence[DecodeRecord]) -> DecodeRecord:
@@ -249,7 +241,12 @@ def joined(records: Sequence[DecodeRecord]) -> DecodeRecord:
     Raises:
         MxconvError: kernels differ.
     """
-    check_one_kernel((record.kernel or "unknown", ", ".join(record.processors)) for record in records)
+    found = sorted({(record.kernel or "unknown", ", ".join(record.processors)) for record in records})
+    if len({kernel for kernel, _ in found}) > 1:
+        raise MxconvError(
+            f"prompts were decoded by {'; '.join(f'{kernel} on {processor}' for kernel, processor in found)}; bits are "
+            "promised for a kernel, and one for all is required. Name one that all nodes have, with --kernel."
+        )
     return records[0].model_copy(
         update={
             "num_prompts": sum(record.num_prompts for record in records),
@@ -260,20 +257,3 @@ def joined(records: Sequence[DecodeRecord]) -> DecodeRecord:
             "processors": sorted({processor for record in records for processor in record.processors}),
         }
     )
-
-
-def check_one_kernel(kernels: Iterable[tuple[str, str]]) -> None:
-    """Refuse to make one claim of what different kernels decoded.
-
-    Args:
-        kernels: that decoded some of the prompts, each with its processor.
-
-    Raises:
-        MxconvError: they differ.
-    """
-    found = sorted(set(kernels))
-    if len({kernel for kernel, _ in found}) > 1:
-        raise MxconvError(
-            f"prompts were decoded by {'; '.join(f'{kernel} on {processor}' for kernel, processor in found)}; bits are "
-            "promised for a kernel, and one for all is required. Name one that all nodes have, with --kernel."
-        )

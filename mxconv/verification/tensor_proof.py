@@ -263,10 +263,6 @@ class VerifyPiece:
     source: Mapping[str, SourceTensor] | None  # what it was converted from, and its scales; None: nobody looks
 
     @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
     def num_bytes(self) -> int:
         return num_bytes_of(self.record)
 
