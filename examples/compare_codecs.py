@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mxconv.bench.prompts import prompt_ids
+from mxconv.bench.decode_speed import prompt_ids
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.codecs.bsfp.cut import CUTS, Cut, cut_draft
 from mxconv.codecs.bsfp.packing import COLUMN_MULTIPLE

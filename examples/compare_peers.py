@@ -43,11 +43,9 @@ from peer_engines import LATER_WIDTHS, THREADS, WIDTHS, LlamaCppModel, MxconvMod
 from peer_timing import RATIO, Entry, Plan, Row, has, measure, running, say_how_llama_was_built, table_of
 from rich.console import Console
 
-from mxconv.bench.engine import implementations
-from mxconv.bench.forwards import BANDWIDTH_CACHES, CONTEXT
-from mxconv.bench.machine import last_level_cache_bytes, this_machine
-from mxconv.bench.rates import ReadBandwidth, seconds_of
-from mxconv.bench.samples import spread
+from mxconv.bench.forward_speed import CONTEXT
+from mxconv.bench.machine import implementations, last_level_cache_bytes, this_machine
+from mxconv.bench.rates import BANDWIDTH_CACHES, ReadBandwidth, seconds_of, spread
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert

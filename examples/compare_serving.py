@@ -33,11 +33,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mxconv.arrays import F32
-from mxconv.bench.engine import implementations
-from mxconv.bench.forwards import BANDWIDTH_CACHES
-from mxconv.bench.machine import last_level_cache_bytes, this_machine
-from mxconv.bench.rates import ReadBandwidth
-from mxconv.bench.samples import spread
+from mxconv.bench.machine import implementations, last_level_cache_bytes, this_machine
+from mxconv.bench.rates import BANDWIDTH_CACHES, ReadBandwidth, spread
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.kernels import _native
 from mxconv.serving.engine import Engine

@@ -19,8 +19,7 @@ from peer_engines import (
 from rich.console import Console
 from rich.table import Table
 
-from mxconv.bench.rates import ReadBandwidth, seconds_of
-from mxconv.bench.samples import spread
+from mxconv.bench.rates import ReadBandwidth, seconds_of, spread
 
 PAUSE_SECONDS = 0.05  # longer than OpenMP, TBB and the native kernels spin before they sleep
 BANDWIDTH_BYTES = 1 << 26

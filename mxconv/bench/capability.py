@@ -7,18 +7,14 @@ Linux lists.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from mxconv.bench.kernel_result import KernelResult
-from mxconv.bench.machine import CACHES, Machine, last_level_cache_bytes
-from mxconv.bench.rates import PeakArithmetic, ReadBandwidth
-from mxconv.bench.samples import Spread, spread
+from mxconv.bench.kernel_speed import KernelResult
+from mxconv.bench.machine import Machine, listed_cache_bytes, native_engine
+from mxconv.bench.rates import PeakArithmetic, ReadBandwidth, Spread, spread
 from mxconv.cost.hardware import BANDWIDTH, CACHE, FRACTIONS, PEAKS, THIS_MACHINE
-from mxconv.kernels import _native
 
 FORMS = {"float": "fp32", "bf16": "bf16", "int8": "int8"}  # of the engine, of a hardware description
-BANDWIDTH_CACHES = 8  # the array that is read, in last-level caches
-BANDWIDTH_BYTES = 1 << 27  # a sample
+SAMPLE_BYTES = 1 << 27  # of bandwidth
 
 
 @dataclass(frozen=True)
@@ -43,31 +39,23 @@ class Capability:
 
 def measure_capability(implementations: Sequence[str], num_threads: int, num_samples: int) -> Capability:
     """Sample bandwidth and every peak in turns."""
-    engines = [_native.Engine(name, num_threads) for name in implementations]
-    bandwidth = ReadBandwidth(engines[0], BANDWIDTH_CACHES * last_level_cache_bytes())
+    engines = [native_engine(name, num_threads) for name in implementations]
+    bandwidth = ReadBandwidth(engines[0])
     peaks = {(engine.name, form): PeakArithmetic(engine, form) for engine in engines for form in FORMS}
     read: list[float] = []
     found: dict[tuple[str, str], list[float]] = {key: [] for key in peaks}
     for _ in range(num_samples):
-        read.append(bandwidth.sample(BANDWIDTH_BYTES) / 1e9)
+        read.append(bandwidth.sample(SAMPLE_BYTES) / 1e9)
         for key, peak in peaks.items():
             found[key].append(peak.sample() / 1e9)
-    rows = []
-    for (name, form), samples in found.items():
-        own = spread(samples)
-        rows.append(Peak(name, FORMS[form], own.median, own.p10, own.p90))
+    rows = [Peak(name, FORMS[form], *vars(spread(samples)).values()) for (name, form), samples in found.items()]
     return Capability(spread(read), rows, listed_cache_bytes())
-
-
-def listed_cache_bytes(caches: Path = CACHES) -> int | None:
-    """The last-level cache that Linux lists for the first processor; None where it lists none: no size is made up."""
-    return last_level_cache_bytes(caches) if any(caches.glob("index*/size")) else None
 
 
 def to_toml(capability: Capability, machine: Machine, results: Iterable[KernelResult] = ()) -> str:
     """The description of this machine by its best instruction set."""
     best = capability.peaks[0].implementation
-    threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
+    threads = machine.described.partition(",")[0]
     source = f"measured by `mxconv bench machine`: {threads}, {best}, {machine.compiler}"
     cache = capability.last_level_cache_bytes
     lines = [

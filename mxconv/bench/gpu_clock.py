@@ -12,7 +12,7 @@ from functools import partial
 import torch
 import triton
 
-from mxconv.bench.checkout import checkout_commit
+from mxconv.bench.machine import checkout_commit
 from mxconv.system.processor import cpu_name
 
 INTERPRETER = "no GPU: Triton's interpreter"

@@ -1,4 +1,4 @@
-"""What the benchmark commands have in common."""
+"""Options and lines that the benchmark commands have in common."""
 
 import re
 from collections.abc import Sequence
@@ -6,33 +6,45 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from mxconv.cli.options import numbers_of
+from mxconv.cli.output import Output
 
+if TYPE_CHECKING:
     from mxconv.bench.gpu_clock import GpuMachine
     from mxconv.bench.machine import Machine
 
-JSON = Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")]
-DEVICE = Annotated[str, typer.Option(help="cpu; or cuda, cuda:1: an NVIDIA GPU, see docs/gpu.md.")]
-THREADS = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads; all processors by default.")]
+Device = Annotated[str, typer.Option(help="cpu; or cuda, cuda:1: an NVIDIA GPU, see docs/gpu.md.")]
+Widths = Annotated[str, typer.Option(help="Tokens of a product or a forward pass, joined by commas; each 1 to 64.")]
+Rows = Annotated[int, typer.Option(min=1, max=1 << 20, help="Rows of the matrix.")]
+RowLength = Annotated[int, typer.Option(min=1, max=1 << 20, help="Columns of the matrix.")]
+Samples = Annotated[int, typer.Option(min=20, help="Samples of each figure.")]
 
 
 def widths_of(text: str) -> list[int]:
-    """Numbers of tokens, joined by commas: ascending, each once."""
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and 1 <= int(part) <= 64 for part in parts):
-        raise typer.BadParameter(f"--num-tokens: {text!r}; numbers from 1 to 64, joined by commas, are required.")
-    return sorted({int(part) for part in parts})
+    """Numbers of tokens: ascending, each once."""
+    return sorted(set(numbers_of("--num-tokens", text, int, 1, 64)))
+
+
+def chosen_of(flag: str, names: Sequence[str] | None, known: Sequence[str], where: str = "") -> list[str]:
+    """Names that are given, each once; all that are known where none are.
+
+    Raises:
+        BadParameter: a name that is not known.
+    """
+    chosen = list(dict.fromkeys(names or known))
+    if unknown := [name for name in chosen if name not in known]:
+        raise typer.BadParameter(f"{flag}: {unknown[0]!r}; one of {', '.join(known)} is required{where}.")
+    return chosen
 
 
 def is_gpu(context: typer.Context, device: str, of_cpu: Sequence[str], of_gpu: Sequence[str] = ()) -> bool:
-    """Whether --device names a GPU; options that the other device alone has are refused where they were given.
+    """Whether --device names a GPU.
 
     Args:
         context: of the command.
-        device: what --device says.
-        of_cpu: names of parameters.
-        of_gpu: likewise.
+        device: the value of --device.
+        of_cpu: names of parameters that only the CPU takes.
+        of_gpu: names of parameters that only a GPU takes.
 
     Raises:
         BadParameter: another device, or an option that it does not take.
@@ -48,17 +60,7 @@ def is_gpu(context: typer.Context, device: str, of_cpu: Sequence[str], of_gpu: S
     return device != "cpu"
 
 
-def print_machine(out: "Console", machine: "Machine") -> None:
-    threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
-    out.print(f"{machine.cpu}, {threads}, {machine.compiler}{_at(machine.commit)}", highlight=False)
-
-
-def print_gpu(out: "Console", machine: "GpuMachine") -> None:
-    versions = f"torch {machine.torch}, Triton {machine.triton}"
-    out.print(f"{machine.gpu}, {versions}, {machine.cpu}{_at(machine.commit)}", markup=False, highlight=False)
-    if machine.compute_capability is None:
-        out.print("times and rates are those of an interpreter: they say nothing of a GPU", highlight=False)
-
-
-def _at(commit: str | None) -> str:
-    return f", mxconv at {commit[:12]}{commit[40:]}" if commit else ""
+def print_machine(out: Output, machine: "Machine | GpuMachine", versions: str) -> None:
+    """Print which machine measured, with the versions of what was measured."""
+    commit = f", mxconv at {machine.commit[:12]}{machine.commit[40:]}" if machine.commit else ""
+    out.line(f"{machine.described}, {versions}{commit}")

@@ -1,24 +1,32 @@
-"""What a shell offers for options whose values are names; `mxconv --install-completion` teaches it to ask."""
+"""Names that a shell offers as values of options; `mxconv --install-completion` teaches it to query them."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
+
+import typer
 
 Offer = Callable[[str], list[str]]
 
 
 def one_of(*names: str) -> Offer:
     """Names that are known beforehand."""
-    return lambda incomplete: _beginning(names, incomplete)  # typer asks for this name of the argument
+    return lambda incomplete: _beginning(names, incomplete)  # typer requires this name of the argument
+
+
+def choice(purpose: str, *names: str) -> Any:
+    """An option that takes one of some names; the library checks it."""
+    return typer.Option(help=f"{purpose}: {', '.join(names)}.", autocompletion=one_of(*names))
 
 
 def kernels(incomplete: str) -> list[str]:
-    """What `--kernel` takes on this processor."""
+    """Values of `--kernel` on this processor."""
     from mxconv.kernels.engine import kernel_names
 
     return _beginning(kernel_names(), incomplete)
 
 
 def native_kernels(incomplete: str) -> list[str]:
-    """What `bench kernels --kernel` takes on this processor."""
+    """Values of `bench kernels --kernel` on this processor."""
     from mxconv.kernels.engine import native_names
 
     return _beginning((*native_names(), "all"), incomplete)

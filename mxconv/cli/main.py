@@ -11,25 +11,25 @@ import typer
 from typer.core import TyperGroup
 
 from mxconv import __version__
-from mxconv.cli.bench_convert import convert
-from mxconv.cli.bench_decode import decode
-from mxconv.cli.bench_kernels import kernels
-from mxconv.cli.bench_machine import machine
-from mxconv.cli.bench_serve import serve as serve_load
-from mxconv.cli.chat import chat
-from mxconv.cli.cost import cost
-from mxconv.cli.export import export
-from mxconv.cli.generate import generate
-from mxconv.cli.inspect import inspect
-from mxconv.cli.pull import pull
-from mxconv.cli.push import push
-from mxconv.cli.quantize import quantize
-from mxconv.cli.serve import serve
-from mxconv.cli.train_draft import draft
-from mxconv.cli.train_generate import generate as write_texts
-from mxconv.cli.train_ngram import ngram
-from mxconv.cli.train_readers import eagle3, speculator, spire
-from mxconv.cli.verify import verify
+from mxconv.cli.bench_convert_command import convert
+from mxconv.cli.bench_decode_command import decode
+from mxconv.cli.bench_kernels_command import kernels
+from mxconv.cli.bench_machine_command import machine
+from mxconv.cli.bench_serve_command import serve as serve_load
+from mxconv.cli.chat_command import chat
+from mxconv.cli.cost_command import cost
+from mxconv.cli.export_command import export
+from mxconv.cli.generate_command import generate
+from mxconv.cli.inspect_command import inspect
+from mxconv.cli.pull_command import pull
+from mxconv.cli.push_command import push
+from mxconv.cli.quantize_command import quantize
+from mxconv.cli.serve_command import serve
+from mxconv.cli.train_draft_command import draft
+from mxconv.cli.train_generate_command import generate as write_texts
+from mxconv.cli.train_ngram_command import ngram
+from mxconv.cli.train_readers_commands import eagle3, speculator, spire
+from mxconv.cli.verify_command import verify
 from mxconv.errors import MxconvError
 
 

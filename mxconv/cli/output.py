@@ -2,8 +2,10 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxconv.progress import Progress
@@ -12,20 +14,74 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_WIDTH = 160  # columns of a table that goes into a file or a pipe
+Columns = Mapping[str, tuple[Any, ...]]
+"""By heading: the attribute or key of a row, or a function of the row; then a format; then a factor for its unit."""
 
 
-def console(json_output: bool) -> "Console":
-    """Where tables are printed: stdout, or stderr while stdout belongs to --json."""
-    from rich.console import Console
+class Output:
+    """What a command prints: to stdout, or to stderr while stdout belongs to --json."""
 
-    out = Console(stderr=json_output, soft_wrap=True)
-    return out if out.is_terminal else Console(stderr=json_output, soft_wrap=True, width=PIPE_WIDTH)
+    def __init__(self, json_output: bool) -> None:
+        self._json_output = json_output
+
+    @cached_property
+    def console(self) -> "Console":
+        """Where rich prints."""
+        from rich.console import Console
+
+        out = Console(stderr=self._json_output, soft_wrap=True)
+        return out if out.is_terminal else Console(stderr=self._json_output, soft_wrap=True, width=PIPE_WIDTH)
+
+    def line(self, text: str, style: str | None = None, end: str = "\n") -> None:
+        """Print a text as it is."""
+        self.console.print(text, style=style, end=end, markup=False, highlight=False)
+
+    def table(self, columns: Columns, rows: Iterable[Any]) -> None:
+        """Print a row of cells for each of `rows`; None leaves a cell empty."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*columns)
+        for row in rows:
+            table.add_row(*(Text(_cell(_member(row, key), *form)) for key, *form in columns.values()))
+        self.console.print(table)
+
+    def json(self, members: dict[str, Any]) -> None:
+        """With --json: print an object as the last line of stdout."""
+        if self._json_output:
+            sys.stdout.write(json.dumps(members) + "\n")
+            sys.stdout.flush()
+
+    def write_text(self, path: Path | None, text: str) -> None:
+        """Write a text in UTF-8, likewise."""
+
+        def write(partial: Path) -> None:
+            partial.write_text(text, encoding="utf-8")
+
+        self.write(path, write)
+
+    def write(self, path: Path | None, write: Callable[[Path], None]) -> None:
+        """Let `write` fill a file, beside its place and renamed when complete, and say so; None writes nothing."""
+        from mxconv.report.output_file import write_output
+
+        if path is not None:
+            write_output(path, write)
+            self.line(f"wrote {path}")
 
 
-def print_json(members: dict[str, Any]) -> None:
-    """One JSON object as the last line of stdout."""
-    sys.stdout.write(json.dumps(members) + "\n")
-    sys.stdout.flush()
+def check_outputs(force: bool, pictures: Sequence[Path | None], others: Sequence[Path | None] = ()) -> None:
+    """See before the work that files can be written.
+
+    Raises:
+        MxconvError: one exists and `force` is not set, or a picture is none of .png and .svg.
+    """
+    from mxconv.report.output_file import check_output
+    from mxconv.report.picture import check_suffix
+
+    for picture in filter(None, pictures):
+        check_suffix(picture)
+    for path in filter(None, (*pictures, *others)):
+        check_output(path, force)
 
 
 @contextmanager
@@ -65,3 +121,19 @@ def format_bytes(num_bytes: float) -> str:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.1f} TB"
+
+
+def _member(row: Any, key: Any) -> Any:
+    if callable(key):
+        return key(row)
+    return row[key] if isinstance(row, Mapping) else getattr(row, key)
+
+
+def _cell(value: Any, form: str = "", factor: float = 1) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, list | tuple):
+        return ", ".join(_cell(each, form, factor) for each in value)
+    return format_bytes(value) if form == "bytes" else format(value * factor if factor != 1 else value, form)

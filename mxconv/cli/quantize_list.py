@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from mxconv.cli.output import console, print_json
+from mxconv.cli.output import Output
 
 FOREIGN = ("from_file", "workers", "json", "json_output", "help")  # of the whole, not of a line
 
@@ -27,18 +27,17 @@ def quantize_list(path: Path, options: list[str], json_output: bool) -> None:
         typer.BadParameter: the file cannot be read, or holds nothing.
         typer.Exit: with 1, when a line failed.
     """
-    out, results = console(json_output), []
+    out, results = Output(json_output), []
     for number, line in _lines(path):
         begin = time.perf_counter()
-        said, error = _convert(line, options)
-        out.print(said, markup=False, highlight=False, end="")
+        printed, error = _convert(line, options)
+        out.line(printed, end="")
         results.append({"line": number, "text": line, "error": error, "seconds": time.perf_counter() - begin})
     failed = [result for result in results if result["error"] is not None]
     for result in failed:
-        out.print(f"{path}:{result['line']}: {result['error']}", markup=False, highlight=False)
-    out.print(f"{len(results) - len(failed)} of {len(results)} lines converted", highlight=False)
-    if json_output:
-        print_json({"num_converted": len(results) - len(failed), "num_failed": len(failed), "lines": results})
+        out.line(f"{path}:{result['line']}: {result['error']}")
+    out.line(f"{len(results) - len(failed)} of {len(results)} lines converted")
+    out.json({"num_converted": len(results) - len(failed), "num_failed": len(failed), "lines": results})
     if failed:
         raise typer.Exit(1)
 
@@ -56,10 +55,10 @@ def _lines(path: Path) -> list[tuple[int, str]]:
 
 
 def _words(line: str) -> list[str]:
-    """Of the command that a line stands for.
+    """The arguments of the command that a line describes.
 
     Raises:
-        ValueError: it stands for none.
+        ValueError: it describes none.
     """
     try:
         found = json.loads(line)
@@ -91,7 +90,7 @@ def _option(name: str, value: Any) -> list[str]:
 
 
 def _convert(line: str, options: list[str]) -> tuple[str, str | None]:
-    """Convert what one line says; what was printed, and why it could not be done."""
+    """Convert one line; returns what was printed, and why it could not be done."""
     try:
         words = _words(line)
     except ValueError as error:
@@ -105,5 +104,5 @@ def _convert(line: str, options: list[str]) -> tuple[str, str | None]:
     )
     if done.returncode == 0:
         return done.stdout, None
-    said = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
-    return done.stdout, said[-1].removeprefix("mxconv: ")
+    errors = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+    return done.stdout, errors[-1].removeprefix("mxconv: ")

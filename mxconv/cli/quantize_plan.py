@@ -4,21 +4,24 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from mxconv.cli.output import console, format_bytes
+from mxconv.cli.output import Columns, Output, format_bytes
 
 if TYPE_CHECKING:
     from mxconv.conversion.preparation import Preparation
 
+TABLE: Columns = {
+    "tensor": ("name",),
+    "dtype": ("dtype",),
+    "shape": (lambda tensor: " x ".join(map(str, tensor["shape"])),),
+    "codec": ("codec",),
+    "why": ("reason",),
+    "source": ("num_bytes_source", "bytes"),
+    "quantized": (lambda tensor: tensor["num_bytes_quantized"] or None, "bytes"),
+}
+
 
 def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds: float) -> dict[str, Any]:
-    """The plan as a JSON object.
-
-    Args:
-        preparation: of the conversion.
-        package: where it would be.
-        num_workers: that would write it.
-        seconds: that it took to plan.
-    """
+    """The plan of a conversion to `package` as a JSON object; it took `seconds` to make."""
     from mxconv.conversion.describe import levels_of
     from mxconv.conversion.survey import quantized_arrays
     from mxconv.cost.conversion_time import PASSES, Cluster, conversion_time
@@ -67,32 +70,16 @@ def plan_of(preparation: "Preparation", package: str, num_workers: int, seconds:
     }
 
 
-def print_plan(result: dict[str, Any], json_output: bool) -> None:
-    """Print it as a table."""
-    from rich.table import Table
-
-    table = Table("tensor", "dtype", "shape", "codec", "why", "source", "quantized")
-    for tensor in result["tensors"]:
-        stored = tensor["num_bytes_quantized"]
-        table.add_row(
-            tensor["name"],
-            tensor["dtype"],
-            " x ".join(map(str, tensor["shape"])),
-            tensor["codec"],
-            tensor["reason"],
-            format_bytes(tensor["num_bytes_source"]),
-            format_bytes(stored) if stored else "",
-        )
-    out = console(json_output)
-    out.print(table)
-    out.print(
+def print_plan(result: dict[str, Any], out: Output) -> None:
+    """Print a plan as a table."""
+    out.table(TABLE, result["tensors"])
+    out.line(
         f"{result['num_quantized']} of {result['num_tensors']} tensors at {result['bits_per_weight']:.2f} bits each; "
         f"{format_bytes(result['num_bytes_source'])} become {format_bytes(result['num_bytes_package'])}. "
         "Nothing was written."
     )
-    out.print(
+    out.line(
         f"{result['num_workers']} workers, each within {format_bytes(result['worker_bytes'])} of memory, would move "
         f"{format_bytes(result['num_bytes_moved'])}: about {result['predicted_seconds']:.0f} s where disks and network "
-        "keep up with them, at the rates of docs/scale.md.",
-        highlight=False,
+        "keep up with them, at the rates of docs/scale.md."
     )

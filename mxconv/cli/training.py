@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mxconv.cli.output import console, print_json, progress_bars
+from mxconv.cli.options import Json
+from mxconv.cli.output import Output, progress_bars
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ LATER_RATE, LAST_RATE = 0.1, 0.1  # of the second stage to the first; that a sta
 
 Texts = Annotated[list[Path], typer.Argument(help="Files of plain text, or .jsonl with `text` or `prompt`.")]
 Target = Annotated[Path, typer.Option(help="The model that it will draft for: a folder with 16-bit weights.")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="The folder that the draft becomes.")]
+OutputFolder = Annotated[Path, typer.Option("--output", "-o", help="The folder that the draft becomes.")]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Schedule:
     save_every: Annotated[int, typer.Option(min=1, help="Steps between states to go on from.")] = 100
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and train nothing.")] = False
     force: Annotated[bool, typer.Option("--force", help="Replace the folder; begin again.")] = False
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")] = False
+    json_output: Json = False
 
 
 @dataclass(frozen=True)
@@ -162,17 +163,14 @@ class Training:
             "num_different_tokens": sum(stage.windows.token_ids.size for stage in stages),
             "flops": task.flops_per_token(model) * num_tokens,
         }
-        out = console(schedule.json_output)
+        out = Output(schedule.json_output)
         if process.is_main_process:
-            out.print(
+            out.line(
                 f"{num_parameters:,} parameters, {result['num_steps']:,} steps over {num_tokens:,} tokens "
-                f"({result['num_different_tokens']:,} different ones), {result['flops']:.2g} FLOPs",
-                markup=False,
-                highlight=False,
+                f"({result['num_different_tokens']:,} different ones), {result['flops']:.2g} FLOPs"
             )
         if schedule.dry_run:
-            if schedule.json_output:
-                print_json(result | {"dry_run": True})
+            out.json(result | {"dry_run": True})
             return
         if schedule.force and process.is_main_process:
             shutil.rmtree(self.work, ignore_errors=True)
@@ -206,9 +204,8 @@ class Training:
         seconds = time.perf_counter() - begin
         losses = last[0].parts if last else {}
         shown = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
-        out.print(f"{self.output}: trained in {seconds:.0f} s; last losses: {shown}", markup=False, highlight=False)
-        if schedule.json_output:
-            print_json(result | {"dry_run": False, "losses": losses, "seconds": seconds})
+        out.line(f"{self.output}: trained in {seconds:.0f} s; last losses: {shown}")
+        out.json(result | {"dry_run": False, "losses": losses, "seconds": seconds})
 
 
 def weights_of(folder: Path) -> str:

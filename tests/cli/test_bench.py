@@ -94,7 +94,7 @@ def test_kernels_refuses_what_it_cannot_measure(
 def test_without_the_extension_each_command_says_what_is_missing(
     run: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mxconv.bench.engine.native_names", tuple)
+    monkeypatch.setattr("mxconv.bench.machine.native_names", tuple)
     outcome = run("bench", command, *([tmp_path] if command in ("decode", "serve") else []))
     assert outcome.exit_code == 1
     assert "native kernels: not built; they are required to measure them" in outcome.stderr
@@ -117,14 +117,14 @@ def test_decode_has_the_keys_of_the_contract(run: Any, package: Path, prompts: P
 def test_decode_fails_where_tokens_differ(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from mxconv.bench import decoding
+    from mxconv.bench import decode_speed
 
-    summarize = decoding.summarize
+    summarize = decode_speed.summarize
 
-    def spoiled(strategy: Any, *arguments: Any) -> decoding.DecodeResult:
+    def spoiled(strategy: Any, *arguments: Any) -> decode_speed.DecodeResult:
         return replace(summarize(strategy, *arguments), identical_to_greedy=strategy.name == "greedy")
 
-    monkeypatch.setattr(decoding, "summarize", spoiled)
+    monkeypatch.setattr(decode_speed, "summarize", spoiled)
     outcome = run("bench", "decode", package, "--max-new-tokens", 2, "--json")
     assert outcome.exit_code == 1
     assert f"tokens of {', '.join(STRATEGIES[1:])} differ from those of greedy decoding" in outcome.stderr
@@ -147,7 +147,7 @@ def test_decode_of_batches_stands_beside_plain_batches(run: Any, package: Path, 
         (greedy,) = (one for one in rows if (one["batch"], one["strategy"]) == (row["batch"], "greedy"))
         assert row["speedup"] == pytest.approx(row["tokens_per_second"] / greedy["tokens_per_second"])
         assert row["tokens_per_round"] >= 1 and len(row["acceptance_rates"]) == len(row["levels"]) - 1
-    assert "to 1 at a time" in outcome.stderr
+    assert "to fewest at a time" in outcome.stderr
     for wrong, message in (
         (("--batch", "0"), "numbers from 1 to 1024"),
         (("--batch", "2", "--ablation"), "no --ablation or --plot"),
@@ -159,17 +159,17 @@ def test_decode_of_batches_stands_beside_plain_batches(run: Any, package: Path, 
 def test_decode_of_batches_fails_where_tokens_differ(
     run: Any, package: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mxconv.bench import batches
+    from mxconv.bench import batch_speed
 
-    real = batches._run
+    real = batch_speed._decode
 
-    def spoiled(strategy: Any, requests: Any, batch: int, bandwidth: Any) -> Any:
-        found = real(strategy, requests, batch, bandwidth)
+    def spoiled(strategy: Any, requests: Any, batch: int) -> Any:
+        seconds, generations = real(strategy, requests, batch)
         if (strategy.name, batch) == ("small", 2):
-            found.generations[0].token_ids[-1] ^= 1
-        return found
+            generations[0].token_ids[-1] ^= 1
+        return seconds, generations
 
-    monkeypatch.setattr(batches, "_run", spoiled)
+    monkeypatch.setattr(batch_speed, "_decode", spoiled)
     outcome = run("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", 2, "--batch", "1,2")
     assert outcome.exit_code == 1 and "tokens of small (2) differ from those of greedy" in outcome.stderr
 
@@ -204,7 +204,7 @@ def test_decode_compares_activations_and_draws(run: Any, package: Path, prompts:
 
 
 def test_convert_has_the_keys_of_the_contract(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxconv.bench.encoders.NUM_SLABS", 1)
+    monkeypatch.setattr("mxconv.bench.conversion_speed.NUM_SLABS", 1)
     arguments = ("--num-bytes", 1 << 20, "--samples", 1, "--threads", 1, "--workspace", tmp_path)
     outcome = run("bench", "convert", *arguments, "--json")
     assert outcome.exit_code == 0, outcome.stderr
@@ -216,7 +216,7 @@ def test_convert_has_the_keys_of_the_contract(run: Any, tmp_path: Path, monkeypa
 
 
 def test_convert_takes_a_checkpoint(run: Any, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxconv.bench.conversion.encoder_bytes_per_second", lambda codec: 1e9)
+    monkeypatch.setattr("mxconv.bench.conversion_speed.encoder_bytes_per_second", lambda codec: 1e9)
     outcome = run("bench", "convert", source, "--codec", "mxfp4", "--samples", 1)
     assert outcome.exit_code == 0, outcome.stderr
     assert "mxfp4" in outcome.stdout

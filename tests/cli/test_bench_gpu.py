@@ -29,7 +29,7 @@ def test_kernels_prints_keys_parallel_to_the_cpus_a_table_and_a_picture(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_triton()
-    monkeypatch.setattr("mxconv.bench.gpu_kernels.SMALL_SHAPE", (20, 40))
+    monkeypatch.setattr("mxconv.bench.gpu_kernel_speed.SMALL_SHAPE", (20, 40))
     only = ("--only", "mxfp4-bf16", "--only", "bf16", "--num-tokens", 1)
     outcome = run("bench", "kernels", *SMALL, *only, "--plot", tmp_path / "bandwidth.svg", "--json")
     assert outcome.exit_code == 0, outcome.stderr

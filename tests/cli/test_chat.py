@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from http_servers import chat_package
-from rich.console import Console
 
-from mxconv.cli.chat_commands import run_command
+from mxconv.cli.chat_command import run_command
+from mxconv.cli.output import Output
 from mxconv.errors import ModelError
 from mxconv.serving.conversation import Conversation
 from mxconv.speculation.text_model import load
@@ -122,4 +122,4 @@ def test_commands_that_cannot_be_done_are_told(talkative: Path, tmp_path: Path) 
             ("/x", "no command"),
         ):
             with pytest.raises(ModelError, match=message):
-                run_command(line, conversation, Console())
+                run_command(line, conversation, Output(json_output=False))

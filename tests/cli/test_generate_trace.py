@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mxconv.cli import generate as generate_module
+from mxconv.cli import generate_command as generate_module
 
 TRACE_KEYS = {
     "prompt",

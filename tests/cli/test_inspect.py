@@ -13,7 +13,7 @@ from run_traces import run_lines, write_lines
 from typer.testing import CliRunner
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.cli.inspect import inspect
+from mxconv.cli.inspect_command import inspect
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
 from mxconv.errors import MxconvError
@@ -96,13 +96,14 @@ def test_an_unknown_grouping_is_bad_usage(model: Path) -> None:
 
 
 def test_the_command_imports_nothing_heavy_until_it_runs() -> None:
-    code = "import sys, mxconv.cli.inspect; print([m for m in ('numpy', 'matplotlib', 'jinja2') if m in sys.modules])"
+    code = "import sys, mxconv.cli.inspect_command\n"
+    code += "print([m for m in ('numpy', 'matplotlib', 'jinja2') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
 
 def test_inspecting_loads_no_torch_and_no_picture_library(model: Path) -> None:
-    code = "import sys; from mxconv.cli.inspect import *; app = typer.Typer(); app.command()(inspect)\n"
+    code = "import sys; from mxconv.cli.inspect_command import *; app = typer.Typer(); app.command()(inspect)\n"
     code += f"app([{str(model)!r}, '--tensor', '*norm*'], standalone_mode=False)\n"
     code += "print([m for m in ('torch', 'transformers', 'matplotlib', 'jinja2') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,8 +16,8 @@ from gpu_weights import DEVICE
 from packages import quantize
 from transformers import AutoModelForCausalLM
 
-from mxconv.bench import gpu_decoding as decoding
-from mxconv.bench.gpu_decoding import (
+from mxconv.bench import gpu_decode_speed as decoding
+from mxconv.bench.gpu_decode_speed import (
     DRAFTED,
     PLAIN,
     TARGET,

@@ -11,9 +11,16 @@ pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install 
 import torch
 from gpu_weights import DEVICE
 
-from mxconv.bench.gpu_kernels import _activations
-from mxconv.bench.gpu_operands import KERNELS, GpuOperand, GpuOperands, Product, check_gpu_exactness, check_gpu_weights
-from mxconv.bench.slabs import SLAB_ROWS
+from mxconv.bench.gpu_kernel_speed import (
+    KERNELS,
+    GpuOperand,
+    GpuOperands,
+    Product,
+    _activations,
+    check_gpu_exactness,
+    check_gpu_weights,
+)
+from mxconv.bench.operands import SLAB_ROWS
 from mxconv.errors import MxconvError
 
 SHAPE = (50, 160)

@@ -12,9 +12,8 @@ pytest.importorskip("triton", reason="mxconv[gpu] is not installed: pip install 
 import torch
 from gpu_weights import DEVICE
 
-from mxconv.bench import gpu_kernels as kernels
-from mxconv.bench.gpu_kernels import KernelRound, bench_gpu_kernels
-from mxconv.bench.gpu_operands import KERNELS, GpuOperand, GpuOperands
+from mxconv.bench import gpu_kernel_speed as kernels
+from mxconv.bench.gpu_kernel_speed import KERNELS, GpuOperand, GpuOperands, bench_gpu_kernels
 from mxconv.errors import MxconvError
 
 SHAPE = (40, 64)
@@ -45,7 +44,7 @@ def test_there_is_a_row_for_each_kernel_and_width() -> None:
 def test_fractions_compare_within_a_round_so_that_a_gpu_may_change_its_clocks() -> None:
     """Half of bandwidth and three times the library throughout, at two speeds."""
     operand = GpuOperands(SHAPE, DEVICE).make("bf16")
-    rounds = [KernelRound(2 * 5120 / rate, rate, 6 * 5120 / rate) for rate in (1e12, 3e12, 1e12, 3e12, 3e12)]
+    rounds = [(2 * 5120 / rate, rate, 6 * 5120 / rate) for rate in (1e12, 3e12, 1e12, 3e12, 3e12)]
     row = kernels._summarize(operand, 4, rounds)
     assert row.fraction_of_bandwidth == pytest.approx(0.5)
     assert row.times_library == pytest.approx(3)
@@ -95,9 +94,9 @@ def test_no_native_kernels_are_needed() -> None:
     lines = [
         "import sys",
         "sys.modules['mxconv.kernels._native'] = None",
-        "import mxconv.bench.gpu_decoding, mxconv.bench.plot",
+        "import mxconv.bench.gpu_decode_speed, mxconv.bench.plots",
         "from mxconv.cli.bench_gpu import kernels_on_gpu",
-        "from mxconv.bench import gpu_kernels as kernels",
+        "from mxconv.bench import gpu_kernel_speed as kernels",
         "kernels.SMALL_SHAPE = (20, 40)",
         "kernels_on_gpu('cuda', ['mxfp4-bf16'], [1], (20, 40), 1, None, False, False)",
     ]

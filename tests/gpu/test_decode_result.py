@@ -9,7 +9,7 @@ pytest.importorskip(
     "triton", reason="triton is not installed (make test-gpu installs it): mxconv.bench.gpu_clock needs it"
 )
 
-from mxconv.bench.gpu_decoding import Decoded, RecordedText, summarize
+from mxconv.bench.gpu_decode_speed import Decoded, RecordedText, summarize
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.interop.transformers.custom_generate import GenerateRun, GreedyChoice
 

@@ -17,7 +17,7 @@ from packages import quantize
 from torch import nn
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from mxconv.bench.gpu_decoding import bytes_per_pass
+from mxconv.bench.gpu_decode_speed import bytes_per_pass
 from mxconv.errors import ModelError
 from mxconv.gpu.gpu_experts import STACKS, GpuExperts, expert_modules, expert_weights
 from mxconv.gpu.gpu_package import GpuPackage

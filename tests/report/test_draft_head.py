@@ -96,7 +96,7 @@ def test_an_eagle3_head_is_listed_as_what_it_is(tmp_path: Path) -> None:
 def test_the_command_prints_it(tmp_path: Path) -> None:
     import typer
 
-    from mxconv.cli.inspect import inspect
+    from mxconv.cli.inspect_command import inspect
 
     app = typer.Typer()
     app.command()(inspect)

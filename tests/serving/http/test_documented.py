@@ -26,7 +26,7 @@ def test_fields_and_endpoints() -> None:
 
 def test_figures_of_a_load() -> None:
     pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
-    from mxconv.bench.serving.result import ServeResult, Waiting
+    from mxconv.bench.serving_speed import ServeResult, Waiting
 
     keys = [field.name for kind in (ServeResult, Waiting) for field in fields(kind)]
     assert [key for key in keys if f"`{key}`" not in PAGE] == []

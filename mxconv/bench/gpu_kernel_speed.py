@@ -1,0 +1,253 @@
+"""Products of one weight matrix with a few tokens on a GPU, against its read bandwidth and torch's BF16 product.
+
+Each sample is a round: as many bytes are read as the matrix has, then the kernel multiplies, then `torch.matmul` does,
+with the same tokens and BF16 weights. Fractions are medians of the rounds' ratios, so that a GPU whose clocks change
+does not compare one state with another. All three go through copies that together exceed the L2 cache, and a figure is
+the mean of a launch (gpu_clock.py). Everything that a product launches counts: rounding of activations to int8, and the
+sum of splits.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from mxconv.arrays import F32, U16
+from mxconv.bench.gpu_clock import GpuReadBandwidth, Launches, cache_bytes
+from mxconv.bench.operands import (
+    SMALL_SHAPE,
+    BsfpSlab,
+    Operand,
+    ProductResult,
+    bsfp_slab,
+    check_alone,
+    check_product,
+    gaussian_slab,
+    mxfp4_slab,
+    product_members,
+    repeat,
+    repeat_bsfp,
+    repeat_rows,
+    unfit,
+)
+from mxconv.bench.rates import spread
+from mxconv.codecs.bsfp.packing import decode_bsfp_draft
+from mxconv.codecs.float16 import BF16
+from mxconv.gpu.device import require_room
+from mxconv.gpu.launch import MAX_TOKENS
+from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight
+
+LIBRARY = "bf16"  # torch's product, the baseline
+KERNELS = (LIBRARY, "bsfp-full", "bsfp-draft", "mxfp4-int8", "mxfp4-bf16")
+ROUNDING = 2.0**-8  # of torch's BF16 products: of results, and of partial sums where it splits columns
+NUM_WARMUPS = 3
+CACHE_MULTIPLE = 4  # the copies of a matrix together are at least this many L2 caches
+MAX_COPIES = 128
+MIN_LAUNCHES = 32  # of a sample on a GPU: some 0.3 ms, where events tell half a microsecond apart
+
+
+class Product(Protocol):
+    """A matrix W, (rows, columns), on a device."""
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """x W^T."""
+        ...
+
+    def rebuild(self) -> torch.Tensor:
+        """W."""
+        ...
+
+
+GpuOperand = Operand[Product]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuKernelResult(ProductResult):
+    """A row of the GPU's table, against the library's BF16 product of the same rounds."""
+
+    library_seconds: float  # median
+    times_library: float  # median of the rounds' ratios: how many times as fast
+
+
+def bench_gpu_kernels(
+    kernels: Sequence[str], num_tokens: Sequence[int], shape: tuple[int, int], device: torch.device, num_samples: int
+) -> Iterator[GpuKernelResult]:
+    """Measure each kernel x width, exactness first.
+
+    Args:
+        kernels: of `KERNELS`.
+        num_tokens: of a product.
+        shape: (out_features, in_features).
+        device: a GPU, or the CPU in Triton's interpreter.
+        num_samples: rounds of each figure.
+
+    Raises:
+        MxconvError: too little memory, or a kernel computes something else than its bytes mean.
+    """
+    rotated = CACHE_MULTIPLE * cache_bytes(device)
+    dense_bytes = 2 * shape[0] * shape[1]
+    room = 4 * (max(rotated, dense_bytes) + dense_bytes)  # copies of two matrices, the array that is read, and checks
+    require_room(device, room, "bench kernels", "Take fewer --out-features or --in-features.")
+    operands, small = GpuOperands(shape, device), GpuOperands(SMALL_SHAPE, device)
+    library_copies = _copies(operands.make(LIBRARY), rotated)
+    bandwidth = GpuReadBandwidth(device, max(rotated, dense_bytes))
+    for kernel in kernels:
+        operand, tried = operands.make(kernel), small.make(kernel)
+        tried_matrix = tried.copy()
+        check_gpu_weights(tried, tried_matrix)
+        for width in num_tokens:
+            check_gpu_exactness(tried, tried_matrix, _activations(width, SMALL_SHAPE[1], device))
+        copies = library_copies if kernel == LIBRARY else _copies(operand, rotated)
+        check_gpu_weights(operand, copies[0])
+        for width in num_tokens:
+            x = _activations(width, shape[1], device)
+            check_gpu_exactness(operand, copies[0], x)
+            product = _launches(copies, x, device)
+            theirs = product if kernel == LIBRARY else _launches(library_copies, x, device)
+            read = bandwidth.of(operand.num_bytes, _num_launches(len(copies), device))
+            yield _summarize(operand, width, _measure(product, theirs, read, num_samples))
+
+
+def _measure(
+    product: Launches, library: Launches, read: Callable[[], float], num_samples: int
+) -> list[tuple[float, float, float]]:
+    """Seconds, bytes a second and the library's seconds, round by round."""
+    rounds = []
+    for _ in range(NUM_WARMUPS + num_samples):
+        rate, seconds = read(), product.seconds()
+        rounds.append((seconds, rate, seconds if library is product else library.seconds()))
+    return rounds[NUM_WARMUPS:]
+
+
+def _summarize(operand: GpuOperand, num_tokens: int, rounds: Sequence[tuple[float, float, float]]) -> GpuKernelResult:
+    samples = [(seconds, rate) for seconds, rate, _ in rounds]
+    return GpuKernelResult(
+        **product_members(operand, _implementation(operand), num_tokens, samples),
+        library_seconds=spread([theirs for *_, theirs in rounds]).median,
+        times_library=spread([theirs / seconds for seconds, _, theirs in rounds]).median,
+    )
+
+
+def _implementation(operand: GpuOperand) -> str:
+    return "torch" if operand.kernel == LIBRARY else "triton"
+
+
+def _copies(operand: GpuOperand, rotated_bytes: int) -> list[Product]:
+    return [operand.copy() for _ in range(min(max(-(-rotated_bytes // operand.num_bytes), 2), MAX_COPIES))]
+
+
+def _num_launches(num_copies: int, device: torch.device) -> int:
+    """The copies in turn, as often as it takes to be timed; whole turns."""
+    turns = -(-MIN_LAUNCHES // num_copies) if device.type == "cuda" else 1
+    return turns * num_copies
+
+
+def _launches(copies: Sequence[Product], x: torch.Tensor, device: torch.device) -> Launches:
+    count = _num_launches(len(copies), device)
+    return Launches(device, [partial(copies[index % len(copies)].product, x) for index in range(count)])
+
+
+def _activations(num_tokens: int, in_features: int, device: torch.device) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn((num_tokens, in_features), generator=generator).to(device, torch.bfloat16)
+
+
+class LibraryMatrix:
+    """A BF16 matrix that torch multiplies."""
+
+    def __init__(self, patterns: U16, device: torch.device) -> None:
+        self._weights = torch.from_numpy(patterns.view(np.int16)).to(device, copy=True).view(torch.bfloat16)
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """x W^T in BF16."""
+        return torch.matmul(x, self._weights.T)
+
+    def rebuild(self) -> torch.Tensor:
+        """(rows, columns) BF16."""
+        return self._weights
+
+
+class GpuOperands:
+    """The same Gaussian weights for every kernel; they are encoded once."""
+
+    def __init__(self, shape: tuple[int, int], device: torch.device) -> None:
+        self._shape, self._device = shape, device
+
+    @cached_property
+    def _bsfp(self) -> BsfpSlab:
+        return bsfp_slab(gaussian_slab(self._shape))
+
+    def make(self, kernel: str) -> GpuOperand:
+        """The matrix of one of `KERNELS`. Activations are rounded to int8, in blocks of 32, or to BF16."""
+        shape, device, copy = self._shape, self._device, None
+        if kernel == LIBRARY:
+            slab = BF16.encode(gaussian_slab(shape))
+            patterns, weights = repeat_rows(slab, shape[0]), BF16.decode(slab)
+            return Operand(kernel, "bf16", shape, patterns.nbytes, weights, lambda: LibraryMatrix(patterns, device))
+        if kernel.startswith("mxfp4"):
+            mx = mxfp4_slab(gaussian_slab(shape))
+            codes, scales = repeat(mx.codes, shape[0]), repeat(mx.scales, shape[0])
+            form: Activations = "int8" if kernel == "mxfp4-int8" else "bf16"
+            copy = partial(FourBitWeight.from_mxfp4, codes, scales, shape, device, form)
+            return Operand(kernel, form, shape, copy().num_bytes, mx.weights, copy)
+        weight = self._bsfp_weight()
+        if kernel == "bsfp-full":  # without the draft's scales
+            weights = BF16.decode(self._bsfp.patterns)
+            return Operand(kernel, "bf16", shape, weight.arrays.num_bytes, weights, self._bsfp_weight)
+        weights = decode_bsfp_draft(self._bsfp.packed, self._bsfp.table, self._bsfp.patterns.shape)
+        return Operand(kernel, "bf16", shape, weight.draft.num_bytes, weights, lambda: self._bsfp_weight().draft)
+
+    def _bsfp_weight(self) -> BsfpWeight:
+        packed = repeat_bsfp(self._bsfp.packed, self._shape[0])
+        return BsfpWeight.from_packed(packed, self._bsfp.table, self._shape, self._device)
+
+
+def check_gpu_exactness(operand: GpuOperand, matrix: Product, x: torch.Tensor) -> None:
+    """Compare a product with float64 arithmetic on the weights that NumPy decodes.
+
+    A token of our kernels must also have the same bits alone as among others, up to 16.
+
+    Args:
+        operand: what the matrix was made of.
+        matrix: on the device.
+        x: (num_tokens, in_features) BF16, there too.
+
+    Raises:
+        MxconvError: a result is wrong.
+    """
+    is_own = operand.kernel != LIBRARY and len(x) <= MAX_TOKENS.value  # beyond, torch multiplies
+    name, out = _name(operand), _on_host(matrix.product(x))
+    form, rounding = (operand.form, 0.0) if is_own else ("bf16", ROUNDING)
+    check_product(name, operand, form, _on_host(x), out, rounding)
+    if is_own:
+        check_alone(name, out, lambda rows: _on_host(matrix.product(x[rows])))
+
+
+def check_gpu_weights(operand: GpuOperand, matrix: Product) -> None:
+    """Compare all weights with those that NumPy decodes.
+
+    Raises:
+        MxconvError: one differs.
+    """
+    rebuilt, slab = matrix.rebuild(), operand.slab
+    for first in range(0, operand.shape[0], len(slab)):
+        found = _on_host(rebuilt[first : first + len(slab)])
+        expected = slab[: len(found)]
+        if not np.array_equal(found, expected):
+            row, column = np.argwhere(found != expected)[0]
+            raise unfit(
+                f"{_name(operand)}: weight {found[row, column]} at row {first + row}, column {column}; "
+                f"{expected[row, column]} is required"
+            )
+
+
+def _name(operand: GpuOperand) -> str:
+    return f"{operand.kernel} ({_implementation(operand)})"
+
+
+def _on_host(tensor: torch.Tensor) -> F32:
+    found: F32 = tensor.float().cpu().numpy()
+    return found

@@ -1,0 +1,55 @@
+"""`mxconv export`: a package in the formats of other programs."""
+
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from mxconv.cli.options import Force, Json, Package
+from mxconv.cli.output import Output, format_bytes, progress_bars
+
+EXPORTERS = {
+    "gguf": ("mxconv.interop.gguf_export", "export_gguf"),
+    "compressed-tensors": ("mxconv.interop.compressed_tensors", "export_compressed_tensors"),
+    "safetensors": ("mxconv.interop.plain_safetensors", "export_safetensors"),
+}
+
+
+def export(
+    package: Package,
+    to: Annotated[
+        Literal["gguf", "compressed-tensors", "safetensors"],
+        typer.Option(help="llama.cpp; vLLM and transformers; a plain 16-bit checkpoint."),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="A folder. GGUF: a folder for all levels, or a .gguf file for one.")
+    ],
+    level: Annotated[
+        Literal["target", "draft"] | None,
+        typer.Option(help="GGUF and safetensors: the 16-bit target, or the 4-bit draft."),
+    ] = None,
+    force: Force = False,
+    json_output: Json = False,
+) -> None:
+    """Write what llama.cpp, vLLM or transformers load."""
+    if level is not None and to == "compressed-tensors":
+        raise typer.BadParameter("--level: compressed-tensors holds the 4-bit draft alone. Leave it out.")
+    from mxconv.package.package_folder import find_package
+
+    module, function = EXPORTERS[to]
+    options: dict[str, Any] = {} if level is None else {"level": level}
+    with progress_bars() as progress:
+        run = getattr(import_module(module), function)
+        result = run(find_package(package, progress=progress), output, force=force, progress=progress, **options)
+    out = Output(json_output)
+    out.line(
+        f"{output}: {result.format}, {result.num_tensors} tensors, {format_bytes(result.num_bytes)} in "
+        f"{result.seconds:.1f} s"
+    )
+    for name in result.files:
+        out.line(f"  {name}")
+    for note in result.notes:
+        Output(json_output=True).line(f"note: {note}")
+    out.json({"output": str(output), **asdict(result)})

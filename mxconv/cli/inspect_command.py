@@ -1,0 +1,81 @@
+"""`mxconv inspect`: exponents, windows and drafts of a checkpoint or package; the trees of a trace."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from mxconv.cli.cluster_options import WORKERS, executors
+from mxconv.cli.options import Force, Json, Revision
+from mxconv.cli.output import Output, check_outputs, progress_bars
+
+TRACE_SUFFIX = ".jsonl"
+
+
+def inspect(
+    source: Annotated[
+        str,
+        typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, Hub id, URL, package, or .jsonl trace."),
+    ],
+    plot: Annotated[Path | None, typer.Option(help="Draw histogram and drafts into a .png or .svg file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one HTML page with everything.")] = None,
+    tensor: Annotated[str | None, typer.Option(help="Only tensors whose name matches this pattern.")] = None,
+    per: Annotated[
+        Literal["layer", "kind", "tensor"] | None, typer.Option(help="Rows of the table; kind by default.")
+    ] = None,
+    dtype: Annotated[
+        Literal["bf16", "fp16"] | None, typer.Option(help="Count F32 weights as if rounded to this.")
+    ] = None,
+    revision: Revision = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Tensors at a time; all processors by default.")] = None,
+    workers: WORKERS = "threads",
+    force: Force = False,
+    json_output: Json = False,
+) -> None:
+    """Show exponent histograms and how good each 4-bit draft would be.
+
+    Also counts what falls outside the 16 exponents that hold most weights. With --tensor, each row's own histogram is
+    printed too. Of a file that `generate --trace` wrote: rounds, levels, and with --html the tree of every round.
+    """
+    check_outputs(force, [plot], [html])
+    out = Output(json_output)
+    if source.endswith(TRACE_SUFFIX):
+        given = {"--plot": plot, "--tensor": tensor, "--per": per, "--dtype": dtype, "--revision": revision}
+        if foreign := [flag for flag, value in given.items() if value is not None]:
+            raise typer.BadParameter(f"{', '.join(foreign)}: of weights; a trace takes --html, --force and --json")
+        _inspect_trace(Path(source), html, out)
+        return
+    from mxconv.kernels.engine import usable_processors
+    from mxconv.report.inspection import inspect_weights
+    from mxconv.report.inspection_tables import print_inspection
+    from mxconv.report.sources import open_weights
+
+    with (
+        open_weights(source, revision=revision, dtype=dtype) as weights,
+        progress_bars() as progress,
+        executors(workers, usable_processors() if threads is None else threads) as executor,
+    ):
+        inspection = inspect_weights(
+            weights, per=per or "kind", tensor_glob=tensor or "*", progress=progress, executor=executor()
+        )
+    print_inspection(inspection, out.console, row_histograms=tensor is not None)
+    if plot is not None:
+        from mxconv.report.inspection_picture import write_inspection_picture
+
+        out.write(plot, lambda path: write_inspection_picture(inspection, path))
+    if html is not None:
+        from mxconv.report.inspection_page import render_inspection_page
+
+        out.write_text(html, render_inspection_page(inspection))
+    out.json(inspection.to_json())
+
+
+def _inspect_trace(source: Path, html: Path | None, out: Output) -> None:
+    from mxconv.report.run_report import print_run, render_run_page
+    from mxconv.report.traced_run import read_run
+
+    run = read_run(source)
+    print_run(run, out.console)
+    if html is not None:
+        out.write_text(html, render_run_page(run))
+    out.json(run.to_json())

@@ -1,0 +1,87 @@
+"""Options that several commands have, lists of numbers in one option, and groups of options.
+
+A command takes a group, a dataclass, as one parameter and is made a command by `grouped`:
+
+    @grouped
+    def generate(package: Package, *, drafting: Drafting, sampling: SamplingOptions, runtime: Runtime) -> None:
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from mxconv.cli.completion import kernels
+
+Number = TypeVar("Number", int, float)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
+Package = Annotated[str, typer.Argument(help="The package: a folder, a Hub id or a URL.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a Hub source.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Tokens to generate a prompt.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Threads of native kernels; all processors by default.")
+]
+Kernel = Annotated[
+    str | None,
+    typer.Option(
+        help="Kernels to use: numpy or a native implementation. MXCONV_KERNEL sets a default.", autocompletion=kernels
+    ),
+]
+MaxSequences = Annotated[int, typer.Option(min=1, max=1024, help="Sequences that decode at a time.")]
+KvBytes = Annotated[
+    int | None, typer.Option(min=1, help="Bytes of keys and values of all sequences that run side by side.")
+]
+
+
+def numbers_of(flag: str, text: str, kind: type[Number], low: float, high: float) -> list[Number]:
+    """The numbers of an option, joined by commas.
+
+    Raises:
+        BadParameter: something else, or a number out of range.
+    """
+    try:
+        numbers = [kind(part) for part in text.split(",")]
+    except ValueError as error:
+        kinds = "whole numbers" if kind is int else "numbers"
+        raise typer.BadParameter(f"{flag}: {text!r}; {kinds} joined by commas are required.") from error
+    if not all(low <= number <= high for number in numbers):
+        raise typer.BadParameter(f"{flag}: {text!r}; numbers from {low:g} to {high:g} are required.")
+    return numbers
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of its option groups as parameters of their own, which typer reads.
+
+    Every parameter becomes a keyword; a group is made of its fields when the command is called.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+
+    def add(name: str, default: Any, annotation: Any) -> None:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+
+    for parameter in inspect.signature(command).parameters.values():
+        if (group := groups.get(parameter.name)) is None:
+            add(parameter.name, parameter.default, hints[parameter.name])
+            continue
+        for field, hint in get_type_hints(group, include_extras=True).items():
+            add(field, getattr(group, field), hint)
+
+    @wraps(command)
+    def flat(**given: Any) -> None:
+        made = {
+            name: group(**{f.name: given.pop(f.name, f.default) for f in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **made)
+
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return flat

@@ -1,0 +1,170 @@
+"""`mxconv quantize`: a checkpoint becomes a package."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
+from mxconv.cli.completion import choice, drafts
+from mxconv.cli.options import Json, Revision
+from mxconv.cli.output import Output, format_bytes, progress_bars
+
+if TYPE_CHECKING:
+    from mxconv.package.manifest import Manifest
+
+
+def quantize(
+    context: typer.Context,
+    source: Annotated[
+        str | None, typer.Argument(help="Checkpoint folder, .safetensors or .gguf file, Hub model id, or URL.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="The package: a folder that does not exist yet; or s3://BUCKET/FOLDER.",
+        ),
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(help="Convert many: JSONL, an object of source, output and options a line. Report what failed."),
+    ] = None,
+    codec: Annotated[str, choice("How matrices are stored", "mxfp4", "bsfp")] = "mxfp4",
+    scale_rule: Annotated[str, choice("MXFP4 block scales", "ocp", "even", "ceil", "ggml", "mse")] = "ocp",
+    lm_head: Annotated[
+        str | None,
+        choice(
+            "The draft's output head. MXFP4: int8 (the default), quantize (to 4 bits) or keep (in 16 bits). BSFP: "
+            "quantize (the default), exact (all bits of the weights) or keep",
+            *("int8", "exact", "quantize", "keep"),
+        ),
+    ] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Tensor name pattern to leave in 16 bits; repeatable.")] = None,
+    outliers: Annotated[str, choice("BSFP: lossless, or SPEQ Algorithm 1", "exact", "rescale")] = "exact",
+    segments: Annotated[str, choice("BSFP segment table; paper is SPEQ's", "fitted", "paper")] = "fitted",
+    residual_bits: Annotated[str, choice("BSFP residual width", "auto", "8", "9", "10", "11", "12")] = "auto",
+    on_nonfinite: Annotated[str, choice("A tensor with NaN or infinity", "error", "keep")] = "error",
+    dtype: Annotated[str | None, choice("Round F32 weights, or all of a quantized GGUF, to", "bf16", "fp16")] = None,
+    target: Annotated[
+        str | None, choice("MXFP4: the 16-bit weights; by default include local ones", "include", "reference")
+    ] = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further level, outermost first: checkpoint:PATH, package:PATH, layer-skip:LAYERS, "
+            "swift, early-exit, streaming, fewer-experts:NUMBER, speculator:PATH, spire:PATH, eagle3:PATH, mtp, "
+            "prompt-lookup, ngram:TABLE, token-recycling or stand, each [,num_draft_tokens=N,confidence=P]. "
+            "Repeatable.",
+            autocompletion=drafts,
+        ),
+    ] = None,
+    revision: Revision = None,
+    max_shard_bytes: Annotated[int, typer.Option(help="Largest file to write.")] = 5_000_000_000,
+    threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
+    workers: WORKERS = "threads",
+    memory: MEMORY = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would become of each tensor.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Convert a 16-bit checkpoint to MXFP4 or BSFP."""
+    if from_file is not None:
+        from mxconv.cli.quantize_list import quantize_list
+
+        given = {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}  # type: ignore[union-attr]
+        if foreign := given - {"from_file", "workers", "json_output"}:
+            flags = ", ".join(sorted(name.replace("_", "-") for name in foreign))
+            raise typer.BadParameter(f"--from-file with {flags}; each line has its own. Write them there.")
+        quantize_list(from_file, ["--workers", workers], json_output)
+        return
+    if source is None or output is None:
+        raise typer.BadParameter("SOURCE and --output, or --from-file, are required.")
+    from mxconv.arch.gguf.open_source import open_source
+    from mxconv.checkpoint.object_store import Store
+    from mxconv.cli.quantize_plan import plan_of, print_plan
+    from mxconv.conversion.options import QuantizeOptions
+    from mxconv.conversion.preparation import prepare
+    from mxconv.convert import convert
+    from mxconv.errors import MxconvError
+    from mxconv.package.target import check_target, parse_target
+    from mxconv.system.processor import usable_processors
+
+    if residual_bits != "auto" and not residual_bits.isdecimal():
+        raise typer.BadParameter(f"--residual-bits: {residual_bits!r}; auto or a number from 8 to 12 is required.")
+    choices: dict[str, Any] = {"codec": codec, "scale_rule": scale_rule, "lm_head": lm_head, "outliers": outliers}
+    choices |= {"segments": segments, "on_nonfinite": on_nonfinite, "dtype": dtype, "target": target}
+    try:
+        options = QuantizeOptions(
+            **choices,  # it checks them
+            skip=tuple(skip or ()),
+            residual_bits=None if residual_bits == "auto" else int(residual_bits),
+            drafts=tuple(draft or ()),
+            max_shard_bytes=max_shard_bytes,
+            num_threads=usable_processors() if threads is None else threads,
+            memory_bytes=memory,
+            force=force,
+        )
+    except MxconvError as error:
+        raise typer.BadParameter(str(error)) from error
+    package = parse_target(output)
+    check_target(package, force)
+    begin = time.perf_counter()
+    with (
+        open_source(source, revision=revision) as checkpoint,
+        progress_bars() as progress,
+        executors(workers, options.num_threads, memory) as executor,
+    ):
+        if dry_run:
+            work = executor()
+            preparation = prepare(checkpoint, options, progress, work, to_store=isinstance(package, Store))
+            result = plan_of(preparation, str(package), work.num_workers, time.perf_counter() - begin)
+        else:
+            manifest = convert(checkpoint, package, options, progress, executor)
+            num_bytes_source = sum(tensor.num_bytes_stored for tensor in checkpoint.tensors.values())
+            result = _result(manifest, str(package), num_bytes_source, time.perf_counter() - begin)
+    out = Output(json_output)
+    if dry_run:
+        print_plan(result, out)
+    else:
+        _print_result(result, manifest.quantizer_note, out)
+    out.json(result)
+
+
+def _result(manifest: "Manifest", package: str, num_bytes_source: int, seconds: float) -> dict[str, Any]:
+    from mxconv.system.memory import peak_rss_bytes
+
+    return {
+        "package": package,
+        "codec": manifest.options.codec,
+        "num_tensors": len(manifest.tensors),
+        "num_quantized": sum(record.codec != "keep" for record in manifest.tensors),
+        "num_bytes_source": num_bytes_source,
+        "num_bytes_package": sum(record.num_bytes for record in manifest.files),
+        "bits_per_weight": manifest.bits_per_weight,
+        "lossless": manifest.lossless,
+        "rounded_from": manifest.rounded_from,
+        "seconds": seconds,
+        "input_gigabytes_per_second": num_bytes_source / seconds / 1e9,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "levels": [level.model_dump() for level in manifest.levels],
+    }
+
+
+def _print_result(result: dict[str, Any], note: str | None, out: Output) -> None:
+    lossless = "lossless" if result["lossless"] else "not lossless on its own"
+    out.line(
+        f"{result['package']}: {result['codec']}, {result['num_quantized']} of {result['num_tensors']} "
+        f"tensors at {result['bits_per_weight']:.2f} bits a weight, {lossless}"
+    )
+    out.line(
+        f"{format_bytes(result['num_bytes_source'])} became {format_bytes(result['num_bytes_package'])} in "
+        f"{result['seconds']:.1f} s ({result['input_gigabytes_per_second']:.2f} GB/s of input, peak memory "
+        f"{format_bytes(result['peak_rss_bytes'])})"
+    )
+    out.line("levels: " + " <- ".join(level["name"] for level in result["levels"]))
+    if note is not None:
+        out.line(note)

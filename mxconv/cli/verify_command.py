@@ -1,0 +1,152 @@
+"""`mxconv verify`: proof that a package is whole, exact, and decodes as its target does."""
+
+import os
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mxconv.cli.cluster_options import WORKERS, executors
+from mxconv.cli.decode_options import Batch, Chat, Drafting, Runtime, SamplingOptions, System, check_system
+from mxconv.cli.options import Json, MaxNewTokens, Package, grouped
+from mxconv.cli.output import Output, progress_bars
+
+if TYPE_CHECKING:
+    from mxconv.verify import Verification
+
+
+@grouped
+def verify(
+    package: Package,
+    *,
+    source: Annotated[str | None, typer.Option(help="What it was converted from; compare bit for bit.")] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a Hub source, or without --source of a Hub package.")
+    ] = None,
+    decode: Annotated[
+        Path | None, typer.Option(help="Prompts (.jsonl: `prompt`, `messages`) to decode with and without drafts.")
+    ] = None,
+    max_new_tokens: MaxNewTokens = 64,
+    chat: Chat = False,
+    system: System = None,
+    drafting: Drafting,
+    sampling: SamplingOptions,
+    batch: Batch = None,
+    runtime: Runtime,
+    workers: WORKERS = "threads",
+    write: Annotated[bool, typer.Option("--write", help="Store the result in the manifest.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Check hashes, and that every tensor is rebuilt bit for bit.
+
+    With --decode, prompts are decoded with and without drafts, and tokens and logits compared.
+    """
+    from contextlib import ExitStack
+    from dataclasses import replace
+
+    from mxconv.arch.gguf.open_source import open_source
+    from mxconv.drafts.kinds import parse_draft
+    from mxconv.kernels.engine import usable_processors
+    from mxconv.package.package_folder import check_writable, find_package
+    from mxconv.speculation.prompts import read_prompts
+    from mxconv.speculation.sampling_in_use import GREEDY_DEFAULTS, SamplingInUse
+    from mxconv.text.generation_config import GenerationConfig
+    from mxconv.verification.decode_proof import DecodeSettings, decode_by, verify_decoding
+    from mxconv.verify import verify as verify_package
+    from mxconv.verify import write_certificate
+
+    check_system(system, chat)
+    if chat and decode is None:
+        raise typer.BadParameter("--chat needs --decode")
+    prompts = read_prompts(decode, chat, system) if decode else []
+    # greedy unless told, whatever the model recommends: strategies are compared
+    selection = SamplingInUse.of(sampling.asked, GenerationConfig(), GREEDY_DEFAULTS).selection(sampling.seed)
+    if write:
+        check_writable(package, "the certificate")
+    with progress_bars() as progress:
+        folder = find_package(package, None if source else revision, progress)
+    with ExitStack() as stack:
+        checkpoint = stack.enter_context(open_source(source, revision=revision)) if source else None
+        executor = stack.enter_context(
+            executors(workers, usable_processors() if runtime.threads is None else runtime.threads)
+        )
+        with progress_bars() as progress:
+            verification = verify_package(folder, checkpoint, progress, executor=executor())
+        if prompts and verification.ok:
+            settings = DecodeSettings(
+                folder.resolve(),
+                drafting.names or [level.name for level in verification.manifest.levels],
+                [parse_draft(text) for text in drafting.draft or ()],
+                drafting.lengths,
+                drafting.thresholds,
+                drafting.tree_size,
+                max_new_tokens,
+                selection,
+                batch,
+                runtime.kernel,
+                runtime.threads,
+                runtime.kv_dtype,
+            )
+            with progress_bars("prompts") as progress:
+                if workers == "threads":  # all processors for one text after another
+                    loaded, hierarchy = settings.open()
+                    stack.callback(loaded.close)
+                    record = verify_decoding(loaded, hierarchy, prompts, max_new_tokens, selection, progress, batch)
+                else:
+                    named = runtime.kernel or os.environ.get("MXCONV_KERNEL")  # which nodes may not have
+                    record = decode_by(executor(), replace(settings, kernel=named, num_threads=1), prompts, progress)
+            verification = replace(verification, decode=record.model_copy(update={"system": system}))
+    if write and verification.ok:
+        write_certificate(folder, verification)
+    out = Output(json_output)
+    _print(verification, package, out)
+    out.json(_members(verification))
+    if not verification.ok:
+        raise typer.Exit(1)
+
+
+def _members(verification: "Verification") -> dict[str, Any]:
+    keys = ("name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error", "detail")
+    tensors = [{key: getattr(tensor, key) for key in keys} for tensor in verification.tensors]
+    for tensor in tensors:  # JSON has no infinity: where a weight turned into one, `status` says so
+        if tensor["max_abs_error"] is not None and not isfinite(tensor["max_abs_error"]):
+            tensor["max_abs_error"] = None
+    return {
+        "ok": verification.ok,
+        "lossless": verification.lossless,
+        "num_tensors": len(tensors),
+        "num_bit_exact": verification.num_bit_exact,
+        "damaged_files": verification.damaged_files,
+        "source_compared": verification.source_compared,
+        "rounded_from": verification.manifest.rounded_from,
+        "tensors": tensors,
+        "decode": verification.decode.model_dump() if verification.decode else None,
+    }
+
+
+def _print(verification: "Verification", package: str, out: Output) -> None:
+    for name in verification.damaged_files:
+        out.line(f"damaged file {name}: its SHA-256 is not the recorded one", "red")
+    for tensor in verification.tensors:
+        if tensor.status != "bit-exact":
+            error = "" if tensor.max_abs_error is None else f", largest error {tensor.max_abs_error:.3g}"
+            detail = f": {tensor.detail}" if tensor.detail else ""
+            out.line(f"{tensor.status} {tensor.name}{error}{detail}", "yellow")
+    against = "compared with the source" if verification.source_compared else "compared with the recorded hashes"
+    out.line(f"{verification.num_bit_exact} of {len(verification.tensors)} tensors bit-exact, {against}")
+    if verification.decode is not None:
+        d = verification.decode
+        some = "" if d.num_chat_prompts == d.num_prompts else f"{d.num_chat_prompts} of them "
+        chats = f" ({some}in the chat template)" if d.num_chat_prompts else ""
+        batch = f", {d.batch} at a time with them" if d.batch else ""
+        out.line(
+            f"{d.num_tokens} tokens of {d.num_prompts} prompts{chats} decoded by {d.target}, with drafts and without"
+            f"{batch}: {d.num_token_mismatches} token mismatches, {d.num_logit_mismatches} logit mismatches"
+        )
+    if verification.manifest.quantizer_note is not None:
+        out.line(verification.manifest.quantizer_note)
+    verdict = "ok" if verification.ok else "not ok"
+    out.line(
+        f"{package}: {verdict}{', lossless' if verification.lossless else ''}", "green" if verification.ok else "red"
+    )

@@ -1,0 +1,148 @@
+"""Forward passes and whole decodes of tiny packages: what is measured, and what is refused."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import write_tiny_llama
+from packages import quantize
+
+_native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
+
+from mxconv.bench.decode_speed import (  # noqa: E402
+    DecodeResult,
+    bench_decoding,
+    four_bit_level,
+    strategies_of,
+)
+from mxconv.bench.forward_speed import bench_forwards  # noqa: E402
+from mxconv.drafts.loader import LoadedPackage  # noqa: E402
+from mxconv.errors import ModelError, MxconvError  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("decoding")
+    small = write_tiny_llama(folder / "small", seed=1, num_hidden_layers=1)
+    quantize(write_tiny_llama(folder / "source"), folder / "package", drafts=(f"checkpoint:{small}",))
+    return folder / "package"
+
+
+@pytest.fixture
+def loaded(package: Path) -> Iterator[LoadedPackage]:
+    with LoadedPackage(package, kernel=_native.available()[0], num_threads=2) as opened:
+        yield opened
+
+
+def decodes(loaded: LoadedPackage, *prompts: str, max_new_tokens: int = 4, **options: Any) -> list[DecodeResult]:
+    assert loaded.matrices.engine is not None
+    return bench_decoding(loaded, loaded.matrices.engine, prompts, max_new_tokens, **options)
+
+
+STRATEGIES = {
+    "greedy": ["target"],
+    "mxfp4": ["target", "mxfp4"],
+    "mxfp4 (trees)": ["target", "mxfp4"],
+    "small": ["target", "small"],
+    "small (trees)": ["target", "small"],
+    "hierarchy": ["target", "mxfp4", "small"],
+    "auto": ["target", "mxfp4", "small"],
+}
+
+
+def test_strategies_are_greedy_each_draft_alone_all_together_and_auto(loaded: LoadedPackage) -> None:
+    strategies = strategies_of(loaded.levels)
+    assert {strategy.name: strategy.levels for strategy in strategies} == STRATEGIES
+    assert [strategy.hierarchy.adaptive for strategy in strategies] == [False, False, True, False, True, False, True]
+    assert [strategy.name for strategy in strategies_of(loaded.levels[:1])] == ["greedy"]
+    names = ["greedy", "mxfp4", "mxfp4 (trees)", "auto"]
+    assert [strategy.name for strategy in strategies_of(loaded.levels[:2])] == names
+
+
+def test_every_strategy_gives_greedys_tokens_and_its_figures(loaded: LoadedPackage) -> None:
+    results = {r.strategy: r for r in decodes(loaded, "Once upon", "A dog", max_new_tokens=12)}
+    assert list(results) == list(STRATEGIES)
+    greedy = results["greedy"]
+    assert greedy.speedup == greedy.decode_speedup == greedy.tokens_per_round == pytest.approx(1)
+    assert greedy.acceptance_rates == greedy.acceptance_by_prompt == greedy.acceptance_by_position == []
+    weights = loaded.bytes_per_pass(loaded.levels[0])
+    assert greedy.num_bytes == greedy.num_tokens * weights  # a forward pass a token, the prompt's the first
+    for result in results.values():
+        assert result.identical_to_greedy
+        assert result.num_tokens == greedy.num_tokens
+        assert result.num_prompts == len(result.speedup_by_prompt) == 2
+        num_drafts = len(result.levels) - 1
+        assert len(result.acceptance_rates) == len(result.acceptance_by_position) == num_drafts
+        assert [len(rates) for rates in result.acceptance_by_prompt] == [2] * num_drafts
+        assert min(result.tokens_per_second, result.read_bandwidth, result.fraction_of_bandwidth or 0) > 0
+    drafted = results["mxfp4"]
+    assert drafted.tokens_per_round > 1
+    assert drafted.decode_speedup
+    assert all(0 <= rate <= 1 for rate in drafted.acceptance_by_position[0])
+    assert [sum(widths) for widths in drafted.nodes_by_depth] == drafted.num_nodes
+
+
+def test_float32_activations_are_compared_with_int8_ones(package: Path, loaded: LoadedPackage) -> None:
+    assert loaded.matrices.engine is not None
+    kernel = loaded.matrices.engine.name
+    assert four_bit_level(loaded.levels).name == "mxfp4"
+    with LoadedPackage(package, ["target", "mxfp4"], kernel, 2, activations="fp32") as other:
+        results = decodes(loaded, "Once upon", max_new_tokens=12, fp32_draft=other.levels[1])
+    names = list(STRATEGIES)
+    assert [r.strategy for r in results] == [*names[:3], "mxfp4 (fp32)", *names[3:]]
+    assert results[3].levels == ["target", "mxfp4"] and results[3].acceptance_rates[0] is not None
+    assert all(r.identical_to_greedy for r in results)
+    with pytest.raises(ModelError, match=r"^levels target, small: no 4-bit draft of the target; one is required"):
+        four_bit_level([loaded.levels[0], loaded.levels[2]])
+
+
+def test_tokens_that_differ_are_reported(loaded: LoadedPackage, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mxconv.speculation.hierarchy import Hierarchy
+
+    generate = Hierarchy.generate
+
+    def spoiled(self: Hierarchy, *arguments: Any) -> Any:
+        generation = generate(self, *arguments)
+        if len(self.levels) == 1:
+            return generation
+        return replace(generation, token_ids=[*generation.token_ids[:-1], generation.token_ids[-1] ^ 1])
+
+    monkeypatch.setattr(Hierarchy, "generate", spoiled)
+    assert [r.identical_to_greedy for r in decodes(loaded, "Once")] == [True, *[False] * 6]
+
+
+def test_a_prompt_without_tokens_is_an_error(loaded: LoadedPackage) -> None:
+    with pytest.raises(MxconvError, match="prompt '': no tokens; at least one is required"):
+        decodes(loaded, "")
+
+
+def test_each_level_is_measured_at_each_width(loaded: LoadedPackage) -> None:
+    assert loaded.matrices.engine is not None
+    results = bench_forwards(loaded, loaded.matrices.engine, [4, 1], num_samples=20)
+    found = [(r.level, r.num_tokens) for r in results]
+    assert found == [(name, width) for name in ("target", "mxfp4", "small") for width in (1, 4)]
+    for result in results:
+        assert result.num_samples == 20
+        assert result.gigabytes_per_second == pytest.approx(result.num_bytes / result.seconds / 1e9)
+        assert result.seconds_p10 <= result.seconds <= result.seconds_p90
+        assert result.fraction_of_bandwidth > 0
+    assert [r.relative_seconds for r in results if r.num_tokens == 1] == [1, 1, 1]
+
+
+def test_a_target_whose_logits_depend_on_the_width_is_not_measured(
+    loaded: LoadedPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = loaded.levels[0].decoder
+    forward = decoder.forward
+
+    def spoiled(ids: Any, cache: Any, last_only: bool = False) -> np.ndarray:
+        logits = forward(ids, cache, last_only)
+        return np.nextafter(logits, np.float32(np.inf)) if len(logits) > 1 else logits
+
+    monkeypatch.setattr(decoder, "forward", spoiled)
+    assert loaded.matrices.engine is not None
+    with pytest.raises(MxconvError, match="level target: a token has other logits alone than among 4"):
+        bench_forwards(loaded, loaded.matrices.engine, [1, 4], num_samples=20)
