@@ -1,5 +1,6 @@
 """`mxconv chat`: several turns, commands, and Ctrl-C that ends a reply and not the program."""
 
+import io
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from http_servers import chat_package
@@ -59,26 +61,14 @@ def test_a_reply_that_is_ended_early_stays_as_far_as_it_came(talkative: Path) ->
         assert "".join(piece.text for piece in conversation.say("More?"))
 
 
-def test_lines_from_a_pipe_are_turns_and_commands(talkative: Path, tmp_path: Path) -> None:
-    lines = (
-        "/system Be brief.",
-        "Which module?",
-        "/nothing",
-        "/stats",
-        "/save saved.json",
-        "/save saved.json",
-        "/quit",
-        "x",
-    )
-    done = subprocess.run(
-        [*COMMAND, str(talkative), "--max-new-tokens", "20", "--threads", "1", "--kv-dtype", "bf16"],
-        input="".join(f"{line}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        timeout=60,
-    )
+def test_lines_from_a_pipe_are_turns_and_commands(
+    run: Any, talkative: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["/system Be brief.", "Which module?", "/nothing", "/stats", *["/save saved.json"] * 2, "/quit", "x"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    done = run("chat", talkative, "--max-new-tokens", 20, "--threads", 1, "--kv-dtype", "bf16")
+    assert done.exit_code == 0, done.stderr
     saved = json.loads((tmp_path / "saved.json").read_text())["messages"]
     assert [message["role"] for message in saved] == ["system", "user", "assistant"]
     assert saved[2]["content"] in done.stdout
@@ -108,9 +98,10 @@ def test_ctrl_c_ends_a_reply_and_not_the_program(talkative: Path) -> None:
     assert b"(ended)" in out and b"tokens in" in out
 
 
-def test_a_model_without_a_template_is_told(package: Path) -> None:
-    done = subprocess.run([*COMMAND, str(package)], input="", capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1 and "chat template" in done.stderr
+def test_a_model_without_a_template_is_refused(run: Any, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    done = run("chat", package)
+    assert done.exit_code == 1 and "chat template" in done.stderr
 
 
 def test_commands_that_cannot_be_done_are_told(talkative: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,14 +17,21 @@ from mxconv.drafts.kinds import KINDS
 from mxconv.kernels.engine import kernel_names, native_names
 
 
-def offered(line: str) -> list[str]:
+@pytest.fixture
+def offered(run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
     """Words that complete the last one of a line."""
-    words = [*line.split(), *([""] if line.endswith(" ") else [])]
-    asked = {"_MXCONV_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    command = [sys.executable, "-m", "mxconv.cli.main"]
-    found = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, check=False)
-    assert found.stderr == ""
-    return found.stdout.split()
+
+    def complete(line: str) -> list[str]:
+        words = [*line.split(), *([""] if line.endswith(" ") else [])]
+        with monkeypatch.context() as patch:
+            patch.setenv("_MXCONV_COMPLETE", "complete_bash")
+            patch.setenv("COMP_WORDS", line)
+            patch.setenv("COMP_CWORD", str(len(words) - 1))
+            found = run()
+        assert found.stderr == ""
+        return list(found.stdout.split())
+
+    return complete
 
 
 @pytest.mark.parametrize(
@@ -46,27 +54,19 @@ def offered(line: str) -> list[str]:
         ("mxconv exp", ["export"]),
     ],
 )
-def test_names_are_offered(line: str, words: list[str]) -> None:
+def test_names_are_offered(line: str, words: list[str], offered: Callable[[str], list[str]]) -> None:
     assert offered(line) == words
 
 
-@pytest.mark.parametrize(
-    ("option", "line"),
-    [
-        ("codec", "quantize s --codec "),
-        ("lm_head", "quantize s --lm-head "),
-        ("on_nonfinite", "quantize s --on-nonfinite "),
-        ("residual_bits", "quantize s --residual-bits "),
-        ("dtype", "quantize s --dtype "),
-        ("target", "quantize s --target "),
-    ],
-)
-def test_every_name_that_is_offered_is_taken(option: str, line: str, run: Any, source: Path, tmp_path: Path) -> None:
-    words = offered(f"mxconv {line}")
+@pytest.mark.parametrize("option", ["codec", "lm-head", "on-nonfinite", "residual-bits", "dtype", "target"])
+def test_every_name_that_is_offered_is_taken(
+    option: str, offered: Callable[[str], list[str]], run: Any, source: Path, tmp_path: Path
+) -> None:
+    words = offered(f"mxconv quantize s --{option} ")
     assert words
     for word in words:
-        codec = "bsfp" if option == "residual_bits" or word in ("bsfp", "exact") else "mxfp4"
-        arguments = ["--dry-run", "--codec", codec, f"--{option.replace('_', '-')}", word]
+        codec = "bsfp" if option == "residual-bits" or word in ("bsfp", "exact") else "mxfp4"
+        arguments = ["--dry-run", "--codec", codec, f"--{option}", word]
         outcome = run("quantize", source, "-o", tmp_path / "p", *arguments)
         assert outcome.exit_code != 2, outcome.stderr  # 1 where these weights cannot be had so
 

@@ -17,16 +17,9 @@ from mxconv.speculation.hierarchy import Hierarchy
 RATES = {"tokens_per_second", "decoding_tokens_per_second"}
 RESULT_KEYS = {"prompt", "text", "token_ids", "ending", "seconds", *RATES, "rounds", "levels"}
 LEVEL_KEYS = {
-    "name",
-    "num_forwards",
-    "num_proposed",
-    "num_nodes",
-    "nodes_by_depth",
-    "num_accepted",
-    "acceptance_rate",
-    "acceptance_by_position",
-    "seconds",
-}
+    "name", "num_forwards", "num_proposed", "num_nodes", "nodes_by_depth", "num_accepted", "acceptance_rate",
+    "acceptance_by_position", "seconds",
+}  # fmt: skip
 
 
 def test_the_last_line_of_stdout_is_the_contracts_object_and_tables_go_to_stderr(run: Any, package: Path) -> None:
@@ -169,15 +162,10 @@ def test_trees_change_nothing_but_the_nodes(run: Any, package: Path) -> None:
 
 @pytest.mark.parametrize("name", kernel_names())
 def test_every_kernel_decodes_losslessly_on_any_number_of_threads(run: Any, package: Path, name: str) -> None:
-    texts = set()
-    for num_threads in (1, 2, 3):
-        outcome = run(
-            "generate", package, "--prompt", "Once upon", "--max-new-tokens", 10,
-            "--kernel", name, "--threads", num_threads, "--check", "--json",
-        )  # fmt: skip
-        assert outcome.exit_code == 0
-        texts.add(tuple(outcome.json["results"][0]["token_ids"]))
-    assert len(texts) == 1
+    arguments = ("generate", package, "--prompt", "Once upon", "--max-new-tokens", 10, "--kernel", name, "--check")
+    outcomes = [run(*arguments, "--threads", num_threads, "--json") for num_threads in (1, 3)]
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0]
+    assert len({tuple(outcome.json["results"][0]["token_ids"]) for outcome in outcomes}) == 1
 
 
 def test_a_bsfp_package_decodes_without_its_source(run: Any, tmp_path: Path) -> None:
@@ -193,11 +181,12 @@ def test_draws_are_the_same_tokens_with_any_drafts_and_other_tokens_with_another
     arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 20, "--temperature", 1, "--json"]
     for more in ([], ["--top-k", 20], ["--top-p", 0.8]):
         plain = run(*arguments, *more, "--levels", "target").json["results"][0]["token_ids"]
-        for levels in (
+        drafts = (
             ["--levels", "target,mxfp4"],
             ["--draft", "token-recycling,confidence=0"],
             ["--num-draft-tokens", "auto"],
-        ):
+        )
+        for levels in drafts:
             outcome = run(*arguments, *more, *levels, "--check")
             assert outcome.exit_code == 0
             assert outcome.json["results"][0]["token_ids"] == plain
@@ -217,10 +206,7 @@ def test_drafts_are_named_as_for_quantize(run: Any, package: Path, small: Path) 
 
 
 def test_chat_puts_prompts_into_the_models_template(run: Any, source: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "chatty"
-    folder.mkdir()
-    for path in source.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    folder = Path(shutil.copytree(source, tmp_path / "chatty"))
     template = (
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}:{% endif %}"
     )

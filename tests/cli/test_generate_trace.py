@@ -9,16 +9,8 @@ import pytest
 from mxconv.cli import generate_command as generate_module
 
 TRACE_KEYS = {
-    "prompt",
-    "round",
-    "level",
-    "num_asked",
-    "num_proposed",
-    "num_accepted",
-    "num_forwards",
-    "seconds",
-    "num_nodes",
-}
+    "prompt", "round", "level", "num_asked", "num_proposed", "num_accepted", "num_forwards", "seconds", "num_nodes",
+}  # fmt: skip
 
 
 def test_the_trace_has_a_line_for_every_round_and_level(run: Any, package: Path, prompts: Path, tmp_path: Path) -> None:
@@ -63,7 +55,7 @@ def test_a_trace_ends_with_the_text_where_a_stop_string_cuts_a_round(run: Any, p
     arguments = ["generate", package, "--prompt", "Once", "--max-new-tokens", 40, "--levels", "target", "--json"]
     arguments += ["--draft", "token-recycling,confidence=0", "--tree", 12]
     whole = run(*arguments).json["results"][0]
-    for place in range(8, 24):
+    for place in (8, 13, 21):
         trace = tmp_path / f"{place}.jsonl"
         stop = whole["text"][place : place + 3]
         result = run(*arguments, "--stop", stop, "--trace", trace).json["results"][0]

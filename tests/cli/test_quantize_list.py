@@ -1,20 +1,14 @@
 """`mxconv quantize --from-file`."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 from checkpoints import write_tiny_llama
 from packages import files_of, quantize
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    words = (sys.executable, "-m", "mxconv.cli.main", "quantize", *words)
-    return subprocess.run(words, check=False, capture_output=True, text=True)
-
-
-def test_every_line_is_converted_and_the_report_says_what_failed(tmp_path: Path) -> None:
+def test_every_line_is_converted_and_the_report_says_what_failed(run: Any, tmp_path: Path) -> None:
     source = write_tiny_llama(tmp_path / "a model")
     lines = [
         {"source": source, "output": tmp_path / "one", "codec": "bsfp", "draft": ["prompt-lookup", "token-recycling"]},
@@ -30,9 +24,9 @@ def test_every_line_is_converted_and_the_report_says_what_failed(tmp_path: Path)
     ]
     listed = tmp_path / "list.jsonl"
     listed.write_text("\n".join("" if line is None else json.dumps(line, default=str) for line in lines) + "\n{")
-    done = run("--from-file", str(listed), "--json")
-    assert done.returncode == 1, done.stderr
-    found = json.loads(done.stdout)
+    done = run("quantize", "--from-file", listed, "--json")
+    assert done.exit_code == 1, done.stderr
+    found = done.json
     assert (found["num_converted"], found["num_failed"]) == (2, 8)
     errors = {line["line"]: line["error"] for line in found["lines"]}
     assert errors[1] is None and errors[7] is None
@@ -47,7 +41,7 @@ def test_every_line_is_converted_and_the_report_says_what_failed(tmp_path: Path)
     assert files_of(tmp_path / "one") == files_of(tmp_path / "expected")
 
 
-def test_what_cannot_be_a_list_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_a_list_is_refused(run: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
     for words, said in (
         (["--from-file", str(tmp_path / "empty")], "holds no line"),
@@ -56,5 +50,5 @@ def test_what_cannot_be_a_list_is_refused(tmp_path: Path) -> None:
         ([], "are required"),
         (["model"], "are required"),
     ):
-        done = run(*words)
-        assert done.returncode == 2 and said in done.stderr.replace("\n", " "), done.stderr
+        done = run("quantize", *words)
+        assert done.exit_code == 2 and said in done.stderr.replace("\n", " "), done.stderr

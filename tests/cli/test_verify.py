@@ -16,18 +16,9 @@ from mxconv.speculation.hierarchy import Hierarchy
 KEYS = {"ok", "lossless", "num_tensors", "num_bit_exact", "tensors", "decode"}
 TENSOR_KEYS = {"name", "codec", "status", "sha256_source", "sha256_reconstructed", "max_abs_error"}
 DECODE_KEYS = {
-    "num_prompts",
-    "num_tokens",
-    "num_token_mismatches",
-    "num_logit_mismatches",
-    "num_chat_prompts",
-    "system",
-    "target",
-    "batch",
-    "kv_dtype",
-    "kernel",
-    "processors",
-}
+    "num_prompts", "num_tokens", "num_token_mismatches", "num_logit_mismatches", "num_chat_prompts", "system", "target",
+    "batch", "kv_dtype", "kernel", "processors",
+}  # fmt: skip
 
 
 @pytest.fixture
