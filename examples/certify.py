@@ -22,7 +22,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.prompts import read_prompts
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
-from mxconv.train.ngram import train_ngram
+from mxconv.train.ngram_trainer import train_ngram
 from mxconv.verification.decode_proof import verify_decoding
 
 checkpoint, same, other, prompt_file = map(Path, sys.argv[1:5])

@@ -23,8 +23,8 @@ from mxconv.convert import convert
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.kv_pages import PAGE
-from mxconv.serving.engine import Engine
-from mxconv.serving.request import Request
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling

@@ -37,8 +37,8 @@ from mxconv.bench.machine import implementations, last_level_cache_bytes, this_m
 from mxconv.bench.rates import BANDWIDTH_CACHES, ReadBandwidth, spread
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.kernels import _native
-from mxconv.serving.engine import Engine
-from mxconv.serving.request import Request
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 
 WIDTHS = (1, 2, 4, 8)  # sequences

@@ -8,8 +8,8 @@ from tiny_levels import Decoded, by_hand, decoder_of
 
 from mxconv.drafts.kind import LoadedLevel
 from mxconv.engine.kv_pages import PAGE
-from mxconv.serving.engine import Engine
-from mxconv.serving.request import Request
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request
 from mxconv.serving.sequence import Sequence as Running
 from mxconv.speculation.hierarchy import Hierarchy
 

@@ -16,8 +16,8 @@ from packages import quantize
 from trained_levels import TRAINED
 
 from mxconv.engine.kv_pages import KvDtype
-from mxconv.serving.http.limits import Limits
-from mxconv.serving.http.serve import ServeOptions, Serving
+from mxconv.serving.http.serve_options import ServeOptions
+from mxconv.serving.http.server import Serving
 from mxconv.speculation.text_model import TextModel, load
 
 TEMPLATE = "{% for message in messages %}# {{ message.role }}: {{ message.content }}\n{% endfor %}import "
@@ -78,7 +78,6 @@ def wait_for(condition: Any, seconds: float = SECONDS) -> None:
 @contextmanager
 def running(
     package: Path,
-    limits: Limits | None = None,
     levels: Sequence[str] | None = None,
     kv_dtype: KvDtype = "fp32",
     **options: Any,
@@ -86,9 +85,7 @@ def running(
     """A server in this process, on a port of its own."""
     listens = threading.Event()
     with load(package, num_threads=1, levels=levels, kv_dtype=kv_dtype) as model:
-        serving = Serving(
-            model, {}, NAME, ServeOptions(port=0, limits=limits or Limits(), **options), lambda _: listens.set()
-        )
+        serving = Serving(model, {}, NAME, ServeOptions(port=0, **options), lambda _: listens.set())
         gate = _gated(serving)
         thread = threading.Thread(target=serving.run)
         thread.start()

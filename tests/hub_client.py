@@ -1,4 +1,4 @@
-"""The real command line as a process of its own, with a hub on loopback, a cache and a token."""
+"""The real command line in a process of its own, with a hub on loopback, a cache and a token."""
 
 import json
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from commands import run_forked
 from hub_server import TOKEN, HubServer
 
 # The command line, and at its end the process's largest resident memory in kB, on stderr. VmHWM, because ru_maxrss of a
@@ -47,19 +48,22 @@ class Client:
 
     def output(self, *arguments: object, **environment: str) -> tuple[str, str]:
         """What a command that succeeds prints, on stdout and stderr."""
-        process = self.start(*arguments, **environment)
-        out, err = process.communicate()
-        assert process.returncode == 0, err
-        return out, err
+        done = self._run(arguments, environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
 
     def peak_memory_bytes(self, *arguments: object) -> int:
-        """Of a command that succeeds."""
-        _, err = self.output(*arguments)
+        """The largest resident memory of a command that succeeds."""
+        process = self.start(*arguments)
+        _, err = process.communicate()
+        assert process.returncode == 0, err
         return 1024 * int(err.rpartition("VmHWM:")[2].split()[0])
 
     def error(self, *arguments: object, **environment: str) -> str:
         """The message of a command that fails."""
-        process = self.start(*arguments, **environment)
-        out, err = process.communicate()
-        assert process.returncode == 1, out + err
-        return err.partition("mxconv: ")[2].partition("\n")[0]
+        done = self._run(arguments, environment)
+        assert done.returncode == 1, done.stdout + done.stderr
+        return done.stderr.partition("mxconv: ")[2].partition("\n")[0]
+
+    def _run(self, arguments: tuple[object, ...], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+        return run_forked(tuple(map(str, arguments)), self.environment | environment, self.folder)

@@ -23,8 +23,8 @@ from mxconv.bench.decode_speed import (
 from mxconv.bench.rates import ReadBandwidth
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.progress import Progress, silent
-from mxconv.serving.engine import Engine
-from mxconv.serving.request import Request
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request
 from mxconv.speculation.generation import Generation
 from mxconv.text.messages import Prompt
 

@@ -27,8 +27,8 @@ def push(
     json_output: Json = False,
 ) -> None:
     """Upload a package with a model card. After an interruption, finished files are not sent again."""
-    from mxconv.interop.hub.measurements import read_measurements
-    from mxconv.interop.hub.publication import prepare_publication
+    from mxconv.interop.hub.card import read_measurements
+    from mxconv.interop.hub.push import prepare_publication
     from mxconv.interop.hub.push import push as push_package
 
     measured = read_measurements(measurements) if measurements is not None else None

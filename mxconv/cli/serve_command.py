@@ -41,8 +41,8 @@ def serve(
     from mxconv.errors import ModelError
 
     try:
-        from mxconv.serving.http.limits import Limits
-        from mxconv.serving.http.serve import ServeOptions, Serving
+        from mxconv.serving.http.serve_options import ServeOptions
+        from mxconv.serving.http.server import Serving
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "mxconv":
             raise
@@ -51,14 +51,18 @@ def serve(
             "Run: pip install 'mxconv[serve]'"
         ) from None
 
-    limits = Limits(
+    options = ServeOptions(
+        host=host,
+        port=port,
+        api_key=_api_key(api_key_file),
+        max_sequences=max_sequences,
+        kv_bytes=kv_bytes,
         max_queue=max_queue,
         max_prompt_tokens=max_prompt_tokens,
         max_new_tokens=max_new_tokens,
         max_body_bytes=max_body_bytes,
         request_seconds=timeout,
     )
-    options = ServeOptions(host, port, _api_key(api_key_file), max_sequences, kv_bytes, limits)
     name = model_name or Path(package).resolve().name
 
     def announce(url: str) -> None:

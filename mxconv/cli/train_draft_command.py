@@ -32,9 +32,9 @@ def draft(
     from mxconv.arch.families.table import describe_file
     from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.errors import ModelError
-    from mxconv.train.draft import DraftTask
-    from mxconv.train.fit import accelerator
-    from mxconv.train.frozen_target import FrozenTarget
+    from mxconv.train.distillation import DistillationTask
+    from mxconv.train.training_loop import accelerator
+    from mxconv.train.training_task import FrozenTarget
 
     training = Training(texts, target, output, schedule)
     sizes = training.sizes
@@ -66,6 +66,6 @@ def draft(
         )
     process = accelerator()
     frozen = FrozenTarget(target, process.device)
-    task = DraftTask(config, frozen, target, loss, sizes.dtype, start)
+    task = DistillationTask(config, frozen, target, loss, sizes.dtype, start)
     begun = weights_of(start) if start else "at random"
     training.run(task, stages, process, f"{loss} {config.to_json_string()} {begun}")

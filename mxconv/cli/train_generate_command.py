@@ -34,9 +34,8 @@ def generate(
     from mxconv.report.output_file import write_output
     from mxconv.text.distribution import Sampling
     from mxconv.text.tokenizer import Tokenizer
-    from mxconv.train.target_decoder import target_decoder
     from mxconv.train.windows import text_windows
-    from mxconv.train.written import continuations
+    from mxconv.train.written import continuations, target_decoder
 
     check_outputs(force, [], [output])
     begin = time.perf_counter()

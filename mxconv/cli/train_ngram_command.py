@@ -26,7 +26,7 @@ def ngram(
     """
     from mxconv.package.ngram_table import write_ngram_table
     from mxconv.report.output_file import write_output
-    from mxconv.train.ngram import train_ngram
+    from mxconv.train.ngram_trainer import train_ngram
 
     check_outputs(force, [], [output])
     begin = time.perf_counter()

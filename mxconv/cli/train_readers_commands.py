@@ -28,9 +28,9 @@ def speculator(
     command; under `torchrun` processes share every batch. Source: arXiv 2404.19124.
     """
     from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
-    from mxconv.train.fit import accelerator
-    from mxconv.train.frozen_target import FrozenTarget
-    from mxconv.train.speculator import SpeculatorTask
+    from mxconv.train.speculator_training import SpeculatorTask
+    from mxconv.train.training_loop import accelerator
+    from mxconv.train.training_task import FrozenTarget
 
     training = Training(texts, target, output, schedule)
     sizes = training.sizes
@@ -79,9 +79,9 @@ def spire(
     from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.drafts.readers.spire_layers import config_for
     from mxconv.errors import MxconvError
-    from mxconv.train.fit import accelerator
-    from mxconv.train.frozen_target import FrozenTarget
-    from mxconv.train.spire import SpireChoices, SpireTask
+    from mxconv.train.spire_training import SpireChoices, SpireTask
+    from mxconv.train.training_loop import accelerator
+    from mxconv.train.training_task import FrozenTarget
 
     training = Training(texts, target, output, schedule)
     sizes = training.sizes
@@ -119,10 +119,10 @@ def eagle3(
     from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.drafts.readers.eagle3_config import config_for, layers_for
     from mxconv.errors import MxconvError
-    from mxconv.train.eagle3 import Eagle3Task
-    from mxconv.train.fit import accelerator
-    from mxconv.train.frequent_tokens import frequent_tokens
-    from mxconv.train.frozen_target import FrozenTarget
+    from mxconv.train.eagle3_training import Eagle3Task
+    from mxconv.train.training_loop import accelerator
+    from mxconv.train.training_task import FrozenTarget
+    from mxconv.train.windows import frequent_tokens
 
     training = Training(texts, target, output, schedule)
     sizes = training.sizes

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
 
-    from mxconv.train.schedule import Stage
-    from mxconv.train.task import Task
+    from mxconv.train.training_task import TrainingTask
+    from mxconv.train.windows import TrainingStage
 
 LONGEST = 4096  # tokens of a window that nobody asked for
 LATER_SHARE = 2 / 7  # of all steps, those of the second stage: 5 to 2, as arXiv 2404.19124 has them
@@ -95,7 +95,7 @@ class Training:
     def work(self) -> Path:
         return self.output.with_name(self.output.name + ".training")
 
-    def stages(self, least_length: int) -> "list[Stage]":
+    def stages(self, least_length: int) -> "list[TrainingStage]":
         """The text as it stands and then, where there is some, the target's own.
 
         Raises:
@@ -103,8 +103,7 @@ class Training:
         """
         from mxconv.errors import MxconvError
         from mxconv.text.tokenizer import Tokenizer
-        from mxconv.train.schedule import Stage
-        from mxconv.train.windows import text_windows, written_windows
+        from mxconv.train.windows import TrainingStage, text_windows, written_windows
 
         self._check_output()
         sizes, generated, batch_tokens = self.sizes, self.schedule.generated, self.schedule.batch_tokens
@@ -119,7 +118,9 @@ class Training:
             windows = text_windows(self.texts, Tokenizer.from_folder(self.target), length, progress)
         later = round(steps * LATER_SHARE) if generated else 0
         batch = max(batch_tokens // length, 1)
-        stages = [Stage("text", windows, max(steps - later, 1), batch, learning_rate, LAST_RATE * learning_rate)]
+        stages = [
+            TrainingStage("text", windows, max(steps - later, 1), batch, learning_rate, LAST_RATE * learning_rate)
+        ]
         if generated:
             written = written_windows(generated, sizes.vocab_size)
             num_new = written.length - written.num_prompt_tokens
@@ -130,7 +131,7 @@ class Training:
                 )
             peak = LATER_RATE * learning_rate
             batch = max(batch_tokens // written.length, 1)
-            stages.append(Stage("own text", written, max(later, 1), batch, peak, LAST_RATE * peak))
+            stages.append(TrainingStage("own text", written, max(later, 1), batch, peak, LAST_RATE * peak))
         return stages
 
     def _check_output(self) -> None:
@@ -143,12 +144,14 @@ class Training:
                 f"{self.output}: its folder {self.output.parent} does not exist; it must. Create it first."
             )
 
-    def run(self, task: "Task", stages: "Sequence[Stage]", process: "Accelerator", options: str) -> None:
+    def run(
+        self, task: "TrainingTask", stages: "Sequence[TrainingStage]", process: "Accelerator", options: str
+    ) -> None:
         """Train, or say what that takes. A run that was killed goes on only with the same options."""
         import torch
 
         from mxconv.report.loss_curves import write_loss_curves
-        from mxconv.train.fit import LOG, StepReport, fit
+        from mxconv.train.training_loop import LOG, StepReport, fit
 
         schedule = self.schedule
         torch.manual_seed(schedule.seed)

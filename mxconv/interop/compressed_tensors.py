@@ -14,6 +14,7 @@ Source:
     vLLM (pull request 37291) and SGLang (pull request 35228) quantize it only then.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -29,10 +30,9 @@ from mxconv.codecs.nibble_pairs import pack_pairs
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
 from mxconv.conversion.plan import EMBEDDINGS, HEADS, matches
 from mxconv.errors import MxconvError
-from mxconv.interop.export import Export
-from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
+from mxconv.interop.exported import Export, refuse_fp8, refuse_no_model
+from mxconv.interop.model_folder import ExportedTensor, ModelFolder
 from mxconv.interop.plain_safetensors import dense_tensor
-from mxconv.interop.refused_tensors import refuse_experts_left, refuse_fp8, refuse_stacks
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package, inside
 from mxconv.package.stored import StoredArray
@@ -43,6 +43,7 @@ FORMAT = "mxfp4-pack-quantized"
 DRAFTED = ("mxfp4", "mxint8")
 WEIGHT = ".weight"
 MAX_SLICE_CODES = 1 << 22
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 
 
 def export_compressed_tensors(
@@ -54,7 +55,7 @@ def export_compressed_tensors(
         package: an MXFP4 package.
         output: a folder that does not exist, unless it is an export and `force` is set.
         force: replace an earlier export.
-        progress: told about every slice.
+        progress: called after every slice.
 
     Raises:
         MxconvError: the package holds no MXFP4, is damaged or no model, or the output cannot be written. Nothing
@@ -62,13 +63,13 @@ def export_compressed_tensors(
     """
     with ExitStack() as stack:
         opened = stack.enter_context(Package(package))
-        check_is_model(opened)
+        refuse_no_model(opened)
         if opened.manifest.options.codec != "mxfp4":
             raise MxconvError(
                 f"{package}: its draft is {opened.manifest.options.codec}, which compressed-tensors has no format for; "
                 "MXFP4 is required. Convert the source with --codec mxfp4, or export --to safetensors."
             )
-        refuse_stacks(opened, "compressed-tensors")
+        _refuse_stacks(opened)
         refuse_fp8(opened, "compressed-tensors")
         records = {record.name: record for record in opened.manifest.tensors}
         packed = _packable(opened)
@@ -81,7 +82,7 @@ def export_compressed_tensors(
         tensors = {
             tensor.name: _packed_tensors(opened, records[tensor.name])
             if tensor.name in packed
-            else (dense_tensor(tensor, records[tensor.name], package),)
+            else (dense_tensor(tensor, records[tensor.name], opened),)
             for tensor in weights.tensors
         }
         config = read_json_object(inside(package, "config.json"), unique_keys=False)
@@ -140,11 +141,34 @@ def quantization_config(records: list[TensorRecord], packed: set[str]) -> dict[s
 
 
 def _packable(package: Package) -> set[str]:
-    """The names of the tensors that are packed."""
+    """The names of the tensors that are packed.
+
+    transformers 5.23 makes one tensor of a layer's experts when it loads them, of packed matrices alone; it would draw
+    the others at random, and only say so.
+
+    Raises:
+        MxconvError: a matrix of an expert cannot be packed; the first one is named.
+    """
     records = package.manifest.tensors
     packable = {record.name for record in records if record.codec == "mxfp4" and _reason(record) == ""}
-    refuse_experts_left(package, packable)
+    for record in records:
+        if len(record.shape) == 2 and _EXPERT.search(record.name) and record.name not in packable:
+            raise MxconvError(
+                f"{package.root}: tensor {record.name} {record.shape} of an expert cannot be packed as MXFP4; all "
+                "matrices of experts, with in_features that are multiples of 32, are required. Export --to "
+                "safetensors --level draft."
+            )
     return packable
+
+
+def _refuse_stacks(package: Package) -> None:
+    """Raise MxconvError where experts are stacked in one tensor; the first one is named."""
+    for record in package.manifest.tensors:
+        if record.stack is not None:
+            raise MxconvError(
+                f"{package.root}: tensor {record.name} {record.shape} is a stack of experts; compressed-tensors is "
+                "written of matrices and vectors alone. Export --to safetensors."
+            )
 
 
 def _reason(record: TensorRecord) -> str:

@@ -8,15 +8,18 @@ and keys change places where llama.cpp wants them in another order, and vectors 
 """
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
 
 from mxconv.errors import PackageError
-from mxconv.interop.export import Export
-from mxconv.interop.gguf.file import write_gguf
-from mxconv.interop.gguf.metadata import read_metadata
-from mxconv.interop.gguf.tensors import Level, level_tensors
-from mxconv.interop.refused_tensors import refuse_fp8
+from mxconv.interop.exported import Export, refuse_fp8
+from mxconv.interop.gguf.gguf_tensor import OutputTensor
+from mxconv.interop.gguf.level_tensors import Level, level_tensors
+from mxconv.interop.gguf.metadata import Metadata, read_metadata
 from mxconv.package.package import Package
 from mxconv.progress import Progress, silent
 from mxconv.report.output_file import check_output, write_output
@@ -66,7 +69,7 @@ def export_gguf(
             tensors, scale_rule = contents[path][0], opened.manifest.options.scale_rule
 
             def write(partial: Path) -> None:
-                write_gguf(partial, metadata, tensors, path.stem, which, scale_rule, advance)  # noqa: B023  called at once
+                _write(partial, metadata, tensors, path.stem, which, scale_rule, advance)  # noqa: B023  called at once
 
             write_output(path, write)
         notes = list(metadata.notes)
@@ -117,3 +120,63 @@ def _remove_if_empty(path: Path) -> None:
     """After an error, before the first file was whole."""
     with suppress(OSError):
         path.rmdir()
+
+
+def _write(
+    path: Path,
+    metadata: Metadata,
+    tensors: Sequence[OutputTensor],
+    name: str,
+    level: Level,
+    scale_rule: str,
+    advance: Callable[[int], None],
+) -> None:
+    """Write one file: keys and tensor list by the gguf library, tensors streamed after them.
+
+    Args:
+        path: overwritten.
+        metadata: architecture and tokenizer.
+        tensors: in the order in which they will lie.
+        name: of the model, for people.
+        level: what the tensors are.
+        scale_rule: of the draft.
+        advance: called with the bytes of each piece.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    import gguf
+
+    writer = gguf.GGUFWriter(path, metadata.architecture.name)
+    try:
+        writer.add_name(name)
+        matrices = {tensor.type for tensor in tensors if len(tensor.shape) > 1}
+        if level == "draft":
+            writer.add_file_type(gguf.LlamaFileType.MOSTLY_MXFP4_MOE)  # the only MXFP4 that it has
+            writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+            writer.add_string("mxconv.scale_rule", scale_rule)
+        else:
+            is_bf16 = "BF16" in matrices
+            writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16 if is_bf16 else gguf.LlamaFileType.MOSTLY_F16)
+        metadata.add_to(writer)
+        for tensor in tensors:
+            writer.add_tensor_info(
+                tensor.name, tensor.shape, np.dtype(np.float32), tensor.num_bytes, raw_dtype=tensor.ggml_type
+            )
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        assert writer.fout is not None
+        file: BinaryIO = writer.fout[0]
+        for tensor in tensors:
+            _pad(file, writer.data_alignment)
+            for piece in tensor.pieces():
+                file.write(piece.data)
+                advance(piece.nbytes)
+        _pad(file, writer.data_alignment)
+    finally:
+        writer.close()
+
+
+def _pad(file: BinaryIO, alignment: int) -> None:
+    file.write(bytes(-file.tell() % alignment))

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from mxconv import __version__
 from mxconv.checkpoint.folder import companions
 from mxconv.conversion.options import DEFAULT_MAX_SHARD_BYTES
-from mxconv.errors import MxconvError, PackageError
-from mxconv.interop.export import Export
+from mxconv.errors import PackageError
+from mxconv.interop.exported import Export
 from mxconv.package.package import Package, inside
 from mxconv.package.shard_layout import Shard, plan_layout
 from mxconv.package.stored import StoredArray
@@ -40,7 +40,7 @@ class ExportedTensor:
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """What is to be written.
+    """A folder to write.
 
     Args:
         format: as `--to` names it.
@@ -67,7 +67,7 @@ class ModelFolder:
             PackageError: the output exists, cannot be written, or a tensor is refused while it is read.
         """
         begin = time.perf_counter()
-        check_output_folder(output, force)
+        _check_output_folder(output, force)
         output = output.absolute()
         partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
         try:
@@ -75,7 +75,7 @@ class ModelFolder:
             self._fill(partial, progress)
             files = sorted(path.name for path in partial.iterdir())
             num_bytes = sum((partial / name).stat().st_size for name in files)
-            check_output_folder(output, force)
+            _check_output_folder(output, force)
             _put_in_place(partial, output)
         except OSError as error:
             raise PackageError(
@@ -120,7 +120,7 @@ class ModelFolder:
         (folder / RECORD).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
 
 
-def check_output_folder(output: Path, force: bool) -> None:
+def _check_output_folder(output: Path, force: bool) -> None:
     """Refuse to overwrite anything but an exported folder, and that only with --force.
 
     Raises:
@@ -168,11 +168,3 @@ def _put_in_place(partial: Path, output: Path) -> None:
         old.rename(output)
         raise
     shutil.rmtree(old)
-
-
-def check_is_model(package: Package) -> None:
-    """Raises MxconvError where the package has no config.json, without which no library loads the folder."""
-    if all(record.path != "config.json" for record in package.manifest.files):
-        raise MxconvError(
-            f"{package.root}: has no config.json; other libraries need one. Convert the model's folder, not one file."
-        )

@@ -5,7 +5,6 @@ written they are hashed, and a tensor whose SHA-256 is not the recorded one stop
 written instead (`level="draft"`): each of its values is a 16-bit float exactly.
 """
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,10 +17,9 @@ from numpy.typing import NDArray
 
 from mxconv.arrays import U16
 from mxconv.engine.stored_weights import EMBEDDING
-from mxconv.errors import MxconvError, PackageError
-from mxconv.interop.export import Export
-from mxconv.interop.model_folder import ExportedTensor, ModelFolder, check_is_model
-from mxconv.interop.refused_tensors import refuse_fp8
+from mxconv.errors import MxconvError
+from mxconv.interop.exported import Export, SourceHash, refuse_fp8, refuse_no_model
+from mxconv.interop.model_folder import ExportedTensor, ModelFolder
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.package.stored import StoredArray
@@ -50,7 +48,7 @@ def export_safetensors(
     """
     with ExitStack() as stack:
         opened = stack.enter_context(Package(package))
-        check_is_model(opened)
+        refuse_no_model(opened)
         manifest = opened.manifest
         if level == "draft" and manifest.options.codec != "mxfp4":
             raise MxconvError(
@@ -62,7 +60,7 @@ def export_safetensors(
         records = {record.name: record for record in manifest.tensors}
         weights = package_weights(str(package), opened, stack)
         tensors = {
-            tensor.name: (dense_tensor(tensor, records[tensor.name], package, is_draft=level == "draft"),)
+            tensor.name: (dense_tensor(tensor, records[tensor.name], opened, is_draft=level == "draft"),)
             for tensor in weights.tensors
         }
         is_exact = level == "target" and not any(record.is_rescaled for record in records.values())
@@ -74,14 +72,14 @@ def export_safetensors(
 
 
 def dense_tensor(
-    tensor: WeightTensor, record: TensorRecord, package: Path, *, is_draft: bool = False
+    tensor: WeightTensor, record: TensorRecord, package: Package, *, is_draft: bool = False
 ) -> ExportedTensor:
     """A tensor with its 16-bit values, or whatever it was kept in.
 
     Args:
         tensor: from `package_weights`.
         record: of the same tensor.
-        package: for messages.
+        package: of both, for messages.
         is_draft: take the draft's values where it has any.
     """
     pieces = _draft_pieces if is_draft and tensor.draft_rows is not None else _target_pieces
@@ -90,7 +88,7 @@ def dense_tensor(
 
 
 def _notes(embedding: TensorRecord | None) -> tuple[str, ...]:
-    """What of the draft a folder of plain tensors cannot say."""
+    """Notes on what of the draft a folder of plain tensors cannot hold."""
     if embedding is None or embedding.codec == "keep":
         return ()
     return (
@@ -99,20 +97,15 @@ def _notes(embedding: TensorRecord | None) -> tuple[str, ...]:
     )
 
 
-def _target_pieces(tensor: WeightTensor, record: TensorRecord, package: Path) -> Iterator[NDArray[np.generic]]:
-    digest = hashlib.sha256()
-    for _, _, patterns in tensor.slices():
+def _target_pieces(tensor: WeightTensor, record: TensorRecord, package: Package) -> Iterator[NDArray[np.generic]]:
+    proof, num_rows = SourceHash(package, record), tensor.shape[0] if tensor.shape else 1
+    for _, stop, patterns in tensor.slices():
         contiguous = np.ascontiguousarray(patterns)
-        digest.update(contiguous.reshape(-1).view(np.uint8).data)
+        proof.add(contiguous, stop == num_rows)
         yield contiguous
-    if digest.hexdigest() != record.sha256 and not record.is_rescaled:
-        raise PackageError(
-            f"{package}: tensor {tensor.name}: SHA-256 {digest.hexdigest()[:16]}...; the recorded "
-            f"{record.sha256[:16]}... is required. The package or its source is damaged; run mxconv verify."
-        )
 
 
-def _draft_pieces(tensor: WeightTensor, record: TensorRecord, package: Path) -> Iterator[NDArray[np.generic]]:
+def _draft_pieces(tensor: WeightTensor, record: TensorRecord, package: Package) -> Iterator[NDArray[np.generic]]:
     assert tensor.draft_rows is not None and tensor.float_format is not None
     draft_rows, float_format = tensor.draft_rows, tensor.float_format
 
@@ -121,8 +114,9 @@ def _draft_pieces(tensor: WeightTensor, record: TensorRecord, package: Path) -> 
         patterns = float_format.encode(values)
         if not np.array_equal(float_format.decode(patterns), values):  # no scale of an F16 weight is that small
             raise MxconvError(
-                f"{package}: tensor {tensor.name}: draft values that {float_format.name} does not hold; values that "
-                "16 bits hold exactly are required. The package is damaged, or mxconv did not write it; convert again."
+                f"{package.root}: tensor {tensor.name}: draft values that {float_format.name} does not hold; values "
+                "that 16 bits hold exactly are required. The package is damaged, or mxconv did not write it; convert "
+                "again."
             )
         return patterns
 

@@ -1,11 +1,11 @@
-"""Texts in, texts out, some at a time: what `generate` does with many prompts."""
+"""Many prompts of `generate`: texts in, texts out, some at a time."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mxconv.errors import ModelError, MxconvError
-from mxconv.serving.engine import Engine
-from mxconv.serving.request import Request
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request
 from mxconv.serving.sequence import Sequence as Running
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.text_model import Options, TextModel, selection_of
@@ -15,7 +15,7 @@ from mxconv.text.text_stream import TextStream
 
 @dataclass
 class BatchAnswer:
-    """What one of several prompts became; `text` grows while all are decoded. One that fails ends alone."""
+    """The answer to one of several prompts; `text` grows while all are decoded. One that fails ends alone."""
 
     prompt: Prompt
     generation: Generation
@@ -24,7 +24,7 @@ class BatchAnswer:
 
     @property
     def token_ids(self) -> list[int]:
-        """New ones, those of a stop token or stop string included."""
+        """New tokens, those of a stop token or stop string included."""
         return self.generation.token_ids
 
 
@@ -57,18 +57,15 @@ class Batch:
         self.answers: list[BatchAnswer] = []
         hierarchy, selection = model.hierarchy(options), selection_of(options, model.sampling(options))
         self._engine = Engine(hierarchy, max_sequences, kv_bytes)
-        self._num_refused = 0
         self._streams: dict[Running, tuple[BatchAnswer, TextStream]] = {}
-        stop_tokens: Collection[int] = tokenizer.eos_token_ids
         for prompt in prompts:
             ids = model.encode(prompt)
-            request = Request(ids, options.get("max_new_tokens", 64), stop_tokens, selection)
+            request = Request(ids, options.get("max_new_tokens", 64), tokenizer.eos_token_ids, selection)
             try:
                 sequence = self._engine.submit(request)
             except ModelError as error:  # of this prompt: empty, or too long
                 self.answers.append(BatchAnswer(prompt, hierarchy.begin(), error=error))
                 self.answers[-1].generation.ending = "error"
-                self._num_refused += 1
                 continue
             sequence.generation.trace.records_trees = records_trees
             self.answers.append(BatchAnswer(prompt, sequence.generation))
@@ -80,7 +77,6 @@ class Batch:
         Args:
             on_done: told how many prompts are done, after each step that ended some.
         """
-        num_done = self._num_refused
         num_fed = dict.fromkeys(self._streams, 0)
         while not self._engine.is_idle:
             for each in self._engine.step():
@@ -99,5 +95,4 @@ class Batch:
                 answer.error = sequence.error
                 answer.text += stream.finish()
             if done:
-                num_done += len(done)
-                on_done(num_done)
+                on_done(len(self.answers) - len(self._streams))

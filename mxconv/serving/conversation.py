@@ -5,16 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mxconv.errors import ModelError
-from mxconv.serving.engine import Engine
-from mxconv.serving.request import Request
-from mxconv.serving.sequence import Sequence
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request, Sequence
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS
 from mxconv.speculation.text_model import Options, TextModel, selection_of
 from mxconv.text.text_stream import TextStream
 
 
 @dataclass(frozen=True)
-class Piece:
+class ReplyPiece:
     """Text that became certain with a token; `guessed_by` names the level, None the target itself."""
 
     text: str
@@ -23,7 +22,7 @@ class Piece:
 
 @dataclass
 class LevelTotal:
-    """Of one level over all replies: tokens of the text that it guessed, and what was proposed and stood."""
+    """Counts of one level over all replies: tokens of the text that it guessed, and proposed and accepted ones."""
 
     name: str
     num_guessed: int = 0
@@ -33,7 +32,7 @@ class LevelTotal:
 
 @dataclass
 class Totals:
-    """Of all replies. A guess that several levels had counts for the first."""
+    """Counts of all replies. A guess that several levels had counts for the first."""
 
     levels: list[LevelTotal]
     num_tokens: int = 0
@@ -75,12 +74,12 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """As templates take them."""
+        """All messages, for a template."""
         first = [{"role": "system", "content": self.system}] if self.system else []
         return [*first, *self.turns]
 
-    def say(self, text: str) -> Iterator[Piece]:
-        """A turn. Whoever stops asking for pieces, or interrupts, leaves the reply as it is by then.
+    def say(self, text: str) -> Iterator[ReplyPiece]:
+        """Take a turn. The reply stays as it is by then where pieces are no longer asked for, or it is interrupted.
 
         Raises:
             ModelError: there is no template, it refuses the messages, or they are too long; the turn is taken back.
@@ -110,12 +109,12 @@ class Conversation:
         eos = self.model.loaded.tokenizer.eos_token_ids
         return Request(prompt, self.options.get("max_new_tokens", 64), eos, selection_of(self.options, self.sampling))
 
-    def _pieces(self, sequence: Sequence, prompt: list[int], guessers: list[str | None]) -> Iterator[Piece]:
+    def _pieces(self, sequence: Sequence, prompt: list[int], guessers: list[str | None]) -> Iterator[ReplyPiece]:
         stops = [*self.model.recommended.stop_strings, *self.options.get("stop_strings", ())]
         stream = TextStream(self.model.loaded.tokenizer, stops, prompt)
         while not (sequence.is_done or stream.stopped):
             for decided in self._engine.step():
                 if not stream.stopped:
                     guessers.append(decided.guessed_by)
-                    yield Piece(stream.feed(decided.token), decided.guessed_by)
-        yield Piece(stream.finish(), guessers[-1] if guessers else None)
+                    yield ReplyPiece(stream.feed(decided.token), decided.guessed_by)
+        yield ReplyPiece(stream.finish(), guessers[-1] if guessers else None)

@@ -1,8 +1,10 @@
-"""The door between a text and the passes that it shares: a round that wants rows evaluated waits here for others."""
+"""The passes that texts share: a round that needs rows evaluated waits here until the scheduler evaluates them."""
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 from greenlet import getcurrent, greenlet
 
 from mxconv.arrays import F32
@@ -10,15 +12,105 @@ from mxconv.drafts.passes import ALONE, JointPass, Load, Meter, StageRows
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
+from mxconv.engine.states import States
 from mxconv.serving.kv_budget import KvBudget
-from mxconv.serving.wanted import Answer, StageAnswer, WantedRows, WantedStage
+
+StageAnswer = tuple[F32, F32]  # states and logits, a row each
+Answer = F32 | StageAnswer
+Piece = SequenceRows | StageRows
+
+
+@dataclass(eq=False)
+class WantedRows:
+    """Rows that a text waits for. Those of a long chain are evaluated in pieces, the same bits.
+
+    Args:
+        decoder: of the rows.
+        rows: all of them.
+    """
+
+    decoder: Decoder
+    rows: SequenceRows
+    num_done: int = 0
+    _states: list[F32] = field(default_factory=list)
+
+    @property
+    def model(self) -> tuple[int, int]:
+        """An object's id and the number of its part; rows of the same model are evaluated together."""
+        return id(self.decoder), 0
+
+    @property
+    def num_left(self) -> int:
+        """Rows that are still to be evaluated."""
+        return self.rows.num_rows - self.num_done
+
+    def next_rows(self, most: int) -> SequenceRows:
+        """The next piece: of a tree all; of a chain at most so many, and at least those that need logits."""
+        rows = self.rows
+        count = self.num_left if rows.tree is not None else min(max(most, 1), self.num_left)
+        if self.num_done + count > rows.num_rows - rows.num_wanted:
+            count = self.num_left
+        states = None if rows.states is None else States(rows.states.layers, rows.states.normed_last)
+        num_wanted = rows.num_wanted if count == self.num_left else 0
+        token_ids = rows.token_ids[self.num_done : self.num_done + count]
+        return SequenceRows(token_ids, rows.cache, rows.tree, num_wanted, states)
+
+    def took(self, piece: SequenceRows) -> bool:
+        """Count an evaluated piece; returns whether it was the last."""
+        self.num_done += piece.num_rows
+        if piece.states is not None:
+            assert piece.states.values is not None
+            self._states.append(piece.states.values)
+        if self.num_left:
+            return False
+        if self.rows.states is not None:
+            whole = self._states[0] if len(self._states) == 1 else np.concatenate(self._states, axis=1)
+            self.rows.states.values = whole
+        return True
+
+    def evaluate(self, pieces: Sequence[SequenceRows]) -> Sequence[F32]:
+        """Evaluate pieces of several texts for this model.
+
+        Raises:
+            MxconvError: one of them is to blame; nothing has changed.
+        """
+        return self.decoder.forward_forest(list(pieces))
+
+
+@dataclass(eq=False)
+class WantedStage:
+    """Rows of a stage of a speculator, few enough to be one piece; as `WantedRows`."""
+
+    rows: StageRows
+
+    @property
+    def model(self) -> tuple[int, int]:
+        return id(self.rows.speculator), self.rows.index
+
+    @property
+    def num_left(self) -> int:
+        return self.rows.num_rows
+
+    def next_rows(self, most: int) -> StageRows:
+        return self.rows
+
+    def took(self, piece: StageRows) -> bool:
+        return True
+
+    def evaluate(self, pieces: Sequence[StageRows]) -> Sequence[StageAnswer]:
+        states, logits = StageRows.joined(pieces).evaluate()
+        ends = np.cumsum([piece.num_rows for piece in pieces])[:-1]
+        return list(zip(np.split(states, ends), np.split(logits, ends), strict=True))
+
+
+Wanted = WantedRows | WantedStage
 
 
 class JointPasses:
-    """Where one text's rows are evaluated: by whoever runs its rounds, together with those of other texts.
+    """Implements `Passes` for one text: the scheduler evaluates its rows together with those of other texts.
 
-    A round runs in a greenlet. What it wants evaluated is handed to the greenlet that switched to it, which comes back
-    with the logits, or throws what went wrong.
+    A round runs in a greenlet. Rows to evaluate are handed to the greenlet that switched to it, which comes back with
+    the logits, or throws what went wrong.
 
     Args:
         budget: where caches come from.
@@ -33,7 +125,7 @@ class JointPasses:
         self._load = ALONE
 
     def expect(self, load: Load, target: Decoder, of_target: Load) -> None:
-        """What passes of the next round carry, and those of the target."""
+        """Set what passes of the next round carry, and those of the target."""
         self._load, self._loads = load, {id(target): of_target}
 
     def load(self, decoder: Decoder) -> Load:
@@ -58,7 +150,7 @@ class JointPasses:
         cache.publish(tokens)
 
     def release(self) -> None:
-        """Give back the pages of all caches that were asked for; nobody uses them any more."""
+        """Give back the pages of all caches; nobody uses them any more."""
         for cache in self._caches:
             cache.release()
         self._caches.clear()
@@ -69,7 +161,7 @@ class JointPasses:
         return Meter(taken.seconds + own, taken.shared, taken.joint_seconds, taken.joint_rows, taken.last_pass)
 
     def share(self, num_rows: int, joint: JointPass) -> None:
-        """A pass of which so many rows are this text's."""
+        """Count a pass in which so many rows were this text's."""
         taken, share = self._taken, joint.seconds * num_rows / joint.num_rows
         self._taken = Meter(
             taken.seconds + share,
@@ -79,29 +171,29 @@ class JointPasses:
             joint.number,
         )
 
-    def run(self, round_: greenlet, answer: Answer | None) -> object:
-        """Let a round go on until it wants rows evaluated or is over: what it wants, or what it returns."""
-        round_.parent = getcurrent()
-        self._running_since = time.perf_counter()
-        try:
-            return round_.switch(answer) if round_ else round_.switch()
-        finally:
-            self._taken = self.meter()
-            self._running_since = None
+    def run(self, current: greenlet, answer: Answer | BaseException | None) -> object:
+        """Let a round go on until it needs rows evaluated or is over.
 
-    def fail(self, round_: greenlet, error: BaseException) -> object:
-        """Throw an error where a round waits; otherwise as `run`."""
-        round_.parent = getcurrent()
+        Args:
+            current: the round.
+            answer: to what it waits for, or an error to throw there; None begins it.
+
+        Returns:
+            The rows, or what the round returns.
+        """
+        current.parent = getcurrent()
         self._running_since = time.perf_counter()
         try:
-            return round_.throw(error)
+            if isinstance(answer, BaseException):
+                return current.throw(answer)
+            return current.switch(answer) if current else current.switch()
         finally:
             self._taken = self.meter()
             self._running_since = None
 
 
 def _scheduler() -> greenlet:
-    """Who runs the round that is at its door."""
+    """The greenlet that runs the current round."""
     scheduler = getcurrent().parent
     assert scheduler is not None
     return scheduler

@@ -4,18 +4,17 @@ import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from itertools import count
+from typing import Any
 
-from mxconv.drafts.passes import JointPass, Load, StageRows
+from mxconv.drafts.passes import JointPass, Load
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.forest import SequenceRows
 from mxconv.errors import ModelError, MxconvError, PoolFull
+from mxconv.serving.joint_passes import Answer, Piece
 from mxconv.serving.sequence import Sequence
-from mxconv.serving.wanted import Answer, AnyWanted, Model
 from mxconv.speculation.step import Step
 
 PROMPT_ROWS = 128  # of a sequence in a pass that others wait for
 MOST_ROWS = 512  # of long chains in a pass
-Piece = SequenceRows | StageRows
 
 
 class Scheduler:
@@ -46,16 +45,14 @@ class Scheduler:
             group = self._group(waiting)
             pieces = _pieces(group, len(sequences) == 1)
             for sequence, answer in self._evaluated(pieces):
-                if isinstance(answer, MxconvError):
-                    yield from self._gone_on(sequence, error=answer)
-                elif _wanted(sequence).took(pieces[sequence]):
+                if isinstance(answer, MxconvError) or _wanted(sequence).took(pieces[sequence]):
                     yield from self._gone_on(sequence, answer)
                 else:
                     ready.remove(sequence)
             ready = [sequence for sequence in ready if sequence not in group or sequence in pieces]
 
     def _loads(self, sequences: Listed[Sequence]) -> tuple[Load, Load]:
-        """Of passes of drafts, and of the target, which takes in what there is of prompts too."""
+        """What passes of drafts carry, and those of the target, which takes in what there is of prompts too."""
         decoding = sum(sequence.is_decoding for sequence in sequences)
         prompts = [sequence for sequence in sequences if not sequence.is_decoding]
         most = MOST_ROWS if len(sequences) == 1 else PROMPT_ROWS
@@ -64,14 +61,12 @@ class Scheduler:
 
     def _group(self, waiting: Listed[Sequence]) -> list[Sequence]:
         """Those that wait for the cheapest model; what is no level's own decoder counts as cheaper."""
-        deepest = _wanted(max(waiting, key=lambda sequence: self._depth(_wanted(sequence).model)))
-        return [sequence for sequence in waiting if _wanted(sequence).model == deepest.model]
-
-    def _depth(self, model: Model) -> int:
-        return self._depths.get(model[0], len(self._depths))
+        depths = self._depths
+        deepest = max((_wanted(each).model for each in waiting), key=lambda model: depths.get(model[0], len(depths)))
+        return [sequence for sequence in waiting if _wanted(sequence).model == deepest]
 
     def _evaluated(self, pieces: dict[Sequence, Piece]) -> list[tuple[Sequence, Answer | MxconvError]]:
-        """Of each sequence what its rows became, or why they became nothing."""
+        """What the rows of each sequence became, or why they became nothing."""
         one = _wanted(next(iter(pieces)))
         begin = time.perf_counter()
         try:
@@ -88,11 +83,11 @@ class Scheduler:
         return list(zip(pieces, answers, strict=True))
 
     def _gone_on(
-        self, sequence: Sequence, answer: Answer | None = None, error: MxconvError | None = None
+        self, sequence: Sequence, answer: Answer | MxconvError | None = None
     ) -> Iterator[tuple[Sequence, Step]]:
         """Let a round go on; it may be over then, or have failed."""
         try:
-            step = sequence.go_on(answer) if error is None else sequence.fail(error)
+            step = sequence.go_on(answer)
         except PoolFull:
             sequence.set_back()  # others were faster to take what was left
         except MxconvError as raised:
@@ -106,13 +101,14 @@ class Scheduler:
                 yield sequence, step
 
 
-def _wanted(sequence: Sequence) -> AnyWanted:
+def _wanted(sequence: Sequence) -> Any:
+    """What a waiting sequence waits for, `WantedRows` or `WantedStage`: a group's are all of one kind."""
     assert sequence.wanted is not None
     return sequence.wanted
 
 
 def _pieces(group: Listed[Sequence], is_alone: bool) -> dict[Sequence, Piece]:
-    """What of each is evaluated now: short chains and trees whole, of long ones as much as others can wait for."""
+    """The rows of each that are evaluated now: short chains and trees whole, long ones as others can wait for."""
     pieces: dict[Sequence, Piece] = {}
     room, most = MOST_ROWS, MOST_ROWS if is_alone else PROMPT_ROWS
     for sequence in sorted(group, key=lambda sequence: _wanted(sequence).num_left > most):

@@ -1,25 +1,42 @@
-"""A request while it is answered: waiting, running round by round, or done."""
+"""A request, and the sequence that answers it: waiting, running round by round, or done."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from mxconv.arrays import F32
 from mxconv.errors import MxconvError
-from mxconv.serving.joint_passes import JointPasses
+from mxconv.serving.joint_passes import Answer, JointPasses, Wanted
 from mxconv.serving.kv_budget import KvBudget
-from mxconv.serving.request import Request
-from mxconv.serving.wanted import Answer, AnyWanted, Wanted
 from mxconv.speculation.decoding import Decoding
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.speculation.step import Step
 
 
-class Sequence:
-    """One request and what became of it so far.
+@dataclass(frozen=True)
+class Request:
+    """A prompt, and how it is to go on.
 
-    A round of it runs in a greenlet of its own, which waits wherever rows are to be evaluated.
+    Args:
+        prompt: token ids, at least one.
+        max_new_tokens: at least one.
+        stop_tokens: ids that end the text; the one that does is part of it.
+        selection: how tokens are chosen.
+    """
+
+    prompt: list[int]
+    max_new_tokens: int
+    stop_tokens: Collection[int] = ()
+    selection: Selection = GREEDY
+
+
+class Sequence:
+    """One request and its tokens so far.
+
+    Each round runs in a greenlet of its own, which waits wherever rows are to be evaluated.
 
     Args:
         request: what is wanted.
@@ -32,11 +49,11 @@ class Sequence:
         self.generation = hierarchy.begin()
         self.error: MxconvError | None = None
         self.is_done = False
-        self.wanted: AnyWanted | None = None  # what its round waits for
+        self.wanted: Wanted | None = None  # what its round waits for
+        self.passes = JointPasses(budget)
         self._hierarchy = hierarchy
         self._acceptance = request.selection.acceptance(len(request.prompt))
         self._budget = budget
-        self._passes = JointPasses(budget)
         self._decoding: Decoding | None = None
         self._round: greenlet | None = None
         self._begun_at: float | None = None
@@ -48,12 +65,12 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """Of the prompt and what was decided."""
+        """Tokens of the prompt, and those that were decided."""
         return len(self.request.prompt) + len(self.generation.token_ids)
 
     @property
     def is_decoding(self) -> bool:
-        """Whether its next round is one behind a prompt that the target has evaluated."""
+        """Whether the target has evaluated its prompt, and no round has begun."""
         return self._round is None and self._decoding is not None and not self._decoding.is_prompt
 
     @property
@@ -62,16 +79,15 @@ class Sequence:
         return self.num_tokens if self.wanted is None else self.wanted.num_left
 
     @property
-    def passes(self) -> JointPasses:
-        return self._passes
-
-    @property
     def is_in_round(self) -> bool:
         """Whether a round has begun that is not over."""
         return self._round is not None
 
-    def go_on(self, answer: Answer | None = None) -> Step | None:
-        """Begin a round, or go on with what it waited for; what it decided, or None where it waits again.
+    def go_on(self, answer: Answer | MxconvError | None = None) -> Step | None:
+        """Begin a round, or continue it with what it waited for, or with an error there.
+
+        Returns:
+            What it decided, or None where it waits again.
 
         Raises:
             MxconvError: what went wrong inside; the round is over.
@@ -80,17 +96,21 @@ class Sequence:
             if self._begun_at is None:
                 self._begun_at = time.perf_counter()
             if self._decoding is None:
-                self._decoding = self._begun_again()
+                request, max_length = self.request, len(self.request.prompt) + self.request.max_new_tokens
+                self._decoding = self._hierarchy.decoding(
+                    self.context, max_length, request.stop_tokens, self._acceptance, self.generation, self.passes
+                )
             self._round = greenlet(self._decoding.round)
-        return self._until_it_waits(self._passes.run(self._round, answer))
-
-    def fail(self, error: MxconvError) -> Step | None:
-        """Throw an error where the round waits: what came of it, as of `go_on`."""
-        assert self._round is not None
-        return self._until_it_waits(self._passes.fail(self._round, error))
+        found = self.passes.run(self._round, answer)
+        if isinstance(found, Wanted):
+            self.wanted = found
+            return None
+        self._round = self.wanted = None
+        assert isinstance(found, Step)
+        return found
 
     def take(self, step: Step) -> None:
-        """The tokens of a round that is over."""
+        """Append the tokens of a round that is over."""
         assert self._decoding is not None and self._begun_at is not None
         generation = self.generation
         generation.seconds = time.perf_counter() - self._begun_at
@@ -107,31 +127,16 @@ class Sequence:
             self._round.parent = getcurrent()
             self._round.throw(GreenletExit)
         self._round = self._decoding = self.wanted = None
-        self._passes.release()
-        self._passes = JointPasses(self._budget)
+        self.passes.release()
+        self.passes = JointPasses(self._budget)
 
     def end(self, error: MxconvError | None = None) -> None:
-        """It is done: with what its generation says, or with an error."""
+        """End it with the ending of its generation, or with an error."""
         self.error = self.error or error
         if self.error is not None:
             self.generation.ending = "error"
         self.is_done = True
         self.set_back()
-
-    def _until_it_waits(self, came: object) -> Step | None:
-        if isinstance(came, Wanted):
-            self.wanted = came
-            return None
-        self._round = self.wanted = None
-        assert isinstance(came, Step)
-        return came
-
-    def _begun_again(self) -> Decoding:
-        """From the tokens that there are."""
-        request, max_length = self.request, len(self.request.prompt) + self.request.max_new_tokens
-        return self._hierarchy.decoding(
-            self.context, max_length, request.stop_tokens, self._acceptance, self.generation, self._passes
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +147,7 @@ class Decided:
         sequence: whose.
         token: its id.
         logits: (vocab_size,) float32: the target's, that chose it.
-        guessed_by: the level whose guess it was; None where the target said it itself.
+        guessed_by: the level whose guess it was; None where the target chose it without one.
     """
 
     sequence: Sequence
@@ -152,7 +157,7 @@ class Decided:
 
 
 def decided(sequence: Sequence, step: Step) -> list[Decided]:
-    """The tokens of a round: guesses that stand, and the target's own behind them."""
+    """The tokens of a round: accepted guesses, and the target's own after them."""
     return [
         Decided(sequence, token, logits, name)
         for token, logits, name in zip(step.tokens, step.logits, step.guessed_by, strict=True)

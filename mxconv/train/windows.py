@@ -1,17 +1,21 @@
-"""Texts as windows of tokens of one length: what drafts are trained on."""
+"""What drafts are trained on: texts as windows of tokens of one length, and stages that read them step by step."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from mxconv.arrays import I32
+from mxconv.arrays import I32, I64
 from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
 from mxconv.errors import ModelError
 from mxconv.progress import Progress, silent
 from mxconv.text.tokenizer import Tokenizer
 from mxconv.train.texts import MAX_LINE_BYTES, read_pieces
+
+WARM_UP = 0.05  # of a stage
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Windows:
 
 
 def text_windows(texts: Sequence[Path], tokenizer: Tokenizer, length: int, progress: Progress = silent) -> Windows:
-    """Documents one behind another, cut into windows; what is left over at the end is dropped.
+    """Documents one after another, cut into windows; what is left over at the end is dropped.
 
     Args:
         texts: files as `read_pieces` takes them.
@@ -66,7 +70,7 @@ def _cut(ids: I32, length: int, names: str) -> I32:
 
 
 def written_windows(path: Path, vocab_size: int) -> Windows:
-    """What `mxconv train generate` wrote.
+    """Windows of the texts that `mxconv train generate` wrote.
 
     Raises:
         MxconvError: it cannot be read, a line has no token ids of the target, or the lines are not alike.
@@ -93,3 +97,92 @@ def written_windows(path: Path, vocab_size: int) -> Windows:
     if len({len(row) for row in rows}) != 1 or len(prompts) != 1:
         raise ModelError(f"{path}: {len(rows)} lines of different lengths, or none; alike ones are required.")
     return Windows(np.stack(rows), prompts.pop())
+
+
+@dataclass(frozen=True)
+class TrainingStage:
+    """A part of a training.
+
+    Args:
+        name: for people.
+        windows: what it reads.
+        num_steps: at least one.
+        batch_size: windows of a step, of all processes together.
+        peak: the highest learning rate, after a warm-up over the first twentieth.
+        last: what it falls to, along half a cosine.
+    """
+
+    name: str
+    windows: Windows
+    num_steps: int
+    batch_size: int
+    peak: float
+    last: float
+
+    @property
+    def num_tokens(self) -> int:
+        """Read in all steps, each as often as it is read."""
+        return self.num_steps * self.batch_size * self.windows.length
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of a step of this stage."""
+        warm_up = max(round(WARM_UP * self.num_steps), 1)
+        if step < warm_up:
+            return self.peak * (step + 1) / warm_up
+        share = (step - warm_up) / max(self.num_steps - warm_up, 1)
+        return self.last + (self.peak - self.last) * (1 + math.cos(math.pi * share)) / 2
+
+    def rows(self, step: int, seed: int) -> I32:
+        """The windows of a step, (batch_size, length): every one once before any comes again, in an order of the seed.
+
+        A step's windows depend on the seed and the step alone, so that a run that goes on is the same run.
+        """
+        count = len(self.windows.token_ids)
+        places = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        chosen = np.empty(self.batch_size, np.int64)
+        for epoch in np.unique(places // count):
+            order = _order(count, seed, int(epoch))
+            inside = places // count == epoch
+            chosen[inside] = order[places[inside] % count]
+        rows: I32 = self.windows.token_ids[chosen]
+        return rows
+
+
+@lru_cache(maxsize=2)
+def _order(count: int, seed: int, epoch: int) -> I64:
+    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(count)
+
+
+def stage_of(stages: Sequence[TrainingStage], step: int) -> tuple[TrainingStage, int]:
+    """The stage of a step of the whole training, and its number there."""
+    for stage in stages:
+        if step < stage.num_steps:
+            return stage, step
+        step -= stage.num_steps
+    raise IndexError(step)
+
+
+def frequent_tokens(texts: Iterable[Windows], count: int, vocab_size: int) -> I64:
+    """The most frequent ones, (count,) int64, rising; among those that come as often the lower ids.
+
+    Args:
+        texts: of all stages.
+        count: how many; tokens that never come fill up.
+        vocab_size: of the target.
+
+    Raises:
+        ModelError: it does not have so many.
+
+    Examples:
+        >>> frequent_tokens([Windows(np.array([[5, 3, 5], [3, 1, 5]], np.int32))], 3, 8).tolist()
+        [1, 3, 5]
+    """
+    if not 1 <= count <= vocab_size:
+        raise ModelError(
+            f"draft vocabulary of {count} tokens: the target has {vocab_size}; 1 to so many are required. Choose "
+            "another size."
+        )
+    counts = np.zeros(vocab_size, np.int64)
+    for windows in texts:
+        counts += np.bincount(windows.token_ids.ravel(), minlength=vocab_size)
+    return np.sort(np.argsort(-counts, kind="stable")[:count])

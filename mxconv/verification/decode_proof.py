@@ -15,8 +15,8 @@ from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
 from mxconv.package.manifest import DecodeRecord, read_manifest
 from mxconv.progress import Progress, silent
-from mxconv.serving.engine import Engine
-from mxconv.serving.request import Request
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request
 from mxconv.serving.sequence import Sequence as Running
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection

@@ -10,8 +10,8 @@ from http_servers import chat_package, running
 from transformers import AutoTokenizer
 
 from mxconv.package.manifest import read_manifest
-from mxconv.serving.engine import Engine
-from mxconv.serving.request import Request
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 
 SYSTEM = {"role": "system", "content": "Be kind"}

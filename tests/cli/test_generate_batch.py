@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mxconv.serving.engine import Engine
+from mxconv.serving.llm_engine import Engine
 
 
 @pytest.fixture

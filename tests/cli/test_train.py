@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from mxconv.checkpoint.hashing import sha256_file
+from mxconv.cli.train_ngram import ngram
 from mxconv.package.ngram_table import read_ngram_table
-from mxconv.train import ngram
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.path_penalties import PathPenalties
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
-from mxconv.serving.engine import Engine
-from mxconv.serving.request import Request
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.pace import FixedPace

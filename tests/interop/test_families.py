@@ -11,8 +11,7 @@ from mxconv.arch.families.table import describe_file
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import count_parameters, kv_bytes, multiplied_weights, state_bytes, state_row_bytes
 from mxconv.engine.cache import KVCache
-from mxconv.interop.hub.card import model_card
-from mxconv.interop.hub.source_card import SourceCard
+from mxconv.interop.hub.card import SourceCard, model_card
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 

@@ -19,8 +19,8 @@ from mxconv.arrays import F32
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
-from mxconv.serving.engine import Engine
-from mxconv.serving.request import Request
+from mxconv.serving.llm_engine import Engine
+from mxconv.serving.sequence import Request
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling

@@ -32,7 +32,7 @@ from mxconv.speculation.text_model import Options
 from mxconv.speculation.through_text import ThroughText
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
-from mxconv.train.ngram import train_ngram
+from mxconv.train.ngram_trainer import train_ngram
 
 SELECTIONS = [GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 2**63 + 5)]
 MODELS = ("mxfp4", "layer-skip", "streaming", "noisy", "padded", "renumbered")

@@ -16,8 +16,7 @@ from mxconv.drafts.readers.eagle3_config import Eagle3Config
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import native_names
 from mxconv.kernels.rowwise import rms_norm
-from mxconv.train.eagle3_layer import attend
-from mxconv.train.eagle3_model import Eagle3Model
+from mxconv.train.eagle3_training import Eagle3Model, attend
 
 VECTORS = Path(__file__).parents[2] / "formats" / "vectors" / "eagle3"
 HIDDEN_SIZE, VOCAB_SIZE, LENGTH, BLOCK = 32, 60, 12, 4

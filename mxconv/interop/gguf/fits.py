@@ -3,16 +3,15 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention
 from mxconv.arch.elements import Linear, Mlp
 from mxconv.arch.gguf.architecture import MLP, Architecture
-from mxconv.arch.gguf.parts import activation_of, attentions, unknown_parts
+from mxconv.arch.gguf.parts import activation_of, attentions, states, unknown_parts
 from mxconv.arch.gguf.rope_keys import far_rope, near_rope, reads_betas
+from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2
 from mxconv.errors import ModelError
-from mxconv.interop.gguf.recurrent_fits import state_differences
 
 CHUNK = 8192  # llama.cpp's only length
 GELU = {"gelu", "gelu_tanh"}
@@ -30,15 +29,10 @@ def check_fits(config: ModelConfig, architecture: Architecture, path: Path) -> N
         ModelError: it has no such model; the first difference is named.
     """
     for difference in _differences(config, architecture):
-        refuse(path, f"{difference}", architecture)
-
-
-def refuse(path: Path, difference: str, architecture: Architecture) -> NoReturn:
-    """Raises ModelError."""
-    raise ModelError(
-        f"{path}: {difference}, which llama.cpp's {architecture.name} does not have; GGUF can hold this model only "
-        "without it. Export with --to safetensors."
-    )
+        raise ModelError(
+            f"{path}: {difference}, which llama.cpp's {architecture.name} does not have; GGUF can hold this model only "
+            "without it. Export with --to safetensors."
+        )
 
 
 def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
@@ -47,7 +41,7 @@ def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[st
         yield parts[0]
         return
     yield from _sizes(config, architecture)
-    yield from state_differences(config)
+    yield from _states(config)
     yield from _ropes(config, architecture)
     yield from _numbers(config, architecture)
     yield from _biases(config, architecture)
@@ -83,6 +77,25 @@ def _sizes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
     depth = architecture.num_layers_with_windows
     if windows and depth is not None and config.num_hidden_layers != depth:
         yield f"windows in a model of {config.num_hidden_layers} layers, not {depth}"
+
+
+def _states(config: ModelConfig) -> Iterator[str]:
+    """What mixers with a state have that llama.cpp's do not."""
+    for mixer in states(config):
+        ends = (mixer.inputs, mixer.output) if not isinstance(mixer, GatedDeltaNet) else (mixer.output,)
+        for linear in ends:
+            if linear.has_bias:
+                yield f"a bias of {linear.name}"
+        if mixer.convolution.has_bias != isinstance(mixer, Mamba2):
+            yield f"{mixer.convolution.name} {'with' if mixer.convolution.has_bias else 'without'} a bias"
+        if isinstance(mixer, GatedDeltaNet) and mixer.key_dim != mixer.value_dim:
+            yield f"value heads of {mixer.value_dim} numbers beside key heads of {mixer.key_dim}"
+        if isinstance(mixer, Mamba2) and mixer.step_limits != (0.0, math.inf):
+            yield f"time_step_limit {list(mixer.step_limits)}"
+        if isinstance(mixer, Mamba2) and mixer.activation != "silu":
+            yield f"hidden_act {mixer.activation}"
+        if isinstance(mixer, Mamba2) and config.attentions and mixer.size != 2 * config.hidden_size:
+            yield f"a state space of {mixer.size} numbers, not twice hidden_size, {config.hidden_size}"
 
 
 def _ropes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
@@ -144,7 +157,7 @@ def _biases(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
 
 
 def _shared_keys(config: ModelConfig) -> Iterator[str]:
-    """llama.cpp gives a layer without keys those of the last layer of its kind that has some, if these are the last."""
+    """Layers without keys: llama.cpp gives the last ones those of the last layer of their kind that has some."""
     sources = [mixer.source for mixer in attentions(config)]
     if not any(source is not None for source in sources):
         return

@@ -1,8 +1,12 @@
-"""One tensor of a GGUF file: its name and type, and its rows in GGUF's order, given piece by piece."""
+"""The tensors of a GGUF file: name, type, and rows in GGUF's order, piece by piece.
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from math import lcm
+The matrices of all experts of a layer are one tensor of three dimensions, whether a checkpoint stacks them or not.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from math import lcm, prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,7 +19,8 @@ from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import BLOCK_BYTES, Q8_0_BYTES, fits_q8_0, pack_blocks, pack_q8_0
 from mxconv.codecs.mxfp4 import BLOCK, dequantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_quads, unpack_scales
-from mxconv.interop.gguf.source_hash import SourceHash
+from mxconv.errors import ModelError
+from mxconv.interop.exported import SourceHash
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.report.open_weights import WeightTensor
@@ -30,26 +35,31 @@ BYTES_PER_WEIGHT = {"F32": 4.0, "F16": 2.0, "BF16": 2.0, "MXFP4": BLOCK_BYTES / 
 
 
 @dataclass(frozen=True)
-class GgufTensor:
-    """One tensor to write."""
+class OutputTensor:
+    """One tensor to write.
+
+    Args:
+        name: GGUF's.
+        shape: (out_features, in_features), (length,) or (num_experts, out_features, in_features); GGUF writes it
+            backwards.
+        type: of its weights.
+        rows: rows [start, stop) as their bytes lie in the file; start is a multiple of `row_multiple`.
+        row_multiple: rows that are read together.
+        release: forgets rows [start, stop) of the source.
+        experts: the matrices of a stack, in order, which then have the rows.
+    """
 
     name: str
-    shape: tuple[int, ...]  # (out_features, in_features) or (length,); GGUF writes it backwards
+    shape: tuple[int, ...]
     type: GgufType
-    rows: Rows = field(
-        repr=False
-    )  # rows [start, stop) as their bytes lie in the file; start a multiple of row_multiple
-    row_multiple: int
-    release: Callable[[int, int], None] = field(repr=False)
+    rows: Rows = field(repr=False)
+    row_multiple: int = 1
+    release: Callable[[int, int], None] = field(repr=False, default=lambda start, stop: None)
+    experts: Sequence["OutputTensor"] = ()
 
     @property
     def num_bytes(self) -> int:
-        return self.shape[0] * self.row_bytes
-
-    @property
-    def row_bytes(self) -> int:
-        num_weights = self.shape[1] if len(self.shape) == 2 else 1
-        return int(num_weights * BYTES_PER_WEIGHT[self.type])
+        return int(prod(self.shape) * BYTES_PER_WEIGHT[self.type])
 
     @property
     def ggml_type(self) -> "GGMLQuantizationType":
@@ -59,19 +69,70 @@ class GgufTensor:
 
     def pieces(self) -> Iterator[U8]:
         """The bytes in order, some megabytes at a time."""
-        step = max(PIECE_BYTES // self.row_bytes // self.row_multiple, 1) * self.row_multiple
+        if self.experts:
+            yield from chain.from_iterable(expert.pieces() for expert in self.experts)
+            return
+        step = max(PIECE_BYTES * self.shape[0] // self.num_bytes // self.row_multiple, 1) * self.row_multiple
         for start in range(0, self.shape[0], step):
             stop = min(start + step, self.shape[0])
             yield np.ascontiguousarray(self.rows(start, stop)).reshape(-1).view(np.uint8)
             self.release(start, stop)
 
 
-def made_tensor(name: str, values: F32) -> GgufTensor:
+def made_tensor(name: str, values: F32) -> OutputTensor:
     """A vector that no checkpoint has."""
-    return GgufTensor(name, values.shape, "F32", lambda start, stop: values[start:stop], 1, lambda start, stop: None)
+    return OutputTensor(name, values.shape, "F32", lambda start, stop: values[start:stop])
 
 
-def sixteen_bit(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> GgufTensor:
+def stacked(name: str, experts: dict[int, OutputTensor], num_experts: int) -> OutputTensor:
+    """One tensor of the matrices of all experts, by their numbers.
+
+    Raises:
+        ModelError: one is missing, or they are of several shapes or types.
+    """
+    if missing := sorted(set(range(num_experts)) - set(experts)):
+        raise ModelError(
+            f"{name}: expert {missing[0]} is missing; all {num_experts} are required. Convert the model again."
+        )
+    parts = [experts[number] for number in range(num_experts)]
+    kinds = {(part.shape, part.type) for part in parts}
+    if len(kinds) > 1:
+        raise ModelError(
+            f"{name}: experts of {len(kinds)} shapes or types; one is required. Export with --to safetensors."
+        )
+    return OutputTensor(name, (num_experts, *parts[0].shape), parts[0].type, parts[0].rows, experts=parts)
+
+
+def sixteen_bit_stack(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
+    """A stack of the checkpoint bit for bit, its hash compared; experts are read in their order, each at once."""
+    stack = record.stack
+    assert stack is not None
+    proof, last = SourceHash(package, record), stack.num_experts - 1
+    shape = shape_of(place, stack.matrix_shape)
+
+    def expert(number: int) -> OutputTensor:
+        def rows(start: int, stop: int) -> U16:
+            found = weight.rows(number, number + 1)
+            proof.add(found, number == last)
+            return arranged(place, np.ascontiguousarray(stack.matrix(found[0])), 0, stack.matrix_shape[0])
+
+        def release(start: int, stop: int) -> None:
+            weight.release(number, number + 1)
+
+        return OutputTensor(place.name, shape, weight.dtype, rows, shape[0], release)  # type: ignore[arg-type]  # checked
+
+    return stacked(place.name, {number: expert(number) for number in range(stack.num_experts)}, stack.num_experts)
+
+
+def four_bit_stack(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
+    """The codes of a stack as they are; also of MXFP4 that the checkpoint itself has."""
+    assert record.stack is not None
+    matrix, count = replace(weight, shape=record.stack.matrix_shape), record.stack.num_experts
+    experts = {number: four_bit(place, package, record, matrix, number) for number in range(count)}
+    return stacked(place.name, experts, count)
+
+
+def sixteen_bit(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
     """A matrix bit for bit, its hash compared; a vector as F32, which llama.cpp computes with."""
     is_vector = len(weight.shape) == 1 or place.is_vector
     gguf_type: GgufType = "F32" if is_vector else weight.dtype  # type: ignore[assignment]  # checked
@@ -89,12 +150,12 @@ def sixteen_bit(place: Place, package: Package, record: TensorRecord, weight: We
             found = -np.exp(found)
         return found + np.float32(place.offset) if place.offset else found
 
-    return GgufTensor(place.name, shape_of(place, weight.shape), gguf_type, rows, *_pieces(place, weight))
+    return OutputTensor(place.name, shape_of(place, weight.shape), gguf_type, rows, *_pieces(place, weight))
 
 
 def four_bit(
     place: Place, package: Package, record: TensorRecord, weight: WeightTensor, expert: int | None = None
-) -> GgufTensor:
+) -> OutputTensor:
     """The codes as they are, in GGUF's blocks; where those are not whole blocks here, their values.
 
     Args:
@@ -131,13 +192,11 @@ def four_bit(
         else:
             package.release(record, start, stop)
 
-    shape = shape_of(place, stored.shape)
-    return GgufTensor(
-        place.name, shape, "BF16" if blocks is None else "MXFP4", rows, _pieces(place, weight)[0], release
-    )
+    kind: GgufType = "BF16" if blocks is None else "MXFP4"
+    return OutputTensor(place.name, shape_of(place, stored.shape), kind, rows, _pieces(place, weight)[0], release)
 
 
-def eight_bit(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> GgufTensor:
+def eight_bit(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
     """MXINT8 as Q8_0 where that has all its scales and its rows are whole blocks here; else its values, as BF16.
 
     Args:
@@ -164,11 +223,11 @@ def eight_bit(place: Place, package: Package, record: TensorRecord, weight: Weig
         return pack_q8_0(elements, scales)
 
     shape = shape_of(place, stored.shape)
-    return GgufTensor(place.name, shape, "Q8_0" if is_q8_0 else "BF16", rows, *_pieces(place, weight))
+    return OutputTensor(place.name, shape, "Q8_0" if is_q8_0 else "BF16", rows, *_pieces(place, weight))
 
 
 def _pieces(place: Place, weight: WeightTensor) -> tuple[int, Callable[[int, int], None]]:
-    """How many rows are read together, and what forgets them."""
+    """How many rows are read together, and the function that forgets them."""
     if place.is_read_whole:
         return shape_of(place, weight.shape)[0], lambda start, stop: weight.release(0, weight.shape[0])
     return lcm(TILE_ROWS, 1 if place.order is None else place.order.head_dim), weight.release

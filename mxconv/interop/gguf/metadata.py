@@ -14,7 +14,7 @@ from mxconv.arch.gguf.parts import activation_of
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.fits import check_fits
-from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary
+from mxconv.interop.gguf.gguf_vocabulary import GgufVocabulary, read_vocabulary
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -26,14 +26,14 @@ class Metadata:
 
     config: ModelConfig
     architecture: Architecture
-    vocabulary: Vocabulary
+    vocabulary: GgufVocabulary
     chat_templates: dict[str, str]  # "default" and others
     num_positions: int
     long_factors: tuple[float, ...] = ()  # LongRoPE's, for texts beyond its original context
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where llama.cpp will not do what mxconv does."""
+        """Notes on where llama.cpp does not compute what mxconv does."""
         notes = []
         name, windows = self.architecture.name, [window for window in self.config.windows if window is not None]
         if windows and not self.architecture.windows and min(windows) < self.config.max_position_embeddings:
@@ -57,7 +57,7 @@ class Metadata:
     def add_to(self, writer: "GGUFWriter") -> None:
         """Hand every key to a writer."""
         add_keys(writer, self.config, self.architecture, self.num_positions)
-        add_vocabulary(writer, self.vocabulary)
+        self.vocabulary.add_to(writer)
         others = [{"name": name, "template": text} for name, text in self.chat_templates.items() if name != "default"]
         if others:
             writer.add_chat_template(others)
@@ -95,30 +95,6 @@ def _long_context(config: ModelConfig, path: Path) -> tuple[int, tuple[float, ..
     if not isinstance(factors, list) or len(factors) != len(config.rope.factors):
         return config.max_position_embeddings, ()
     return fields.size("max_position_embeddings", config.max_position_embeddings), tuple(map(float, factors))
-
-
-def add_vocabulary(writer: "GGUFWriter", vocabulary: Vocabulary) -> None:
-    writer.add_tokenizer_model(vocabulary.model)
-    writer.add_tokenizer_pre(vocabulary.pre_tokenizer)
-    writer.add_token_list(vocabulary.tokens)
-    writer.add_token_types(vocabulary.types)
-    if vocabulary.merges is not None:
-        writer.add_token_merges(vocabulary.merges)
-    if vocabulary.scores is not None:
-        writer.add_token_scores(vocabulary.scores)
-    # GGUF has a key each for one end of text, of turn and of message; llama.cpp stops at all of them
-    ends = (vocabulary.eos_id, *vocabulary.further_eos_ids)[:3]
-    keys = [
-        (writer.add_unk_token_id, vocabulary.unknown_id),
-        (writer.add_bos_token_id, vocabulary.bos_id),
-        *zip((writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id), ends, strict=False),
-    ]
-    for add, token_id in keys:
-        if token_id is not None:
-            add(token_id)
-    writer.add_add_bos_token(vocabulary.adds_bos)
-    writer.add_add_eos_token(vocabulary.adds_eos)
-    writer.add_add_space_prefix(vocabulary.adds_space_prefix)
 
 
 def _chat_templates(folder: Path) -> dict[str, str]:

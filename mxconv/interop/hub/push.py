@@ -14,22 +14,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mxconv.checkpoint.hub import retried
-from mxconv.checkpoint.regular_file import read_json_object
+from mxconv.checkpoint.regular_file import open_file, read_json_object
 from mxconv.drafts.readers.reader import reader_of
 from mxconv.errors import PackageError
 from mxconv.interop.hub.card import FILE_NAME as CARD
-from mxconv.interop.hub.card import MARKER, model_card
-from mxconv.interop.hub.destination import Destination, open_destination
-from mxconv.interop.hub.measurements import Measurements
-from mxconv.interop.hub.publication import Publication
-from mxconv.interop.hub.source_card import read_source_card
-from mxconv.interop.hub.upload_errors import translated_upload_errors
-from mxconv.package.manifest import FILE_NAME
+from mxconv.interop.hub.card import MARKER, Measurements, model_card, read_source_card
+from mxconv.interop.hub.destination import Destination, open_destination, translated_upload_errors
+from mxconv.package.manifest import FILE_NAME, LevelRecord, Manifest, read_manifest
+from mxconv.package.package_folder import damaged_files
+from mxconv.progress import Progress, silent
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
 LARGE_FILE_BYTES = 1_000_000  # smaller ones travel together in the commit
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A package as others will have it."""
+
+    root: Path
+    manifest: Manifest
+    manifest_bytes: bytes
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,37 @@ class _File:
     content: Path | bytes
     sha256: str
     num_bytes: int
+
+
+def prepare_publication(package: Path, *, drafts_only: bool = False, progress: Progress = silent) -> Publication:
+    """Choose what to upload, and hash it.
+
+    Args:
+        package: the package's folder.
+        drafts_only: leave the target out; the uploaded manifest then references it at the source's id and commit.
+        progress: told about every file.
+
+    Raises:
+        PackageError: a file is not what the manifest says, or nobody else could find the target.
+    """
+    manifest = read_manifest(package)
+    source = manifest.source
+    if manifest.levels[0].location == "source" and source.commit is None:
+        raise PackageError(
+            f"{package}: references its target in the folder {source.id}, which nobody else has; a target on the Hub "
+            "or in the package is required. Convert again with --target include, or from the model's Hub id."
+        )
+    with open_file(package / FILE_NAME) as file:
+        content = file.read()
+    if drafts_only and manifest.levels[0].location == "package":
+        manifest = _without_target(manifest, str(package))
+        content = manifest.to_bytes()
+    if damaged := damaged_files(package, manifest.files, progress):
+        raise PackageError(
+            f"{package / damaged[0]}: its SHA-256 is not the one in {FILE_NAME}; only whole packages are pushed. "
+            "Convert again."
+        )
+    return Publication(package, manifest, content)
 
 
 def push(
@@ -112,7 +150,7 @@ def _reader(package: Path) -> str | None:
 def _package_files(publication: Publication) -> dict[str, _File]:
     files = {
         record.path: _File(publication.root / record.path, record.sha256, record.num_bytes)
-        for record in publication.files
+        for record in publication.manifest.files
     }
     return files | {FILE_NAME: _file_of(publication.manifest_bytes)}
 
@@ -150,4 +188,43 @@ def _commit(destination: Destination, changed: dict[str, _File], stale: list[str
     deletions = [CommitOperationDelete(name) for name in stale]
     return retried(
         lambda: api.create_commit(repo_id, [*additions, *deletions], commit_message=message, revision=revision)
+    )
+
+
+def _without_target(manifest: Manifest, label: str) -> Manifest:
+    """The manifest of the same package with its target referenced, not included.
+
+    Args:
+        manifest: of a package that includes its target.
+        label: what the errors call it.
+
+    Raises:
+        PackageError: the target is found nowhere else.
+    """
+    source, target = manifest.source, manifest.levels[0]
+    of_source = [record for record in manifest.files if record in source.files]  # same name, length and hash
+    if target.codec == "bsfp":
+        raise PackageError(
+            f"{label}: --drafts-only of a BSFP package; its draft and its target share the same bytes, so one cannot "
+            "go without the other. Push it whole, or convert with --codec mxfp4."
+        )
+    if source.commit is None:
+        raise PackageError(
+            f"{label}: --drafts-only, but it was converted from the folder {source.id}; a target on the Hub is "
+            "required for others to find it. Convert again from the model's Hub id, or push without --drafts-only."
+        )
+    if not {record.path for record in of_source}.issuperset(target.files):
+        raise PackageError(
+            f"{label}: --drafts-only, but its 16-bit target was made by the conversion and is on the Hub nowhere else; "
+            "16-bit safetensors in the source are required. Push without --drafts-only."
+        )
+    levels: list[LevelRecord] = [target.model_copy(update={"location": "source", "files": []}), *manifest.levels[1:]]
+    return manifest.model_copy(
+        update={
+            "levels": levels,
+            "options": manifest.options.model_copy(update={"target": "reference"}),
+            "lossless": False,
+            "files": [record for record in manifest.files if record not in of_source],
+            "certificate": None,  # it was about another set of files
+        }
     )

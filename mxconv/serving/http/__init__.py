@@ -1,4 +1,4 @@
-"""The engine behind OpenAI's HTTP interface: a thread that decodes, an event loop that talks.
+"""OpenAI's HTTP interface to the engine: a thread that decodes, and an event loop for requests.
 
 `app.py` lists the endpoints, `replying.py` is the way of one request, `server.py` the process. Needs the extra `serve`.
 """

@@ -12,6 +12,7 @@ POST /v1/chat/completions   messages in, a message out
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -22,36 +23,39 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 import mxconv
+from mxconv.serving.http.api_error import RESPONSES, SERVER, ApiError, describe_errors, not_validated
 from mxconv.serving.http.bodies import ChatBody, CompletionBody
-from mxconv.serving.http.desk import Desk
-from mxconv.serving.http.errors import SERVER, ApiError, not_validated
+from mxconv.serving.http.call import Desk
 from mxconv.serving.http.guard import Guard
-from mxconv.serving.http.limits import Limits
 from mxconv.serving.http.metrics import Metrics
-from mxconv.serving.http.openapi import RESPONSES, describe
 from mxconv.serving.http.page import Page
 from mxconv.serving.http.replying import Reply
+from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served import ServedModel
 from mxconv.serving.http.shapes import ChatShape, CompletionShape
 
 
-def application(
-    served: ServedModel, desk: Desk, limits: Limits, page: Page, api_key: str | None, is_loopback: bool
-) -> ASGIApp:
+def application(served: ServedModel, desk: Desk, options: ServeOptions, is_loopback: bool) -> ASGIApp:
     """The application that a server runs.
 
     Args:
         served: the model.
-        desk: where requests come in.
-        limits: on them.
-        page: at /.
-        api_key: that clients must have; None lets everyone in.
+        desk: admits requests.
+        options: limits, and the key that clients must have.
         is_loopback: whether only this machine can reach it.
     """
-    app = FastAPI(
-        title="mxconv serve", version=mxconv.__version__, docs_url=None, redoc_url=None, lifespan=_lifespan(desk)
-    )
-    metrics = Metrics(desk)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        desk.thread.start()
+        yield
+        await asyncio.to_thread(desk.thread.stop, 2.0)
+
+    app = FastAPI(title="mxconv serve", version=mxconv.__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    metrics, page = Metrics(desk), Page(served)
+    reply = partial(Reply, desk, served, metrics, options.request_seconds)
+    entry = {"id": served.name, "object": "model", "created": served.created, "owned_by": "mxconv"}
+    entry["mxconv"] = served.about
     _handle_errors(app)
 
     @app.get("/", include_in_schema=False)
@@ -72,55 +76,28 @@ def application(
 
     @app.get("/v1/models", responses={401: RESPONSES[401]})
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [_entry(served)]}
+        return {"object": "list", "data": [entry]}
 
     @app.get("/v1/models/{name:path}", responses={401: RESPONSES[401], 404: RESPONSES[404]})
     async def model(name: str) -> dict[str, Any]:
         served.check_name(name)
-        return _entry(served)
+        return entry
 
     @app.post("/v1/completions", responses=RESPONSES)
     async def completions(body: CompletionBody) -> Response:
-        job = await asyncio.to_thread(served.completion_job, body)  # long prompts take a while to encode
-        echo, streams = bool(body.echo), bool(body.stream)
-        return Reply(
-            desk, served, job, CompletionShape, echo, streams, body.includes_usage, limits.request_seconds, metrics
-        )
+        # long prompts take a while to encode
+        return reply(CompletionShape, await asyncio.to_thread(served.completion_job, body))
 
     @app.post("/v1/chat/completions", responses=RESPONSES)
     async def chat(body: ChatBody) -> Response:
-        job = await asyncio.to_thread(served.chat_job, body)
-        streams = bool(body.stream)
-        return Reply(desk, served, job, ChatShape, False, streams, body.includes_usage, limits.request_seconds, metrics)
+        return reply(ChatShape, await asyncio.to_thread(served.chat_job, body))
 
-    describe(app)
-    return Guard(app, api_key, is_loopback, limits, metrics)
-
-
-def _entry(served: ServedModel) -> dict[str, Any]:
-    about = {
-        "levels": served.level_names,
-        "num_positions": served.num_positions,
-        "can_chat": served.can_chat,
-        "sampling": served.sampling({}).members,
-        "plain_tokens_per_second": served.plain_tokens_per_second,
-    }
-    entry = {"id": served.name, "object": "model", "created": served.created, "owned_by": "mxconv"}
-    return entry | {"mxconv": about}
-
-
-def _lifespan(desk: Desk) -> Any:
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        desk.thread.start()
-        yield
-        await asyncio.to_thread(desk.thread.stop, 2.0)
-
-    return lifespan
+    describe_errors(app)
+    return Guard(app, options, is_loopback, metrics)
 
 
 def _handle_errors(app: FastAPI) -> None:
-    """Every error in OpenAI's shape."""
+    """Respond to every error in OpenAI's shape."""
 
     @app.exception_handler(ApiError)
     async def told(_: Request, error: ApiError) -> Response:

@@ -1,96 +1,70 @@
-"""One request while it is decoded: its choices, what the engine says of them, and their end."""
+"""Requests while they are decoded: a desk that admits so many at a time, and calls with their choices."""
 
 import asyncio
+import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 
-from mxconv.serving.http.choice import Choice, Delta
-from mxconv.serving.http.errors import SERVER, ApiError
-from mxconv.serving.http.job import Job, Prompt
-from mxconv.serving.http.placed import place_prompt
-from mxconv.serving.http.prompt_scores import PromptScores, Unscored
-from mxconv.serving.http.updates import Update, Watcher
-from mxconv.serving.request import Request
+from mxconv.serving.http.api_error import OVERLOADED, SERVER, ApiError
+from mxconv.serving.http.engine_thread import EngineThread, Update, Watcher
+from mxconv.serving.http.logprobs import place_prompt
+from mxconv.serving.http.prompt_scores import Scores, Unscored
+from mxconv.serving.http.reply_choice import Delta, ReplyChoice
+from mxconv.serving.http.served import Job
+from mxconv.serving.sequence import Request
+from mxconv.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from mxconv.serving.http.desk import Desk
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a choice gained."""
-
-    choice: Choice
-    delta: Delta
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The scores of one of the job's prompts."""
-
-    prompt: int
-    scores: PromptScores
-
-
-News = tuple[int, Update] | Scored | ApiError  # an update is of the choice with that index
+LONGEST_RETRY = 60  # seconds
 
 
 class Call:
-    """The sequences of one request. A context manager: leaving it frees them, whatever became of the request.
+    """The sequences of one request.
 
     Args:
-        desk: that admits it.
+        thread: decodes.
+        tokenizer: the target's.
         job: what to decode.
-        shown: what the text of each prompt's choices begins with.
     """
 
-    def __init__(self, desk: "Desk", job: Job, shown: list[str]) -> None:
-        self._desk = desk
+    def __init__(self, thread: EngineThread, tokenizer: Tokenizer, job: Job) -> None:
         self.job = job
-        self._arrived: asyncio.Queue[News] = asyncio.Queue()
-        self._watchers: list[Watcher] = []
-        self._unscored: dict[int, Unscored] = {}  # by the number of the prompt
-        self.choices: list[Choice] = []
-        for prompt, begin in zip(job.prompts, shown, strict=True):
-            for number in range(job.num_choices):
-                seed = job.selection_of(number).seed
-                index = len(self.choices)
-                self.choices.append(Choice(index, prompt, seed, desk.tokenizer, job.stop_strings, begin))
+        self.choices: list[ReplyChoice] = []
+        for prompt in job.prompts:
+            for _ in range(job.body.num_choices):
+                self.choices.append(ReplyChoice(len(self.choices), prompt, tokenizer, job.stop_strings))
         self.began = time.perf_counter()
         self.first_token: float | None = None  # seconds after it began
+        self._thread = thread
+        self._tokenizer = tokenizer
+        self._arrived: asyncio.Queue[tuple[int, Update | Scores]] = asyncio.Queue()  # of choices, or of prompts
+        self._watchers: list[Watcher] = []
+        self._unscored: dict[int, Unscored] = {}  # by the number of the prompt
 
-    def __enter__(self) -> "Call":
-        self._desk.opened(self)
-        if self.job.scores_prompts:
-            for number, prompt in enumerate(self.job.prompts):
-                self._unscored[number] = self._unscored_prompt(number, prompt)
-                self._desk.thread.score(self._unscored[number])
+    def begin(self) -> None:
+        """Submit all sequences, and the prompts whose tokens have logprobs too."""
+        job = self.job
+        if job.scores_prompts:
+            for number, prompt in enumerate(job.prompts):
+                unscored = Unscored(prompt.token_ids, job.num_logprobs or 0, self._hear(number))
+                self._unscored[number] = unscored
+                self._thread.score(unscored)
         for choice in self.choices:
-            if self.job.max_new_tokens == 0:
+            if job.max_new_tokens == 0:
                 self._arrived.put_nowait((choice.index, Update(ending="length")))
                 continue
-            watcher = self._watcher(choice.index)
+            watcher = Watcher(self._hear(choice.index), job.num_logprobs, job.body.wants_trace)
             self._watchers.append(watcher)
-            request = Request(
-                choice.prompt.token_ids,
-                self.job.max_new_tokens,
-                self._desk.tokenizer.eos_token_ids,
-                self.job.selection_of(choice.index % self.job.num_choices),
-            )
-            self._desk.thread.submit(request, watcher)
-        return self
+            selection = job.selection_of(choice.index % job.body.num_choices)
+            stops = self._tokenizer.eos_token_ids
+            self._thread.submit(Request(choice.prompt.token_ids, job.max_new_tokens, stops, selection), watcher)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self) -> None:
+        """Free what it holds, whatever became of the request."""
         watched: list[Watcher | Unscored] = [*self._watchers, *self._unscored.values()]
         for one in watched:
-            self._desk.thread.forget(one)
-        self._desk.closed(self, time.perf_counter() - self.began)
+            self._thread.forget(one)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -102,80 +76,116 @@ class Call:
 
     def fail(self, error: ApiError) -> None:
         """Let whoever reads the parts have an error."""
-        self._arrived.put_nowait(error)
+        self._arrived.put_nowait((0, error))
 
-    async def parts(self) -> AsyncIterator[Part]:
-        """Until every choice has ended.
+    async def parts(self) -> AsyncIterator[tuple[ReplyChoice, Delta]]:
+        """What choices gain, until every one has ended; prompts have their logprobs before the first part.
 
         Raises:
             ApiError: a sequence could not be decoded, or the call was broken off.
         """
-        early = await self._scores()
+        early: deque[tuple[int, Update]] = deque()
         while not all(choice.is_done for choice in self.choices):
-            index, update = early.popleft() if early else await self._update()
-            choice = self.choices[index]
-            if choice.is_done:  # by a stop string, of which the engine had not heard
+            index, news = early.popleft() if early and not self._unscored else await self._arrived.get()
+            if isinstance(news, ApiError):
+                raise news
+            if isinstance(news, list):
+                await self._take_scores(index, news)
                 continue
-            delta = choice.take(update)
+            if self._unscored and news.error is None:
+                early.append((index, news))
+                continue
+            choice = self.choices[index]
+            if choice.is_done:  # by a stop string that the engine does not know of
+                continue
+            delta = choice.take(news)
             if choice.error is not None:
-                raise _failure(choice.error)
-            if choice.is_done and update.ending is None:
-                self._desk.thread.forget(self._watchers[index])
+                raise choice.error
+            if choice.is_done and news.ending is None:
+                self._thread.forget(self._watchers[index])
             if delta.pieces and self.first_token is None:
                 self.first_token = time.perf_counter() - self.began
-            yield Part(choice, delta)
+            yield choice, delta
 
-    async def _scores(self) -> deque[tuple[int, Update]]:
-        """Give choices the logprobs of their prompts; what arrived meanwhile.
+    async def _take_scores(self, number: int, scores: Scores) -> None:
+        assert isinstance(scores, list)
+        del self._unscored[number]
+        prompt = self.job.prompts[number]
+        # a long prompt has many labels
+        placed = await asyncio.to_thread(place_prompt, prompt.token_ids, prompt.text, scores, self._tokenizer)
+        for choice in self.choices:
+            if choice.prompt is prompt:
+                choice.prompt_logprobs = placed
+
+    def _hear(self, index: int) -> Callable[[Update | Scores], None]:
+        return lambda news: self._arrived.put_nowait((index, news))
+
+
+class Desk:
+    """Admits calls; used in the event loop alone.
+
+    Args:
+        thread: decodes.
+        tokenizer: the target's.
+        max_sequences: decoded at a time.
+        max_queue: that may wait.
+    """
+
+    def __init__(self, thread: EngineThread, tokenizer: Tokenizer, max_sequences: int, max_queue: int) -> None:
+        self.thread = thread
+        self.capacity = max_sequences + max_queue
+        self.num_open = 0  # sequences
+        self.closes = False
+        self._tokenizer = tokenizer
+        self._max_sequences = max_sequences
+        self._calls: set[Call] = set()
+        self._seconds = 1.0  # a sequence takes, smoothed
+
+    @contextmanager
+    def admit(self, job: Job) -> Iterator[Call]:
+        """A call for a job; it is over at the end of the context.
 
         Raises:
-            ApiError: there are none, a sequence could not be decoded, or the call was broken off.
+            ApiError: there is no room, or never will be.
         """
-        early: deque[tuple[int, Update]] = deque()
-        while self._unscored:
-            arrived = await self._arrived.get()
-            if isinstance(arrived, ApiError):
-                raise arrived
-            if isinstance(arrived, Scored):
-                await self._take_scores(arrived)
-            elif arrived[1].ending == "error":
-                raise _failure(arrived[1])
-            else:
-                early.append(arrived)
-        return early
+        count = len(job.prompts) * job.body.num_choices
+        if self.closes:
+            raise self._shutting_down()
+        if self.thread.failure is not None:
+            raise self.thread.failed
+        if count > self.capacity:
+            message = f"{count} sequences (n times the prompts); at most {self.capacity} fit in this server."
+            raise ApiError(400, f"n: {message} Send several requests.", param="n")
+        if self.num_open + count > self.capacity:
+            turns = math.ceil(count / self._max_sequences)
+            seconds = max(1, min(LONGEST_RETRY, math.ceil(turns * self._seconds)))
+            raise ApiError(
+                429,
+                f"{self.num_open} sequences are decoded or wait; {self.capacity} are the most. Ask again later.",
+                OVERLOADED,
+                code="queue_full",
+                headers={"Retry-After": str(seconds)},
+            )
+        call = Call(self.thread, self._tokenizer, job)
+        self._calls.add(call)
+        self.num_open += count
+        try:
+            call.begin()
+            yield call
+        finally:
+            call.end()
+            self._calls.discard(call)
+            self.num_open -= count
+            self._seconds += (time.perf_counter() - call.began - self._seconds) / 8
 
-    async def _take_scores(self, scored: "Scored") -> None:
-        del self._unscored[scored.prompt]
-        if scored.scores.error:
-            raise ApiError(500, scored.scores.error, SERVER)
-        mine = [choice for choice in self.choices if choice.index // self.job.num_choices == scored.prompt]
-        prompt = self.job.prompts[scored.prompt]
-        # a long prompt has many labels
-        placed = await asyncio.to_thread(place_prompt, prompt, scored.scores.logprobs, self._desk.tokenizer)
-        for choice in mine:
-            choice.prompt_logprobs = placed
+    def close(self) -> None:
+        """Take no more calls."""
+        self.closes = True
 
-    async def _update(self) -> tuple[int, Update]:
-        arrived = await self._arrived.get()
-        if isinstance(arrived, ApiError):
-            raise arrived
-        assert not isinstance(arrived, Scored)
-        return arrived
+    def break_off(self) -> None:
+        """End the calls that still run with an error."""
+        for call in list(self._calls):
+            call.fail(self._shutting_down())
 
-    def _unscored_prompt(self, number: int, prompt: Prompt) -> Unscored:
-        def hear(scores: PromptScores) -> None:
-            self._arrived.put_nowait(Scored(number, scores))
-
-        return Unscored(prompt.token_ids, self.job.num_logprobs or 0, hear)
-
-    def _watcher(self, index: int) -> Watcher:
-        def hear(update: Update) -> None:
-            self._arrived.put_nowait((index, update))
-
-        return Watcher(hear, self.job.num_logprobs, self.job.wants_trace)
-
-
-def _failure(update: Update) -> ApiError:
-    if update.is_refusal:
-        return ApiError(400, update.error)
-    return ApiError(500, update.error, SERVER)
+    def _shutting_down(self) -> ApiError:
+        return ApiError(503, "The server is shutting down. Ask again later.", SERVER, code="shutting_down")

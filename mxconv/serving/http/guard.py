@@ -1,4 +1,4 @@
-"""What stands before the application: who may ask, how much they may send, and how long they may take to send it.
+"""Checks before the application: who may send requests, how large they may be, and how slowly they may come.
 
 CORS is off: no response allows another site's scripts to read it, and bodies must be application/json, which browsers
 do not send across sites unasked. On a loopback address without a key, the Host header must name a loopback address:
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mxconv.serving.http.errors import ApiError
-from mxconv.serving.http.limits import Limits
+from mxconv.serving.http.api_error import ApiError
 from mxconv.serving.http.metrics import Metrics
+from mxconv.serving.http.serve_options import ServeOptions
 
 OPEN_PATHS = ("/", "/health", "/openapi.json")
 PATHS = (*OPEN_PATHS, "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions")
@@ -26,18 +26,17 @@ class Guard:
     """Checks requests before anything else sees them, and counts responses.
 
     Args:
-        app: behind it.
-        api_key: that clients must have; None lets everyone in.
+        app: the application.
+        options: the key that clients must have, and limits on bodies.
         is_loopback: whether the server can be reached from this machine alone.
-        limits: on bodies.
         metrics: count responses.
     """
 
-    def __init__(self, app: ASGIApp, api_key: str | None, is_loopback: bool, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, options: ServeOptions, is_loopback: bool, metrics: Metrics) -> None:
         self._app = app
-        self._key = None if api_key is None else api_key.encode()
-        self._checks_host = is_loopback and api_key is None
-        self._limits = limits
+        self._key = None if options.api_key is None else options.api_key.encode()
+        self._checks_host = is_loopback and self._key is None
+        self._options = options
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +65,7 @@ class Guard:
         await self._app(scope, receive, send_on)
 
     def _check(self, path: str, headers: Mapping[str, str]) -> None:
-        """Raises ApiError: the host or the key is a wrong one."""
+        """Raise ApiError where the host or the key is a wrong one."""
         if self._checks_host and not _is_loopback_name(headers.get("host", "localhost")):
             raise ApiError(
                 421,
@@ -87,13 +86,13 @@ class Guard:
 
     async def _with_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
         """Read the whole body, within the limits; what comes back gives it again."""
-        most = self._limits.max_body_bytes
+        most = self._options.max_body_bytes
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > most:
             raise _too_large(most)
         body = bytearray()
         try:
-            async with asyncio.timeout(self._limits.slow_seconds):
+            async with asyncio.timeout(self._options.slow_seconds):
                 has_more = True
                 while has_more:
                     message = await receive()
@@ -104,7 +103,7 @@ class Guard:
                         raise _too_large(most)
                     has_more = message.get("more_body", False)
         except TimeoutError:
-            seconds = self._limits.slow_seconds
+            seconds = self._options.slow_seconds
             raise ApiError(
                 408,
                 f"The body was not complete after {seconds:g} seconds.",

@@ -25,13 +25,7 @@ class Page:
             folder.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", *SCRIPTS)
         )
         script = "".join(scripts)
-        about = {
-            "model": served.name,
-            "levels": served.level_names,
-            "can_chat": served.can_chat,
-            "sampling": served.sampling({}).members,
-            "plain": served.plain_tokens_per_second,
-        }
+        about = {"model": served.name, **served.about}
         known = json.dumps(about).replace("<", "\\u003c")  # nothing in it ends the script element
         self._html = html.replace("/*style*/", style).replace("/*script*/", script).replace("/*about*/", known)
         self._policy = "; ".join(

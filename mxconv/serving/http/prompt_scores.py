@@ -1,38 +1,33 @@
-"""Logprobs of prompts, for those who want them echoed: one at a time, a piece between two steps of the engine."""
+"""Logprobs of prompts, for clients that want them echoed: one at a time, a piece between two steps of the engine."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.errors import MxconvError
+from mxconv.serving.http.api_error import SERVER, ApiError
 from mxconv.serving.http.logprobs import TokenLogprobs, token_logprobs
-from mxconv.serving.prompt_scoring import PromptScoring
 
+MOST_ROWS = 32  # of a piece, for which running sequences wait
 
-@dataclass(frozen=True)
-class PromptScores:
-    """Of one prompt.
-
-    Args:
-        logprobs: of every token but the first.
-        error: why there are none; empty where there are.
-    """
-
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    error: str = ""
+Scores = list[TokenLogprobs] | ApiError  # of every token but the first, or why there are none
 
 
 @dataclass(eq=False)
 class Unscored:
-    """A prompt whose logprobs somebody wants. `hear` is called in the event loop."""
+    """A prompt whose logprobs a client wants. `hear` is called in the event loop."""
 
     tokens: list[int]
     num_top: int
-    hear: Callable[[PromptScores], None]
+    hear: Callable[[Scores], None]
 
 
 class Scorer:
     """Prompts in the order in which they came. Used by the engine's thread alone.
+
+    A prompt is evaluated once more, with the logits of all rows, in a cache of its own. Rows depend on their path
+    alone: the logits are those that would have chosen these tokens, bit for bit.
 
     Args:
         decoder: of the target.
@@ -41,7 +36,7 @@ class Scorer:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._waiting: list[Unscored] = []
-        self._scoring: PromptScoring | None = None  # of the first
+        self._cache: KVCache | None = None  # of the first
         self._logprobs: list[TokenLogprobs] = []
 
     @property
@@ -52,37 +47,42 @@ class Scorer:
         self._waiting.append(prompt)
 
     def drop(self, prompt: Unscored) -> None:
-        """Nobody wants them any more."""
+        """Forget a prompt that nobody wants any more."""
         if self._waiting and self._waiting[0] is prompt:
             self._end()
         elif prompt in self._waiting:
             self._waiting.remove(prompt)
 
     def drop_all(self) -> list[Unscored]:
-        """Those that wait."""
+        """Forget the prompts that wait, and return them."""
         dropped = list(self._waiting)
         self._waiting.clear()
-        self._scoring = None
+        self._cache = None
         return dropped
 
-    def step(self) -> tuple[Unscored, PromptScores] | None:
-        """A piece of the first prompt; its scores where that was the last."""
+    def step(self) -> tuple[Unscored, Scores] | None:
+        """Evaluate a piece of the first prompt; returns its scores where that was the last piece."""
         prompt = self._waiting[0]
+        scores: Scores = self._logprobs
+        last = len(prompt.tokens) - 1
         try:
-            if self._scoring is None:
-                self._scoring = PromptScoring(self._decoder, prompt.tokens)
-            if not self._scoring.is_done:
-                piece = self._scoring.piece()
-                self._logprobs += [token_logprobs(logits, token, prompt.num_top) for token, logits in piece]
-            if not self._scoring.is_done:
+            if self._cache is None:
+                self._cache = self._decoder.new_cache()
+            begin = self._cache.length
+            if begin < last:
+                end = min(begin + MOST_ROWS, last)
+                logits = self._decoder.forward(prompt.tokens[begin:end], self._cache)
+                following = prompt.tokens[begin + 1 : end + 1]
+                self._logprobs += [
+                    token_logprobs(row, token, prompt.num_top) for row, token in zip(logits, following, strict=True)
+                ]
+            if self._cache.length < last:
                 return None
-            scores = PromptScores(self._logprobs)
         except MxconvError as error:
-            scores = PromptScores(error=str(error))
+            scores = ApiError(500, str(error), SERVER)
         self._end()
         return prompt, scores
 
     def _end(self) -> None:
-        """The first is over."""
         self._waiting.pop(0)
-        self._scoring, self._logprobs = None, []
+        self._cache, self._logprobs = None, []

@@ -6,14 +6,12 @@ from contextlib import suppress
 from typing import Any
 
 from fastapi.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from mxconv.serving.http.call import Call
-from mxconv.serving.http.desk import Desk
-from mxconv.serving.http.errors import SERVER, ApiError
-from mxconv.serving.http.job import Job
+from mxconv.serving.http.api_error import SERVER, ApiError
+from mxconv.serving.http.call import Call, Desk
 from mxconv.serving.http.metrics import Metrics
-from mxconv.serving.http.served import ServedModel
+from mxconv.serving.http.served import Job, ServedModel
 from mxconv.serving.http.shapes import Shape
 
 LAST_SECONDS = 2.0  # for the last words of a stream that took too long
@@ -25,47 +23,27 @@ STREAM_HEADERS = [
 
 
 class Reply(Response):
-    """Admits a job when it is sent, so that nothing is held for a client that was gone before.
+    """Admits a job when it is sent, so that nothing is held for a client that left before.
 
     Args:
         desk: admits it.
         served: the model.
-        job: what to decode.
-        shape: of completions or chats.
-        echo: begin texts with their prompts.
-        streams: as server-sent events, or in one piece.
-        includes_usage: at the end of a stream.
-        seconds: for all of it.
         metrics: count it.
+        seconds: for all of it.
+        shape: of completions or chats.
+        job: what to decode.
     """
 
     def __init__(
-        self,
-        desk: Desk,
-        served: ServedModel,
-        job: Job,
-        shape: type[Shape],
-        echo: bool,
-        streams: bool,
-        includes_usage: bool,
-        seconds: float,
-        metrics: Metrics,
+        self, desk: Desk, served: ServedModel, metrics: Metrics, seconds: float, shape: type[Shape], job: Job
     ) -> None:
         super().__init__()
-        self._desk = desk
-        self._served = served
-        self._job = job
-        self._shape = shape
-        self._echo = echo
-        self._streams = streams
-        self._includes_usage = includes_usage
-        self._seconds = seconds
-        self._metrics = metrics
+        self._desk, self._served, self._metrics, self._seconds = desk, served, metrics, seconds
+        self._shape, self._job = shape, job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises ApiError where nothing has been sent yet."""
-        shown = [prompt.text if self._echo else "" for prompt in self._job.prompts]
-        with self._desk.admit(self._job, shown) as call:
+        """Send the answer; raises ApiError where nothing has been sent yet."""
+        with self._desk.admit(self._job) as call:
             work = asyncio.create_task(self._send(call, scope, receive, send))
             leave = asyncio.create_task(_left(receive))
             try:
@@ -79,36 +57,33 @@ class Reply(Response):
                 self._metrics.count(call)
 
     async def _send(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
-        shape = self._shape(self._served, call)
-        stream = _EventStream(send)
+        shape, stream = self._shape(self._served, call), _EventStream(send)
         try:
             async with asyncio.timeout(self._seconds):
-                if self._streams:
+                if self._job.body.stream:
                     await self._send_chunks(call, shape, stream)
-                else:
-                    async for _ in call.parts():
-                        pass
-                    await JSONResponse(shape.whole())(scope, receive, send)
+                    return
+                async for _ in call.parts():
+                    pass
+                await JSONResponse(shape.whole())(scope, receive, send)
         except TimeoutError:
             message = f"Not done after {self._seconds:g} seconds. Ask for less."
-            with suppress(TimeoutError):  # whoever does not read what was sent before will not read this
+            with suppress(TimeoutError):  # a client that does not read what was sent before will not read this
                 async with asyncio.timeout(LAST_SECONDS):
                     await stream.fail(ApiError(504, message, SERVER, code="timeout"))
         except ApiError as error:
             await stream.fail(error)
 
     async def _send_chunks(self, call: Call, shape: Shape, stream: "_EventStream") -> None:
-        async for part in call.parts():
-            if not stream.has_begun:  # now it is sure that there is something to tell
+        usage: dict[str, Any] = {"usage": None} if self._job.body.includes_usage else {}
+        async for choice, delta in call.parts():
+            if not stream.has_begun:  # after the first part, since an error before it has a status of its own
                 for opening in shape.opening():
-                    await stream.send(self._with_usage(opening))
-            await stream.send(self._with_usage(shape.chunk(part.choice, part.delta)))
-        if self._includes_usage:
+                    await stream.send(opening | usage)
+            await stream.send(shape.chunk(choice, delta) | usage)
+        if usage:
             await stream.send(shape.last())
-        await stream.finish()
-
-    def _with_usage(self, chunk: dict[str, Any]) -> dict[str, Any]:
-        return chunk | {"usage": None} if self._includes_usage else chunk
+        await stream.write("[DONE]", is_last=True)
 
 
 class _EventStream:
@@ -119,30 +94,23 @@ class _EventStream:
         self.has_begun = False
 
     async def send(self, members: dict[str, Any]) -> None:
-        await self._write(b"data: " + json.dumps(members, ensure_ascii=False).encode() + b"\n\n")
-
-    async def finish(self) -> None:
-        await self._write(b"data: [DONE]\n\n", is_last=True)
+        await self.write(json.dumps(members, ensure_ascii=False))
 
     async def fail(self, error: ApiError) -> None:
-        """As a response where nothing was sent, as an event where something was.
-
-        Raises:
-            ApiError: the same, for the application to respond.
-        """
+        """Send an error as the last event, or raise it for the application where nothing was sent."""
         if not self.has_begun:
             raise error
-        await self._write(b"data: " + json.dumps(error.body).encode() + b"\n\n", is_last=True)
+        await self.write(json.dumps(error.body), is_last=True)
 
-    async def _write(self, raw: bytes, is_last: bool = False) -> None:
+    async def write(self, text: str, is_last: bool = False) -> None:
         if not self.has_begun:
             self.has_begun = True
             await self._asgi_send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
-        body: Message = {"type": "http.response.body", "body": raw, "more_body": not is_last}
-        await self._asgi_send(body)
+        raw = f"data: {text}\n\n".encode()
+        await self._asgi_send({"type": "http.response.body", "body": raw, "more_body": not is_last})
 
 
 async def _left(receive: Receive) -> None:
-    """Until the client is gone."""
+    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

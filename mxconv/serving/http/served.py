@@ -1,26 +1,69 @@
-"""The model that a server serves: its name, and from bodies to jobs."""
+"""The model that a server serves, and from the bodies of requests to jobs: token ids, and how to decode them."""
 
 import hashlib
 import secrets
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import mxconv
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
+from mxconv.serving.http.api_error import ApiError, invalid
 from mxconv.serving.http.bodies import ChatBody, CompletionBody, DecodingBody
-from mxconv.serving.http.errors import ApiError, invalid
-from mxconv.serving.http.job import Job, Prompt
-from mxconv.serving.http.limits import Limits
-from mxconv.serving.http.plain_speed import plain_tokens_per_second
+from mxconv.serving.http.serve_options import ServeOptions
+from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
-from mxconv.speculation.selection import MAX_SEED
+from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
 from mxconv.speculation.text_model import TextModel
 from mxconv.text.chat import ChatTemplate
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions
 SEED_LIMIT = 2**53  # seeds that are drawn here come back whole from any reader of JSON
 MOST_PROMPTS = 128
+PLAIN_TOKENS, PLAIN_SECONDS = 48, 1.5  # at most, to measure plain decoding
+
+
+@dataclass(frozen=True)
+class JobPrompt:
+    """One of a request's prompts.
+
+    Args:
+        token_ids: as the target reads it.
+        text: what `echo` shows; empty without it.
+    """
+
+    token_ids: list[int]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to decode.
+
+    Args:
+        body: of the request.
+        prompts: one of a chat, one or more of completions.
+        max_new_tokens: of each choice; 0 where prompts alone are wanted.
+        selection: of the first choice of each prompt.
+        sampling: the same by parameters, with the origin of each, for clients.
+        stop_strings: that end a choice.
+        num_logprobs: likeliest tokens to name at every place; None computes no logprobs.
+        scores_prompts: whether the tokens of prompts have logprobs too.
+    """
+
+    body: DecodingBody
+    prompts: list[JobPrompt]
+    max_new_tokens: int
+    selection: Selection
+    sampling: SamplingInUse
+    stop_strings: list[str]
+    num_logprobs: int | None = None
+    scores_prompts: bool = False
+
+    def selection_of(self, choice: int) -> Selection:
+        """Choices of a prompt draw with the seeds `seed`, `seed + 1` and so on."""
+        return replace(self.selection, seed=(self.selection.seed + choice) % (MAX_SEED + 1))
 
 
 class ServedModel:
@@ -29,10 +72,10 @@ class ServedModel:
     Args:
         model: what is decoded.
         name: what clients call it.
-        limits: on prompts and answers.
+        options: limits of prompts and answers.
     """
 
-    def __init__(self, model: TextModel, name: str, limits: Limits) -> None:
+    def __init__(self, model: TextModel, name: str, options: ServeOptions) -> None:
         self.name = name
         self.created = int(time.time())
         self.tokenizer = model.loaded.tokenizer
@@ -40,38 +83,45 @@ class ServedModel:
         self.fingerprint = _fingerprint(model)
         self.num_positions = model.loaded.config.max_position_embeddings
         self._vocab_size = model.loaded.config.vocab_size
-        self.plain_tokens_per_second = plain_tokens_per_second(model)
+        self.plain_tokens_per_second = _plain_tokens_per_second(model)
         self._recommended = model.recommended
-        self._max_prompt_tokens = min(limits.max_prompt_tokens or self.num_positions, self.num_positions)
-        self._max_new_tokens = min(limits.max_new_tokens or self.num_positions, self.num_positions)
+        self._max_prompt_tokens = min(options.max_prompt_tokens or self.num_positions, self.num_positions)
+        self._max_new_tokens = min(options.max_new_tokens or self.num_positions, self.num_positions)
         try:
             self._template: ChatTemplate | None = ChatTemplate.from_folder(model.loaded.folder)
         except MxconvError as error:
             self._template, self._no_chat = None, str(error)
 
     @property
-    def can_chat(self) -> bool:
-        return self._template is not None
+    def about(self) -> dict[str, Any]:
+        """What is mxconv's own about it, for /v1/models."""
+        return {
+            "levels": self.level_names,
+            "num_positions": self.num_positions,
+            "can_chat": self._template is not None,
+            "sampling": self.sampling({}).members,
+            "plain_tokens_per_second": self.plain_tokens_per_second,
+        }
 
     def check_name(self, name: str | None) -> None:
-        """Raises ApiError where a request is meant for another model."""
+        """Raise ApiError where a request is meant for another model."""
         if name is not None and name != self.name:
             raise ApiError(
                 404, f"model: {name!r} is not here; {self.name!r} is.", param="model", code="model_not_found"
             )
 
     def completion_job(self, body: CompletionBody) -> Job:
-        """Raises ApiError: a field that cannot be served."""
+        """The job of a request for completions; raises ApiError for a field that cannot be served."""
         self.check_name(body.model)
         if body.max_tokens == 0 and not body.echo:
             raise invalid("max_tokens", "0 without echo; at least 1 is required. Ask for more, or for the prompt.")
         wanted = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         prompts = [self._prompt(prompt, bool(body.echo)) for prompt in _prompts(body.prompt)]
-        scores = bool(body.echo) and body.logprobs is not None
-        return replace(self._job(body, prompts, "prompt", wanted, body.logprobs), scores_prompts=scores)
+        job = self._job(body, prompts, "prompt", wanted, body.logprobs)
+        return replace(job, scores_prompts=bool(body.echo) and body.logprobs is not None)
 
     def chat_job(self, body: ChatBody) -> Job:
-        """Raises ApiError: a field that cannot be served."""
+        """The job of a request for a chat; raises ApiError for a field that cannot be served."""
         self.check_name(body.model)
         if body.top_logprobs is not None and not body.logprobs:
             raise invalid("top_logprobs", f'{body.top_logprobs} without logprobs; send "logprobs": true as well.')
@@ -84,62 +134,47 @@ class ServedModel:
         except MxconvError as error:
             raise invalid("messages", str(error)) from error
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        return self._job(body, [Prompt(tokens)], "messages", wanted, num_logprobs)
+        return self._job(body, [JobPrompt(tokens)], "messages", wanted, num_logprobs)
 
-    def _prompt(self, prompt: str | list[int], echo: bool) -> Prompt:
+    def _prompt(self, prompt: str | list[int], echo: bool) -> JobPrompt:
         if isinstance(prompt, str):
             try:
-                return Prompt(self.tokenizer.encode(prompt), prompt if echo else "")
+                return JobPrompt(self.tokenizer.encode(prompt), prompt if echo else "")
             except MxconvError as error:
                 raise invalid("prompt", str(error)) from error
         if unknown := next((token for token in prompt if token >= self._vocab_size), None):
             raise invalid("prompt", f"token id {unknown}; ids from 0 to {self._vocab_size - 1} are required.")
-        return Prompt(prompt, self.tokenizer.decode(prompt) if echo else "")
+        return JobPrompt(prompt, self.tokenizer.decode(prompt) if echo else "")
 
     def _job(
-        self, body: DecodingBody, prompts: list[Prompt], param: str, wanted: int | None, num_logprobs: int | None
+        self, body: DecodingBody, prompts: list[JobPrompt], param: str, wanted: int | None, num_logprobs: int | None
     ) -> Job:
         longest = max(len(prompt.token_ids) for prompt in prompts)
         if not all(prompt.token_ids for prompt in prompts):
             raise invalid(param, "0 tokens; at least one is required. Give a text.")
         if longest > self._max_prompt_tokens:
-            raise invalid(
-                param,
-                f"{longest} tokens; at most {self._max_prompt_tokens} are taken. Shorten it.",
-                "context_length_exceeded",
-            )
+            message = f"{longest} tokens; at most {self._max_prompt_tokens} are taken. Shorten it."
+            raise invalid(param, message, "context_length_exceeded")
         room = self.num_positions + 1 - longest  # the last token needs no position of its own
         if wanted is None:
             wanted = min(room, self._max_new_tokens)
         if wanted > self._max_new_tokens:
             raise invalid("max_tokens", f"{wanted}; at most {self._max_new_tokens} are given. Ask for fewer.")
         if wanted > room:
-            raise invalid(
-                "max_tokens",
-                f"{wanted} behind {longest} tokens; the model has {self.num_positions} positions. Ask for fewer.",
-                "context_length_exceeded",
-            )
+            message = f"{wanted} after {longest} tokens; the model has {self.num_positions} positions. Ask for fewer."
+            raise invalid("max_tokens", message, "context_length_exceeded")
         sampling = self.sampling(body.asked)
-        selection = sampling.selection(
-            secrets.randbelow(SEED_LIMIT) if body.seed is None else body.seed % (MAX_SEED + 1)
-        )
+        seed = secrets.randbelow(SEED_LIMIT) if body.seed is None else body.seed % (MAX_SEED + 1)
+        selection = sampling.selection(seed)
         try:
             selection.penalties.check(self._vocab_size)
         except MxconvError as error:
             raise invalid("logit_bias", str(error).removeprefix("logit_bias: ")) from error
-        return Job(
-            prompts,
-            body.num_choices,
-            wanted,
-            selection,
-            sampling,
-            [*self._recommended.stop_strings, *body.stop_strings],
-            num_logprobs,
-            body.wants_trace,
-        )
+        stops = [*self._recommended.stop_strings, *body.stop_strings]
+        return Job(body, prompts, wanted, selection, sampling, stops, num_logprobs)
 
     def sampling(self, asked: Asked) -> SamplingInUse:
-        """How tokens are chosen for a request: what it does not say is as generation_config.json recommends."""
+        """How tokens are chosen for a request: what it leaves out is as generation_config.json recommends."""
         return SamplingInUse.of(asked, self._recommended, CHAT_DEFAULTS)
 
 
@@ -161,3 +196,14 @@ def _fingerprint(model: TextModel) -> str:
     digest = hashlib.sha256(loaded.package.manifest.to_bytes())
     digest.update("\0".join((loaded.levels[0].name, kernel, mxconv.__version__)).encode())
     return f"mxconv-{digest.hexdigest()[:16]}"
+
+
+def _plain_tokens_per_second(model: TextModel) -> float | None:
+    """The speed of the target without drafts, from one short text; None where it is too short to tell."""
+    hierarchy = Hierarchy(model.loaded.levels[:1])
+    generation = hierarchy.begin()
+    first = model.loaded.tokenizer.bos_token_id or 0
+    for _ in hierarchy.stream([first], PLAIN_TOKENS, (), GREEDY, generation):
+        if generation.seconds > PLAIN_SECONDS:
+            break
+    return generation.decoding_tokens_per_second

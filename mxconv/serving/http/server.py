@@ -1,4 +1,7 @@
-"""The process: a socket, uvicorn on it, and an end in which nobody is left without an answer."""
+"""From a package to a server: text model -> engine in a thread -> desk -> application -> socket, and to its end.
+
+Nobody is left without an answer at the end: running requests have some seconds to finish, and the rest get an error.
+"""
 
 import asyncio
 import logging
@@ -16,12 +19,57 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mxconv.errors import ModelError
-from mxconv.serving.http.desk import Desk
-from mxconv.serving.http.limits import Limits
+from mxconv.serving.http.app import application
+from mxconv.serving.http.call import Desk
+from mxconv.serving.http.engine_thread import EngineThread
+from mxconv.serving.http.guard import is_loopback
+from mxconv.serving.http.prompt_scores import Scorer
+from mxconv.serving.http.serve_options import ServeOptions
+from mxconv.serving.http.served import ServedModel
+from mxconv.serving.llm_engine import Engine
+from mxconv.speculation.text_model import Options, TextModel
 
 KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2  # for answers that were broken off to leave
 MOST_CONNECTIONS = 1000
+
+
+class Serving:
+    """A server that listens already; `run` answers.
+
+    Args:
+        model: what it serves; the caller closes it afterwards.
+        decoding: which levels take part, and how.
+        name: what clients call the model.
+        options: where and how.
+        announce: called with the URL once requests are answered.
+
+    Raises:
+        ModelError: the address is taken.
+    """
+
+    def __init__(
+        self, model: TextModel, decoding: Options, name: str, options: ServeOptions, announce: Callable[[str], None]
+    ) -> None:
+        engine = Engine(model.hierarchy(decoding), options.max_sequences, options.kv_bytes)
+        served = ServedModel(model, name, options)
+        target = model.loaded.levels[0].decoder
+        assert target is not None
+        thread = EngineThread(engine, Scorer(target))
+        self.desk = desk = Desk(thread, model.loaded.tokenizer, options.max_sequences, options.max_queue)
+        self.listener: socket.socket = listen(options.host, options.port)
+        self.url = url_of(self.listener)
+        app = application(served, desk, options, is_loopback(self.listener.getsockname()[0]))
+        self.server = HttpServer(app, desk, options, lambda: announce(self.url))
+
+    def run(self) -> bool:
+        """Answer until a signal, or `server.stop()` from another thread.
+
+        Returns:
+            Whether the engine has ended. Where it has not, a long step is still reading the model: do not close it.
+        """
+        self.server.run(sockets=[self.listener])
+        return not self.desk.thread.is_alive
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -42,24 +90,24 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a client of the same machine finds it."""
+    """The URL for clients of the same machine."""
     address, port = listener.getsockname()[:2]
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 class HttpServer(uvicorn.Server):
-    """Serves until a signal or `stop`; then running requests have some seconds to finish, and the rest get an error.
+    """Serves until a signal or `stop`.
 
     Args:
         app: what it serves.
         desk: closed at the end.
-        limits: how long heads may take and the end may last.
+        options: how long heads may take and the end may last.
         announce: called once it accepts requests.
     """
 
-    def __init__(self, app: ASGIApp, desk: Desk, limits: Limits, announce: Callable[[], None]) -> None:
-        protocol = type("Protocol", (_PatientProtocol,), {"slow_seconds": limits.slow_seconds})
+    def __init__(self, app: ASGIApp, desk: Desk, options: ServeOptions, announce: Callable[[], None]) -> None:
+        protocol = type("Protocol", (_PatientProtocol,), {"slow_seconds": options.slow_seconds})
         config = uvicorn.Config(
             app,
             http=protocol,
@@ -70,14 +118,14 @@ class HttpServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=round(limits.drain_seconds + LAST_SECONDS),
+            timeout_graceful_shutdown=round(options.drain_seconds + LAST_SECONDS),
             limit_concurrency=MOST_CONNECTIONS,
         )
-        for name in ("uvicorn.error", "asyncio"):  # malformed requests and clients that left are not this server's news
+        for name in ("uvicorn.error", "asyncio"):  # no news: malformed requests, clients that left
             logging.getLogger(name).setLevel(logging.ERROR)
         super().__init__(config)
         self._desk = desk
-        self._drain_seconds = limits.drain_seconds
+        self._drain_seconds = options.drain_seconds
         self._announce = announce
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -104,7 +152,7 @@ class HttpServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def stop(self) -> None:
-        """From any thread: as a signal would."""
+        """Stop as a signal would; from any thread."""
         self.should_exit = True
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -113,7 +161,7 @@ class HttpServer(uvicorn.Server):
 
 
 class _PatientProtocol(H11Protocol):
-    """HTTP/1.1 whose patience with a request's head ends; uvicorn's own has none to lose."""
+    """HTTP/1.1 that closes a connection whose request has no complete head in time; uvicorn's own waits for ever."""
 
     slow_seconds = 10.0
     _timer: asyncio.TimerHandle | None = None

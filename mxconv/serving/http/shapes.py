@@ -1,14 +1,13 @@
-"""Answers as OpenAI's clients expect them; what is mxconv's own stands in fields named `mxconv`."""
+"""Answers as OpenAI's clients expect them; what is mxconv's own is in fields named `mxconv`."""
 
 import time
 import uuid
 from typing import Any
 
 from mxconv.serving.http.call import Call
-from mxconv.serving.http.choice import Choice, Delta, PieceOfToken
-from mxconv.serving.http.placed import Label, PlacedLogprob
+from mxconv.serving.http.logprobs import PlacedToken
+from mxconv.serving.http.reply_choice import Delta, ReplyChoice
 from mxconv.serving.http.served import ServedModel
-from mxconv.serving.http.updates import LevelCount
 
 
 class Shape:
@@ -30,12 +29,16 @@ class Shape:
             "created": int(time.time()),
             "model": served.name,
             "system_fingerprint": served.fingerprint,
-            "mxconv": {"seed": call.job.seed},
+            "mxconv": {"seed": call.job.selection.seed},
         }
 
     def whole(self) -> dict[str, Any]:
         """The answer in one piece."""
-        choices = [self._choice(choice) | self._trace_of(choice) for choice in self._call.choices]
+        choices = [
+            {"index": choice.index, **self._choice(choice), "finish_reason": choice.finish_reason}
+            | self._trace(choice, choice.pieces, choice.levels)
+            for choice in self._call.choices
+        ]
         head = self._head | self._with_sampling
         return {"object": self.whole_object, **head, "choices": choices, "usage": self.usage()}
 
@@ -43,11 +46,10 @@ class Shape:
         """Chunks before the first token."""
         return []
 
-    def chunk(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        """What a step added to a choice, and how it ended if it did; behind the last of it, how it was sampled."""
+    def chunk(self, choice: ReplyChoice, delta: Delta) -> dict[str, Any]:
+        """What a step added to a choice, and how it ended if it did; the last one says how it was sampled."""
         members = self._delta(delta) | {"index": choice.index, "finish_reason": choice.finish_reason}
-        if self._call.job.wants_trace:
-            members["mxconv"] = _trace(choice, delta.pieces, delta.levels)
+        members |= self._trace(choice, delta.pieces, delta.levels)
         is_last = all(choice.is_done for choice in self._call.choices)
         return self._chunk([members]) | (self._with_sampling if is_last else {})
 
@@ -67,10 +69,14 @@ class Shape:
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"object": self.chunk_object, **self._head, "choices": choices}
 
-    def _trace_of(self, choice: Choice) -> dict[str, Any]:
-        return {"mxconv": _trace(choice, choice.pieces, choice.levels)} if self._call.job.wants_trace else {}
+    def _trace(self, choice: ReplyChoice, pieces: list[dict[str, Any]], levels: list[dict[str, Any]]) -> dict[str, Any]:
+        """Who guessed these tokens, and what drafts proposed and got accepted since the choice began, if wanted."""
+        if not self._call.job.body.wants_trace:
+            return {}
+        counts = {"num_tokens": choice.num_tokens, "num_rounds": choice.num_rounds}
+        return {"mxconv": {"tokens": pieces, **counts, "levels": levels}}
 
-    def _choice(self, choice: Choice) -> dict[str, Any]:
+    def _choice(self, choice: ReplyChoice) -> dict[str, Any]:
         raise NotImplementedError
 
     def _delta(self, delta: Delta) -> dict[str, Any]:
@@ -78,44 +84,54 @@ class Shape:
 
 
 class CompletionShape(Shape):
-    """Of /v1/completions."""
+    """The shape of /v1/completions."""
 
     prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
 
     def opening(self) -> list[dict[str, Any]]:
-        return [self._chunk([self._shown(choice)]) for choice in self._call.choices if choice.shown]
+        """The prompts, where they are echoed."""
+        return [
+            self._chunk(
+                [
+                    {
+                        "index": choice.index,
+                        "text": choice.prompt.text,
+                        "logprobs": self._logprobs(choice.prompt_logprobs),
+                        "finish_reason": None,
+                    }
+                ]
+            )
+            for choice in self._call.choices
+            if choice.prompt.text
+        ]
 
-    def _choice(self, choice: Choice) -> dict[str, Any]:
-        return {
-            "index": choice.index,
-            "text": choice.text,
-            "logprobs": self._logprobs([*choice.prompt_logprobs, *choice.logprobs]),
-            "finish_reason": choice.finish_reason,
-        }
-
-    def _shown(self, choice: Choice) -> dict[str, Any]:
-        """The prompt, where it is echoed."""
-        logprobs = self._logprobs(choice.prompt_logprobs)
-        return {"index": choice.index, "text": choice.shown, "logprobs": logprobs, "finish_reason": None}
+    def _choice(self, choice: ReplyChoice) -> dict[str, Any]:
+        return {"text": choice.text, "logprobs": self._logprobs([*choice.prompt_logprobs, *choice.logprobs])}
 
     def _delta(self, delta: Delta) -> dict[str, Any]:
         return {"text": delta.text, "logprobs": self._logprobs(delta.logprobs)}
 
-    def _logprobs(self, placed: list[PlacedLogprob]) -> dict[str, Any] | None:
+    def _logprobs(self, placed: list[PlacedToken]) -> dict[str, Any] | None:
         if self._call.job.num_logprobs is None:
             return None
-        top = [None if one.top is None else _by_text(one.top) for one in placed]
+        entries = [one.entry for one in placed]
+        # tokens that look alike share a name; the likelier one has it
+        top = [
+            None if (found := entry["top_logprobs"]) is None
+            else {other["token"]: other["logprob"] for other in reversed(found)}
+            for entry in entries
+        ]  # fmt: skip
         return {
-            "tokens": [one.label.text for one in placed],
-            "token_logprobs": [one.logprob for one in placed],
+            "tokens": [entry["token"] for entry in entries],
+            "token_logprobs": [entry["logprob"] for entry in entries],
             "top_logprobs": top if self._call.job.num_logprobs else None,
             "text_offset": [one.offset for one in placed],
         }
 
 
 class ChatShape(Shape):
-    """Of /v1/chat/completions."""
+    """The shape of /v1/chat/completions."""
 
     prefix = "chatcmpl"
     whole_object = "chat.completion"
@@ -128,50 +144,13 @@ class ChatShape(Shape):
             for choice in self._call.choices
         ]
 
-    def _choice(self, choice: Choice) -> dict[str, Any]:
-        return {
-            "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
-            "logprobs": self._logprobs(choice.logprobs),
-            "finish_reason": choice.finish_reason,
-        }
+    def _choice(self, choice: ReplyChoice) -> dict[str, Any]:
+        message = {"role": "assistant", "content": choice.text, "refusal": None}
+        return {"message": message, "logprobs": self._logprobs(choice.logprobs)}
 
     def _delta(self, delta: Delta) -> dict[str, Any]:
         return {"delta": {"content": delta.text} if delta.text else {}, "logprobs": self._logprobs(delta.logprobs)}
 
-    def _logprobs(self, placed: list[PlacedLogprob]) -> dict[str, Any] | None:
-        if self._call.job.num_logprobs is None:
-            return None
-        return {
-            "content": [
-                {
-                    "token": one.label.text,
-                    "logprob": one.logprob,
-                    "bytes": one.label.bytes,
-                    "top_logprobs": [
-                        {"token": label.text, "logprob": logprob, "bytes": label.bytes}
-                        for label, logprob in one.top or ()
-                    ],
-                }
-                for one in placed
-            ],
-            "refusal": None,
-        }
-
-
-def _by_text(top: list[tuple[Label, float]]) -> dict[str, float]:
-    """Tokens that look alike share a name; the likelier one has it."""
-    return {label.text: logprob for label, logprob in reversed(top)}
-
-
-def _trace(choice: Choice, pieces: list[PieceOfToken], levels: list[LevelCount]) -> dict[str, Any]:
-    """Who guessed the tokens of a chunk, and what drafts proposed and got accepted since the choice began."""
-    return {
-        "tokens": [{"id": one.token, "text": one.text, "guessed_by": one.guessed_by} for one in pieces],
-        "num_tokens": choice.num_tokens,
-        "num_rounds": choice.num_rounds,
-        "levels": [
-            {"name": level.name, "num_proposed": level.num_proposed, "num_accepted": level.num_accepted}
-            for level in levels
-        ],
-    }
+    def _logprobs(self, placed: list[PlacedToken]) -> dict[str, Any] | None:
+        wanted = self._call.job.num_logprobs is not None
+        return {"content": [one.entry for one in placed], "refusal": None} if wanted else None

@@ -24,8 +24,7 @@ from mxconv.checkpoint.gguf.pre_tokenizers import (
 )
 from mxconv.checkpoint.sentencepiece.derived_tokenizer import read_tokenizer_json
 from mxconv.errors import ModelError
-from mxconv.interop.gguf.metadata import add_vocabulary
-from mxconv.interop.gguf.vocabulary import Vocabulary, read_vocabulary
+from mxconv.interop.gguf.gguf_vocabulary import GgufVocabulary, read_vocabulary
 from mxconv.text.tokenizer import Tokenizer
 
 NUM_ROWS = 900
@@ -102,10 +101,10 @@ def one_way_each(members: dict[str, Any]) -> None:
         members["model"]["vocab"][f"unused{len(text)}"] = members["model"]["vocab"].pop(text)
 
 
-def in_llama_cpp(vocabulary: Vocabulary, path: Path) -> LlamaCppVocabulary:
+def in_llama_cpp(vocabulary: GgufVocabulary, path: Path) -> LlamaCppVocabulary:
     """As llama.cpp reads it from a file of nothing else."""
     writer = gguf.GGUFWriter(path, "llama")
-    add_vocabulary(writer, vocabulary)
+    vocabulary.add_to(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -123,7 +122,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
 @pytest.fixture(scope="module", params=[*PRE_TOKENIZERS, *KINDS])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Tokenizer, LlamaCppVocabulary, Vocabulary]]:
+) -> Iterator[tuple[Tokenizer, LlamaCppVocabulary, GgufVocabulary]]:
     folder = tmp_path_factory.mktemp("vocabulary") / "model"
     folder = KINDS[request.param](folder) if request.param in KINDS else write_byte_level(folder, request.param)
     vocabulary = read_vocabulary(folder, NUM_ROWS)
@@ -140,7 +139,7 @@ def has_case_or_is_mark(character: str) -> bool:
 
 @settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
-def test_llama_cpp_makes_the_same_tokens(pair: tuple[Tokenizer, LlamaCppVocabulary, Vocabulary], text: str) -> None:
+def test_llama_cpp_makes_the_same_tokens(pair: tuple[Tokenizer, LlamaCppVocabulary, GgufVocabulary], text: str) -> None:
     ours, theirs, vocabulary = pair
     if vocabulary.pre_tokenizer in CASE_OF_ASCII and any(map(has_case_or_is_mark, text)):
         return  # a note says so
@@ -149,7 +148,7 @@ def test_llama_cpp_makes_the_same_tokens(pair: tuple[Tokenizer, LlamaCppVocabula
     assert theirs.tokenize(text) == ours.encode(text, add_special_tokens=False)
 
 
-def test_what_differs_is_said(pair: tuple[Tokenizer, LlamaCppVocabulary, Vocabulary]) -> None:
+def test_what_differs_is_said(pair: tuple[Tokenizer, LlamaCppVocabulary, GgufVocabulary]) -> None:
     vocabulary = pair[2]
     has_note = vocabulary.pre_tokenizer in CASE_OF_ASCII or vocabulary.adds_space_prefix
     assert bool(vocabulary.notes) == has_note
@@ -161,7 +160,9 @@ def test_each_kind_is_chosen_for_what_it_can_say(tmp_path: Path) -> None:
     assert found == {"Llama": "llama", "Gemma": "llama", "Gemma 4": "gemma4"}
 
 
-def test_every_vocabulary_is_read_back(pair: tuple[Tokenizer, LlamaCppVocabulary, Vocabulary], tmp_path: Path) -> None:
+def test_every_vocabulary_is_read_back(
+    pair: tuple[Tokenizer, LlamaCppVocabulary, GgufVocabulary], tmp_path: Path
+) -> None:
     ours, _, vocabulary = pair
     in_llama_cpp(vocabulary, tmp_path / "a.gguf").close()
     values = {name: field.contents() for name, field in gguf.GGUFReader(tmp_path / "a.gguf").fields.items()}

@@ -9,7 +9,7 @@ from checkpoints import write_tiny_llama
 from packages import MANIFEST, files_of, forge, quantize
 
 from mxconv.errors import PackageError
-from mxconv.interop.hub.publication import prepare_publication
+from mxconv.interop.hub.push import prepare_publication
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -29,7 +29,7 @@ def test_a_whole_package_is_uploaded_as_it_is(source: Path, tmp_path: Path) -> N
     publication = prepare_publication(tmp_path / "package")
     found = files_of(tmp_path / "package")
     assert publication.manifest_bytes == found.pop(MANIFEST)
-    assert sorted(record.path for record in publication.files) == sorted(found)
+    assert sorted(record.path for record in publication.manifest.files) == sorted(found)
 
 
 def test_drafts_only_is_the_package_of_a_conversion_that_references_its_target(source: Path, tmp_path: Path) -> None:
@@ -40,9 +40,9 @@ def test_drafts_only_is_the_package_of_a_conversion_that_references_its_target(s
     published = prepare_publication(tmp_path / "include", drafts_only=True)
     expected = json.loads((tmp_path / "reference" / MANIFEST).read_bytes())
     assert json.loads(published.manifest_bytes) == expected
-    assert {record.path for record in published.files} == {*files_of(tmp_path / "reference")} - {MANIFEST}
+    assert {record.path for record in published.manifest.files} == {*files_of(tmp_path / "reference")} - {MANIFEST}
     assert {path for path in files_of(draft) if path.endswith(".safetensors")} <= {
-        record.path.rpartition("/")[2] for record in published.files
+        record.path.rpartition("/")[2] for record in published.manifest.files
     }
 
 

@@ -1,5 +1,6 @@
 """What `mxconv push` leaves on a hub, and what it says when it cannot."""
 
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -147,8 +148,8 @@ def test_a_hub_that_keeps_failing_is_reported(hub: HubServer, client: Client, bs
     )
 
 
-def test_a_damaged_package_is_not_pushed(hub: HubServer, client: Client, source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "package", codec="bsfp")
+def test_a_damaged_package_is_not_pushed(hub: HubServer, client: Client, bsfp: Path, tmp_path: Path) -> None:
+    shutil.copytree(bsfp, tmp_path / "package")
     flip(tmp_path / "package" / LARGE, -100 % (tmp_path / "package" / LARGE).stat().st_size)
     assert client.error("push", "package", "me/tiny") == (
         f"package/{LARGE}: its SHA-256 is not the one in mxconv.json; only whole packages are pushed. Convert again."
@@ -157,9 +158,9 @@ def test_a_damaged_package_is_not_pushed(hub: HubServer, client: Client, source:
 
 
 def test_a_file_that_changes_while_it_is_sent_is_refused(
-    hub: HubServer, client: Client, source: Path, tmp_path: Path
+    hub: HubServer, client: Client, bsfp: Path, tmp_path: Path
 ) -> None:
-    quantize(source, tmp_path / "package", codec="bsfp")
+    shutil.copytree(bsfp, tmp_path / "package")
 
     def change(request: str) -> None:
         if request.endswith("/batch"):

@@ -13,8 +13,6 @@ import psutil
 import pytest
 from http_servers import Running, post_head, running, wait_for
 
-from mxconv.serving.http.limits import Limits
-
 PATH = "/v1/completions"
 SLOW_SECONDS = 3.0
 GOOD: dict[str, Any] = {"prompt": "import os\n\ndef ", "max_tokens": 24, "seed": 7, "temperature": 0.9}
@@ -107,7 +105,7 @@ BAD: list[Callable[[socket.socket], None]] = [
 
 @pytest.fixture(scope="module")
 def patient(package: Path) -> Any:
-    with running(package, Limits(slow_seconds=SLOW_SECONDS)) as server:
+    with running(package, slow_seconds=SLOW_SECONDS) as server:
         yield server
 
 
@@ -143,11 +141,11 @@ def test_slow_and_whole_is_good(patient: Running) -> None:
 
 
 def test_memory_stays_where_it_is(patient: Running) -> None:
-    """A sequence that stays behind would keep its caches: here those of 600 choices."""
+    """A sequence that stays behind would keep its caches: here those of 400 choices."""
     quick = BAD[4:]
 
     def round_() -> int:
-        for number in range(150):
+        for number in range(100):
             with patient.connect() as peer:
                 quick[number % len(quick)](peer)
         nobody_is_left(patient)

@@ -10,15 +10,13 @@ import openai
 import pytest
 from http_servers import NAME, Running, events_of, post_head, running, wait_for
 
-from mxconv.serving.http.limits import Limits
-
 PATH = "/v1/completions"
 LONG = {"prompt": "import os\n", "max_tokens": 150, "temperature": 1.2, "seed": 4}
 SHORT = LONG | {"max_tokens": 4}
 
 
 def test_a_full_queue_says_when_to_come_back_and_the_rest_is_unharmed(package: Path) -> None:
-    with running(package, Limits(max_queue=1), max_sequences=1) as server:
+    with running(package, max_queue=1, max_sequences=1) as server:
         expected = server.post(PATH, LONG).json()["choices"]
         server.gate.clear()
         with ThreadPoolExecutor() as pool:
@@ -53,7 +51,7 @@ def test_a_client_that_leaves_frees_its_sequences_at_once(server: Running, strea
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_time_that_runs_out_is_told(package: Path, stream: bool) -> None:
-    with running(package, Limits(request_seconds=0.5)) as server:
+    with running(package, request_seconds=0.5) as server:
         if not stream:
             server.gate.clear()
             response = server.post(PATH, LONG)
@@ -99,7 +97,7 @@ def test_at_the_end_running_requests_finish(package: Path) -> None:
 
 
 def test_at_the_end_requests_that_take_too_long_get_an_error(package: Path) -> None:
-    with running(package, Limits(drain_seconds=0.3)) as server:
+    with running(package, drain_seconds=0.3) as server:
         _slow_down(server)
         stream = httpx.stream("POST", server.url + PATH, json=LONG | {"stream": True}, timeout=60)
         with ThreadPoolExecutor() as pool, stream as response:
@@ -137,8 +135,7 @@ def _slow_down(server: Running) -> None:
 
 
 def test_a_client_that_does_not_read_is_let_go(package: Path) -> None:
-    limits = Limits(request_seconds=1.0)
-    with running(package, limits) as server:
+    with running(package, request_seconds=1.0) as server:
         body = httpx.Request("POST", server.url + PATH, json=LONG | {"n": 16, "logprobs": 20, "stream": True}).read()
         with server.connect() as peer:
             peer.sendall(post_head(PATH, len(body)) + body)

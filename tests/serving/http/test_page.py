@@ -101,24 +101,9 @@ def test_everything_has_a_name_and_can_be_reached_by_keys(server: Running, brows
         browser.press("Tab", 9)
         reached.append(browser.value("document.activeElement.id || document.activeElement.className"))
     order = [
-        "send",
-        "fresh",
-        "marks",
-        "system",
-        "temperature",
-        "top-k",
-        "top-p",
-        "min-p",
-        "repetition-penalty",
-        "presence-penalty",
-        "frequency-penalty",
-        "most",
-        "seed",
-        "key",
-        "skip",
-        "talk",
-        "question",
-    ]
+        "send", "fresh", "marks", "system", "temperature", "top-k", "top-p", "min-p", "repetition-penalty",
+        "presence-penalty", "frequency-penalty", "most", "seed", "key", "skip", "talk", "question",
+    ]  # fmt: skip
     assert [name for name in reached if name in order][: len(order)] == order
     named = {"textbox", "button", "checkbox", "spinbutton", "link", "region", "table", "image"}
     unnamed = [role for role, name in browser.accessible_names() if role in named and not name]

@@ -7,12 +7,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from commands import run_forked
 from http_servers import post_head
 
 SECONDS = 60
@@ -118,7 +119,7 @@ def test_a_file_without_a_key_is_told(package: Path, tmp_path: Path, content: st
     path = tmp_path / "key"
     if content is not None:
         path.write_text(content, encoding="utf-8")
-    done = _run("serve", str(package), "--api-key-file", str(path))
+    done = run_forked(("serve", str(package), "--api-key-file", str(path)), os.environ, tmp_path)
     assert done.returncode == 1 and done.stderr.startswith(f"mxconv: {path}: ") and message in done.stderr
 
 
@@ -134,20 +135,10 @@ def test_without_the_extra_it_says_what_to_install(package: Path) -> None:
     assert "fastapi is not installed" in done.stderr and "pip install 'mxconv[serve]'" in done.stderr
 
 
-def test_the_command_line_imports_no_server(run_python: Callable[[str], str]) -> None:
-    code = "import sys, mxconv.cli.main; print([name for name in sys.modules if name.partition('.')[0] in NAMES])"
-    assert run_python(f"NAMES = ('fastapi', 'uvicorn', 'starlette', 'prometheus_client')\n{code}") == "[]\n"
-
-
-@pytest.fixture
-def run_python() -> Callable[[str], str]:
-    def run(code: str) -> str:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SECONDS)
-        return done.stdout
-
-    return run
-
-
-def _run(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "mxconv.cli.main", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+def test_the_command_line_imports_no_server() -> None:
+    code = (
+        "import sys, mxconv.cli.main; names = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(names & {'fastapi', 'uvicorn', 'starlette', 'prometheus_client'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SECONDS)
+    assert done.stdout == "set()\n"

@@ -177,7 +177,7 @@ byId("marks").addEventListener("change", (event) => { byId("turns").classList.to
 document.title = about.model + " · mxconv";
 put("model", about.model);
 put("levels", about.levels.join(" ← "));
-put("plain", about.plain ? about.plain.toFixed(about.plain < 10 ? 2 : 0) : "–");
+put("plain", about.plain_tokens_per_second ? about.plain_tokens_per_second.toFixed(about.plain_tokens_per_second < 10 ? 2 : 0) : "–");
 put("hint", about.can_chat
   ? "Ask something. Every token has the colour of the level that guessed it; those without one the target wrote itself."
   : "This model has no chat template: it goes on with the text that you give. Every token has the colour of the level that guessed it; those without one the target wrote itself.");

@@ -44,5 +44,5 @@ function showStatistics(statistics) {
   const speed = tokensASecond(statistics);
   put("a-round", statistics.numRounds ? (statistics.numTokens / statistics.numRounds).toFixed(2) : "–");
   put("a-second", speed === null ? "–" : speed.toFixed(speed < 10 ? 2 : 0));
-  put("times", speed === null || !about.plain ? "–" : (speed / about.plain).toFixed(2));
+  put("times", speed === null || !about.plain_tokens_per_second ? "–" : (speed / about.plain_tokens_per_second).toFixed(2));
 }

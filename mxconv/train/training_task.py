@@ -1,0 +1,120 @@
+"""What a training is about: a frozen target, and for each kind of draft a task with its model, losses and files."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from mxconv.errors import ModelError
+from mxconv.train.windows import Windows
+
+
+class FrozenTarget:
+    """A Hugging Face model whose hidden states and logits a draft learns from; it is read in place and not changed.
+
+    Args:
+        folder: with config.json and the weights in safetensors.
+        device: where it computes.
+
+    Raises:
+        ModelError: there are no weights, or transformers cannot load them.
+    """
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        from transformers import AutoModelForCausalLM
+        from transformers.utils.logging import disable_progress_bar
+
+        if not list(folder.glob("*.safetensors")):
+            raise ModelError(
+                f"{folder}: no .safetensors file; a target with its weights is required, since a draft learns from "
+                "what it computes. Give the folder of the 16-bit model."
+            )
+        disable_progress_bar()
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ModelError(
+                f"{folder}: transformers cannot load it ({reason}); a 16-bit causal language model is required. "
+                "Check the folder with mxconv inspect."
+            ) from error
+        self.model = model.to(device).eval().requires_grad_(False)
+
+    @property
+    def num_parameters(self) -> int:
+        return num_parameters(self.model)
+
+    @torch.no_grad()
+    def states(self, token_ids: Tensor) -> Tensor:
+        """(batch, length, hidden_size): the states after the final norm."""
+        found: Tensor = self.model.model(input_ids=token_ids, use_cache=False).last_hidden_state
+        return found
+
+    @torch.no_grad()
+    def logits(self, token_ids: Tensor) -> Tensor:
+        """(batch, length, vocab_size)."""
+        found: Tensor = self.model(input_ids=token_ids, use_cache=False).logits
+        return found
+
+    @torch.no_grad()
+    def layers(self, token_ids: Tensor, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """What feeds some layers, (len(layers), batch, length, hidden_size), and the logits, of one pass."""
+        made = self.model(input_ids=token_ids, use_cache=False, output_hidden_states=True)
+        return torch.stack([made.hidden_states[layer] for layer in layers]), made.logits
+
+
+class TrainingTask(ABC):
+    """One kind of draft.
+
+    Args:
+        values: the draft's config.json.
+        target: what it learns from.
+        dtype: to which the weights are rounded when they are written.
+        parts: names of the losses, in their order.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], target: FrozenTarget, dtype: torch.dtype, parts: Sequence[str]
+    ) -> None:
+        self.values = dict(values)
+        self.target = target
+        self.dtype = dtype
+        self.parts = parts
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """A freshly initialized model; the random numbers are torch's."""
+
+    @abstractmethod
+    def losses(self, model: nn.Module, token_ids: Tensor, windows: Windows) -> Tensor:
+        """The losses of one batch, (len(parts),), in nats a token; their mean is minimized.
+
+        Args:
+            model: what `model` made, perhaps wrapped.
+            token_ids: (batch, length) int64 on the device.
+            windows: where they are from.
+        """
+
+    def flops_per_token(self, model: nn.Module) -> float:
+        """FLOPs of a training step: six a weight of the draft, two a weight of the target."""
+        return 6.0 * num_parameters(model) + 2.0 * self.target.num_parameters
+
+    def write(self, tensors: dict[str, Tensor], folder: Path) -> None:
+        """Write the trained draft into an empty folder, as others load it."""
+        rounded = {name: tensor.to(self.dtype).clone().contiguous() for name, tensor in tensors.items()}
+        save_file(rounded | self.constants(), folder / "model.safetensors", metadata={"format": "pt"})
+        values = self.values | {"torch_dtype": str(self.dtype).removeprefix("torch.")}
+        (folder / "config.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+    def constants(self) -> dict[str, Tensor]:
+        """Tensors of the file that are not trained."""
+        return {}
+
+
+def num_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,242 @@
+"""Training an EAGLE-3 head: its losses token by token, what it begins with and writes, and a head that drafts."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from commands import run_mxconv
+from packages import quantize
+from tiny_levels import by_hand, decoder_of, speculate
+from trained_levels import EMBEDDING, PROMPTS, TRAINED
+
+from mxconv.arrays import F32
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.readers.eagle3_config import Eagle3Config, config_for, layers_for
+from mxconv.drafts.readers.eagle3_head import Eagle3
+from mxconv.drafts.readers.feature_draft import FeatureDraft
+from mxconv.drafts.trees import Evaluate
+from mxconv.engine.tree import Tree
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.train.eagle3_training import Eagle3Model, Eagle3Task
+from mxconv.train.training_task import FrozenTarget
+from mxconv.train.windows import Windows
+
+VALUES: dict[str, Any] = json.loads((TRAINED / "config.json").read_text())
+IDS = np.random.default_rng(0).integers(0, 1024, (2, 21))
+KNOWN = np.sort(np.random.default_rng(1).permutation(1024)[:300])
+BLOCK, STEPS = 4, 30
+TEXT = "def read(self, path):\n    with open(path) as file:\n        return file.read()\n\n" * 40
+PROMPT = "def read(self"
+
+
+@pytest.fixture(scope="module")
+def target() -> FrozenTarget:
+    return FrozenTarget(TRAINED, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def task(target: FrozenTarget) -> Eagle3Task:
+    values = config_for(VALUES, layers_for(3), len(KNOWN), BLOCK)
+    return Eagle3Task(values, target, KNOWN, BLOCK, torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head trained for a few steps in two stages, and packages of its target without and with it."""
+    folder = tmp_path_factory.mktemp("eagle3")
+    (folder / "texts.txt").write_text(TEXT)
+    own = ("-o", str(folder / "own.jsonl"), "--num-texts", "16", "--prompt-tokens", "8", "--new-tokens", "24")
+    made = run_mxconv("train", "generate", str(folder / "texts.txt"), "--target", str(TRAINED), *own)
+    assert made.returncode == 0, made.stderr
+    made = run_mxconv(*command(folder, "head", "--draft-vocab-size", "200", "--json"))
+    assert made.returncode == 0, made.stderr
+    result = json.loads(made.stdout.splitlines()[-1])
+    assert set(result["losses"]) == {f"token {place}" for place in range(1, BLOCK + 1)}
+    quantize(TRAINED, folder / "package", drafts=(f"eagle3:{folder / 'head'}",))
+    return folder
+
+
+def command(folder: Path, name: str, *more: str) -> list[str]:
+    options = ("--target", TRAINED, "-o", folder / name, "--generated", folder / "own.jsonl", "--length", "32")
+    sizes = ("--batch-tokens", "128", "--steps", STEPS, "--learning-rate", "3e-3")
+    return [str(word) for word in ("train", "eagle3", folder / "texts.txt", *options, *sizes, *more)]
+
+
+@pytest.mark.parametrize("num_prompt", [0, 6])
+def test_losses_are_those_of_each_token_of_a_proposal(num_prompt: int, task: Eagle3Task) -> None:
+    """Row by row against the target's softmax, cut to the tokens that are known; prefixes end in the target's text."""
+    torch.manual_seed(0)
+    model, ids = task.model(), torch.from_numpy(IDS)
+    with torch.no_grad():
+        found = task.losses(model, ids, Windows(IDS.astype(np.int32), num_prompt))
+        layers = task.target.model(ids, output_hidden_states=True)
+        states = torch.stack([layers.hidden_states[layer] for layer in (2, 1, 0)])
+        logits = model(states, task.target.model.model.embed_tokens(ids), BLOCK)
+    theirs = layers.logits.double().numpy()
+    for step in range(BLOCK):
+        losses = []
+        for row in range(2):
+            for place in range(20 - step):
+                if place + 2 < num_prompt:  # the text up to token place + 1 is not all of the prompt yet
+                    continue
+                shares = np.exp(theirs[row, place + 1 + step])
+                shares = shares[KNOWN] / shares[KNOWN].sum()
+                ours = logits[step][row, place].double().numpy()
+                losses.append(-(shares * (ours - np.log(np.exp(ours).sum()))).sum())
+        assert float(found[step]) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_it_begins_with_the_targets_head_and_norm(task: Eagle3Task, target: FrozenTarget) -> None:
+    theirs = target.model.state_dict()
+    state = task.model().state_dict()
+    torch.testing.assert_close(state["norm.weight"], theirs["model.norm.weight"])
+    torch.testing.assert_close(state["lm_head.weight"], theirs[EMBEDDING][torch.from_numpy(KNOWN)])  # tied
+    others = [tensor for name, tensor in state.items() if tensor.ndim == 2 and name != "lm_head.weight"]
+    assert 0.018 < torch.cat([tensor.flatten() for tensor in others]).std() < 0.022
+    assert "embed_tokens.weight" not in state
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "layers"),
+    [(1, (0,)), (2, (0, 1)), (3, (2, 1, 0)), (4, (1, 2, 3)), (5, (1, 2, 4)), (6, (1, 3, 5)), (7, (2, 3, 4))],
+)
+def test_a_small_target_has_the_states_that_are_read(num_layers: int, layers: tuple[int, ...]) -> None:
+    assert layers_for(num_layers) == layers
+    assert layers_for(32) == (2, 16, 29)
+    config = Eagle3Config.from_dict(config_for(VALUES, layers, 1024, 4))
+    assert config.layers_of(num_layers) == layers
+
+
+def test_the_config_has_the_targets_rope_and_sizes() -> None:
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling |= {"original_max_position_embeddings": 256}
+    values = {**VALUES, "model_type": "qwen3", "head_dim": 24, "rope_theta": 5e5, "rope_scaling": scaling}
+    config = Eagle3Config.from_dict(config_for(values, (2, 1), 99, 4))
+    assert (config.layer.rope.theta, config.layer.rope.factor) == (5e5, 8.0)
+    assert (config.layer.head_dim, config.layer.model_type, config.layer.qk_norm) == (24, "llama", False)
+    assert (config.draft_vocab_size, config.layer_ids, config.vocab_size) == (99, (2, 1), 1024)
+
+
+def test_it_learns_within_thirty_steps(folder: Path) -> None:
+    lines = [json.loads(line) for line in (folder / "head" / "losses.jsonl").read_text().splitlines()]
+    stages = [line["stage"] for line in lines]
+    assert stages == sorted(stages, key=["text", "own text"].index) and len(lines) == STEPS
+    last = stages.count("text") - 1
+    assert 15 < last < STEPS - 1
+    for name in lines[0]["parts"]:
+        assert lines[last]["parts"][name] < lines[0]["parts"][name] - 1, name
+
+
+def test_what_is_written_is_a_head_of_the_most_frequent_tokens(folder: Path) -> None:
+    tensors = safetensors.torch.load_file(folder / "head" / "model.safetensors")
+    floats = {tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
+    assert floats == {torch.bfloat16} and "embed_tokens.weight" not in tensors
+    with LoadedPackage(folder / "package", ["target"]) as loaded:
+        text = loaded.tokenizer.encode(TEXT)
+    ids = [*text[: len(text) // 32 * 32]]
+    for line in (folder / "own.jsonl").read_text().splitlines():
+        ids += json.loads(line)["token_ids"]
+    counts = {token: ids.count(token) for token in range(1024)}
+    expected = sorted(sorted(counts, key=lambda token: (-counts[token], token))[:200])
+    known = tensors["d2t"] + torch.arange(200)
+    assert known.tolist() == expected
+    assert torch.nonzero(tensors["t2d"]).flatten().tolist() == expected
+
+
+def test_the_states_at_run_time_are_those_of_training(
+    folder: Path, target: FrozenTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the draft says while the engine decodes, first token and later ones, is a row of the unrolled model.
+
+    In NumPy: native kernels may round activations to 16 bits, and transformers here does not.
+    """
+    said: list[tuple[list[int], int, F32]] = []  # of a pass: context and drafted tokens, how many of these, logits
+    begin = FeatureDraft.begin
+
+    def listened(self: FeatureDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
+        first, evaluate = begin(self, context)
+        said.append(([*context], 0, first))
+
+        def further(tokens: Sequence[int], tree: Tree) -> F32:
+            (row,) = evaluate(tokens, tree)
+            text, step, _ = said[-1]
+            said.append(([*text, *tokens], step + 1, row))
+            return np.array([row])
+
+        return first, further
+
+    monkeypatch.setattr(FeatureDraft, "begin", listened)
+    with LoadedPackage(folder / "package", ["target", "head"], kernel="numpy") as loaded:
+        num_accepted = 0
+        for prompt in PROMPTS:
+            ids = loaded.tokenizer.encode(prompt)
+            found, generation = speculate(Hierarchy(loaded.levels, [BLOCK], [0.0], "chain"), ids, 24)
+            assert found == by_hand(decoder_of(loaded.levels[0]), ids, 24)
+            num_accepted += generation.trace.statistics[1].num_accepted
+        assert num_accepted > 0
+        reader = loaded.levels[1].reader
+        assert isinstance(reader, Eagle3)
+    values = json.loads((folder / "head" / "config.json").read_text())
+    model = Eagle3Model(Eagle3Config.from_dict(values))
+    stored = safetensors.torch.load_file(folder / "head" / "model.safetensors")
+    model.load_state_dict({name: made.float() for name, made in stored.items() if name not in ("d2t", "t2d")})
+    assert {step for _, step, _ in said} == set(range(BLOCK))
+    for text, step, row in said:
+        states, _ = target.layers(torch.tensor([text]), (0, *values["eagle_aux_hidden_state_layer_ids"]))
+        with torch.no_grad():
+            logits = model(states[1:], states[0], step + 1)[step][0, -1]
+        np.testing.assert_allclose(row[reader.tokens], logits, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_written_generates_the_targets_text(folder: Path) -> None:
+    """As it stands, converted to 4 bits, and with a vocabulary that is all of the target's."""
+    made = run_mxconv("quantize", str(folder / "head"), "-o", str(folder / "head-4bit"))
+    assert made.returncode == 0, made.stderr
+    made = run_mxconv(*command(folder, "whole", "--steps", "2", "--block", "2"))
+    assert made.returncode == 0, made.stderr
+    config = json.loads((folder / "whole" / "config.json").read_text())
+    assert config["draft_vocab_size"] == 1024
+    tensors = safetensors.torch.load_file(folder / "whole" / "model.safetensors")
+    assert not tensors["d2t"].any() and tensors["t2d"].all() and len(tensors["d2t"]) == 1024
+    for head in ("head", "head-4bit", "whole"):
+        words = ("--prompt", PROMPT, "--levels", "target", "--draft", f"eagle3:{folder / head}", "--check")
+        made = run_mxconv("generate", str(folder / "package"), *words, "--max-new-tokens", "16")
+        assert made.returncode == 0, made.stderr
+        assert "1 of 1 texts identical to plain decoding" in made.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("--draft-vocab-size", "1025"), "--draft-vocab-size 1025: the target has 1024 tokens; at most so many are"),
+        (("--length", "8", "--block", "8"), "--length 8: 9, what this draft needs, to 512, the target's positions"),
+        (("--block", "24"), "texts of 32 tokens, 24 of them new; at most 512, and 25 new ones are required"),
+        (("--target", "nowhere"), "nowhere/config.json"),
+    ],
+)
+def test_what_is_refused_before_anything_is_trained(folder: Path, change: tuple[str, str], message: str) -> None:
+    made = run_mxconv(*command(folder, "refused"), *change)
+    assert made.returncode == 1
+    assert message in made.stderr.replace("\n", " ")
+    assert len(made.stderr.strip().splitlines()) <= 3 and "Traceback" not in made.stderr
+    assert not list(folder.glob("refused*"))
+
+
+def test_a_dry_run_counts_the_weights(folder: Path) -> None:
+    made = run_mxconv(*command(folder, "dry", "--draft-vocab-size", "100", "--dry-run", "--json"))
+    result = json.loads(made.stdout.splitlines()[-1])
+    size, inner = VALUES["hidden_size"], VALUES["intermediate_size"]
+    kv_size = VALUES["num_key_value_heads"] * VALUES["head_dim"]
+    heads = VALUES["num_attention_heads"] * VALUES["head_dim"]
+    layer = 2 * size * (heads + 2 * kv_size) + heads * size + 3 * size * inner + 3 * size
+    own = layer + 3 * size * size + size + 100 * size
+    assert result["num_parameters"] == own
+    target_size = sum(tensor.numel() for tensor in FrozenTarget(TRAINED, torch.device("cpu")).model.parameters())
+    a_token = 6.0 * (BLOCK * own - (BLOCK - 1) * 3 * size * size) + 2.0 * target_size
+    assert result["flops"] == pytest.approx(a_token * STEPS * 128)
+    assert not list(folder.glob("dry*"))

@@ -1,0 +1,133 @@
+"""The training loop on a real speculator: killed and gone on with, shared by two processes, refused in time."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import environment, run_mxconv
+from safetensors.numpy import load_file, save_file
+from trained_levels import TRAINED
+
+TEXT = "def read(self, path):\n    with open(path) as file:\n        return file.read()\n\n" * 40
+STEPS = 12
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def command(folder: Path, name: str, *more: str) -> list[str]:
+    """`mxconv train speculator` with two stages."""
+    options = ("--target", TRAINED, "-o", folder / name, "--generated", folder / "own.jsonl", "--length", "32")
+    sizes = ("--batch-tokens", "128", "--inner-dim", "16", "--steps", str(STEPS), "--save-every", "3")
+    return [str(word) for word in ("train", "speculator", folder / "texts.txt", *options, *sizes, *more)]
+
+
+def kill_after(num_steps: int, log: Path, arguments: list[str]) -> None:
+    """Begin a training and kill it once so many steps are in its log."""
+    words = [sys.executable, "-m", "mxconv.cli.main", *arguments]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+    deadline = time.monotonic() + 120
+    while not log.is_file() or len(log.read_text().splitlines()) < num_steps:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def losses(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "losses.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts, the target's own, and a speculator that was trained in one go."""
+    folder = tmp_path_factory.mktemp("fit")
+    (folder / "texts.txt").write_text(TEXT)
+    own = ("-o", str(folder / "own.jsonl"), "--num-texts", "16", "--prompt-tokens", "8", "--new-tokens", "24")
+    made = run_mxconv("train", "generate", str(folder / "texts.txt"), "--target", str(TRAINED), *own)
+    assert made.returncode == 0, made.stderr
+    made = run_mxconv(*command(folder, "whole", "--json"))
+    assert made.returncode == 0, made.stderr
+    result = json.loads(made.stdout.splitlines()[-1])
+    assert result["num_steps"] == STEPS and set(result["losses"]) == {"head 1", "head 2", "head 3"}
+    return folder
+
+
+def test_it_learns_in_two_stages(folder: Path) -> None:
+    lines = losses(folder / "whole")
+    assert [line["step"] for line in lines] == list(range(STEPS))
+    assert [line["stage"] for line in lines] == ["text"] * 9 + ["own text"] * 3
+    assert lines[8]["loss"] < lines[0]["loss"] - 0.05
+    assert all(line["loss"] == pytest.approx(np.mean(list(line["parts"].values()))) for line in lines)
+    assert (folder / "whole" / "losses.svg").read_text().startswith("<?xml")
+    assert not (folder / "whole.training").exists()
+    modes = {path.stat().st_mode for path in (folder / "whole").iterdir()}
+    assert len(modes) == 1  # whoever may read one file may read all
+
+
+def test_killed_and_gone_on_with_it_is_the_same_training(folder: Path, tmp_path: Path) -> None:
+    """With the same options and weights; what was learned from one model is not gone on with for another."""
+    kill_after(5, folder / "killed.training" / "losses.jsonl", command(folder, "killed"))
+    assert not (folder / "killed").exists()
+    assert (folder / "killed.training" / "state.safetensors").is_file()
+    shutil.copytree(TRAINED, tmp_path / "target")
+    weights = load_file(TRAINED / "model.safetensors")
+    weights["model.norm.weight"] *= 2
+    save_file(weights, tmp_path / "target" / "model.safetensors")
+    for change in (("--seed", "1"), ("--target", str(tmp_path / "target"))):
+        other = run_mxconv(*command(folder, "killed", *change))
+        assert other.returncode == 1
+        assert "the state of another training; one with the same target, texts and options is required" in other.stderr
+    again = run_mxconv(*command(folder, "killed"))
+    assert again.returncode == 0, again.stderr
+    assert losses(folder / "killed") == losses(folder / "whole")
+    whole, killed = (folder / name / "model.safetensors" for name in ("whole", "killed"))
+    assert killed.read_bytes() == whole.read_bytes()
+
+
+def test_two_processes_go_on_where_one_was_killed_with_the_losses_of_one(folder: Path) -> None:
+    """Under torchrun, on loopback, over gloo."""
+    kill_after(4, folder / "handed.training" / "losses.jsonl", command(folder, "handed"))
+    made = run_mxconv(*command(folder, "handed"), launcher=LAUNCHER)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("trained in") == 1
+    for one, two in zip(losses(folder / "whole"), losses(folder / "handed"), strict=True):
+        assert two["parts"] == pytest.approx(one["parts"], abs=1e-4)
+
+
+def test_a_dry_run_trains_nothing(folder: Path) -> None:
+    made = run_mxconv(*command(folder, "dry", "--dry-run", "--json"))
+    result = json.loads(made.stdout.splitlines()[-1])
+    # 3 embeddings and heads of 1024 x 16, projections from 64 and twice from 16, scales and shifts
+    assert result["num_parameters"] == 6 * 1024 * 16 + 16 * (64 + 16 + 16) + 3 * 2 * 16
+    assert (result["num_steps"], result["num_tokens"], result["dry_run"]) == (STEPS, STEPS * 128, True)
+    assert not list(folder.glob("dry*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("--length", "8", "--heads", "8"), "--length 8: 10, what this draft needs, to 512, the target's positions"),
+        (("--length", "513"), "--length 513: 5, what this draft needs, to 512, the target's positions, is required"),
+        (("--target", "nowhere"), "nowhere/config.json"),
+        (("--generated", "texts.txt"), "texts.txt: line 1"),
+        (("--heads", "24"), "texts of 32 tokens, 24 of them new; at most 512, and 26 new ones are required"),
+    ],
+)
+def test_what_is_refused_before_anything_is_trained(folder: Path, change: tuple[str, str], message: str) -> None:
+    change = tuple(str(folder / word) if word == "texts.txt" else word for word in change)  # type: ignore[assignment]
+    made = run_mxconv(*command(folder, "refused"), *change)
+    assert made.returncode == 1
+    assert message in made.stderr.replace("\n", " ")
+    assert len(made.stderr.strip().splitlines()) <= 3 and "Traceback" not in made.stderr
+    assert not list(folder.glob("refused*"))
+
+
+def test_nothing_is_overwritten(folder: Path) -> None:
+    made = run_mxconv(*command(folder, "whole"))
+    assert made.returncode == 1 and "exists; nothing is overwritten" in made.stderr
