@@ -306,14 +306,7 @@ class _Handler(BaseHTTPRequestHandler):
                 while begin < end and (piece := file.read(min(CHUNK_BYTES, end - begin))):
                     self.wfile.write(piece)
                     begin += len(piece)
-                    if (
-                        self.hub.stop_after is not None
-                        and name == self.hub.stop_after[0]
-                        and begin >= self.hub.stop_after[1]
-                    ):
-                        self.hub.stop_after = None
-                        self.hub.stopped.set()
-                        self.hub.go_on.wait()
+                    self.hub.stop(name, begin)
 
     def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

@@ -1,1 +1,1 @@
-"""What others read and write: the Hub, GGUF, compressed-tensors, plain safetensors, transformers."""
+"""Formats and libraries of others: the Hub, GGUF, compressed-tensors, plain safetensors, transformers."""

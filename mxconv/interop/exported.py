@@ -1,4 +1,4 @@
-"""What all exporters share: their result, what they refuse, and the hash of what they read."""
+"""Shared by all exporters: their result, refusals, and the hash of the tensors that they read."""
 
 import hashlib
 from dataclasses import dataclass

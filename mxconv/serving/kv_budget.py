@@ -38,11 +38,11 @@ class KvBudget:
         }
 
     def pool_of(self, decoder: Decoder) -> KVPool:
-        """Where the caches of a model have their pages."""
+        """The pool in which the caches of a model have their pages."""
         return self._pools[id(decoder)]
 
     def bytes_of(self, num_tokens: int) -> int:
-        """Of a sequence whose caches take in so many tokens and the rows of a round, alone."""
+        """Bytes of a sequence alone whose caches hold so many tokens and the rows of a round."""
         return _pages_of(num_tokens) * self._page_bytes + self._state_bytes
 
     def num_shared(self, tokens: list[int]) -> int:

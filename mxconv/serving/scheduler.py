@@ -52,7 +52,7 @@ class Scheduler:
             ready = [sequence for sequence in ready if sequence not in group or sequence in pieces]
 
     def _loads(self, sequences: Listed[Sequence]) -> tuple[Load, Load]:
-        """What passes of drafts carry, and those of the target, which takes in what there is of prompts too."""
+        """Loads of drafts' passes and of the target's, which evaluate prompts too."""
         decoding = sum(sequence.is_decoding for sequence in sequences)
         prompts = [sequence for sequence in sequences if not sequence.is_decoding]
         most = MOST_ROWS if len(sequences) == 1 else PROMPT_ROWS
@@ -66,7 +66,7 @@ class Scheduler:
         return [sequence for sequence in waiting if _wanted(sequence).model == deepest]
 
     def _evaluated(self, pieces: dict[Sequence, Piece]) -> list[tuple[Sequence, Answer | MxconvError]]:
-        """What the rows of each sequence became, or why they became nothing."""
+        """The answer for the rows of each sequence, or the error that it caused."""
         one = _wanted(next(iter(pieces)))
         begin = time.perf_counter()
         try:
@@ -102,7 +102,7 @@ class Scheduler:
 
 
 def _wanted(sequence: Sequence) -> Any:
-    """What a waiting sequence waits for, `WantedRows` or `WantedStage`: a group's are all of one kind."""
+    """The rows that a sequence waits for, `WantedRows` or `WantedStage`: those of a group are all of one kind."""
     assert sequence.wanted is not None
     return sequence.wanted
 

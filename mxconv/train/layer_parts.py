@@ -1,4 +1,4 @@
-"""What layers of drafts in torch are made of, named as in a Llama's file."""
+"""Parts of drafts' layers in torch, named as in a Llama's file."""
 
 from functools import lru_cache
 
@@ -11,7 +11,7 @@ from mxconv.engine.rope import RotaryEmbedding
 
 
 class Projections(nn.Module):
-    """Of a layer's attention, which takes in rows of the hidden size, or of another one."""
+    """Projections of a layer's attention, whose input has the hidden size, or another one."""
 
     def __init__(self, config: ModelConfig, attended_size: int | None = None) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Projections(nn.Module):
 
 
 class GatedMlp(nn.Module):
-    """Of a layer."""
+    """The MLP of a layer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

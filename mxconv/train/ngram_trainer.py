@@ -164,7 +164,7 @@ class Followers:
         return (self.counts + numbers[index] * shorter) / (self._totals() + numbers)[index]
 
     def probability(self, contexts: U64, tokens: U32, chances: F64) -> F64:
-        """That of any token after any context of one token, seen or not; `chances` are those without context."""
+        """The probability of any token after any context of one token; `chances` are those without context."""
         shorter = chances[tokens]
         if not len(self.counts):
             return shorter

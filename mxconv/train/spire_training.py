@@ -28,7 +28,7 @@ ALL_OF_IT = 100.0  # a softmax weight beside zeros: exactly 1 in float32
 
 @dataclass(frozen=True)
 class SpireChoices:
-    """What may be left out of a training, each an ablation of Fig. 5.
+    """Options of a training, each an ablation of Fig. 5.
 
     Args:
         loss: mixed, half distillation and half expected acceptance; distillation alone; or the text itself.

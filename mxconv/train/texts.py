@@ -13,14 +13,14 @@ MAX_LINE_BYTES = 100_000_000  # of .jsonl; the limit of other JSON that mxconv r
 
 
 @dataclass(frozen=True)
-class TextPiece:
+class DocumentPiece:
     """A piece of a document."""
 
     text: str
     begins_document: bool
 
 
-def read_pieces(path: Path, progress: Callable[[int], None]) -> Iterator[TextPiece]:
+def read_pieces(path: Path, progress: Callable[[int], None]) -> Iterator[DocumentPiece]:
     """The text of a file, in order.
 
     A line of a .jsonl file is a document: its `text`, or else its `prompt`. Any other file is one document of UTF-8,
@@ -36,7 +36,7 @@ def read_pieces(path: Path, progress: Callable[[int], None]) -> Iterator[TextPie
     return _read_lines(path, progress) if path.suffix == ".jsonl" else _read_text(path, progress)
 
 
-def _read_lines(path: Path, progress: Callable[[int], None]) -> Iterator[TextPiece]:
+def _read_lines(path: Path, progress: Callable[[int], None]) -> Iterator[DocumentPiece]:
     with open_file(path) as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):
@@ -54,11 +54,11 @@ def _read_lines(path: Path, progress: Callable[[int], None]) -> Iterator[TextPie
                         f"{path}: line {number}: no `text` and no `prompt` in it; one that is text is required. "
                         "Add it, or give a file of plain text."
                     )
-                yield TextPiece(text, begins_document=True)
+                yield DocumentPiece(text, begins_document=True)
             progress(len(line))
 
 
-def _read_text(path: Path, progress: Callable[[int], None]) -> Iterator[TextPiece]:
+def _read_text(path: Path, progress: Callable[[int], None]) -> Iterator[DocumentPiece]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_file(path) as file:
         rest, num_decoded, is_first = "", 0, True
@@ -77,7 +77,7 @@ def _read_text(path: Path, progress: Callable[[int], None]) -> Iterator[TextPiec
             if end == 0 and len(rest) >= PIECE_BYTES:
                 end = len(rest)
             if end:
-                yield TextPiece(rest[:end], begins_document=is_first)
+                yield DocumentPiece(rest[:end], begins_document=is_first)
                 rest, is_first = rest[end:], False
             progress(len(block))
             if not block:

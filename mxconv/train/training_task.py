@@ -1,4 +1,4 @@
-"""What a training is about: a frozen target, and for each kind of draft a task with its model, losses and files."""
+"""The frozen target of a training, and the task of each kind of draft: its model, losses and files."""
 
 import json
 from abc import ABC, abstractmethod
@@ -63,7 +63,7 @@ class FrozenTarget:
 
     @torch.no_grad()
     def layers(self, token_ids: Tensor, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """What feeds some layers, (len(layers), batch, length, hidden_size), and the logits, of one pass."""
+        """The inputs of some layers, (len(layers), batch, length, hidden_size), and the logits, of one pass."""
         made = self.model(input_ids=token_ids, use_cache=False, output_hidden_states=True)
         return torch.stack([made.hidden_states[layer] for layer in layers]), made.logits
 

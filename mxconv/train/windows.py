@@ -1,4 +1,4 @@
-"""What drafts are trained on: texts as windows of tokens of one length, and stages that read them step by step."""
+"""Texts as windows of tokens of one length, and the stages of a training that read them step by step."""
 
 import math
 from collections.abc import Iterable, Sequence

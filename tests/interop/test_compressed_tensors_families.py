@@ -12,9 +12,8 @@ from packages import quantize
 from packed_families import PACKED, SIZES
 from safetensors.torch import load_file, save_file
 
-from mxconv.errors import ModelError, MxconvError
+from mxconv.errors import MxconvError
 from mxconv.interop.compressed_tensors import export_compressed_tensors
-from mxconv.interop.gguf_export import export_gguf
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="transformers makes these checkpoints")
 IDS = torch.arange(3, 40)[None]
@@ -71,15 +70,6 @@ def test_experts_that_cannot_be_packed_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MxconvError, match=message):
         export_compressed_tensors(tmp_path / "package", tmp_path / "export")
     assert not (tmp_path / "export").exists()
-
-
-def test_gguf_has_no_value_heads_of_another_size_than_key_heads(tmp_path: Path) -> None:
-    checkpoints.write_checkpoint(checkpoints.make_model("qwen3_5", mtp_num_hidden_layers=1), tmp_path / "source")
-    quantize(tmp_path / "source", tmp_path / "package")
-    with pytest.raises(
-        ModelError, match=r"value heads of 12 numbers beside key heads of 8.*Export with --to safetensors"
-    ):
-        export_gguf(tmp_path / "package", tmp_path / "gguf")
 
 
 @pytest.mark.filterwarnings("ignore:.*already has a `quantization_config`")

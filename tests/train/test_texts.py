@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mxconv.errors import MxconvError
 from mxconv.train import texts
-from mxconv.train.texts import TextPiece, read_pieces
+from mxconv.train.texts import DocumentPiece, read_pieces
 
 
 def ignore(num_bytes: int) -> None:
@@ -40,7 +40,11 @@ def test_every_line_of_jsonl_is_a_document(tmp_path: Path) -> None:
     members = [{"text": "a\nb", "prompt": "a"}, {"prompt": "c", "id": 1}, {"text": ""}]
     path.write_text("\n".join(json.dumps(line) for line in members) + "\n\n")
     done: list[int] = []
-    assert list(read_pieces(path, done.append)) == [TextPiece("a\nb", True), TextPiece("c", True), TextPiece("", True)]
+    assert list(read_pieces(path, done.append)) == [
+        DocumentPiece("a\nb", True),
+        DocumentPiece("c", True),
+        DocumentPiece("", True),
+    ]
     assert sum(done) == path.stat().st_size
 
 

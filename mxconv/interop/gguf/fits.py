@@ -36,7 +36,7 @@ def check_fits(config: ModelConfig, architecture: Architecture, path: Path) -> N
 
 
 def _differences(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
-    """What the model has and llama.cpp's does not, in words."""
+    """Name in words each thing that the model has and llama.cpp's does not."""
     if parts := unknown_parts(config, architecture):
         yield parts[0]
         return
@@ -80,7 +80,7 @@ def _sizes(config: ModelConfig, architecture: Architecture) -> Iterator[str]:
 
 
 def _states(config: ModelConfig) -> Iterator[str]:
-    """What mixers with a state have that llama.cpp's do not."""
+    """Differences of mixers with a state."""
     for mixer in states(config):
         ends = (mixer.inputs, mixer.output) if not isinstance(mixer, GatedDeltaNet) else (mixer.output,)
         for linear in ends:

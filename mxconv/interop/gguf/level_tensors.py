@@ -95,7 +95,7 @@ def _tensors(
 
 
 def _notes(package: Package, metadata: Metadata, level: Level, skipped: list[str]) -> tuple[str, ...]:
-    """What the user should know: matrices whose 4-bit values become BF16, and why; tensors that are left out."""
+    """Notes for the user: matrices whose 4-bit values become BF16, and why; tensors that are left out."""
     notes, architecture = [], metadata.architecture
     if level == "draft":
         known = places(metadata.config, architecture)

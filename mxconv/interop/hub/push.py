@@ -41,7 +41,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What is on the Hub now."""
+    """The package as it is on the Hub now."""
 
     repo_id: str
     commit: str

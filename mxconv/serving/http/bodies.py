@@ -1,6 +1,7 @@
-"""What clients may ask for, as OpenAI's interface has it. Fields that would change nothing are taken and left aside.
+"""Bodies of requests, as OpenAI's interface has them.
 
-Fields that would change the tokens in ways that mxconv does not offer are taken with the value that asks for nothing.
+Fields that would change nothing are accepted and ignored. Fields that would change the tokens in ways that mxconv does
+not offer are accepted with the value that asks for nothing.
 """
 
 from typing import Annotated, Any, Literal
@@ -54,13 +55,13 @@ class ResponseFormat(Body):
 
 
 class MxconvOptions(Body):
-    """What no other server has."""
+    """Options that no other server has."""
 
     trace: bool = Field(False, description="Say of every token which level guessed it.")
 
 
 class DecodingBody(Body):
-    """What both endpoints have in common."""
+    """Fields of both endpoints."""
 
     model: str | None = Field(None, description="The name that /v1/models lists; the only one where it is left out.")
     n: int | None = Field(

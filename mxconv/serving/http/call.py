@@ -79,7 +79,7 @@ class Call:
         self._arrived.put_nowait((0, error))
 
     async def parts(self) -> AsyncIterator[tuple[ReplyChoice, Delta]]:
-        """What choices gain, until every one has ended; prompts have their logprobs before the first part.
+        """Deltas of choices, until every one has ended; prompts have their logprobs before the first.
 
         Raises:
             ApiError: a sequence could not be decoded, or the call was broken off.

@@ -31,7 +31,7 @@ class NewToken:
 
 @dataclass(frozen=True)
 class Update:
-    """What a step did to one sequence.
+    """The result of a step for one sequence.
 
     Args:
         tokens: in order; none where it only ended.

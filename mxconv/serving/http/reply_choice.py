@@ -15,7 +15,7 @@ NUM_CONTEXT = 64  # tokens
 
 @dataclass(frozen=True)
 class Delta:
-    """What an update adds to a choice.
+    """The part of a choice that an update adds.
 
     Args:
         text: of all new tokens.

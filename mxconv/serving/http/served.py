@@ -39,7 +39,7 @@ class JobPrompt:
 
 @dataclass(frozen=True)
 class Job:
-    """What to decode.
+    """A request as it is decoded.
 
     Args:
         body: of the request.
@@ -94,7 +94,7 @@ class ServedModel:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What is mxconv's own about it, for /v1/models."""
+        """The field `mxconv` of /v1/models."""
         return {
             "levels": self.level_names,
             "num_positions": self.num_positions,

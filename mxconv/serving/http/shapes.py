@@ -11,7 +11,7 @@ from mxconv.serving.http.served import ServedModel
 
 
 class Shape:
-    """What completions and chats have in common.
+    """The common part of completions and chats.
 
     Args:
         served: the model.
@@ -47,7 +47,7 @@ class Shape:
         return []
 
     def chunk(self, choice: ReplyChoice, delta: Delta) -> dict[str, Any]:
-        """What a step added to a choice, and how it ended if it did; the last one says how it was sampled."""
+        """The chunk of a step: what it added to a choice, its ending, and in the last chunk how it was sampled."""
         members = self._delta(delta) | {"index": choice.index, "finish_reason": choice.finish_reason}
         members |= self._trace(choice, delta.pieces, delta.levels)
         is_last = all(choice.is_done for choice in self._call.choices)
@@ -70,7 +70,7 @@ class Shape:
         return {"object": self.chunk_object, **self._head, "choices": choices}
 
     def _trace(self, choice: ReplyChoice, pieces: list[dict[str, Any]], levels: list[dict[str, Any]]) -> dict[str, Any]:
-        """Who guessed these tokens, and what drafts proposed and got accepted since the choice began, if wanted."""
+        """The level that guessed each token, and counts of all drafts since the choice began, if they are wanted."""
         if not self._call.job.body.wants_trace:
             return {}
         counts = {"num_tokens": choice.num_tokens, "num_rounds": choice.num_rounds}

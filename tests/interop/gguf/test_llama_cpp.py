@@ -25,23 +25,13 @@ NUM_NEW_TOKENS = 24
 STORY_PROMPTS = [
     "Once upon a time",
     "One day, a little girl named Lily found a needle in her",
-    "Tom and Jane are friends.",
     "The dog was big and",
     "Lily  had two  spaces.",
     '"Hello", said the bird.',
     "The sun",
-    "He wanted to play",
-    "Mom said no.",
     "It was a sunny day",
-    "She saw a cat",
     "In the park,",
-    "Ben likes to run",
     "The old man",
-    "They went home",
-    "A small boat",
-    "Sara was sad",
-    "The ball is red",
-    "There was a frog",
     "At night",
 ]
 
@@ -114,7 +104,7 @@ def check_target(loaded: LoadedPackage, file: Path, texts: list[Continued], limi
             assert third < second  # so that it was between these two
             assert rows[at][found[place]] == second
         print(f"{num_equal} of {len(texts)} texts equal, logits differ by up to {largest:.4f}")
-        assert num_equal >= len(texts) - 4
+        assert num_equal >= len(texts) - max(len(texts) // 5, 2)
         for ours in texts:
             assert theirs.tokenize(ours.text) == ours.prompt
 
