@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.cli.train_ngram import ngram
+from mxconv.cli.train_ngram_command import ngram
 from mxconv.package.ngram_table import read_ngram_table
 
 
