@@ -105,13 +105,12 @@ class ByteCounter:
 
 @dataclass
 class _Run(Generic[Piece, Result]):
-    """State of one call of `Workers.map` or `Workers.finish_streams`, shared by its threads."""
+    """State of one call of `Workers.map`, shared by its threads."""
 
     task: Callable[[Piece, Advance], Result]
     pieces: Sequence[Piece]
     advance: Advance = uncounted
     done: Callable[[Result], None] | None = None
-    needs_streams: bool = False
     num_begun: int = 0
     num_finished: int = 0
     results: dict[int, Result] = field(default_factory=dict)  # by the index of the piece
@@ -127,6 +126,7 @@ class Workers:
         self._max_streams = max(1, num_threads // 2)
         self._streams: list[Stream] = []  # that have not ended
         self._advancing: list[Stream] = []  # of these
+        self._needs_streams = False  # whether `map` ends only when all streams have
         self._changed = threading.Condition()
 
     def add_stream(self, stream: Stream) -> None:
@@ -142,14 +142,7 @@ class Workers:
         done: Callable[[Result], None] | None = None,
     ) -> list[Result]:
         """Do a task to every piece, and advance the streams meanwhile: see `Executor.map`."""
-        return self._results(_Run(task, pieces, advance, done))
-
-    def finish_streams(self) -> None:
-        """Advance the streams to their ends. All must be able to get there."""
-        nothing: Sequence[None] = ()
-        self._results(_Run(lambda _, __: None, nothing, needs_streams=True))
-
-    def _results(self, run: _Run[Any, Result]) -> list[Result]:
+        run = _Run(task, pieces, advance, done)
         threads = [threading.Thread(target=self._serve, args=(run,), daemon=True) for _ in range(self.num_workers - 1)]
         for thread in threads:
             thread.start()
@@ -158,7 +151,16 @@ class Workers:
             thread.join()
         if run.errors:
             raise run.errors[min(run.errors)]
-        return [run.results[index] for index in range(len(run.pieces))]
+        return [run.results[index] for index in range(len(pieces))]
+
+    def finish_streams(self) -> None:
+        """Advance the streams to their ends. All must be able to get there."""
+        nothing: Sequence[None] = ()
+        self._needs_streams = True
+        try:
+            self.map(lambda _, __: None, nothing)
+        finally:
+            self._needs_streams = False
 
     def _serve(self, run: _Run[Any, Any]) -> None:
         """Do tasks and advance streams until nothing is left: what each thread does."""
@@ -190,7 +192,7 @@ class Workers:
         with self._changed:
             while not run.errors:
                 is_finished = run.num_finished == len(run.pieces)
-                if is_finished and not (run.needs_streams and self._streams):
+                if is_finished and not (self._needs_streams and self._streams):
                     return None
                 has_pieces = run.num_begun < len(run.pieces)
                 if len(self._advancing) < self._max_streams or not has_pieces:
