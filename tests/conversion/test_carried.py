@@ -19,6 +19,7 @@ from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
 from mxconv.errors import CheckpointError, MxconvError, PackageError
 from mxconv.interop.compressed_tensors import export_compressed_tensors
 from mxconv.interop.plain_safetensors import export_safetensors
+from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
@@ -53,6 +54,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", params=["mxfp4", "bsfp"])
+def package(source: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """Its package in each codec, to be read only."""
+    path: Path = tmp_path_factory.mktemp("packages") / request.param
+    quantize(source, path, codec=request.param)
+    return path
+
+
 def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
@@ -70,28 +79,28 @@ def expert_values(package: Package, name: str) -> np.ndarray:
     return np.stack(found)
 
 
-@both_codecs
-def test_both_tensors_come_back_byte_for_byte(source: Path, tmp_path: Path, codec: str) -> None:
-    manifest = quantize(source, tmp_path / "p", codec=codec)
-    check_exact(tmp_path / "p", source)
-    records = {record.name: record for record in manifest.tensors}
+def test_both_tensors_come_back_byte_for_byte(source: Path, package: Path, tmp_path: Path) -> None:
+    check_exact(package, source)
+    records = {record.name: record for record in read_manifest(package).tensors}
     for name, part in ((BLOCKS, "codes"), (SCALES, "scales")):
         record = records[name]
         assert (record.codec, record.reason, record.dtype) == ("mxfp4", "MXFP4 of the source, carried over", "U8")
         assert record.carried is not None and (record.carried.of, record.carried.part) == (EXPERTS, part)
     assert records[f"{EXPERTS}_bias"].codec == "keep"
-    assert records["model.layers.0.self_attn.q_proj.weight"].codec == codec
+    assert records["model.layers.0.self_attn.q_proj.weight"].codec == package.name
+    export_safetensors(package, tmp_path / "plain")
+    expected, found = tensors_of(source), tensors_of(tmp_path / "plain")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name].view(torch.uint8), found[name].view(torch.uint8)) for name in expected)
 
 
-@both_codecs
-def test_values_are_those_of_transformers(source: Path, tmp_path: Path, codec: str) -> None:
-    quantize(source, tmp_path / "p", codec=codec)
+def test_values_are_those_of_transformers(source: Path, package: Path) -> None:
     tensors = tensors_of(source)
-    with Package(tmp_path / "p") as package:
+    with Package(package) as opened:
         for name in (EXPERTS, EXPERTS.replace("gate_up", "down")):
             expected = convert_moe_packed_tensors(tensors[f"{name}_blocks"], tensors[f"{name}_scales"])
             for of in (f"{name}_blocks", f"{name}_scales"):  # either record leads to both arrays
-                assert np.array_equal(expert_values(package, of), expected.float().numpy())
+                assert np.array_equal(expert_values(opened, of), expected.float().numpy())
 
 
 def test_bsfp_stores_them_once(source: Path, tmp_path: Path) -> None:
@@ -118,16 +127,14 @@ def test_any_blocks_come_back(
         assert np.array_equal(expert_values(package, "x_blocks"), expected)
 
 
-@both_codecs
 @pytest.mark.parametrize("name", [BLOCKS, SCALES])
-def test_one_changed_byte_of_the_source_is_found(source: Path, tmp_path: Path, codec: str, name: str) -> None:
-    quantize(source, tmp_path / "p", codec=codec)
+def test_one_changed_byte_of_the_source_is_found(source: Path, package: Path, tmp_path: Path, name: str) -> None:
     tensors = tensors_of(source)
     tensors[name][2, 150, 1] ^= 1
     (tmp_path / "other").mkdir()
     safetensors.torch.save_file(tensors, tmp_path / "other" / "model.safetensors")
     (tmp_path / "other" / "config.json").write_bytes((source / "config.json").read_bytes())
-    found = [tensor for tensor in compare(tmp_path / "p", tmp_path / "other").tensors if tensor.status != "bit-exact"]
+    found = [tensor for tensor in compare(package, tmp_path / "other").tensors if tensor.status != "bit-exact"]
     assert [tensor.name for tensor in found] == [name]
     part = "codes" if name == BLOCKS else "scales"
     assert f"{EXPERTS}.{part} differs from what the source encodes to" in found[0].detail
@@ -197,15 +204,6 @@ def test_records_that_contradict_themselves_are_refused(source: Path, tmp_path: 
     assert f"array {EXPERTS}.codes is U8 [52, 8, 64]; U8 [48, 8, 64] is required" in change(shape=[4, 190, 2, 16])
 
 
-@both_codecs
-def test_plain_safetensors_give_them_back(source: Path, tmp_path: Path, codec: str) -> None:
-    quantize(source, tmp_path / "p", codec=codec)
-    export_safetensors(tmp_path / "p", tmp_path / "plain")
-    expected, found = tensors_of(source), tensors_of(tmp_path / "plain")
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[name].view(torch.uint8), found[name].view(torch.uint8)) for name in expected)
-
-
 def test_compressed_tensors_names_them(source: Path, tmp_path: Path) -> None:
     quantize(source, tmp_path / "p")
     with pytest.raises(MxconvError, match=r"down_proj_blocks \[4, 64, 3, 16\] is a stack of experts"):
@@ -213,10 +211,8 @@ def test_compressed_tensors_names_them(source: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@both_codecs
-def test_inspect_names_them(source: Path, tmp_path: Path, codec: str) -> None:
-    quantize(source, tmp_path / "p", codec=codec)
-    for path in (source, tmp_path / "p"):
+def test_inspect_names_them(source: Path, package: Path) -> None:
+    for path in (source, package):
         with open_weights(str(path)) as weights:
             found = inspect_weights(weights, tensor_glob="*experts*").tensors
         reasons = {statistics.name: statistics.reason for statistics in found}

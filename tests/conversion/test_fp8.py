@@ -21,13 +21,13 @@ from mxconv.interop.compressed_tensors import export_compressed_tensors
 from mxconv.interop.gguf_export import export_gguf
 from mxconv.interop.plain_safetensors import export_safetensors
 from mxconv.kernels.encoders import encode_mxfp4
+from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package
 from mxconv.report.inspection import inspect_weights
 from mxconv.report.sources import open_weights
 
 MATRIX = "model.layers.1.mlp.down_proj.weight"
 FP8 = ml_dtypes.float8_e4m3fn
-both_codecs = pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +39,21 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", params=["mxfp4", "bsfp"])
+def package(source: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """Its package in each codec, to be read only."""
+    path: Path = tmp_path_factory.mktemp("packages") / request.param
+    quantize(source, path, codec=request.param)
+    return path
+
+
 def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
-@both_codecs
-def test_bytes_and_scales_come_back_bit_for_bit(source: Path, tmp_path: Path, codec: str) -> None:
-    manifest = quantize(source, tmp_path / "p", codec=codec)
-    check_exact(tmp_path / "p", source)
-    records = {record.name: record for record in manifest.tensors}
+def test_bytes_and_scales_come_back_bit_for_bit(source: Path, package: Path) -> None:
+    check_exact(package, source)
+    records, codec = {record.name: record for record in read_manifest(package).tensors}, package.name
     matrix, scales = records[MATRIX], records[f"{MATRIX}_scale_inv"]
     expected = ("mxfp4", "matrix") if codec == "mxfp4" else ("keep", "FP8, which BSFP would make larger")
     assert (matrix.codec, matrix.reason, matrix.dtype) == (*expected, "F8_E4M3")
@@ -92,9 +98,7 @@ def test_logits_are_those_of_the_decoded_checkpoint(
         assert np.array_equal(found[0][1], found[1][1])
 
 
-@both_codecs
-def test_one_changed_byte_or_scale_of_the_source_is_found(source: Path, tmp_path: Path, codec: str) -> None:
-    quantize(source, tmp_path / "p", codec=codec)
+def test_one_changed_byte_or_scale_of_the_source_is_found(source: Path, package: Path, tmp_path: Path) -> None:
     for name, expected in ((MATRIX, {MATRIX}), (f"{MATRIX}_scale_inv", {f"{MATRIX}_scale_inv", MATRIX})):
         tensors = tensors_of(source)
         raw = tensors[name].view(torch.uint8)
@@ -105,8 +109,8 @@ def test_one_changed_byte_or_scale_of_the_source_is_found(source: Path, tmp_path
         other.mkdir()
         safetensors.torch.save_file(tensors, other / "model.safetensors")
         (other / "config.json").write_bytes((source / "config.json").read_bytes())
-        found = {tensor.name for tensor in compare(tmp_path / "p", other).tensors if tensor.status != "bit-exact"}
-        assert found == (expected if codec == "mxfp4" else {name})
+        found = {tensor.name for tensor in compare(package, other).tensors if tensor.status != "bit-exact"}
+        assert found == (expected if package.name == "mxfp4" else {name})
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e8m0fnu])
@@ -190,10 +194,8 @@ def test_a_manifest_whose_scales_do_not_fit_is_refused(source: Path, tmp_path: P
     assert "greater than or equal to 1" in change(block=[0, 128])
 
 
-@both_codecs
-def test_inspect_counts_the_decoded_weights(source: Path, tmp_path: Path, codec: str) -> None:
-    quantize(source, tmp_path / "p", codec=codec)
-    for path in (source, tmp_path / "p"):
+def test_inspect_counts_the_decoded_weights(source: Path, package: Path) -> None:
+    for path in (source, package):
         with open_weights(str(path)) as weights:
             (found,) = inspect_weights(weights, tensor_glob=MATRIX).tensors
         assert (found.dtype, found.note) == ("F8_E4M3", "FP8, decoded to BF16")
