@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,24 @@ REAL_MODELS = ("stories260K", "llama2xs", "babyllama105")
 each_codec = pytest.mark.parametrize("codec", list(CODECS))
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return write_tiny_llama(tmp_path / "m", hidden_size=32)
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("source") / "m", hidden_size=32)
+
+
+@pytest.fixture(scope="module")
+def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Its package in each codec, to be read only."""
+    folder = tmp_path_factory.mktemp("made")
+    for codec, options in CODECS.items():
+        quantize(source, folder / codec, **options)
+    return {codec: folder / codec for codec in CODECS}
+
+
+@pytest.fixture(params=list(CODECS))
+def package(made: dict[str, Path], request: pytest.FixtureRequest) -> Path:
+    path: Path = made[request.param]
+    return path
 
 
 def failures(verification: Verification) -> dict[str, TensorVerification]:
@@ -33,36 +49,31 @@ def failures(verification: Verification) -> dict[str, TensorVerification]:
     return {t.name: t for t in verification.tensors if t.status in ("mismatch", "missing")}
 
 
-def change_source(source: Path, change: Any) -> Path:
+def change_source(source: Path, other: Path, change: Any) -> Path:
     """Another checkpoint with changed tensors. The first one keeps its bytes: a package may be linked to them."""
     tensors = safetensors.numpy.load_file(source / "model.safetensors")
     change(tensors)
-    other = source.with_name("other")
     write_safetensors(other / "model.safetensors", tensors)
     (other / "config.json").write_bytes((source / "config.json").read_bytes())
     return other
 
 
-@each_codec
-def test_a_whole_package_is_bit_exact_with_and_without_its_source(tmp_path: Path, source: Path, codec: str) -> None:
-    quantize(source, tmp_path / "p", **CODECS[codec])
-    for verification in (verify(tmp_path / "p"), compare(tmp_path / "p", source)):
+def test_a_whole_package_is_bit_exact_with_and_without_its_source(source: Path, package: Path) -> None:
+    for verification in (verify(package), compare(package, source)):
         assert verification.ok and verification.lossless
         assert verification.num_bit_exact == len(verification.tensors) == 21
         for tensor in verification.tensors:
             assert (tensor.status, tensor.max_abs_error, tensor.detail) == ("bit-exact", 0.0, "")
             assert tensor.sha256_source == tensor.sha256_reconstructed
-    assert compare(tmp_path / "p", source).source_compared
+    assert compare(package, source).source_compared
 
 
-@each_codec
-def test_one_changed_weight_of_the_source_is_found_and_measured(tmp_path: Path, source: Path, codec: str) -> None:
-    quantize(source, tmp_path / "p", **CODECS[codec])
+def test_one_changed_weight_of_the_source_is_found_and_measured(tmp_path: Path, source: Path, package: Path) -> None:
 
     def change(tensors: dict[str, Any]) -> None:
         tensors[MATRIX][3, 5] += 1
 
-    found = failures(compare(tmp_path / "p", change_source(source, change)))
+    found = failures(compare(package, change_source(source, tmp_path / "other", change)))
     assert list(found) == [MATRIX]
     assert found[MATRIX].status == "mismatch"
     assert found[MATRIX].max_abs_error == pytest.approx(1, rel=0.05)
@@ -80,31 +91,27 @@ def test_a_sign_of_zero_is_a_difference(tmp_path: Path, codec: str) -> None:
     def change(tensors: dict[str, Any]) -> None:
         tensors["w"][1, 1] = -0.0
 
-    found = failures(compare(tmp_path / "p", change_source(folder, change)))
+    found = failures(compare(tmp_path / "p", change_source(folder, tmp_path / "other", change)))
     assert found["w"].max_abs_error == 0.0
 
 
-@each_codec
 def test_a_nan_or_infinity_in_the_source_is_an_infinite_error_and_no_crash(
-    tmp_path: Path, source: Path, codec: str
+    tmp_path: Path, source: Path, package: Path
 ) -> None:
-    quantize(source, tmp_path / "p", **CODECS[codec])
 
     def change(tensors: dict[str, Any]) -> None:
         tensors[MATRIX][0, 0] = np.nan
         tensors["model.norm.weight"][1] = np.inf
 
-    found = failures(compare(tmp_path / "p", change_source(source, change)))
+    found = failures(compare(package, change_source(source, tmp_path / "other", change)))
     assert found["model.norm.weight"].max_abs_error == float("inf")
-    if codec == "bsfp":
+    if package.name == "bsfp":
         assert found[MATRIX].max_abs_error == float("inf")
     else:
         assert found[MATRIX].detail == "value at index (0, 0) is nan; MX formats need finite values."
 
 
-@each_codec
-def test_missing_additional_and_misshapen_tensors_are_named(tmp_path: Path, source: Path, codec: str) -> None:
-    quantize(source, tmp_path / "p", **CODECS[codec])
+def test_missing_additional_and_misshapen_tensors_are_named(tmp_path: Path, source: Path, package: Path) -> None:
 
     def change(tensors: dict[str, Any]) -> None:
         del tensors[MATRIX]
@@ -112,7 +119,7 @@ def test_missing_additional_and_misshapen_tensors_are_named(tmp_path: Path, sour
         tensors["lm_head.weight"] = tensors["lm_head.weight"].T.copy()
         tensors["model.norm.weight"] = tensors["model.norm.weight"].astype(np.float16)
 
-    found = failures(compare(tmp_path / "p", change_source(source, change)))
+    found = failures(compare(package, change_source(source, tmp_path / "other", change)))
     assert {name: (tensor.status, tensor.detail) for name, tensor in found.items()} == {
         MATRIX: ("missing", "not in the source"),
         "extra.weight": ("missing", "in the source only"),
@@ -121,23 +128,21 @@ def test_missing_additional_and_misshapen_tensors_are_named(tmp_path: Path, sour
     }
 
 
-@each_codec
 def test_another_checkpoint_of_the_same_shapes_matches_only_where_it_is_equal(
-    tmp_path: Path, source: Path, codec: str
+    tmp_path: Path, source: Path, package: Path
 ) -> None:
-    quantize(source, tmp_path / "p", **CODECS[codec])
     other = write_tiny_llama(tmp_path / "other", hidden_size=32, seed=1)
-    assert {name for name in failures(compare(tmp_path / "p", other)) if "norm" in name} == set()
-    assert len(failures(compare(tmp_path / "p", other))) == 16
+    assert {name for name in failures(compare(package, other)) if "norm" in name} == set()
+    assert len(failures(compare(package, other))) == 16
 
 
 @pytest.mark.parametrize(
     ("codec", "part"), [("mxfp4", "codes"), ("mxfp4", "scales"), ("bsfp", "scales"), ("bsfp", "codes")]
 )
 def test_stale_codes_are_found_by_encoding_again_even_if_every_hash_was_made_true(
-    tmp_path: Path, source: Path, codec: str, part: str
+    tmp_path: Path, source: Path, made: dict[str, Path], codec: str, part: str
 ) -> None:
-    quantize(source, tmp_path / "p", **CODECS[codec])
+    shutil.copytree(made[codec], tmp_path / "p")
     shard = tmp_path / "p" / f"{codec}.safetensors"
     header, begin = header_of(shard)
     flip(shard, begin + header[f"{MATRIX}.{part}"]["data_offsets"][0] + 3, 0x01)
@@ -160,8 +165,8 @@ def test_padding_is_part_of_what_is_compared(tmp_path: Path, codec: str) -> None
     assert failures(compare(tmp_path / "p", path))["w"].detail == "w.codes differs from what the source encodes to"
 
 
-def test_a_kept_tensor_of_another_hash_is_a_mismatch(tmp_path: Path, source: Path) -> None:
-    quantize(source, tmp_path / "p", **CODECS["bsfp"])
+def test_a_kept_tensor_of_another_hash_is_a_mismatch(tmp_path: Path, source: Path, made: dict[str, Path]) -> None:
+    shutil.copytree(made["bsfp"], tmp_path / "p")
     patch_array(tmp_path / "p/bsfp.safetensors", "model.norm.weight", 0, b"\x00")
     forge(tmp_path / "p")
     found = failures(verify(tmp_path / "p"))
@@ -187,8 +192,8 @@ def test_a_loss_counts_only_where_the_manifest_declares_it(tmp_path: Path) -> No
 
 
 @each_codec
-def test_any_number_of_threads_finds_the_same(tmp_path: Path, source: Path, codec: str) -> None:
-    quantize(source, tmp_path / "p", **CODECS[codec])
+def test_any_number_of_threads_finds_the_same(tmp_path: Path, source: Path, made: dict[str, Path], codec: str) -> None:
+    shutil.copytree(made[codec], tmp_path / "p")
     patch_array(tmp_path / f"p/{codec}.safetensors", f"{MATRIX}.codes", 0, b"\xff\x11")
     other = write_tiny_llama(tmp_path / "other", hidden_size=32, seed=1)
     for against in (None, source, other):
@@ -200,8 +205,10 @@ def test_any_number_of_threads_finds_the_same(tmp_path: Path, source: Path, code
         assert found[0] == found[1] == found[2]
 
 
-def test_a_certificate_is_stored_and_the_package_stays_valid(tmp_path: Path, source: Path) -> None:
-    quantize(source, tmp_path / "p")
+def test_a_certificate_is_stored_and_the_package_stays_valid(
+    tmp_path: Path, source: Path, made: dict[str, Path]
+) -> None:
+    shutil.copytree(made["mxfp4"], tmp_path / "p")
     write_certificate(tmp_path / "p", compare(tmp_path / "p", source))
     certificate = read_manifest(tmp_path / "p").certificate
     assert certificate is not None
@@ -211,16 +218,16 @@ def test_a_certificate_is_stored_and_the_package_stays_valid(tmp_path: Path, sou
     assert not (tmp_path / "p/mxconv.json.new").exists()
 
 
-def test_a_failed_verification_is_not_written_down(tmp_path: Path, source: Path) -> None:
-    quantize(source, tmp_path / "p")
+def test_a_failed_verification_is_not_written_down(tmp_path: Path, made: dict[str, Path]) -> None:
+    shutil.copytree(made["mxfp4"], tmp_path / "p")
     (tmp_path / "p/config.json").write_bytes(b" " * (tmp_path / "p/config.json").stat().st_size)
     with pytest.raises(PackageError) as caught:
         write_certificate(tmp_path / "p", verify(tmp_path / "p"))
     assert str(caught.value) == (f"{tmp_path}/p: verification failed; only a good one is written down. Convert again.")
 
 
-def test_a_certificate_that_cannot_be_written_is_our_error(tmp_path: Path, source: Path) -> None:
-    quantize(source, tmp_path / "p")
+def test_a_certificate_that_cannot_be_written_is_our_error(tmp_path: Path, made: dict[str, Path]) -> None:
+    shutil.copytree(made["mxfp4"], tmp_path / "p")
     verification = verify(tmp_path / "p")
     (tmp_path / "p/mxconv.json.new").mkdir()
     with pytest.raises(PackageError) as caught:
@@ -228,10 +235,9 @@ def test_a_certificate_that_cannot_be_written_is_our_error(tmp_path: Path, sourc
     assert str(caught.value) == f"{tmp_path}/p/mxconv.json.new: cannot be written (Is a directory). Check permissions."
 
 
-def test_progress_ends_at_its_total(tmp_path: Path, source: Path) -> None:
-    quantize(source, tmp_path / "p")
+def test_progress_ends_at_its_total(package: Path) -> None:
     last: dict[str, tuple[int, int]] = {}
-    verify(tmp_path / "p", progress=lambda stage, done, total: last.update({stage: (done, total)}))
+    verify(package, progress=lambda stage, done, total: last.update({stage: (done, total)}))
     assert list(last) == ["hash package", "verify"]
     assert all(done == total > 0 for done, total in last.values())
 
