@@ -1,25 +1,20 @@
-"""The command through a small typer app of its own."""
+"""`mxconv inspect`: tables, JSON, pictures and pages, of weights and of traces."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-import typer
 from checkpoints import write_tiny_llama
-from click.testing import Result
 from run_traces import run_lines, write_lines
-from typer.testing import CliRunner
 
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.cli.inspect_command import inspect
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.convert import convert
-from mxconv.errors import MxconvError
-
-app = typer.Typer()
-app.command()(inspect)
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +22,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_llama(tmp_path_factory.mktemp("inspect") / "llama", num_hidden_layers=1)
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+@pytest.fixture
+def inspect(run: Any) -> Callable[..., Any]:
+    return partial(run, "inspect")
 
 
-def test_tables_go_to_stdout(model: Path) -> None:
-    result = run(model)
+def test_tables_go_to_stdout(inspect: Any, model: Path) -> None:
+    result = inspect(model)
     assert result.exit_code == 0
     assert "Exponents of all tensors" in result.stdout
     assert "down_proj" in result.stdout
     assert result.stderr == ""
 
 
-def test_json_is_the_only_line_of_stdout_and_tables_go_to_stderr(model: Path) -> None:
-    result = run(model, "--json", "--per", "layer")
+def test_json_is_the_only_line_of_stdout_and_tables_go_to_stderr(inspect: Any, model: Path) -> None:
+    result = inspect(model, "--json", "--per", "layer")
     assert result.exit_code == 0
     (line,) = result.stdout.splitlines()
     found = json.loads(line)
@@ -50,10 +46,10 @@ def test_json_is_the_only_line_of_stdout_and_tables_go_to_stderr(model: Path) ->
     assert "Exponents of all tensors" in result.stderr
 
 
-def test_a_package_is_inspected_too(model: Path, tmp_path: Path) -> None:
+def test_a_package_is_inspected_too(inspect: Any, model: Path, tmp_path: Path) -> None:
     with open_checkpoint(model) as checkpoint:
         convert(checkpoint, tmp_path / "package", QuantizeOptions(codec="bsfp"))
-    result = run(tmp_path / "package", "--tensor", "*q_proj*", "--json")
+    result = inspect(tmp_path / "package", "--tensor", "*q_proj*", "--json")
     found = json.loads(result.stdout)
     assert found["source_kind"] == "package"
     (tensor,) = found["tensors"]
@@ -61,36 +57,34 @@ def test_a_package_is_inspected_too(model: Path, tmp_path: Path) -> None:
     assert tensor["stored_bits_per_weight"] == tensor["bsfp_bits_per_weight"]
 
 
-def test_a_selected_tensor_gets_its_own_histogram(model: Path) -> None:
-    result = run(model, "--tensor", "*q_proj*", "--per", "tensor")
+def test_a_selected_tensor_gets_its_own_histogram(inspect: Any, model: Path) -> None:
+    result = inspect(model, "--tensor", "*q_proj*", "--per", "tensor")
     assert "Exponents of model.layers.0.self_attn.q_proj.weight" in result.stdout
     assert "Exponents of all tensors" not in result.stdout
 
 
-def test_pictures_and_pages_are_written_once(model: Path, tmp_path: Path) -> None:
+def test_pictures_and_pages_are_written_once(inspect: Any, model: Path, tmp_path: Path) -> None:
     plot, html = tmp_path / "plot.png", tmp_path / "page.html"
     arguments = (model, "--tensor", "*k_proj*", "--plot", plot, "--html", html)
-    result = run(*arguments)
+    result = inspect(*arguments)
     assert result.exit_code == 0
     assert f"wrote {plot}" in result.stdout and f"wrote {html}" in result.stdout
     assert sorted(file.name for file in tmp_path.iterdir()) == ["page.html", "plot.png"]
     plot.write_bytes(b"")
-    again = run(*arguments)
-    assert isinstance(again.exception, MxconvError)
-    assert "plot.png: exists; nothing is overwritten" in str(again.exception)
+    again = inspect(*arguments)
+    assert again.exit_code == 1 and "plot.png: exists; nothing is overwritten" in again.stderr
     assert plot.read_bytes() == b""
-    assert run(*arguments, "--force").exit_code == 0
+    assert inspect(*arguments, "--force").exit_code == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_wrong_suffix_is_found_before_anything_is_read(tmp_path: Path) -> None:
-    result = run(tmp_path / "no-such-model", "--plot", tmp_path / "plot.gif")
-    assert isinstance(result.exception, MxconvError)
-    assert "a picture that ends in '.gif'; .png or .svg is required" in str(result.exception)
+def test_a_wrong_suffix_is_found_before_anything_is_read(inspect: Any, tmp_path: Path) -> None:
+    result = inspect(tmp_path / "no-such-model", "--plot", tmp_path / "plot.gif")
+    assert result.exit_code == 1 and "a picture that ends in '.gif'; .png or .svg is required" in result.stderr
 
 
-def test_an_unknown_grouping_is_bad_usage(model: Path) -> None:
-    result = run(model, "--per", "shard")
+def test_an_unknown_grouping_is_bad_usage(inspect: Any, model: Path) -> None:
+    result = inspect(model, "--per", "shard")
     assert result.exit_code == 2
     assert "shard" in result.stderr
 
@@ -115,28 +109,28 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_lines(tmp_path_factory.mktemp("trace") / "run.jsonl", run_lines())
 
 
-def test_a_trace_is_inspected_by_rounds_levels_and_depth(trace: Path, tmp_path: Path) -> None:
+def test_a_trace_is_inspected_by_rounds_levels_and_depth(inspect: Any, trace: Path, tmp_path: Path) -> None:
     page = tmp_path / "trees.html"
-    result = run(trace, "--html", page)
-    assert result.exit_code == 0, result.output
+    result = inspect(trace, "--html", page)
+    assert result.exit_code == 0, result.stderr
     assert "84 tokens of 3 prompts in" in result.stdout
     assert "token-recycling, by depth" in result.stdout
     assert f"wrote {page}" in result.stdout
     assert 'class="tree"' in page.read_text()
-    again = run(trace, "--html", page)
-    assert isinstance(again.exception, MxconvError)
-    assert run(trace, "--html", page, "--force").exit_code == 0
-    found = json.loads(run(trace, "--json").stdout.splitlines()[-1])
+    again = inspect(trace, "--html", page)
+    assert again.exit_code == 1
+    assert inspect(trace, "--html", page, "--force").exit_code == 0
+    found = json.loads(inspect(trace, "--json").stdout.splitlines()[-1])
     assert found["num_tokens"] == 84
     assert found["has_trees"] is True
     assert found["levels"][0]["name"] == "target"
     assert sum(depth["num_nodes"] for depth in found["depths"]["token-recycling"]) > 0
 
 
-def test_a_trace_without_trees_has_its_table(tmp_path: Path) -> None:
+def test_a_trace_without_trees_has_its_table(inspect: Any, tmp_path: Path) -> None:
     later = ("tree", "num_tokens", "text", "prompt_text", "num_nodes")
     lines = [{key: value for key, value in line.items() if key not in later} for line in run_lines()]
-    result = run(write_lines(tmp_path / "old.jsonl", lines), "--html", tmp_path / "old.html")
+    result = inspect(write_lines(tmp_path / "old.jsonl", lines), "--html", tmp_path / "old.html")
     assert result.exit_code == 0
     assert "84 tokens of 3 prompts" in result.stdout
     assert "This trace has no trees" in result.stdout
@@ -144,14 +138,13 @@ def test_a_trace_without_trees_has_its_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [("--plot", "a.png"), ("--tensor", "*"), ("--per", "layer"), ("--dtype", "bf16")])
-def test_options_of_weights_are_bad_usage_with_a_trace(trace: Path, option: tuple[str, str]) -> None:
-    result = run(trace, *option)
+def test_options_of_weights_are_bad_usage_with_a_trace(inspect: Any, trace: Path, option: tuple[str, str]) -> None:
+    result = inspect(trace, *option)
     assert result.exit_code == 2
     assert option[0] in result.stderr
 
 
-def test_a_trace_that_is_none_is_an_error(tmp_path: Path) -> None:
+def test_a_trace_that_is_none_is_an_error(inspect: Any, tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text('{"prompt": 0}\n')
-    result = run(tmp_path / "run.jsonl")
-    assert isinstance(result.exception, MxconvError)
-    assert "run.jsonl: line 1: round is None; an integer from 0" in str(result.exception)
+    result = inspect(tmp_path / "run.jsonl")
+    assert result.exit_code == 1 and "run.jsonl: line 1: round is None; an integer from 0" in result.stderr

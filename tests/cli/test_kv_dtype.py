@@ -35,11 +35,6 @@ def test_generate_keeps_what_it_says(
     assert all(result["identical_to_target"] for result in outcome.json["results"])
 
 
-def test_float32_is_kept_unless_told_otherwise(run: Any, package: Path, dtypes: set[str]) -> None:
-    outcome = run("generate", package, "--prompt", "Once", "--max-new-tokens", 2, "--json")
-    assert (outcome.json["kv_dtype"], dtypes) == ("fp32", {"fp32"})
-
-
 @pytest.mark.parametrize(("dtype", "arguments"), [("bf16", ["--kv-dtype", "bf16", "--batch", 2]), ("fp32", [])])
 def test_a_certificate_names_the_dtype(
     run: Any, package: Path, prompts: Path, tmp_path: Path, dtypes: set[str], dtype: str, arguments: list[Any]
