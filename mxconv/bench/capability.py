@@ -1,4 +1,4 @@
-"""What this machine can do, as a hardware description for `mxconv cost`: bandwidth, peaks, kernels' shares of them.
+"""Rates of this machine as a hardware description for `mxconv cost`: bandwidth, peaks, kernels' shares of them.
 
 Bandwidth and peaks are medians of samples that take turns. A kernel's share of the roofline is measured against the
 rates beside it, so it holds when the machine's own rates move. The last-level cache is not measured: its size is what

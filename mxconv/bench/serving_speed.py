@@ -29,7 +29,7 @@ LAST_SECONDS = 15.0  # a server promises to end in ten
 
 
 @dataclass(frozen=True)
-class Load:
+class OfferedLoad:
     """How requests arrive: so many at a time, each client with its next one as soon as it has its answer; or at random.
 
     Args:
@@ -42,7 +42,7 @@ class Load:
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """The name in tables."""
         return f"{self.rate:g} a second" if self.concurrency is None else f"{self.concurrency} at a time"
 
     def arrivals(self, num_requests: int) -> list[float]:
@@ -114,7 +114,7 @@ class ServeResult:
 
 def bench_serving(
     clients: Mapping[bool, Client],
-    loads: Sequence[Load],
+    loads: Sequence[OfferedLoad],
     requests: Sequence[CompletionRequest],
     rounds: int,
     bandwidth: ReadBandwidth | None,
@@ -136,7 +136,7 @@ def bench_serving(
     modes = sorted(clients)
     for drafts in modes:  # weights come into memory, threads begin
         clients[drafts].complete(replace(requests[0], max_tokens=min(requests[0].max_tokens, WARM_TOKENS)))
-    found: dict[tuple[Load, bool], list[LoadRound]] = {(load, drafts): [] for load in loads for drafts in modes}
+    found: dict[tuple[OfferedLoad, bool], list[LoadRound]] = {(load, drafts): [] for load in loads for drafts in modes}
     done, total = 0, rounds * len(found)
     for number in range(rounds):
         for place, load in enumerate(loads):
@@ -155,7 +155,7 @@ def bench_serving(
     return [summarize(load, drafts, mine, found.get((load, False)), expected) for (load, drafts), mine in found.items()]
 
 
-def send_all(client: Client, load: Load, requests: Sequence[CompletionRequest]) -> list[TimedAnswer]:
+def send_all(client: Client, load: OfferedLoad, requests: Sequence[CompletionRequest]) -> list[TimedAnswer]:
     """Send all requests as a load says, each from a thread that waits for the network most of the time.
 
     Returns:
@@ -181,7 +181,7 @@ def send_all(client: Client, load: Load, requests: Sequence[CompletionRequest]) 
 
 
 def summarize(
-    load: Load,
+    load: OfferedLoad,
     drafts: bool,
     rounds: Sequence[LoadRound],
     plain: Sequence[LoadRound] | None,

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from mxconv.cli.bench_options import chosen_of, print_machine
+from mxconv.cli.common_options import Json, Threads
 from mxconv.cli.completion import one_of
-from mxconv.cli.options import Json, Threads
 from mxconv.cli.output import Columns, Output, format_bytes, progress_bars
 
 TABLE: Columns = {

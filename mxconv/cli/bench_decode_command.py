@@ -9,8 +9,8 @@ import typer
 
 from mxconv.cli.bench_gpu import decode_on_gpu
 from mxconv.cli.bench_options import Device, Samples, Widths, is_gpu, print_machine, widths_of
-from mxconv.cli.decode_options import DraftLevels, PromptOptions, Runtime
-from mxconv.cli.options import Force, Json, Package, grouped, numbers_of
+from mxconv.cli.common_options import Force, Json, Package, grouped, numbers_of
+from mxconv.cli.decode_options import LevelOptions, PromptOptions, Runtime
 from mxconv.cli.output import Columns, Output, check_outputs, progress_bars
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def decode(
     package: Package,
     *,
     prompts: PromptOptions,
-    levels: DraftLevels,
+    levels: LevelOptions,
     batch: Annotated[
         str | None,
         typer.Option(help="Instead: so many sequences side by side, one number or several joined by commas: 1,4,8."),

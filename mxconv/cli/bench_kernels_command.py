@@ -18,8 +18,8 @@ from mxconv.cli.bench_options import (
     print_machine,
     widths_of,
 )
+from mxconv.cli.common_options import Force, Json, Threads
 from mxconv.cli.completion import native_kernels, one_of
-from mxconv.cli.options import Force, Json, Threads
 from mxconv.cli.output import Columns, Output, check_outputs, progress_bars
 
 TABLE: Columns = {

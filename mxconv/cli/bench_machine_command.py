@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mxconv.cli.bench_options import RowLength, Rows, Samples, Widths, print_machine, widths_of
-from mxconv.cli.options import Force, Json, Threads
+from mxconv.cli.common_options import Force, Json, Threads
 from mxconv.cli.output import Columns, Output, check_outputs, progress_bars
 
 TABLE: Columns = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mxconv.cli.options import numbers_of
+from mxconv.cli.common_options import numbers_of
 from mxconv.cli.output import Output
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.bench_options import print_machine
-from mxconv.cli.decode_options import DraftLevels, PromptOptions, Runtime
-from mxconv.cli.options import Force, Json, KvBytes, MaxSequences, grouped, numbers_of
+from mxconv.cli.common_options import Force, Json, KvBytes, MaxSequences, grouped, numbers_of
+from mxconv.cli.decode_options import LevelOptions, PromptOptions, Runtime
 from mxconv.cli.output import Columns, Output, check_outputs, progress_bars
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def serve(
     prompts: PromptOptions,
     temperature: Annotated[float, typer.Option(min=0, max=100, help="Of draws; request number i has the seed i.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="How often each load is measured.")] = 1,
-    levels: DraftLevels,
+    levels: LevelOptions,
     max_sequences: MaxSequences = 16,
     kv_bytes: KvBytes = None,
     runtime: Runtime,
@@ -81,7 +81,7 @@ def serve(
     from mxconv.bench.http_client import Client, CompletionRequest
     from mxconv.bench.plots import write_serve_plot
     from mxconv.bench.rates import ReadBandwidth
-    from mxconv.bench.serving_speed import Load, bench_serving, serving
+    from mxconv.bench.serving_speed import OfferedLoad, bench_serving, serving
     from mxconv.errors import ModelError
     from mxconv.text.messages import num_chat_prompts
 
@@ -90,10 +90,10 @@ def serve(
     if plain_url is not None and url is None:
         raise typer.BadParameter("--plain-url needs --url")
     if rate is not None:
-        loads = [Load(rate=each) for each in sorted(set(numbers_of("--rate", rate, float, 1e-3, 1e4)))]
+        loads = [OfferedLoad(rate=each) for each in sorted(set(numbers_of("--rate", rate, float, 1e-3, 1e4)))]
     else:
         sizes = numbers_of("--concurrency", concurrency, int, 1, MOST_CONCURRENCY)
-        loads = [Load(concurrency=each) for each in sorted(set(sizes))]
+        loads = [OfferedLoad(concurrency=each) for each in sorted(set(sizes))]
     check_outputs(force, [plot])
     texts = prompts.read(DEFAULT_PROMPTS)
     requests = [

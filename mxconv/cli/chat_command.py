@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mxconv.cli.common_options import grouped
 from mxconv.cli.decode_options import Drafting, Runtime, SamplingOptions
-from mxconv.cli.options import grouped
 from mxconv.cli.output import Columns, Output
 from mxconv.errors import ModelError
 
@@ -47,13 +47,13 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal.
 
-    Replies are sampled as generation_config.json recommends; where it says nothing, at temperature 0.7, top_p 0.95,
+    Replies are sampled as generation_config.json recommends; where it is silent, at temperature 0.7, top_p 0.95,
     min_p 0.05. Options win. /help names the commands; Ctrl-C ends a reply, Ctrl-D the program.
     """
     from mxconv.serving.conversation import Conversation
     from mxconv.text.chat import ChatTemplate
 
-    options: Options = {"max_new_tokens": max_new_tokens, **drafting.options, **sampling.asked, "seed": sampling.seed}
+    options: Options = {"max_new_tokens": max_new_tokens, **drafting.options, **sampling.given, "seed": sampling.seed}
     out, read = Output(json_output=False), _reader()
     with runtime.load(package, drafting) as model:
         ChatTemplate.from_folder(model.loaded.folder)  # raises an error before the first turn where there is none

@@ -21,15 +21,13 @@ WORKERS = Annotated[
 
 MEMORY = Annotated[
     int | None,
-    typer.Option(
-        min=1, help="Most bytes that a worker may need: its slices become as small as that asks for.", metavar="BYTES"
-    ),
+    typer.Option(min=1, help="Most bytes that a worker may need: its slices become small enough.", metavar="BYTES"),
 ]
 
 
 @contextmanager
 def executors(workers: str, num_threads: int, memory_bytes: int | None = None) -> Iterator[Callable[[], "Executor"]]:
-    """What makes the executor that `--workers` asks for, until the end of the block.
+    """A function that makes the executor that `--workers` names, until the end of the block.
 
     Raises:
         MxconvError: Ray is not installed, or no cluster answers.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mxconv.cli import completion
-from mxconv.cli.options import Force, Json, numbers_of
+from mxconv.cli.common_options import Force, Json, numbers_of
 from mxconv.cli.output import Columns, Output, check_outputs, format_bytes, progress_bars
 
 if TYPE_CHECKING:

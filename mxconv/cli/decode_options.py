@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from mxconv.cli.common_options import Kernel, MaxNewTokens, Threads, numbers_of
 from mxconv.cli.completion import drafts, one_of
-from mxconv.cli.options import Kernel, MaxNewTokens, Threads, numbers_of
 
 if TYPE_CHECKING:
     from mxconv.speculation.sampling_in_use import Asked
@@ -45,7 +45,7 @@ class PromptOptions:
 
 
 @dataclass(frozen=True)
-class DraftLevels:
+class LevelOptions:
     """The levels that take part."""
 
     levels: Annotated[
@@ -85,7 +85,7 @@ class DraftLevels:
 
 
 @dataclass(frozen=True)
-class Drafting(DraftLevels):
+class Drafting(LevelOptions):
     """The levels that take part, and how much they draft."""
 
     num_draft_tokens: Annotated[
@@ -156,11 +156,11 @@ class SamplingOptions:
     seed: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="Of random draws.")] = 0
 
     @property
-    def asked(self) -> "Asked":
-        """What was asked for, by its name in `Options`; the seed is not part of it."""
+    def given(self) -> "Asked":
+        """The options that were given, by their names in `Options`; the seed is not part of them."""
         names = (field.name for field in fields(self) if field.name not in ("logit_bias", "seed"))
-        asked: dict[str, Any] = {name: getattr(self, name) for name in names} | {"logit_bias": self._biases()}
-        return cast("Asked", asked)
+        given: dict[str, Any] = {name: getattr(self, name) for name in names} | {"logit_bias": self._biases()}
+        return cast("Asked", given)
 
     def _biases(self) -> dict[int, float] | None:
         if self.logit_bias is None:
@@ -187,7 +187,7 @@ class Runtime:
     ] = "fp32"
 
     def load(self, package: str, drafting: Drafting) -> "TextModel":
-        """Open a package with the levels and further drafts that were asked for."""
+        """Open a package with the levels and further drafts that were named."""
         from mxconv.speculation.text_model import load
 
         return load(package, drafting.draft or (), self.kernel, self.threads, drafting.names, self.kv_dtype)

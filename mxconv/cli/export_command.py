@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mxconv.cli.options import Force, Json, Package
+from mxconv.cli.common_options import Force, Json, Package
 from mxconv.cli.output import Output, format_bytes, progress_bars
 
 EXPORTERS = {

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from mxconv.cli.common_options import Json, KvBytes, MaxNewTokens, Package, grouped
 from mxconv.cli.decode_options import Batch, Chat, Drafting, Runtime, SamplingOptions, System, check_system
 from mxconv.cli.generate_results import geomean, print_results, result_of
-from mxconv.cli.options import Json, KvBytes, MaxNewTokens, Package, grouped
 from mxconv.cli.output import Output, progress_bars
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def generate(
     options: Options = {
         "max_new_tokens": max_new_tokens,
         **drafting.options,
-        **sampling.asked,
+        **sampling.given,
         "seed": sampling.seed,
         "accept": accept,
         "stop_strings": stop or [],
@@ -112,8 +112,8 @@ def generate(
                 if not plain.is_whole:  # there is nothing to compare with
                     generations += [answer.generation for answer in plain.answers]
                     plain = None
-        for number, asked in enumerate(given, 1):
-            text = text_of(asked)
+        for number, each in enumerate(given, 1):
+            text = text_of(each)
             answer: Answer | BatchAnswer
             if together is not None:
                 answer = together.answers[number - 1]
@@ -121,8 +121,8 @@ def generate(
                 shown = text if streams else None
                 on_token = progress if prompt is not None else silent
                 shown = f"{shown}\n" if shown is not None and chat else shown  # an answer begins on a line of its own
-                answer = _streamed(model, asked, options, trace is not None, shown, on_token)
-            results.append(result_of(asked, answer))
+                answer = _streamed(model, each, options, trace is not None, shown, on_token)
+            results.append(result_of(each, answer))
             generations.append(answer.generation)
             if trace is not None:
                 ids, tokenizer = model.encode(answer.prompt), model.loaded.tokenizer
@@ -177,7 +177,7 @@ def _streamed(
     shown: str | None,
     progress: "Progress",
 ) -> "Answer":
-    """One prompt by itself; its text is printed behind the prompt's as it comes, where that is to be shown."""
+    """Decode one prompt by itself; `shown` is printed, and then the text as it comes; None prints nothing."""
     answer = model.stream(prompt, **options)
     answer.generation.trace.records_trees = records_trees
     out = Output(json_output=shown is None)
@@ -195,12 +195,12 @@ def _streamed(
 
 
 def _plain(options: "Options") -> "Options":
-    """Without drafts."""
+    """The same options without drafts."""
     return {**options, "drafts": [], "num_draft_tokens": None, "confidence": None}
 
 
 def _is_same(answer: "Answer | BatchAnswer", expected: "Answer | BatchAnswer") -> bool:
-    """As without drafts."""
+    """Whether tokens and text are those without drafts."""
     return expected.token_ids == answer.token_ids and expected.text == answer.text
 
 
@@ -224,7 +224,7 @@ def _decode_together(
 
 
 def check_new_trace(path: Path) -> None:
-    """Before the work, not after it: a file that can be created."""
+    """Check before the work that a trace can be created."""
     from mxconv.errors import ModelError
 
     if path.exists():

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from mxconv.cli.cluster_options import WORKERS, executors
-from mxconv.cli.options import Force, Json, Revision
+from mxconv.cli.common_options import Force, Json, Revision
 from mxconv.cli.output import Output, check_outputs, progress_bars
 
 TRACE_SUFFIX = ".jsonl"

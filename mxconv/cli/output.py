@@ -19,7 +19,7 @@ Columns = Mapping[str, tuple[Any, ...]]
 
 
 class Output:
-    """What a command prints: to stdout, or to stderr while stdout belongs to --json."""
+    """Prints lines, tables and JSON: to stdout, or to stderr while stdout belongs to --json."""
 
     def __init__(self, json_output: bool) -> None:
         self._json_output = json_output
@@ -47,7 +47,7 @@ class Output:
         self.console.print(table)
 
     def json(self, members: dict[str, Any]) -> None:
-        """With --json: print an object as the last line of stdout."""
+        """Print an object as the last line of stdout, with --json."""
         if self._json_output:
             sys.stdout.write(json.dumps(members) + "\n")
             sys.stdout.flush()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mxconv.cli.options import Json
+from mxconv.cli.common_options import Json
 from mxconv.cli.output import Output, format_bytes, progress_bars
 
 

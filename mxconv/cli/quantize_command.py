@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.cluster_options import MEMORY, WORKERS, executors
+from mxconv.cli.common_options import Json, Revision
 from mxconv.cli.completion import choice, drafts
-from mxconv.cli.options import Json, Revision
 from mxconv.cli.output import Output, format_bytes, progress_bars
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`mxconv serve`: a package behind OpenAI's HTTP interface."""
+"""`mxconv serve`: a package through OpenAI's HTTP interface."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from mxconv.cli.common_options import Json, KvBytes, MaxSequences, Package, grouped
 from mxconv.cli.decode_options import Drafting, Runtime
-from mxconv.cli.options import Json, KvBytes, MaxSequences, Package, grouped
 from mxconv.cli.output import Output
 
 MOST_KEY_BYTES = 4096
@@ -24,7 +24,7 @@ def serve(
         Path | None, typer.Option(help="A file with the key that clients must have; or MXCONV_API_KEY.")
     ] = None,
     max_sequences: MaxSequences = 16,
-    max_queue: Annotated[int, typer.Option(min=0, help="Sequences that wait; more are told to come back.")] = 64,
+    max_queue: Annotated[int, typer.Option(min=0, help="Sequences that wait; more are refused for the moment.")] = 64,
     kv_bytes: KvBytes = None,
     max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of a prompt; all positions.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer; all positions.")] = None,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mxconv.cli.options import grouped
+from mxconv.cli.common_options import grouped
 from mxconv.cli.training import OutputFolder, Schedule, Target, Texts, Training, weights_of
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mxconv.cli.options import Force, Json
+from mxconv.cli.common_options import Force, Json
 from mxconv.cli.output import Output, check_outputs, progress_bars
 from mxconv.cli.training import Texts
 

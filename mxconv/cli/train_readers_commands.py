@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from mxconv.cli.options import grouped
+from mxconv.cli.common_options import grouped
 from mxconv.cli.training import OutputFolder, Schedule, Target, Texts, Training
 
-MOST_KNOWN = 32_000  # tokens of an EAGLE-3 head, where nobody asks for another number
+MOST_KNOWN = 32_000  # tokens of an EAGLE-3 head by default
 
 
 @grouped
@@ -64,7 +64,7 @@ def spire(
         Literal["mixed", "distillation", "text"], typer.Option(help="Half distillation, half acceptance; or one alone.")
     ] = "mixed",
     past_memory: Annotated[
-        Literal["target", "embeddings"], typer.Option(help="What stands for tokens that the target evaluated.")
+        Literal["target", "embeddings"], typer.Option(help="What represents tokens that the target evaluated.")
     ] = "target",
     random_start: Annotated[bool, typer.Option("--random-start", help="Begin with no layer of the target.")] = False,
     no_feedback: Annotated[bool, typer.Option("--no-feedback", help="No memory of what it drafts itself.")] = False,
@@ -72,7 +72,7 @@ def spire(
 ) -> None:
     """Train a SPIRe draft of the target's last layers.
 
-    It learns behind every k-th prefix of a text. A run that was killed goes on with the same command; under `torchrun`
+    It learns after every k-th prefix of a text. A run that was killed goes on with the same command; under `torchrun`
     processes share every batch. Source: arXiv 2504.06419.
     """
     from mxconv.arch.families.table import describe_file
@@ -104,7 +104,7 @@ def eagle3(
     *,
     target: Target,
     output: OutputFolder,
-    block: Annotated[int, typer.Option(min=1, max=64, help="Tokens that it drafts behind every prefix.")] = 4,
+    block: Annotated[int, typer.Option(min=1, max=64, help="Tokens that it drafts after every prefix.")] = 4,
     draft_vocab_size: Annotated[
         int | None, typer.Option(min=1, help="The texts' most frequent tokens, which it knows; up to 32,000.")
     ] = None,

@@ -1,4 +1,4 @@
-"""What the commands that train drafts share: their options, stages from files, a dry run, and where the draft goes."""
+"""Shared by the commands that train drafts: their options, stages from files, a dry run, and where the draft goes."""
 
 import shutil
 import time
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mxconv.cli.options import Json
+from mxconv.cli.common_options import Json
 from mxconv.cli.output import Output, progress_bars
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mxconv.train.training_task import TrainingTask
     from mxconv.train.windows import TrainingStage
 
-LONGEST = 4096  # tokens of a window that nobody asked for
+LONGEST = 4096  # tokens of a window by default
 LATER_SHARE = 2 / 7  # of all steps, those of the second stage: 5 to 2, as arXiv 2404.19124 has them
 LATER_RATE, LAST_RATE = 0.1, 0.1  # of the second stage to the first; that a stage ends with to its highest
 
@@ -96,7 +96,7 @@ class Training:
         return self.output.with_name(self.output.name + ".training")
 
     def stages(self, least_length: int) -> "list[TrainingStage]":
-        """The text as it stands and then, where there is some, the target's own.
+        """The given text, and then the target's own where there is some.
 
         Raises:
             MxconvError: a file is no text of this target's tokens, or windows are too long or too short.
@@ -212,7 +212,7 @@ class Training:
 
 
 def weights_of(folder: Path) -> str:
-    """What tells one model's weights from another's of the same sizes."""
+    """Hashes that identify the weights of a model."""
     from mxconv.checkpoint.hashing import sha256_file
 
     return " ".join(sha256_file(path) for path in sorted(folder.glob("*.safetensors")))

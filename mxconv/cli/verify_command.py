@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mxconv.cli.cluster_options import WORKERS, executors
+from mxconv.cli.common_options import Json, MaxNewTokens, Package, grouped
 from mxconv.cli.decode_options import Batch, Chat, Drafting, Runtime, SamplingOptions, System, check_system
-from mxconv.cli.options import Json, MaxNewTokens, Package, grouped
 from mxconv.cli.output import Output, progress_bars
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def verify(
     if chat and decode is None:
         raise typer.BadParameter("--chat needs --decode")
     prompts = read_prompts(decode, chat, system) if decode else []
-    # greedy unless told, whatever the model recommends: strategies are compared
-    selection = SamplingInUse.of(sampling.asked, GenerationConfig(), GREEDY_DEFAULTS).selection(sampling.seed)
+    # greedy by default, whatever the model recommends: strategies are compared
+    selection = SamplingInUse.of(sampling.given, GenerationConfig(), GREEDY_DEFAULTS).selection(sampling.seed)
     if write:
         check_writable(package, "the certificate")
     with progress_bars() as progress:

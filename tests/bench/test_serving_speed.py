@@ -10,7 +10,7 @@ import pytest
 from http_servers import Running, chat_package, running
 
 from mxconv.bench.http_client import Client, CompletionRequest, TimedAnswer
-from mxconv.bench.serving_speed import Load, LoadRound, Waiting, send_all, summarize
+from mxconv.bench.serving_speed import LoadRound, OfferedLoad, Waiting, send_all, summarize
 from mxconv.errors import ModelError
 
 # two requests: three chunks of 1, 2 and 1 tokens; one chunk of 3
@@ -23,7 +23,7 @@ REQUEST = CompletionRequest("import os\n\ndef ", 16, seed=3, temperature=0.8)
 
 def test_tokens_waiting_and_speed() -> None:
     plain = LoadRound([replace(FIRST, began=8.5), SECOND], 2e9)
-    found = summarize(Load(concurrency=2), True, [LoadRound([FIRST, SECOND], 3e9)], [plain], EXPECTED)
+    found = summarize(OfferedLoad(concurrency=2), True, [LoadRound([FIRST, SECOND], 3e9)], [plain], EXPECTED)
     assert (found.load, found.concurrency, found.rate, found.drafts) == ("2 at a time", 2, None, True)
     assert (found.num_ok, found.num_failed, found.num_tokens, found.errors) == (2, 0, 7, [])
     assert found.seconds == pytest.approx(2.0) and found.tokens_per_second == pytest.approx(3.5)
@@ -37,7 +37,7 @@ def test_tokens_waiting_and_speed() -> None:
 
 
 def test_what_failed_counts_as_such_and_not_as_tokens() -> None:
-    found = summarize(Load(rate=2.0), False, [LoadRound([FAILED, SECOND], None)], None, EXPECTED)
+    found = summarize(OfferedLoad(rate=2.0), False, [LoadRound([FAILED, SECOND], None)], None, EXPECTED)
     assert (found.load, found.concurrency, found.rate) == ("2 a second", None, 2.0)
     assert (found.num_ok, found.num_failed, found.num_tokens, found.errors) == (1, 1, 3, ["the stream was cut"])
     assert found.seconds == pytest.approx(1.9)  # from the first request
@@ -48,14 +48,14 @@ def test_what_failed_counts_as_such_and_not_as_tokens() -> None:
 @pytest.mark.parametrize("spoiled", [[5, 6, 7, 9], [5, 6, 7], [5, 6, 7, 8, 9]])
 def test_one_other_token_in_any_round_is_seen(spoiled: list[int]) -> None:
     rounds = [LoadRound([FIRST, SECOND], None), LoadRound([replace(FIRST, token_ids=spoiled), SECOND], None)]
-    assert not summarize(Load(1), True, rounds, None, EXPECTED).identical
-    assert summarize(Load(1), True, rounds[:1], None, EXPECTED).identical
-    assert summarize(Load(1), True, rounds, None, [None, [1, 2, 3]]).identical  # nobody knows
+    assert not summarize(OfferedLoad(1), True, rounds, None, EXPECTED).identical
+    assert summarize(OfferedLoad(1), True, rounds[:1], None, EXPECTED).identical
+    assert summarize(OfferedLoad(1), True, rounds, None, [None, [1, 2, 3]]).identical  # nobody knows
 
 
 def test_arrivals_at_random_are_the_same_each_time_and_have_the_rate() -> None:
-    arrivals = Load(rate=4.0).arrivals(2000)
-    assert arrivals == Load(rate=4.0).arrivals(2000) == sorted(arrivals)
+    arrivals = OfferedLoad(rate=4.0).arrivals(2000)
+    assert arrivals == OfferedLoad(rate=4.0).arrivals(2000) == sorted(arrivals)
     assert arrivals[0] == 0 and arrivals[-1] / 2000 == pytest.approx(1 / 4.0, rel=0.1)
 
 
@@ -86,7 +86,7 @@ def test_answers_come_in_the_order_of_the_requests(server: Running) -> None:
         for seed in range(7)
     ]
     assert len({tuple(tokens) for tokens in expected}) > 1
-    for load in (Load(concurrency=1), Load(concurrency=3), Load(rate=50.0)):
+    for load in (OfferedLoad(concurrency=1), OfferedLoad(concurrency=3), OfferedLoad(rate=50.0)):
         assert [answer.token_ids for answer in send_all(Client(server.url), load, requests)] == expected
 
 
