@@ -182,7 +182,7 @@ class GpuOperands:
 
     def make(self, kernel: str) -> GpuOperand:
         """The matrix of one of `KERNELS`. Activations are rounded to int8, in blocks of 32, or to BF16."""
-        shape, device, copy = self._shape, self._device, None
+        shape, device = self._shape, self._device
         if kernel == LIBRARY:
             slab = BF16.encode(gaussian_slab(shape))
             patterns, weights = repeat_rows(slab, shape[0]), BF16.decode(slab)

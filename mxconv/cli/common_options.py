@@ -38,19 +38,22 @@ KvBytes = Annotated[
 ]
 
 
-def numbers_of(flag: str, text: str, kind: type[Number], low: float, high: float) -> list[Number]:
-    """The numbers of an option, joined by commas.
+def numbers_of(
+    flag: str, text: str, kind: type[Number], low: float | None = None, high: float | None = None
+) -> list[Number]:
+    """The numbers of an option, joined by commas, in a range where there is one.
 
     Raises:
         BadParameter: something else, or a number out of range.
     """
     try:
         numbers = [kind(part) for part in text.split(",")]
-    except ValueError as error:
+    except ValueError:
+        numbers = []
+    if not numbers or not (low is None or high is None or all(low <= number <= high for number in numbers)):
         kinds = "whole numbers" if kind is int else "numbers"
-        raise typer.BadParameter(f"{flag}: {text!r}; {kinds} joined by commas are required.") from error
-    if not all(low <= number <= high for number in numbers):
-        raise typer.BadParameter(f"{flag}: {text!r}; numbers from {low:g} to {high:g} are required.")
+        within = "" if low is None else f" from {low:g} to {high:g}"
+        raise typer.BadParameter(f"{flag}: {text!r}; {kinds}{within}, joined by commas, are required.")
     return numbers
 
 

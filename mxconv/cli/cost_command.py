@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from mxconv.cost.hardware import Hardware
     from mxconv.cost.levels import Workload
 
-MOST = 1e300  # of a number whose range the library checks
 CLUSTER_TABLE: Columns = {
     "codec": ("codec",),
     "nodes": ("num_nodes",),
@@ -102,8 +101,8 @@ def cost(
         open_hardware(hardware),
         Workload(batch, context, kv_dtype or ("bf16" if package is None else "fp32")),
         list(MODELS) if model == "all" else [model],
-        None if acceptance is None else numbers_of("--acceptance", acceptance, float, -MOST, MOST),
-        None if num_draft_tokens is None else numbers_of("--num-draft-tokens", num_draft_tokens, float, -MOST, MOST),
+        None if acceptance is None else numbers_of("--acceptance", acceptance, float),
+        None if num_draft_tokens is None else numbers_of("--num-draft-tokens", num_draft_tokens, float),
         sweep,
     )
     report = cost_report(question)

@@ -89,7 +89,7 @@ def test_a_server_that_does_not_start_says_why(run: Any, tmp_path: Path) -> None
         (["package", "--plain-url", "http://x"], "--plain-url needs --url"),
         (["package", "--concurrency", "1,x"], "--concurrency: '1,x'"),
         (["package", "--concurrency", "0"], "numbers from 1 to 1024"),
-        (["package", "--concurrency", "1.5"], "whole numbers joined by commas are required"),
+        (["package", "--concurrency", "1.5"], "whole numbers from 1 to 1024"),
         (["package", "--rate", "nan"], "--rate: 'nan'"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_package_and_its_trace_give_prediction_beside_measurement(
     [
         (("--acceptance", "1.5"), 1, "acceptance: 1.5; a probability from 0 to 1 is required"),
         (("--acceptance", "-0.1"), 1, "acceptance: -0.1; a probability"),
-        (("--acceptance", "most"), 2, "--acceptance: 'most'; numbers joined by commas are required"),
+        (("--acceptance", "most"), 2, "--acceptance: 'most'; numbers, joined by commas, are required"),
         (
             ("--acceptance", "0.9,0.8,0.7"),
             2,

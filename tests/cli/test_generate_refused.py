@@ -11,19 +11,25 @@ REFUSED_USAGE = {
     "both": (["--prompt", "a", "--prompts", "b"], "give either --prompt or --prompts"),
     "words for numbers": (
         ["--prompt", "a", "--num-draft-tokens", "x"],
-        "--num-draft-tokens: 'x'; numbers joined by commas are required.",
+        "--num-draft-tokens: 'x'; whole numbers from 1 to 64, joined by commas, are required.",
     ),
     "too many tokens": (
         ["--prompt", "a", "--num-draft-tokens", "4,65"],
-        "--num-draft-tokens: '4,65'; numbers from 1 to 64 are required.",
+        "--num-draft-tokens: '4,65'; whole numbers from 1 to 64, joined by commas, are",
     ),
     "a tree of words": (["--prompt", "a", "--tree", "oak"], "--tree: 'oak'; auto, chain or a number from 1 to 63 is"),
     "a tree that is too large": (
         ["--prompt", "a", "--tree", "64"],
         "--tree: '64'; auto, chain or a number from 1 to 63",
     ),
-    "a threshold above 1": (["--prompt", "a", "--confidence", "1.5"], "--confidence: '1.5'; numbers from 0 to 1 are"),
-    "no number": (["--prompt", "a", "--confidence", "nan"], "--confidence: 'nan'; numbers from 0 to 1 are required."),
+    "a threshold above 1": (
+        ["--prompt", "a", "--confidence", "1.5"],
+        "--confidence: '1.5'; numbers from 0 to 1, joined",
+    ),
+    "no number": (
+        ["--prompt", "a", "--confidence", "nan"],
+        "--confidence: 'nan'; numbers from 0 to 1, joined by commas, are",
+    ),
 }
 
 
