@@ -1,47 +1,125 @@
 """Traces of real runs: what `mxconv generate --trace` wrote, one JSON line a round and level.
 
-Keys that are read: prompt, round, level, num_proposed, num_accepted, num_forwards, seconds, and where they are there
-num_nodes (of trees, whose longest path num_proposed counts) and num_tokens (that the target's round added to the text);
-others are left alone. A prompt's first round evaluates the prompt itself and is left out.
+A round is a verification step of the target. The members that are read are those of `TraceLine`; others are left alone.
+A prompt's first round evaluates the prompt itself and is left out of the sums.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from mxconv.checkpoint.regular_file import check_regular_file, open_file
 from mxconv.cost.speedup import MOST_DRAFT_TOKENS, expected_tokens
 from mxconv.errors import MxconvError
 
 MAX_TRACE_BYTES = 1_000_000_000
-COUNTS = ("prompt", "round", "num_proposed", "num_accepted", "num_forwards")
-MOST = 1 << 53  # of any count
-LATER_COUNTS = ("num_nodes", "num_tokens")  # that early traces lack
+MOST_NODES = 1024  # of a round
+REMEDY = "Take a file that `mxconv generate --trace` wrote."
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Token = Annotated[int, Field(ge=0, le=1 << 31)]
+Share = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True)
-class TraceLine:
-    prompt: int
-    round: int
+class ProposedTree(BaseModel, frozen=True, strict=True):
+    """The tokens proposed in a round: nodes with parents before children; `path` are the accepted ones.
+
+    `emitted` is what was added to the text: the tokens of the path and one of the target's own, or fewer where the
+    text ended.
+    """
+
+    draft: str | None = None  # None: no draft was queried
+    tokens: list[Token] = Field([], max_length=MOST_NODES)
+    parents: list[Annotated[int, Field(ge=-1)]] = Field([], max_length=MOST_NODES)  # -1: follows the text so far
+    probabilities: list[Share | None] = Field([], max_length=MOST_NODES)  # empty where the draft has none
+    path: list[Count] = Field([], max_length=MOST_NODES)
+    emitted: list[Token] = Field([], max_length=MOST_NODES)
+    texts: list[str] = Field([], max_length=MOST_NODES)  # labels of the nodes; empty where the trace has none
+    emitted_texts: list[str] = Field([], max_length=MOST_NODES)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "ProposedTree":
+        """Check the lengths of all lists, and that the path goes down the tree through the emitted tokens."""
+        for name, values, count in (
+            ("parents", self.parents, len(self.tokens)),
+            ("probabilities", self.probabilities, len(self.tokens)),
+            ("texts", self.texts, len(self.tokens)),
+            ("emitted_texts", self.emitted_texts, len(self.emitted)),
+        ):
+            if len(values) != count and (values or name == "parents"):
+                raise ValueError(f"{name} has {len(values):,} values; {count}, one for each token, are required")
+        for node, parent in enumerate(self.parents):
+            if parent >= node:
+                raise ValueError(f"parents[{node}] is {parent}; an earlier node, or -1, is required")
+        if len(self.emitted) > len(self.path) + 1:
+            raise ValueError(f"emitted has {len(self.emitted)} values; at most {len(self.path) + 1} are required")
+        before = -1
+        for place, node in enumerate(self.path):
+            if node >= len(self.tokens) or self.parents[node] != before:
+                raise ValueError(f"path[{place}] is {node}; a child of node {before} is required")
+            if place < len(self.emitted) and self.emitted[place] != self.tokens[node]:
+                raise ValueError(f"emitted[{place}] is {self.emitted[place]}; token {self.tokens[node]} is required")
+            before = node
+        return self
+
+    @property
+    def num_accepted(self) -> int:
+        """Accepted nodes that were added to the text."""
+        return min(len(self.path), len(self.emitted))
+
+    @property
+    def own(self) -> int | None:
+        """Index of the target's own token in `emitted`; None where the text ended before it."""
+        return len(self.path) if len(self.emitted) > len(self.path) else None
+
+    @property
+    def widths(self) -> list[int]:
+        """The number of nodes at each depth."""
+        depths: list[int] = []
+        widths: list[int] = []
+        for parent in self.parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+            widths += [0] * (depths[-1] + 1 - len(widths))
+            widths[depths[-1]] += 1
+        return widths
+
+
+class TraceLine(BaseModel, frozen=True, strict=True):
+    """A level in a round. Early traces lack all that has a default."""
+
+    prompt: Count
+    round: Count
     level: str
-    num_proposed: int
-    num_accepted: int
-    num_forwards: int
-    seconds: float
-    num_nodes: int | None = None  # as many as were proposed, where a trace does not say
-    num_tokens: int | None = None  # of the target's round; one more than its draft's accepted ones likewise
+    num_proposed: Count  # of a tree, its longest path
+    num_accepted: Count
+    num_forwards: Count
+    seconds: Annotated[float, Field(ge=0, le=1 << 53, allow_inf_nan=False)]
+    num_nodes: Count | None = None  # proposed, all branches; as many as were proposed, where a trace does not say
+    num_tokens: Count | None = None  # that the target added to the text; else one more than its draft's accepted ones
+    text: str = ""  # that the round added; of the target's line, as the next two
+    prompt_text: str = ""
+    tree: ProposedTree | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "TraceLine":
+        if self.num_rows < self.num_proposed:
+            raise ValueError(f"num_nodes is {self.num_rows}; at least num_proposed, {self.num_proposed}, is required")
+        if self.tree is not None and self.num_tokens not in (None, len(self.tree.emitted)):
+            raise ValueError(f"num_tokens is {self.num_tokens}; {len(self.tree.emitted)}, as emitted, is required")
+        return self
 
     @property
     def num_rows(self) -> int:
-        """Proposed nodes: rows of the passes that judged them."""
+        """Proposed nodes: rows of the passes that verified them."""
         return self.num_proposed if self.num_nodes is None else self.num_nodes
 
 
 @dataclass(frozen=True)
 class LevelTrace:
-    """A level over all rounds behind the prompts'. The target comes first and proposes nothing."""
+    """A level over all rounds but the prompts' own. The target comes first and proposes nothing."""
 
     name: str
     num_forwards: int
@@ -88,17 +166,16 @@ def read_trace(path: Path) -> TraceSummary:
 
     Raises:
         CheckpointError: it cannot be read.
-        MxconvError: a line is no trace line, or nothing is behind the prompts.
+        MxconvError: a line is no trace line, or nothing comes after the prompts.
     """
-    lines = [trace_line(members, label) for label, members in trace_members(path)]
-    rounds = [line for line in lines if line.round > 0]
+    rounds = [line for _, line in trace_lines(path) if line.round > 0]
     if not rounds:
-        raise MxconvError(f"{path}: no round behind a prompt's first; at least one is required. Trace more new tokens.")
+        raise MxconvError(f"{path}: no round after a prompt's first; at least one is required. Trace more new tokens.")
     return summarize(rounds, path.stem)
 
 
-def trace_members(path: Path, most_bytes: int = MAX_TRACE_BYTES) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON object of each line with a label for messages.
+def trace_lines(path: Path, most_bytes: int = MAX_TRACE_BYTES) -> Iterator[tuple[str, TraceLine]]:
+    """Every line with a label for messages.
 
     Args:
         path: of the trace.
@@ -106,7 +183,7 @@ def trace_members(path: Path, most_bytes: int = MAX_TRACE_BYTES) -> Iterator[tup
 
     Raises:
         CheckpointError: it cannot be read.
-        MxconvError: it is larger, or a line is no JSON object.
+        MxconvError: it is larger, or a line is none that `generate --trace` writes.
     """
     num_bytes = check_regular_file(path)
     if num_bytes > most_bytes:
@@ -114,11 +191,31 @@ def trace_members(path: Path, most_bytes: int = MAX_TRACE_BYTES) -> Iterator[tup
     with open_file(path) as file:
         for number, text in enumerate(file, 1):
             if text.strip():
-                yield (label := f"{path}: line {number}"), _members(text, label)
+                yield (label := f"{path}: line {number}"), _line(text, label)
+
+
+def _line(text: bytes, label: str) -> TraceLine:
+    try:
+        members = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MxconvError(f"{label}: no JSON ({error}); a trace line is required. {REMEDY}") from error
+    if not isinstance(members, dict):
+        raise MxconvError(f"{label}: {str(members)[:80]}; a JSON object is required. {REMEDY}")
+    try:
+        return TraceLine.model_validate(members)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        if first["type"] == "value_error":
+            problem = f"{place}: {first['ctx']['error']}".removeprefix(": ")
+        else:
+            required = first["msg"].removeprefix("Input should be ").removeprefix("List should have ")
+            problem = f"{place} is {first['input']!r:.80}; {required} is required"
+        raise MxconvError(f"{label}: {problem}. {REMEDY}") from error
 
 
 def summarize(lines: Sequence[TraceLine], name: str) -> TraceSummary:
-    """Sums by level; levels stand in the order in which a round has them, the target first."""
+    """Sum up by level; levels are in the order in which a round has them, the target first."""
     names = list(dict.fromkeys(line.level for line in lines))
     by_level = {level: [line for line in lines if line.level == level] for level in names}
     num_rounds = len({(line.prompt, line.round) for line in lines})
@@ -143,7 +240,7 @@ def summarize(lines: Sequence[TraceLine], name: str) -> TraceSummary:
         )
     counted = [line.num_tokens for line in lines if line.level == names[0] and line.num_tokens is not None]
     num_tokens = num_rounds + (levels[1].num_accepted if len(levels) > 1 else 0)
-    if len(counted) == num_rounds:  # also where the target asked another draft than the first
+    if len(counted) == num_rounds:  # right where the target queried another draft than the first, too
         num_tokens = sum(counted)
     return TraceSummary(name, levels, num_rounds, num_tokens)
 
@@ -160,7 +257,7 @@ def acceptance_of(num_accepted: float, num_draft_tokens: float) -> float:
 
 
 def _by_position(lines: Sequence[TraceLine]) -> list[float]:
-    """Of the rounds that proposed a token at a place and accepted all before it, the share that accepted it too."""
+    """The share of tokens accepted at each place, of the rounds that accepted all before it."""
     rates = []
     for place in range(min(max(line.num_proposed for line in lines), MOST_DRAFT_TOKENS)):
         reached = [line for line in lines if line.num_proposed > place and line.num_accepted >= place]
@@ -168,46 +265,3 @@ def _by_position(lines: Sequence[TraceLine]) -> list[float]:
             break
         rates.append(sum(line.num_accepted > place for line in reached) / len(reached))
     return rates
-
-
-def trace_line(members: dict[str, Any], label: str) -> TraceLine:
-    """A line's counts.
-
-    Raises:
-        MxconvError: one is missing, or no count.
-    """
-    for key in (*COUNTS, *(key for key in LATER_COUNTS if key in members)):
-        value = members.get(key)
-        if type(value) is not int or not 0 <= value <= MOST:
-            raise MxconvError(f"{label}: {key} is {value!r:.80}; an integer from 0 to 2^53 is required. {REMEDY}")
-    seconds, level = members.get("seconds"), members.get("level")
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds <= MOST:
-        raise MxconvError(f"{label}: seconds is {seconds!r:.80}; a number from 0 to 2^53 is required. {REMEDY}")
-    if not isinstance(level, str):
-        raise MxconvError(f"{label}: level is {level!r:.80}; a name is required. {REMEDY}")
-    found = TraceLine(
-        **{key: members[key] for key in COUNTS},
-        level=level,
-        seconds=float(seconds),
-        num_nodes=members.get("num_nodes"),
-        num_tokens=members.get("num_tokens"),
-    )
-    if found.num_rows < found.num_proposed:
-        raise MxconvError(
-            f"{label}: num_nodes is {found.num_rows}; at least num_proposed, {found.num_proposed}, is "
-            f"required. {REMEDY}"
-        )
-    return found
-
-
-def _members(text: bytes, label: str) -> dict[str, Any]:
-    try:
-        members = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise MxconvError(f"{label}: no JSON ({error}); a trace line is required. {REMEDY}") from error
-    if not isinstance(members, dict):
-        raise MxconvError(f"{label}: {str(members)[:80]}; a JSON object is required. {REMEDY}")
-    return members
-
-
-REMEDY = "Take a file that `mxconv generate --trace` wrote."

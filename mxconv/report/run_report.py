@@ -10,9 +10,10 @@ from typing import Any
 
 from rich.console import Console
 
+from mxconv.cost.trace import ProposedTree
 from mxconv.report.html_page import PageSection, render_page
 from mxconv.report.tables import Column, TextTable, print_table, printable
-from mxconv.report.traced_run import PromptRun, ProposedTree, TracedRound, TracedRun
+from mxconv.report.traced_run import PromptRun, TracedRound, TracedRun
 
 MOST_DRAWN_ROUNDS = 500
 MOST_DRAWN_NODES = 20_000
@@ -39,7 +40,7 @@ DEPTHS = {
     "rounds": Column("num_rounds", ","),
     "nodes": Column("num_nodes", ","),
     "nodes a round": Column("width", ".2f"),
-    "accepted": Column("num_stood", ","),
+    "accepted": Column("num_accepted", ","),
     "share": Column("share", ".3f"),
 }
 
@@ -116,7 +117,7 @@ def tree_rows(tree: ProposedTree) -> list[dict[str, Any]]:
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(tree.parents):
         children.setdefault(parent, []).append(node)
-    accepted = tree.path[: tree.num_stood]
+    accepted = tree.path[: tree.num_accepted]
     for siblings in children.values():
         siblings.sort(key=lambda node: node not in accepted)  # stable
     if tree.own is not None:
@@ -145,7 +146,7 @@ def _tables(run: TracedRun) -> list[TextTable]:
     tables[0].notes.append("Proposed counts the longest path of each tree, nodes all of it.")
     for draft, depths in run.depths.items():
         rows = [
-            vars(d) | {"depth": place, "width": d.num_nodes / d.num_rounds, "share": d.num_stood / d.num_rounds}
+            vars(d) | {"depth": place, "width": d.num_nodes / d.num_rounds, "share": d.num_accepted / d.num_rounds}
             for place, d in enumerate(depths, 1)
         ]
         tables += [TextTable.of(f"{printable(draft)}, by depth", DEPTHS, rows)] if rows else []
@@ -175,7 +176,7 @@ def _prompt(prompt: PromptRun, left: int) -> dict[str, Any]:
 
 def _drawn_round(found: TracedRound, tree: ProposedTree) -> dict[str, Any]:
     shape = f"{printable(tree.draft or '')}, {len(tree.tokens)} nodes" if tree.tokens else "nothing proposed"
-    title = f"round {found.number}: {shape}; {tree.num_stood} accepted, {len(tree.emitted)} tokens"
+    title = f"round {found.number}: {shape}; {tree.num_accepted} accepted, {len(tree.emitted)} tokens"
     rows = [{"indent": row["indent"], "boxes": [_box(tree, node) for node in row["nodes"]]} for row in tree_rows(tree)]
     return {"title": title, "rows": rows}
 
@@ -186,7 +187,7 @@ def _box(tree: ProposedTree, node: int) -> TokenBox:
         kind, share, token = "own", None, tree.emitted[place]
         text = tree.emitted_texts[place] if tree.emitted_texts else ""
     else:
-        kind = "accepted" if node in tree.path[: tree.num_stood] else "rejected"
+        kind = "accepted" if node in tree.path[: tree.num_accepted] else "rejected"
         share, token = tree.probabilities[node] if tree.probabilities else None, tree.tokens[node]
         text = tree.texts[node] if tree.texts else ""
     text = text or f"#{token}"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoints import write_tiny_llama
@@ -58,14 +59,22 @@ def test_strategies_are_those_of_bench_decode(levels: list[CostLevel]) -> None:
     }  # fmt: skip
 
 
+KEYS = ("round", "level", "num_proposed", "num_accepted", "num_forwards", "seconds", "num_nodes", "num_tokens")
+
+
+def traced(*values: Any) -> TraceLine:
+    """A line of prompt 0 with the values of `KEYS`, in order."""
+    return TraceLine(prompt=0, **dict(zip(KEYS, values, strict=False)))
+
+
 def lines(levels: list[CostLevel], slower: float = 1.0) -> list[TraceLine]:
     """Rounds of a machine that does exactly what the roofline says, or takes longer: 3 drafted, 2 accepted."""
     target, draft = levels[:2]
     verify, each = pass_seconds(MACHINE, target, HERE, 4), pass_seconds(MACHINE, draft, HERE)
     found = []
     for number in range(1, 11):
-        found.append(TraceLine(0, number, target.name, 0, 0, 1, verify * slower))
-        found.append(TraceLine(0, number, draft.name, 3, 2, 3, 3 * each * slower))
+        found.append(traced(number, target.name, 0, 0, 1, verify * slower))
+        found.append(traced(number, draft.name, 3, 2, 3, 3 * each * slower))
     return found
 
 
@@ -109,7 +118,7 @@ def test_the_mean_error_counts_targets_that_come_from_memory(levels: list[CostLe
 
 
 def test_a_trace_of_another_package_is_an_error(levels: list[CostLevel]) -> None:
-    trace = summarize([TraceLine(0, 1, "mxfp4", 0, 0, 1, 1.0)], "run")
+    trace = summarize([traced(1, "mxfp4", 0, 0, 1, 1.0)], "run")
     with pytest.raises(MxconvError, match=r"^trace run: level 'mxfp4'; one of target, bsfp, small is required"):
         predict(MACHINE, levels, trace, HERE)
 
@@ -159,8 +168,8 @@ def test_passes_over_trees_are_as_wide_as_their_nodes(levels: list[CostLevel]) -
         text
         for number in range(1, 11)
         for text in (
-            TraceLine(0, number, target.name, 0, 0, 1, verify, 0, 3),
-            TraceLine(0, number, draft.name, 3, 2, 3, 3 * pass_seconds(SLOW, draft, HERE), 12),
+            traced(number, target.name, 0, 0, 1, verify, 0, 3),
+            traced(number, draft.name, 3, 2, 3, 3 * pass_seconds(SLOW, draft, HERE), 12),
         )
     ]
     prediction = predict(SLOW, levels, summarize(found, "run"), HERE)

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_traces import run_lines, write_lines
 
+from mxconv.cost.trace import ProposedTree
 from mxconv.report import run_report
 from mxconv.report.run_report import MARKS, OWN, label_pieces, render_run_page, tree_rows
-from mxconv.report.traced_run import PromptRun, ProposedTree, TracedRun, read_run
+from mxconv.report.traced_run import PromptRun, TracedRound, TracedRun, read_run
 
 KINDS = ("accepted", "rejected", "own")
 
@@ -105,15 +106,18 @@ def test_a_text_that_ends_among_guesses_has_no_token_of_the_targets_own(tmp_path
 
 def test_labels_that_do_not_make_the_text_leave_it_as_it_is(run: TracedRun) -> None:
     """As where a character's bytes are several tokens: the text has it, and no token alone does."""
-    (first, *_), tree = run.prompts[0].rounds, ProposedTree(None, [], [], [], [], [5], [], ["\ufffd"])
-    found = replace(run, prompts=[PromptRun(0, "a", [replace(first, tree=tree, text="\N{SNOWMAN}")])])
+    line = run.prompts[0].rounds[0].lines[0]
+    tree = ProposedTree(emitted=[5], emitted_texts=["\ufffd"])
+    line = line.model_copy(update={"tree": tree, "text": "\N{SNOWMAN}"})
+    found = replace(run, prompts=[PromptRun(0, "a", [TracedRound([line])])])
     page = parse(render_run_page(found))
     assert "".join(with_class(page, "text")[0].itertext()) == "a\N{SNOWMAN}"
 
 
 def test_tokens_without_labels_are_numbers(run: TracedRun) -> None:
-    (first, *_), tree = run.prompts[0].rounds, ProposedTree("d", [4], [-1], [], [], [5], [], [])
-    page = parse(render_run_page(replace(run, prompts=[PromptRun(0, "", [replace(first, tree=tree)])])))
+    tree = ProposedTree(draft="d", tokens=[4], parents=[-1], emitted=[5])
+    line = run.prompts[0].rounds[0].lines[0].model_copy(update={"tree": tree})
+    page = parse(render_run_page(replace(run, prompts=[PromptRun(0, "", [TracedRound([line])])])))
     assert {"#4", "#5"} <= {cell.text for cell in page.iter("td")}
 
 
@@ -137,7 +141,7 @@ def trees(draw: st.DrawFn) -> ProposedTree:
             break
         path.append(draw(st.sampled_from(below)))
     emitted = [*path, 99][: draw(st.integers(0, len(path) + 1))]  # a node's token is its number
-    return ProposedTree("draft", list(range(len(parents))), parents, [], path, emitted, [], [])
+    return ProposedTree(draft="draft", tokens=list(range(len(parents))), parents=parents, path=path, emitted=emitted)
 
 
 @given(trees())
@@ -153,7 +157,8 @@ def test_rows_hold_every_node_once_at_its_depth_and_the_text_is_the_first(tree: 
 
 
 def test_a_deep_chain_is_one_row() -> None:
-    tree = ProposedTree("draft", [7] * 1024, list(range(-1, 1023)), [], list(range(1024)), [7] * 1024, [], [])
+    nodes = list(range(1024))
+    tree = ProposedTree(draft="draft", tokens=[7] * 1024, parents=[-1, *nodes[:-1]], path=nodes, emitted=[7] * 1024)
     assert len(tree_rows(tree)) == 1
 
 

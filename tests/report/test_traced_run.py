@@ -42,7 +42,7 @@ def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
             assert getattr(level, key) == sum(line[key] for line in own)
     recycled = run.depths["token-recycling"]
     assert sum(depth.num_nodes for depth in recycled) == run.levels[3].num_nodes
-    assert sum(depth.num_stood for depth in recycled) == run.levels[3].num_accepted
+    assert sum(depth.num_accepted for depth in recycled) == run.levels[3].num_accepted
     assert recycled[0].num_nodes > recycled[0].num_rounds  # trees
     copied = run.depths["mxfp4"]
     assert copied[0].num_nodes > copied[0].num_rounds  # runners-up of what it verified
@@ -64,33 +64,34 @@ def target_with_a_tree() -> dict[str, Any]:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no object": ({"tree": [1]}, r"tree is \[1\]; a JSON object is required"),
-    "a draft that is no name": ({"tree.draft": 3}, r"tree\.draft is 3; a name, or null is required"),
-    "tokens that are no list": ({"tree.tokens": "abc"}, r"tree\.tokens is 'abc'; a list is required"),
-    "a token that is no number": ({"tree.tokens": [None]}, r"tree\.tokens\[0\] is None; an integer from 0 to \d+ is"),
-    "a token below 0": ({"tree.tokens": [-1]}, r"tree\.tokens\[0\] is -1; an integer from 0 to \d+ is required"),
-    "a parent that is itself": ({"tree.parents": [0]}, r"tree\.parents\[0\] is 0; an earlier node, or -1, is required"),
-    "a parent that comes later": ({"tree.parents": [-1, 7]}, r"tree\.parents\[1\] is 7; an earlier node, or -1, is"),
-    "a parent that is true": ({"tree.parents": [-1, True]}, r"tree\.parents\[1\] is True; an earlier node, or -1, is"),
-    "too few parents": ({"tree.parents": [-1]}, r"tree\.parents has 1 values; \d+, one for each token, are required"),
-    "a huge tree": ({"tree.parents": [-1] * 2000}, r"tree\.parents has 2,000 values; at most 1,024 are required"),
-    "a probability that is a text": ({"tree.probabilities": ["x"]}, r"tree\.probabilities\[0\] is 'x'; a probability"),
-    "a probability below 0": ({"tree.probabilities": [-0.5]}, r"tree\.probabilities\[0\] is -0\.5; a probability, or"),
-    "a probability that is none": ({"tree.probabilities": [float("nan")]}, r"tree\.probabilities\[0\] is nan; a prob"),
-    "too few probabilities": ({"tree.probabilities": [0.5]}, r"tree\.probabilities has 1 values; \d+, one for each"),
-    "a path out of the tree": ({"tree.path": [4000]}, r"tree\.path\[0\] is 4000; an integer from 0 to \d+ is required"),
-    "a path that jumps": ({"tree.path": [0, 0]}, r"tree\.path\[1\] is 0; a child of node 0 is required"),
-    "another text": ({"tree.emitted": [1, 1]}, r"tree\.emitted\[0\] is 1; token \d+ of the path is required"),
-    "too much text": ({"tree.path": [], "tree.emitted": [1, 1]}, r"tree\.emitted has 2 values; at most 1, one after"),
-    "too few labels": ({"tree.texts": ["a"]}, r"tree\.texts has 1 values; \d+, one for each token, are required"),
-    "a label that is no text": (
-        {"tree.emitted_texts": [3, 3, 3]},
-        r"tree\.emitted_texts\[0\] is 3; a text is",
+    "no object": ({"tree": [1]}, r"tree is \[1\]; a valid dictionary .* is required"),
+    "a draft that is no name": ({"tree.draft": 3}, r"tree\.draft is 3; a valid string is required"),
+    "tokens that are no list": ({"tree.tokens": "abc"}, r"tree\.tokens is 'abc'; a valid list is required"),
+    "a token that is no number": ({"tree.tokens": [None]}, r"tree\.tokens\.0 is None; a valid integer is required"),
+    "a token below 0": ({"tree.tokens": [-1]}, r"tree\.tokens\.0 is -1; greater than or equal to 0 is required"),
+    "a parent that is itself": (
+        {"tree": {"tokens": [5], "parents": [0]}},
+        r"tree: parents\[0\] is 0; an earlier node, or -1, is required",
     ),
-    "another count": ({"num_tokens": 99}, r"num_tokens is 99; the length of tree\.emitted, \d+, is required"),
-    "a number for a text": ({"text": 3}, r"text is 3; a text is required"),
-    "a number for a prompt": ({"prompt_text": 3}, r"prompt_text is 3; a text is required"),
-    "no counts": ({"num_forwards": None}, r"num_forwards is None; an integer from 0 to 2\^53 is required"),
+    "a parent that is true": ({"tree.parents": [-1, True]}, r"tree\.parents\.1 is True; a valid integer is required"),
+    "too few parents": ({"tree.parents": [-1]}, r"tree: parents has 1 values; \d+, one for each token, are required"),
+    "a huge tree": ({"tree.parents": [-1] * 2000}, r"tree\.parents is \[-1, .*; at most 1024 items after validation"),
+    "a probability that is a text": ({"tree.probabilities": ["x"]}, r"tree\.probabilities\.0 is 'x'; a valid number"),
+    "a probability below 0": ({"tree.probabilities": [-0.5]}, r"tree\.probabilities\.0 is -0\.5; greater than or"),
+    "a probability that is none": ({"tree.probabilities": [float("nan")]}, r"tree\.probabilities\.0 is nan; a finite"),
+    "too few probabilities": ({"tree.probabilities": [0.5]}, r"tree: probabilities has 1 values; \d+, one for each"),
+    "a path out of the tree": ({"tree.path": [4000, 1]}, r"tree: path\[0\] is 4000; a child of node -1 is required"),
+    "a path that jumps": ({"tree.path": [0, 0]}, r"tree: path\[1\] is 0; a child of node 0 is required"),
+    "another text": (
+        {"tree.emitted": [1, 1], "tree.emitted_texts": []},
+        r"tree: emitted\[0\] is 1; token \d+ is required",
+    ),
+    "too much text": ({"tree.path": []}, r"tree: emitted has 3 values; at most 1 are required"),
+    "too few labels": ({"tree.texts": ["a"]}, r"tree: texts has 1 values; \d+, one for each token, are required"),
+    "a label that is no text": ({"tree.emitted_texts": [3, 3, 3]}, r"tree\.emitted_texts\.0 is 3; a valid string is"),
+    "another count": ({"num_tokens": 99}, r"num_tokens is 99; 3, as emitted, is required"),
+    "a number for a text": ({"text": 3}, r"text is 3; a valid string is required"),
+    "no counts": ({"num_forwards": None}, r"num_forwards is None; a valid integer is required"),
     "fewer nodes than the longest path": ({"num_proposed": 4, "num_nodes": 3}, r"num_nodes is 3; at least num_prop"),
 }
 
