@@ -60,7 +60,7 @@ def inspect(
         )
     print_inspection(inspection, out.console, row_histograms=tensor is not None)
     if plot is not None:
-        from mxconv.report.inspection_picture import write_inspection_picture
+        from mxconv.report.inspection_page import write_inspection_picture
 
         out.write(plot, lambda path: write_inspection_picture(inspection, path))
     if html is not None:

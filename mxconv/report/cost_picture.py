@@ -4,19 +4,14 @@ Sources: the views are those of ML-SpecQD (arXiv 2503.13565), Figs. 2, 3 and 8, 
 Figs. 1, 4 and 6.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxconv.cost.answers import Question, body_of, intensity_of
 from mxconv.cost.levels import level_count, pass_seconds
 from mxconv.cost.roofline import pass_points
-from mxconv.cost.surfaces import (
-    Surface,
-    draft_surface,
-    throughput_curves,
-    throughput_surface,
-    two_draft_surface,
-)
+from mxconv.cost.surfaces import Surface, draft_surface, throughput_curves, throughput_surface, two_draft_surface
 from mxconv.cost.throughput import LLAMA_3_70B, SPIRE_DRAFTS, SPIRE_TARGET, DecoderBody
 from mxconv.errors import MxconvError
 from mxconv.report.picture import (
@@ -62,24 +57,21 @@ def write_figure(name: str, question: Question, path: Path) -> None:
 
 def draw_figure(figure: "Figure", name: str, question: Question) -> None:
     """Draw one figure of `write_figure`, or `throughput-maps-own`: the maps of the question's own model."""
-    if name == "draft":
-        _draw_surfaces(figure, _surfaces(question, 2), f"Speed-up by a draft, {EQUATION}, {question.hardware.name}")
-    elif name == "two-drafts":
-        _draw_surfaces(figure, _surfaces(question, 3), f"Speed-up by two drafts, {EQUATION}, {question.hardware.name}")
-    elif name == "ml-specqd":
-        _draw_ml_specqd(figure)
-    elif name == "throughput-curves":
-        _draw_curves(figure, question)
-    elif name == "throughput-maps":
-        _draw_maps(figure, question, SPIRE_TARGET, SMALL_CONTEXTS, "67 M parameters")
-    elif name == "throughput-maps-70b":
-        _draw_maps(figure, question, LLAMA_3_70B, LARGE_CONTEXTS, "Llama 3 70B")
-    elif name == "throughput-maps-own":
-        a = question.architecture
-        contexts = [context for context in LARGE_CONTEXTS if context <= max(a.max_position_embeddings, 1 << 13)]
-        _draw_maps(figure, question, body_of(a), contexts, a.model_type)
-    else:
-        _draw_roofline(figure, question)
+    own, machine = question.architecture, question.hardware.name
+    contexts = [context for context in LARGE_CONTEXTS if context <= max(own.max_position_embeddings, 1 << 13)]
+    drawers: dict[str, Callable[[], None]] = {
+        "draft": lambda: _draw_surfaces(figure, _surfaces(question, 2), f"Speed-up by a draft, {EQUATION}, {machine}"),
+        "two-drafts": lambda: _draw_surfaces(
+            figure, _surfaces(question, 3), f"Speed-up by two drafts, {EQUATION}, {machine}"
+        ),
+        "ml-specqd": lambda: _draw_ml_specqd(figure),
+        "throughput-curves": lambda: _draw_curves(figure, question),
+        "throughput-maps": lambda: _draw_maps(figure, question, SPIRE_TARGET, SMALL_CONTEXTS, "67 M parameters"),
+        "throughput-maps-70b": lambda: _draw_maps(figure, question, LLAMA_3_70B, LARGE_CONTEXTS, "Llama 3 70B"),
+        "throughput-maps-own": lambda: _draw_maps(figure, question, body_of(own), contexts, own.model_type),
+        "roofline": lambda: _draw_roofline(figure, question),
+    }
+    drawers[name]()
 
 
 def _draw_ml_specqd(figure: "Figure") -> None:
@@ -214,15 +206,8 @@ def _draw_roofline(figure: "Figure", question: Question) -> None:
     low, high = min(p.intensity for p in points) / 2, max(p.intensity for p in points) * 4
     _draw_roofs(axes, hardware.peaks, hardware.read_bandwidth, low, high)
     for (name, own), (colour, marker) in zip(found.items(), STYLES * 2, strict=False):
-        axes.plot(
-            [p.intensity for p in own],
-            [p.attainable for p in own],
-            color=colour,
-            marker=marker,
-            ms=5,
-            lw=0.8,
-            label=name,
-        )
+        x, y = [p.intensity for p in own], [p.attainable for p in own]
+        axes.plot(x, y, color=colour, marker=marker, ms=5, lw=0.8, label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)
@@ -235,25 +220,16 @@ def _draw_roofline(figure: "Figure", question: Question) -> None:
     figure.suptitle(f"Roofline: {hardware.description}", fontsize=11, fontweight="bold")
 
 
-def _draw_roofs(axes: "Axes", peaks: dict[str, float], bandwidth: float, low: float, high: float) -> None:
+def _draw_roofs(axes: "Axes", peaks: dict[Any, float], bandwidth: float, low: float, high: float) -> None:
     by_peak: dict[float, str] = {}
     for form, peak in peaks.items():
         by_peak[peak] = f"{by_peak[peak]}, {form}" if peak in by_peak else form
     top = max(peaks.values()) / bandwidth
     axes.plot([low, min(top, high)], [bandwidth * low, bandwidth * min(top, high)], color=GREY, lw=1.2)
     middle = (low * low * min(top, high)) ** (1 / 3)
-    axes.annotate(
-        f"{bandwidth:g} GB/s", (middle, middle * bandwidth), (-4, 4), textcoords="offset points", color=GREY, ha="right"
-    )
+    style: dict[str, Any] = {"textcoords": "offset points", "color": GREY, "ha": "right"}
+    axes.annotate(f"{bandwidth:g} GB/s", (middle, middle * bandwidth), (-4, 4), **style)
     for peak, forms in by_peak.items():
         if peak / bandwidth < high:
             axes.plot([peak / bandwidth, high], [peak, peak], color=GREY, lw=1.2, ls=":")
-            axes.annotate(
-                f"{forms} {peak:g}",
-                (high, peak),
-                (-4, 3),
-                textcoords="offset points",
-                color=GREY,
-                ha="right",
-                fontsize=8,
-            )
+            axes.annotate(f"{forms} {peak:g}", (high, peak), (-4, 3), fontsize=8, **style)

@@ -17,13 +17,8 @@ Source:
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from mxconv.arch.fields import Fields
 from mxconv.checkpoint.source import Checkpoint
-from mxconv.checkpoint.tensor import SourceTensor
-
-MAX_MAPPED_TOKENS = 10_000_000  # of a mapping that is read
 
 
 @dataclass(frozen=True)
@@ -114,39 +109,14 @@ def _target_layers(fields: Fields) -> list[int] | None:
 
 
 def _mapping(checkpoint: Checkpoint, draft_size: int | None, target_size: int | None) -> str:
-    d2t, t2d = (checkpoint.tensors.get(name) for name in ("d2t", "t2d"))
-    if d2t is None and t2d is None:
-        return (
-            "the target's, no mapping" if draft_size in (None, target_size) else "reduced, but its mapping is missing"
-        )
-    parts = ["d2t"] * (d2t is not None) + ["t2d"] * (t2d is not None)
+    """How the head's tokens are those of its target; whoever runs it checks the mapping."""
+    names = [name for name in ("d2t", "t2d") if name in checkpoint.tensors]
+    if not names:
+        whole = draft_size in (None, target_size)
+        return "the target's, no mapping" if whole else "reduced, but its mapping is missing"
     size = f"{draft_size:,}" if draft_size else "some"
-    known = f"{size} of the target's {f'{target_size:,} ' if target_size else ''}tokens, by {' and '.join(parts)}"
-    problems = _problems(d2t, t2d, draft_size, target_size)
-    return f"{known}, which {problems[0]}" if problems else known
-
-
-def _problems(
-    d2t: SourceTensor | None, t2d: SourceTensor | None, draft_size: int | None, target_size: int | None
-) -> list[str]:
-    """What is wrong with a mapping."""
-    found = []
-    if d2t is not None:
-        if d2t.dtype not in ("I64", "I32") or len(d2t.shape) != 1 or draft_size not in (None, d2t.shape[0]):
-            return [f"do not fit: d2t is {d2t.dtype} {list(d2t.shape)}"]
-        if d2t.num_elements <= MAX_MAPPED_TOKENS:
-            targets = d2t.array().astype(np.int64) + np.arange(d2t.num_elements)
-            limit = target_size or 2**31
-            if ((targets < 0) | (targets >= limit)).any() or len(np.unique(targets)) < len(targets):
-                found.append("lead outside the target's vocabulary or to one token twice")
-    if t2d is not None:
-        if t2d.dtype != "BOOL" or len(t2d.shape) != 1 or target_size not in (None, t2d.shape[0]):
-            return [f"do not fit: t2d is {t2d.dtype} {list(t2d.shape)}"]
-        if t2d.num_elements <= MAX_MAPPED_TOKENS and draft_size is not None:
-            num_known = int(np.count_nonzero(t2d.array()))
-            if num_known != draft_size:
-                found.append(f"do not fit: t2d marks {num_known:,} tokens")
-    return found
+    of = f"{target_size:,} " if target_size else ""
+    return f"{size} of the target's {of}tokens, by {' and '.join(names)}"
 
 
 def _size(fields: Fields, key: str) -> int | None:

@@ -1,5 +1,6 @@
 """The page and the tables of a cost report: what they hold, what they escape, what they need."""
 
+import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,15 +8,55 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cost_pages import config_question, mixture_question, package_question
 
+from mxconv.arch.fields import Fields
+from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.answers import Question, cost_report
+from mxconv.cost.hardware import open_hardware
+from mxconv.cost.levels import Workload, strategies_of, with_acceptance
+from mxconv.cost.package_levels import package_levels, package_strategies
+from mxconv.cost.published.model_cards import GPT_OSS_20B, LLAMA_3_1_8B
+from mxconv.cost.trace import read_trace
 from mxconv.package.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest
+from mxconv.package.package import Package
 from mxconv.report.cost_page import render_cost_page
 from mxconv.report.cost_tables import report_tables
 from mxconv.report.inspection import Inspection
 
 Inspect = Callable[..., Inspection]
+
+
+def config_question(config: dict[str, object] = LLAMA_3_1_8B, name: str = "h100-sxm") -> Question:
+    architecture = ModelSizes.from_fields(Fields(config, "config.json"))
+    return Question(architecture, strategies_of(architecture), open_hardware(name))
+
+
+def package_question(folder: Path, traces: Path) -> Question:
+    """Of a package, with one trace by its target alone and one with its 4-bit draft."""
+    with Package(folder) as package:
+        levels = package_levels(package)
+    draft = levels[1].name
+    greedy = [_line(number, "target", 0, 0, 1, 0.02) for number in range(30)]
+    drafted = []
+    for number in range(30):
+        drafted.append(_line(number, "target", 0, 0, 1, 0.03))
+        drafted.append(_line(number, draft, 4, number % 5, 4, 0.02))
+    for name, lines in (("greedy", greedy), ("drafted", drafted)):
+        (traces / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = [read_trace(traces / f"{name}.jsonl") for name in ("greedy", "drafted")]
+    measured = {draft: found[1].levels[1].acceptance}
+    strategies = {
+        name: with_acceptance(own, measured, "trace drafted") for name, own in package_strategies(levels).items()
+    }
+    architecture = levels[0].architecture
+    assert architecture is not None
+    workload = Workload(context=64, kv_dtype="fp32")
+    return Question(architecture, strategies, open_hardware("core-ultra-9-285k"), workload, traces=found)
+
+
+def _line(number: int, level: str, num_proposed: int, num_accepted: int, num_forwards: int, seconds: float) -> object:
+    counts = {"num_proposed": num_proposed, "num_accepted": num_accepted, "num_forwards": num_forwards}
+    return {"prompt": 0, "round": number, "level": level, "seconds": seconds} | counts
 
 
 def rendered(question: Question, manifest: Manifest | None = None, inspection: Inspection | None = None) -> str:
@@ -122,4 +163,4 @@ def test_hostile_names_stay_words() -> None:
 def test_only_what_was_asked_for_is_drawn(model: str) -> None:
     page = rendered(replace(config_question(), models=[model]))
     assert len(pictures(page)) == (2 if model == "speedup" else 1)
-    assert "Throughput over batch and context, by draft" not in pictures(rendered(mixture_question("h100-sxm")))
+    assert "Throughput over batch and context, by draft" not in pictures(rendered(config_question(GPT_OSS_20B)))

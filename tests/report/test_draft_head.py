@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checkpoints import write_safetensors, write_tiny_llama
-from typer.testing import CliRunner
 
 from mxconv.errors import ModelError
 from mxconv.report.inspection import inspect_weights
@@ -93,18 +92,6 @@ def test_an_eagle3_head_is_listed_as_what_it_is(tmp_path: Path) -> None:
     assert {tensor["name"] for tensor in found["tensors"]} >= {"d2t", "t2d", "fc.weight"}
 
 
-def test_the_command_prints_it(tmp_path: Path) -> None:
-    import typer
-
-    from mxconv.cli.inspect_command import inspect
-
-    app = typer.Typer()
-    app.command()(inspect)
-    result = CliRunner().invoke(app, [str(write_head(tmp_path))])
-    assert result.exit_code == 0
-    assert "note: draft head, EAGLE-3 (speculators format 0.4.0), for meta-llama/Llama-3.1-8B-Instruct" in result.stdout
-
-
 def test_a_model_is_no_draft_head(tmp_path: Path) -> None:
     found = listed(write_tiny_llama(tmp_path, num_hidden_layers=1))
     assert found["draft_head"] is None
@@ -124,14 +111,9 @@ def test_a_head_may_say_little(tmp_path: Path) -> None:
     [
         ({"d2t": None, "t2d": None}, "reduced, but its mapping is missing"),
         ({"t2d": None}, "24 of the target's 96 tokens, by d2t"),
-        ({"d2t": KNOWN.copy()}, "by d2t and t2d, which lead outside the target's vocabulary or to one token twice"),
-        ({"d2t": np.zeros(DRAFT, np.int64) - 1}, "which lead outside the target's vocabulary or to one token twice"),
-        ({"d2t": np.zeros(7, np.int64)}, r"which do not fit: d2t is I64 [7]"),
-        ({"t2d": np.ones(TARGET, bool)}, "which do not fit: t2d marks 96 tokens"),
-        ({"t2d": np.ones(TARGET, np.uint8)}, "which do not fit: t2d is U8 [96]"),
     ],
 )
-def test_a_mapping_is_compared_with_the_sizes(changes: dict[str, Any], mapping: str, tmp_path: Path) -> None:
+def test_a_mapping_is_named_by_its_tensors(changes: dict[str, Any], mapping: str, tmp_path: Path) -> None:
     assert listed(write_head(tmp_path, **changes))["draft_head"]["vocab_mapping"].endswith(mapping)
 
 

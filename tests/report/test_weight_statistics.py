@@ -19,24 +19,7 @@ from mxconv.report.inspection import Inspection
 from mxconv.report.weight_statistics import merge
 
 Inspect = Callable[..., Inspection]
-PAPER_LEVEL = {
-    0: 2,
-    1: 2,
-    2: 2,
-    3: 2,
-    4: 6,
-    5: 6,
-    6: 6,
-    7: 6,
-    8: 8,
-    9: 9,
-    10: 10,
-    11: 11,
-    12: 12,
-    13: 12,
-    14: 14,
-    15: 14,
-}
+PAPER_LEVEL = [2, 2, 2, 2, 6, 6, 6, 6, 8, 9, 10, 11, 12, 12, 14, 14]  # by exponent field
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The page of an inspection in a browser: what fits, on a desk and on a phone."""
+"""The pages of inspections and runs in a browser: what fits, on a desk and on a phone, and what does not touch."""
 
 import json
 from collections.abc import Callable
@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 from browser import Browse, browser
+from run_traces import run_lines, write_lines
 
 from mxconv.report.inspection import Inspection
 from mxconv.report.inspection_page import render_inspection_page as render_page
+from mxconv.report.run_report import render_run_page
+from mxconv.report.traced_run import read_run
 from mxconv.report.weight_statistics import Statistics
 
-SCROLLS = (Path(__file__).parent / "probes" / "scrolls.js").read_text()
+PROBES = Path(__file__).parent / "probes"
+SCROLLS, TREES = ((PROBES / f"{name}.js").read_text() for name in ("scrolls", "trees"))
 FRAMES = "<!DOCTYPE html><html><body style='margin:0'></body></html>"
 DESK = (1265, 1280, 1300)  # the first is 1280 less a scroll bar
 PHONE = 390
@@ -57,10 +61,7 @@ def enlarged(inspection: Inspection) -> Inspection:
     "options",
     [
         pytest.param({"codec": "bsfp"}, id="bsfp"),
-        pytest.param({"codec": "bsfp", "segments": "paper"}, id="bsfp, paper's table"),
-        pytest.param({"codec": "bsfp", "outliers": "rescale"}, id="bsfp, rescaled"),
         pytest.param({"codec": "mxfp4"}, id="mxfp4"),
-        pytest.param({"codec": "mxfp4", "scale_rule": "mse"}, id="mxfp4, another scale rule"),
         pytest.param(None, id="checkpoint"),
     ],
 )
@@ -86,3 +87,27 @@ def test_on_a_phone_the_tables_scroll_and_the_page_does_not(
     (found,) = seen_at(browse, render_page(enlarged(inspect_path(package(tiny_llama, codec="bsfp")))), (PHONE,))
     assert found["page"] <= 0
     assert min(found["tables"]) > 0
+
+
+@pytest.mark.parametrize("width", [500, 1280])
+def test_trees_are_laid_out_by_depth_and_nothing_overlaps(browse: Browse, tmp_path: Path, width: int) -> None:
+    page = render_run_page(read_run(write_lines(tmp_path / "run.jsonl", run_lines())))
+    seen = browse(page, TREES, width=width)
+    assert seen.console == []
+    assert seen.found["wide"] <= 0
+    trees = [line["tree"] for line in run_lines() if "tree" in line]
+    assert len(seen.found["trees"]) == len(trees)
+    for boxes, tree in zip(seen.found["trees"], trees, strict=True):
+        assert len(boxes) == len(tree["tokens"]) + 1  # the target's own
+        for index, box in enumerate(boxes):
+            assert box["right"] - box["left"] > 4 and box["bottom"] - box["top"] > 8
+            for other in boxes[:index]:
+                apart = (
+                    box["left"] >= other["right"] or other["left"] >= box["right"],
+                    box["top"] >= other["bottom"] or other["top"] >= box["bottom"],
+                )
+                assert any(apart), (box, other)
+        line = [box for box in boxes if box["kind"] in ("accepted", "own")]
+        assert [box["kind"] for box in line] == [*["accepted"] * len(tree["path"]), "own"]
+        assert len({box["top"] for box in line}) == 1
+        assert [box["left"] for box in line] == sorted(box["left"] for box in line)
