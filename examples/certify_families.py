@@ -17,7 +17,7 @@ import mtp_models
 from checkpoints import write_tiny_tokenizer
 from family_checkpoints import FAMILIES, make_model, write_checkpoint
 
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.arch.mixture import Mixture
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from checkpoints import write_tiny_llama
 
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.conversion.options import QuantizeOptions

@@ -9,7 +9,7 @@ from checkpoints import write_safetensors
 from tiny_levels import by_hand
 from trained_levels import PROMPTS, TRAINED, copy_trained
 
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.arrays import F32
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.engine.cache import KVCache

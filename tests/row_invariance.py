@@ -6,6 +6,8 @@ import numpy as np
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.tree import Tree
 
 WIDTHS = (1, 2, 3, 5, 8, 16, 33, 64)
 
@@ -43,3 +45,35 @@ def logits_after_rollback(
     decoder.forward(rejected, cache)
     cache.truncate(kept)
     return first, decoder.forward(token_ids[kept:], cache)
+
+
+def assert_forest_invariant(decoder: Decoder, token_ids: list[int], rows: Sequence[int]) -> KVCache:
+    """Rows of a tree have the bits of their paths, beside another sequence, and so has what follows a kept path.
+
+    Args:
+        decoder: any.
+        token_ids: 40 and more.
+        rows: of the tree's six, those that are compared.
+
+    Returns:
+        The cache of the tree's text, its path 0, 1, 3 kept.
+    """
+    cache, other = KVCache(decoder.config), KVCache(decoder.config)
+    decoder.forward(token_ids[:24], cache)
+    decoder.forward(token_ids[7:20], other)
+    tokens, tree = [3, 9, 4, 80, 17, 60], Tree([-1, 0, 0, 1, 2, -1])
+    of_tree, beside = decoder.forward_forest([SequenceRows(tokens, cache, tree), SequenceRows(token_ids[20:23], other)])
+
+    def alone(path: Sequence[int]) -> np.ndarray:
+        text = [*token_ids[:24], *(tokens[row] for row in path)]
+        return decoder.forward(text, KVCache(decoder.config), last_only=True)
+
+    for row in rows:
+        assert_same_bits(of_tree[row : row + 1], alone(tree.path(row)), f"row {row} of a tree")
+    expected = decoder.forward(token_ids[7:23], KVCache(decoder.config))[13:]
+    assert_same_bits(beside, expected, "another sequence")
+    cache.keep(24, tree.path(3))
+    tokens.append(11)
+    after = decoder.forward([11], cache)
+    assert_same_bits(after, alone([*tree.path(3), 6]), "after a kept path")
+    return cache

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from mxconv.arch.families.table import FAMILIES
+from mxconv.arch.families.registry import FAMILIES
 from mxconv.cli.main import app
 from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import MxconvError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe_values
+from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad

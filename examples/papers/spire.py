@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tokens_per_step import Rate, measure
 from train_tiny_pair import read_library
 
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.cli.train_draft_command import draft as train_draft
 from mxconv.cli.train_readers_commands import spire as train_spire

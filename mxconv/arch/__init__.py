@@ -1,1 +1,1 @@
-"""What a model is made of, as data, and its families: from config.json to a description that decoders read."""
+"""Descriptions of models, as data, and their families: from config.json to a description that decoders read."""

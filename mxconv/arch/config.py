@@ -1,4 +1,4 @@
-"""What a model is made of, whatever its family: what both decoders read."""
+"""The description of a model, whatever its family, that both decoders read."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +16,7 @@ class ModelConfig:
 
     Args:
         layers: in their order.
-        final_norm: behind them.
+        final_norm: after them.
         tie_word_embeddings: whether the embedding is the output head too.
         embedding: the tensor's name.
         head: the module that gives logits.
@@ -27,7 +27,7 @@ class ModelConfig:
         logit_cap: c turns a logit s into c * tanh(s / c).
         layer_inputs: embeddings of the layers' own.
         mtp: where a checkpoint keeps what was trained to predict a token further, if it has such.
-        renamed: words that stand in the names of some checkpoints of the family, and what stands there in others.
+        renamed: words in the names of some checkpoints of the family, and the words for them in others.
         towers: of a checkpoint that holds more than this decoder: how its tensors' names begin there, and here.
     """
 
@@ -56,18 +56,18 @@ class ModelConfig:
 
     @cached_property
     def attentions(self) -> tuple[Attending, ...]:
-        """The mixers that attend, in the order of their layers."""
+        """The mixers that are attention, in the order of their layers."""
         return tuple(layer.mixer for layer in self.layers if isinstance(layer.mixer, Attending))
 
     @cached_property
     def slots(self) -> tuple[int, ...]:
-        """Of each layer which it is in a cache: among those that attend, or among those that have a state."""
+        """The place of each layer in a cache: among those with attention, or among those with a state."""
         attends = [isinstance(layer.mixer, Attending) for layer in self.layers]
         return tuple(attends[:index].count(kind) for index, kind in enumerate(attends))
 
     @cached_property
     def state_sizes(self) -> StateSizes | None:
-        """Of each layer that has a state; None where all attend.
+        """The sizes of each layer with a state; None where all have attention.
 
         All such layers of a model are alike: families give one description to each.
         """
@@ -77,7 +77,7 @@ class ModelConfig:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """A layer that attends: how many positions it sees, itself included; None is all."""
+        """How many positions each layer with attention sees, a token's own included; None is all."""
         return tuple(mixer.window for mixer in self.attentions)
 
     @property
@@ -92,12 +92,12 @@ class ModelConfig:
 
     @property
     def num_attention_heads(self) -> int:
-        """Of the first layer that attends: where all layers are alike this and the next ones say everything."""
+        """Heads of the first layer with attention: where all layers are alike this and the next ones say everything."""
         return next((mixer.num_heads for mixer in self.attentions), 0)
 
     @property
     def intermediate_size(self) -> int:
-        """Of the first layer that has an MLP; 0 where none has."""
+        """The size of the first MLP; 0 where no layer has one."""
         return next((layer.mlp.size for layer in self.layers if layer.mlp is not None), 0)
 
     @property
@@ -106,7 +106,7 @@ class ModelConfig:
 
     @property
     def rope(self) -> RopeParameters:
-        """Of the first layer that rotates; the default where none does."""
+        """The rotation of the first layer that rotates; the default where none does."""
         ropes = (mixer.rope for mixer in self.attentions)
         return next((rope for rope in ropes if rope is not None), RopeParameters(10000.0))
 
@@ -155,7 +155,7 @@ class ModelConfig:
         return replace(self, layers=tuple(layers))
 
     def own_name(self, tensor: str) -> str | None:
-        """What this decoder calls a tensor of the checkpoint; None where it is of another tower."""
+        """This decoder's name of a tensor of the checkpoint; None where it is of another tower."""
         for theirs, ours in self.towers:
             if tensor.startswith(theirs):
                 return self._common_name(ours + tensor.removeprefix(theirs))

@@ -1,7 +1,7 @@
 """The parts that today's decoders are made of, as data: what a family's file fills in and both decoders read.
 
 A layer is a mixer of tokens and an MLP, each with norms, added to their input. Every part says where its tensors lie,
-by names that begin behind the layer's own prefix. No arrays here, so that a cost needs no NumPy.
+by names that follow the layer's own prefix. No arrays here, so that a cost needs no NumPy.
 """
 
 from dataclasses import dataclass
@@ -41,12 +41,12 @@ class Attention:
         rope: None rotates nothing.
         query_norm: None is none, as of `key_norm` and `value_norm`.
         norm_span: whether queries and keys are normed head by head, or all heads of a row together.
-        norms_rotated: whether they are normed behind their rotation.
+        norms_rotated: whether they are normed after their rotation.
         logit_cap: c turns a score s into c * tanh(s / c).
         source: the layer whose keys and values are read, this one having none of its own.
         keys_are_values: whether values are the keys before their norm and rotation.
         sinks: a tensor (num_heads,) of scores that take a share of attention and give nothing; None is none.
-        clip: queries and keys behind their norms, and values, are kept within this; None keeps all.
+        clip: queries and keys after their norms, and values, are kept within this; None keeps all.
         is_gated: whether the query's tensor has a gate beside each query, (2 * head_dim) rows a head; its sigmoid
             multiplies what the head gives.
     """
@@ -121,7 +121,7 @@ class LatentAttention:
 
     @property
     def num_key_value_heads(self) -> int:
-        """Of a cache: all heads read one."""
+        """Heads of a cache: all heads read one."""
         return 1
 
     @property
@@ -136,11 +136,11 @@ Mixer = Attending | Recurrent
 
 @dataclass(frozen=True)
 class LayerInput:
-    """An embedding of the layer's own, gated by the row and added to it behind the MLP.
+    """An embedding of the layer's own, gated by the row and added to it after the MLP.
 
     Args:
         size: of the embedding.
-        gate: (size, hidden_size), behind which is an activation.
+        gate: (size, hidden_size), before an activation.
         projection: (hidden_size, size).
         norm: of what is added.
     """
@@ -154,7 +154,7 @@ class LayerInput:
 
 @dataclass(frozen=True)
 class LayerParts:
-    """A layer. Each norm may be absent: before its part, or behind it and before it is added.
+    """A layer. Each norm may be absent: before its part, or after it and before it is added.
 
     Args:
         mlp: None is a layer that is a mixer alone.
@@ -177,7 +177,7 @@ class LayerParts:
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """Where the layers' own embeddings come from: a table of the tokens, and the embedding that all layers take.
+    """The source of the layers' own embeddings: a table of the tokens, and the embedding that all layers take.
 
     Args:
         size: of one layer's.
@@ -202,9 +202,9 @@ class LayerInputs:
 class Mtp:
     """A layer beside the model's own that was trained with them to predict one token further.
 
-    A token's embedding and the model's state of the token before it, behind the final norm, are normed each and put
+    A token's embedding and the model's state of the token before it, after the final norm, are normed each and put
     side by side; a projection and a layer of the family's own kind over all such pairs of a text, and a last norm, make
-    the state behind the token. Embedding and output head are the model's.
+    the state after the token. Embedding and output head are the model's.
 
     Every name here is of the whole tensor or module.
 
@@ -216,13 +216,13 @@ class Mtp:
         embedding_norm: of the embedding.
         state_norm: of the state.
         projection: (hidden_size, 2 * hidden_size).
-        final_norm: behind the layer.
+        final_norm: after the layer.
         state_first: whether the projection takes in the state before the embedding.
         copies: tensors of a module, as their names end, that repeat the model's embedding or head and are not read.
 
     Source:
         DeepSeek-V3 technical report (arXiv 2412.19437), section 2.2, and README_WEIGHTS.md of its release: embedding
-        and head are shared. That the state is read behind the final norm, and the module's own behind its last norm
+        and head are shared. That the state is read after the final norm, and the module's own after its last norm
         when it is chained: MtpModel of transformers 5.23, deepseek_nextn.py of SGLang, vLLM since its pull request
         45895, llama.cpp for Qwen since its pull request 24025.
     """

@@ -1,4 +1,4 @@
-"""What parts of all kinds are made of, as data: norms, matrices and MLPs by the names of their tensors."""
+"""The elements of parts of all kinds, as data: norms, matrices and MLPs by the names of their tensors."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Mixtures of experts as data: what stands in an MLP's place where each row is sent to a few MLPs out of many."""
+"""Mixtures of experts as data: in the place of an MLP, a few MLPs out of many for each row."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -83,7 +83,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class Mixture:
-    """What stands in the place of a layer's MLP.
+    """Experts in the place of a layer's MLP.
 
     Args:
         shared: an MLP that every row goes through too; None is none.
@@ -105,5 +105,5 @@ class Mixture:
 
     @property
     def size(self) -> int:
-        """Of one expert."""
+        """The size of one expert."""
         return self.experts.size

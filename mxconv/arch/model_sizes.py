@@ -8,7 +8,7 @@ from typing import Any
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LatentAttention, LayerParts
 from mxconv.arch.elements import Linear, Mlp, Norm
-from mxconv.arch.families.table import describe
+from mxconv.arch.families.registry import describe
 from mxconv.arch.fields import Fields
 from mxconv.arch.mixture import Mixture
 from mxconv.arch.state_mixers import GatedDeltaNet, Recurrent, ShortConvolution

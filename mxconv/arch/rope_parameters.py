@@ -18,7 +18,7 @@ class RopeParameters:
     Args:
         theta: pair j of n rotates by theta^(-j / n) radians a position.
         rope_type: what is done to that. `linear`, `llama3`, `yarn` and `proportional` go by `factor`, `llama3` by the
-            three behind it too, `yarn` by the last of them.
+            three after it too, `yarn` by the last of them.
         share: of a head's values that rotate, the first ones.
         is_interleaved: whether neighbours are pairs, or values half of those that rotate apart.
         multiplier: of cosines and sines (`attention_factor`).
@@ -110,7 +110,7 @@ def _share(scaling: Fields, config: Fields, default: float | None, is_whole: boo
 
 
 def _holder(scaling: Fields, config: Fields, key: str) -> Fields:
-    """Where a key is read: in config.json itself where its section lacks it."""
+    """The object that has a key: config.json itself where its section lacks it."""
     return config if scaling.values.get(key) is None else scaling
 
 
@@ -139,7 +139,7 @@ def _grown(factor: float, scale: float) -> float:
 
 
 def _longrope(made: RopeParameters, scaling: Fields, max_position_embeddings: int) -> RopeParameters:
-    """With the factors of the short context, in which mxconv stays: `max_positions` of its user says so."""
+    """Add the factors of the short context, within which mxconv runs the model."""
     factors = scaling.values.get("short_factor")
     if (
         not isinstance(factors, list)

@@ -1,6 +1,6 @@
 """Mixers that read the past through a state of constant size, as data.
 
-Each begins with a causal convolution over the last few rows, channel by channel; behind it some have a memory, a matrix
+Each begins with a causal convolution over the last few rows, channel by channel; after it some have a memory, a matrix
 a head. What a row adds to the state is its *input*: what goes into the convolution, and the gates beside it.
 """
 
@@ -11,7 +11,7 @@ from mxconv.arch.elements import Activation, Linear, Norm
 
 @dataclass(frozen=True)
 class StateSizes:
-    """What a layer's state is made of, in float32 numbers.
+    """The sizes of a layer's state, in float32 numbers.
 
     Args:
         kernel_size: rows that the convolution sees, its own included.
@@ -46,7 +46,7 @@ class ShortConvolution:
 
     Args:
         size: of each of the three.
-        inputs: (3 * size, hidden_size): B, C and x, one behind the other.
+        inputs: (3 * size, hidden_size): B, C and x, one after the other.
         output: (hidden_size, size).
 
     Source:
@@ -73,7 +73,7 @@ class GatedDeltaNet:
 
     Args:
         key_dim: of a key head, as is `value_dim` of a value head.
-        queries_keys_values: (2 * keys + values, hidden_size), one behind the other.
+        queries_keys_values: (2 * keys + values, hidden_size), one after the other.
         gate: (values, hidden_size), of what is given.
         beta: (num_value_heads, hidden_size), as is `decay`.
         fused: two tensors hold the four, key head by key head: `queries_keys_values` and `gate` name one, `beta` and
@@ -131,7 +131,7 @@ class Mamba2:
         inputs: (gate + channels + heads, hidden_size): the gate of what is given, x with B and C, and dt.
         step_limits: dt = softplus(dt + step_bias) is kept between them.
         step_bias, decay_log, skip: the tensors (num_heads,) of dt's bias, of A = -exp(decay_log), and D.
-        norm: behind the gate, each of `norm_groups` equal parts by itself.
+        norm: after the gate, each of `norm_groups` equal parts by itself.
         output: (hidden_size, num_heads * head_dim).
 
     Source:

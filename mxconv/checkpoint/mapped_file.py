@@ -16,24 +16,24 @@ from mxconv.errors import CheckpointError
 from mxconv.system.memory import release, will_need
 
 
-class MappedFile(WeightFile):
-    """One safetensors file, opened, checked and mapped read-only."""
+class MappedBytes(WeightFile):
+    """A file of a known length, mapped read-only; what containers of tensors have in common.
 
-    def __init__(self, path: Path) -> None:
-        """Open and map the file.
+    Args:
+        path: the file's.
+        num_bytes: its length when its header was read.
 
-        Raises:
-            CheckpointError: it cannot be read, or its header is refused.
-        """
+    Raises:
+        CheckpointError: it cannot be read, or has another length by now.
+    """
+
+    def __init__(self, path: Path, num_bytes: int) -> None:
         self.path = path
-        header = read_header(path)
-        self.entries: Mapping[str, TensorEntry] = {entry.name: entry for entry in header.entries}
-        self.metadata: Mapping[str, str] = header.metadata
         with open_file(path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if len(self._map) != header.num_bytes:
+        if len(self._map) != num_bytes:
             raise CheckpointError(
-                f"{path}: changed from {header.num_bytes:,} to {len(self._map):,} bytes while it was opened; "
+                f"{path}: changed from {num_bytes:,} to {len(self._map):,} bytes while it was opened; "
                 "a checkpoint must stay as it is. Wait until it is complete and run again."
             )
         self._bytes: U8 | None = np.frombuffer(self._map, np.uint8)
@@ -43,20 +43,6 @@ class MappedFile(WeightFile):
     @property
     def is_closed(self) -> bool:
         return self._bytes is None
-
-    def view(self, name: str) -> NDArray[np.generic]:
-        """The whole tensor, read-only and uncopied.
-
-        Not always aligned: other writers put tensors at any byte.
-
-        Raises:
-            CheckpointError: a packed dtype whose last axis ends inside a byte.
-            ValueError: the file was closed.
-        """
-        if self._bytes is None:
-            raise ValueError(f"{self.path}: the checkpoint was closed")
-        entry = self.entries[name]
-        return as_tensor(self._bytes[entry.begin : entry.end], entry, self.path)
 
     @property
     def num_bytes(self) -> int:
@@ -88,6 +74,33 @@ class MappedFile(WeightFile):
         self._bytes = None
         with contextlib.suppress(BufferError):  # a caller still holds a view, which keeps the map alive
             self._map.close()
+
+
+class MappedFile(MappedBytes):
+    """One safetensors file, opened, checked and mapped read-only."""
+
+    def __init__(self, path: Path) -> None:
+        """Open and map the file.
+
+        Raises:
+            CheckpointError: it cannot be read, or its header is refused.
+        """
+        header = read_header(path)
+        self.entries: Mapping[str, TensorEntry] = {entry.name: entry for entry in header.entries}
+        self.metadata: Mapping[str, str] = header.metadata
+        super().__init__(path, header.num_bytes)
+
+    def view(self, name: str) -> NDArray[np.generic]:
+        """The whole tensor, read-only and uncopied.
+
+        Not always aligned: other writers put tensors at any byte.
+
+        Raises:
+            CheckpointError: a packed dtype whose last axis ends inside a byte.
+            ValueError: the file was closed.
+        """
+        entry = self.entries[name]
+        return as_tensor(self.window(entry.begin, entry.end), entry, self.path)
 
 
 def as_tensor(raw: U8, entry: TensorEntry, path: Path | str) -> NDArray[np.generic]:

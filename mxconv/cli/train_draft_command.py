@@ -29,7 +29,7 @@ def draft(
 
     It goes on where it was killed. Under `torchrun` the processes share every batch.
     """
-    from mxconv.arch.families.table import describe_file
+    from mxconv.arch.families.registry import describe_file
     from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.errors import ModelError
     from mxconv.train.distillation import DistillationTask

@@ -75,7 +75,7 @@ def spire(
     It learns after every k-th prefix of a text. A run that was killed goes on with the same command; under `torchrun`
     processes share every batch. Source: arXiv 2504.06419.
     """
-    from mxconv.arch.families.table import describe_file
+    from mxconv.arch.families.registry import describe_file
     from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.drafts.readers.spire_layers import config_for
     from mxconv.errors import MxconvError
@@ -115,7 +115,7 @@ def eagle3(
     It reads three of the target's states, then what it gave itself, in training as at run time. A run that was killed
     goes on with the same command; under `torchrun` processes share every batch. Source: arXiv 2503.01840.
     """
-    from mxconv.arch.families.table import describe_file
+    from mxconv.arch.families.registry import describe_file
     from mxconv.checkpoint.regular_file import read_json_object
     from mxconv.drafts.readers.eagle3_config import config_for, layers_for
     from mxconv.errors import MxconvError

@@ -76,7 +76,7 @@ class Training:
         """
         import torch
 
-        from mxconv.arch.families.table import describe_file
+        from mxconv.arch.families.registry import describe_file
         from mxconv.checkpoint.source import open_checkpoint
         from mxconv.errors import ModelError
 

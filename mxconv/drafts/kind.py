@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe_values
+from mxconv.arch.families.registry import describe_values
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.checkpoint.vocabulary import Vocabulary
 from mxconv.drafts.acceptance import Acceptance

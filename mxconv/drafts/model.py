@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.arch.gguf.open_source import open_source
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.checkpoint.hashing import sha256_file

@@ -6,7 +6,7 @@ Its network is `mxconv/drafts/readers/mtp_module.py`.
 from dataclasses import replace
 from pathlib import Path
 
-from mxconv.arch.families.table import describe_file, describe_values
+from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.drafts.kind import DraftSpec, LevelCodec, LoadedLevel, OpenedDraft, OpenTarget, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost

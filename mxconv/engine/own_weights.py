@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import (

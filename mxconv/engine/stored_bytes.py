@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.stacked import stacked_experts
 from mxconv.engine.stored_weights import EMBEDDING, HEAD, has_exact_head, head_tensor

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, cast
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe_values
+from mxconv.arch.families.registry import describe_values
 from mxconv.arrays import U16
 from mxconv.checkpoint.source import Checkpoint, SourceTensor
 from mxconv.codecs.float16 import FORMATS, FloatFormat

@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.arch.gguf.open_source import open_source
 from mxconv.arrays import F32, U16
 from mxconv.checkpoint.tensor import SourceTensor

@@ -14,8 +14,8 @@ from mxconv.arrays import F32
 from mxconv.drafts.proposal import Draft, Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.reencoding import Reencoding
+from mxconv.text.text_stream import REPLACEMENT, Transcript
 from mxconv.text.tokenizer import Tokenizer
-from mxconv.text.transcript import REPLACEMENT, Transcript
 
 MAX_DRAFT_TOKENS = 64  # asked of the inner draft at once
 LONGEST_PENDING = 3  # bytes, and so tokens, of a character that is not complete

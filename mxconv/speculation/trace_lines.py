@@ -16,8 +16,7 @@ from typing import Any
 
 from mxconv.drafts.statistics import RoundTree
 from mxconv.speculation.generation import Generation
-from mxconv.text.text_stream import TextStream
-from mxconv.text.token_label import token_label
+from mxconv.text.text_stream import TextStream, token_label
 from mxconv.text.tokenizer import Tokenizer
 
 

@@ -1,4 +1,4 @@
-"""From logits to the distribution that a token is drawn from: temperature, then top-k, then top-p, then min-p."""
+"""The next token from logits: the likeliest, or the distribution by temperature, then top-k, top-p and min-p."""
 
 import math
 from dataclasses import dataclass

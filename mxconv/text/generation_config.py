@@ -1,6 +1,8 @@
 """How a model wants to be sampled, from the generation_config.json beside its weights."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from mxconv.text.penalties import LEAST_REPETITION, MOST_REPETITION
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """What the makers of a model recommend. The ids of tokens that end a text are the tokenizer's business.
+    """Recommendations of the makers of a model. The ids of tokens that end a text are the tokenizer's business.
 
     Args:
         do_sample: whether to draw tokens at random; False decodes greedily, whatever the next four say. None where the
@@ -44,14 +46,21 @@ class GenerationConfig:
             return cls()
         fields = Fields.read(path)
         do_sample = None if fields.values.get("do_sample") is None else fields.flag("do_sample", default=False)
+        # a temperature of 0 is written by some to say that nothing is drawn
+        heat = "above 0" if do_sample else "from 0 on"
+        repetition = f"a number from {LEAST_REPETITION} to {MOST_REPETITION:g}"
+        top_k = _number(fields, "top_k", "a whole number from 0 on", lambda k: type(k) is int and k >= 0)
         return cls(
             do_sample=do_sample,
-            # a temperature of 0 is written by some to say that nothing is drawn
-            temperature=_number(fields, "temperature", float("inf"), at_least_positive=bool(do_sample)),
-            top_k=_top_k(fields),
-            top_p=_number(fields, "top_p", 1.0),
-            min_p=_number(fields, "min_p", 1.0),
-            repetition_penalty=_repetition_penalty(fields),
+            temperature=_number(
+                fields, "temperature", f"a finite number {heat}", lambda t: 0 <= t < inf and (t > 0 or not do_sample)
+            ),
+            top_k=None if top_k is None else int(top_k),
+            top_p=_number(fields, "top_p", "a finite number from 0 to 1", lambda p: 0 <= p <= 1),
+            min_p=_number(fields, "min_p", "a finite number from 0 to 1", lambda p: 0 <= p <= 1),
+            repetition_penalty=_number(
+                fields, "repetition_penalty", repetition, lambda r: LEAST_REPETITION <= r <= MOST_REPETITION
+            ),
             stop_strings=_stop_strings(fields),
         )
 
@@ -68,7 +77,7 @@ class GenerationConfig:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What it recommends, by the names of the file. A file that wants no draws recommends a temperature of 0."""
+        """The recommendations by the names of the file. A file that wants no draws recommends a temperature of 0."""
         of_draws = {
             "temperature": self.temperature if self.samples else 0.0 if self._wants_greedy else None,
             "top_k": self.top_k,
@@ -83,32 +92,12 @@ class GenerationConfig:
         return self.do_sample is False or self.temperature == 0
 
 
-def _number(fields: Fields, key: str, largest: float, at_least_positive: bool = False) -> float | None:
+def _number(fields: Fields, key: str, required: str, fits: Callable[[float], bool]) -> float | None:
     value = fields.values.get(key)
     if value is None:
         return None
-    fitting = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= largest
-    if not fitting or value == float("inf") or (at_least_positive and value == 0):
-        limit = "above 0" if at_least_positive else "from 0 on" if largest > 1 else "from 0 to 1"
-        fields.reject(key, f"a finite number {limit}, or null, is required")
-    return float(value)
-
-
-def _top_k(fields: Fields) -> int | None:
-    value = fields.values.get("top_k")
-    if value is not None and (type(value) is not int or value < 0):
-        fields.reject("top_k", "a whole number from 0 on, or null, is required")
-    return value
-
-
-def _repetition_penalty(fields: Fields) -> float | None:
-    value = fields.values.get("repetition_penalty")
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not LEAST_REPETITION <= value <= MOST_REPETITION:
-        fields.reject(
-            "repetition_penalty", f"a number from {LEAST_REPETITION} to {MOST_REPETITION:g}, or null, is required"
-        )
+    if isinstance(value, bool) or not isinstance(value, int | float) or not fits(value):
+        fields.reject(key, f"{required}, or null, is required")
     return float(value)
 
 

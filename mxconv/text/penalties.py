@@ -1,4 +1,4 @@
-"""Logits with what a text has said already held against it: a bias, a repetition penalty, presence and frequency."""
+"""Logits with the tokens of the text held against them: a bias, a repetition penalty, presence and frequency."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MOST_BIAS = 100.0
 
 @dataclass(frozen=True)
 class Penalties:
-    """What the tokens of a text do to the logits behind it. The defaults change nothing.
+    """Changes of logits by the tokens of the text before them. The defaults change nothing.
 
     Args:
         repetition: divides the positive logits of tokens that the prompt or the answer has, and multiplies their

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.arrays import I32
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.drafts.loader import LoadedPackage

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from mxconv.arch.families.table import describe_file, describe_values
+from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.errors import CheckpointError, ModelError
 
 LLAMA: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families import mtp_modules as layouts
 from mxconv.arch.families.keys import Keys
-from mxconv.arch.families.table import describe_file, describe_values
+from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.arch.fields import Fields
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.drafts.readers.mtp_module import MtpModule, check_mtp

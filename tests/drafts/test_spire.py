@@ -11,7 +11,7 @@ import pytest
 from checkpoints import TINY_LLAMA, llama_tensors
 from spires import spire_config, spire_tensors, torch_logits, write_spire
 
-from mxconv.arch.families.table import describe_values
+from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import FP16
 from mxconv.drafts.kinds import parse_draft, record_of
 from mxconv.drafts.readers.spire_cache import SpireCache

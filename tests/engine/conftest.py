@@ -15,7 +15,7 @@ import pytest
 from native_models import DRAFTS, TARGETS, native_copy, with_format
 from random_weights import random_weights
 
-from mxconv.arch.families.table import describe_file, describe_values
+from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices

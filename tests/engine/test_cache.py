@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mxconv.arch.families.table import describe_values
+from mxconv.arch.families.registry import describe_values
 from mxconv.engine import kv_pages
 from mxconv.engine.cache import KVCache
 from mxconv.errors import ModelError

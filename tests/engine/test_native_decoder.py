@@ -20,7 +20,7 @@ from native_models import (
 )
 from row_invariance import assert_same_bits
 
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import Checkpoint, open_checkpoint
 from mxconv.codecs.float16 import BF16, FORMATS, FP16
 from mxconv.engine.cache import KVCache

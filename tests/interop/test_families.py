@@ -7,7 +7,7 @@ import pytest
 from packages import quantize
 
 from mxconv.arch.description import Attention, LatentAttention
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.cost.counts import count_parameters, kv_bytes, multiplied_weights, state_bytes, state_row_bytes
 from mxconv.engine.cache import KVCache

@@ -13,8 +13,8 @@ from tiny_tokenizers import KINDS, SENTENCES, token_lists, tokenizer
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.through_text import MAX_DRAFT_TOKENS, ThroughText
+from mxconv.text.text_stream import REPLACEMENT
 from mxconv.text.tokenizer import Tokenizer
-from mxconv.text.transcript import REPLACEMENT
 
 PAIRS = [f"{target} <- {draft}" for target, draft in permutations(KINDS, 2)]
 

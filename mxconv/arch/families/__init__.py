@@ -1,1 +1,1 @@
-"""One file a family: config.json to a description. `table.py` lists them."""
+"""One file a family: config.json to a description. `registry.py` lists them."""

@@ -1,4 +1,4 @@
-"""DeepSeek V3: latent attention, and its routing behind a few dense layers."""
+"""DeepSeek V3: latent attention, and its routing after a few dense layers."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ LATENT_EPS = 1e-6  # of the norms inside attention, whatever rms_norm_eps says
 
 
 def deepseek_v3(fields: Fields) -> ModelConfig:
-    """`model_type` deepseek_v3; MTP layers behind the others have experts, whatever stands before them."""
+    """`model_type` deepseek_v3; MTP layers after the others have experts, whatever precedes them."""
     rotated = fields.size("qk_rope_head_dim", 64)
     keys = Keys.read(replace(fields, values={**fields.values, "head_dim": rotated}), max_positions=4096)
     rope = replace(keys.rope(), is_interleaved=fields.flag("rope_interleave", True))
@@ -52,7 +52,7 @@ def _mixer(keys: Keys, rope: RopeParameters, rotated: int) -> LatentAttention:
 
 
 def _grown(fields: Fields, rope: RopeParameters) -> float:
-    """What queries and keys of stretched rotations are multiplied by (`mscale_all_dim`)."""
+    """The factor of queries and keys with stretched rotations (`mscale_all_dim`)."""
     section = fields.section("rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters")
     if rope.rope_type == "default" or rope.factor <= 1 or not section.values.get("mscale_all_dim"):
         return 1.0

@@ -98,7 +98,7 @@ def routed_and_shared(fields: Fields, routes: Routing, activation: Activation) -
 
 
 def sparse_layers(keys: Keys) -> list[bool]:
-    """Of each layer whether it has experts: every `decoder_sparse_step`-th, but not those of `mlp_only_layers`."""
+    """Whether each layer has experts: every `decoder_sparse_step`-th, but not those of `mlp_only_layers`."""
     fields = keys.fields
     step, dense = fields.size("decoder_sparse_step", 1), fields.values.get("mlp_only_layers") or []
     if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
@@ -107,7 +107,7 @@ def sparse_layers(keys: Keys) -> list[bool]:
 
 
 def first_dense(keys: Keys, default: int) -> list[bool]:
-    """Of each layer whether it has experts: all but the first `first_k_dense_replace`."""
+    """Whether each layer has experts: all but the first `first_k_dense_replace`."""
     count = keys.fields.values.get("first_k_dense_replace", default)
     if type(count) is not int or count < 0:
         keys.fields.reject("first_k_dense_replace", "a number of layers is required")
@@ -115,5 +115,5 @@ def first_dense(keys: Keys, default: int) -> list[bool]:
 
 
 def mlps(sparse: list[bool], mixture: Mixture, keys: Keys, activation: Activation) -> list[Mlp | Mixture]:
-    """Of each layer its experts, or an MLP of `intermediate_size` where it has none."""
+    """Each layer's experts, or an MLP of `intermediate_size` where it has none."""
     return [mixture if has_experts else keys.gated_mlp(activation) for has_experts in sparse]

@@ -23,8 +23,7 @@ def gemma(fields: Fields) -> ModelConfig:
     """`model_type` gemma; its files say "gelu" and mean the one by tanh."""
     keys = _keys(fields)
     fields.choice("hidden_act", ("gelu", "gelu_pytorch_tanh"), default="gelu_pytorch_tanh")
-    bias = fields.flag("attention_bias", False)
-    mixer = keys.attention(keys.rope(), bias, bias)
+    mixer = keys.biased_attention(keys.rope())
     layer = keys.layer(
         mixer,
         keys.gated_mlp("gelu_tanh"),
@@ -37,12 +36,12 @@ def gemma(fields: Fields) -> ModelConfig:
 def gemma2(fields: Fields) -> ModelConfig:
     """`model_type` gemma2."""
     keys = _keys(fields)
-    bias, rope, window = fields.flag("attention_bias", False), keys.rope(), keys.window(4096)
+    rope, window = keys.rope(), keys.window(4096)
     cap = _cap(fields, "attn_logit_softcapping", 50.0)
     layers = []
     for slides in keys.layer_kinds(lambda layer: layer % 2 == 0):
         seen = window if slides else None
-        mixer = keys.attention(rope, bias, bias, window=seen, scale=_scale(fields), logit_cap=cap)
+        mixer = keys.biased_attention(rope, window=seen, scale=_scale(fields), logit_cap=cap)
         layers.append(_normed_layer(keys, mixer, _mlp(keys)))
     return _model(keys, layers, logit_cap=_cap(fields, "final_logit_softcapping", 30.0))
 
@@ -51,13 +50,13 @@ def gemma3(fields: Fields) -> ModelConfig:
     """`model_type` gemma3_text, alone or as the text tower of gemma3."""
     fields = replace(fields, values={**GEMMA3_SIZES, **fields.values})
     keys = _keys(fields)
-    bias, window = fields.flag("attention_bias", False), keys.window(4096)
+    window = keys.window(4096)
     norms = keys.head_norms(offset=1.0)
     near, far = (rope_of(keys, kind, theta) for kind, theta in ((SLIDING, 10000.0), (FULL, 1e6)))
     layers = []
     for slides in keys.layer_kinds(lambda layer: (layer + 1) % fields.size("sliding_window_pattern", 6) != 0):
         rope, seen = (near, window) if slides else (far, None)
-        mixer = keys.attention(rope, bias, bias, window=seen, scale=_scale(fields), **norms)
+        mixer = keys.biased_attention(rope, window=seen, scale=_scale(fields), **norms)
         layers.append(_normed_layer(keys, mixer, _mlp(keys)))
     return _model(keys, layers, logit_cap=_cap(fields, "final_logit_softcapping", None))
 

@@ -82,7 +82,7 @@ def _inputs(keys: Keys, size: int) -> LayerInputs:
 
 
 def _mixture(keys: Keys, mlp: Mlp) -> Mixture:
-    """Experts beside a layer's MLP; both take in the same rows, each behind a norm of its own."""
+    """Experts beside a layer's MLP; both take in the same rows, each after a norm of its own."""
     routes = routing(
         keys.fields,
         "router.proj",
@@ -105,7 +105,7 @@ def _mixture(keys: Keys, mlp: Mlp) -> Mixture:
 
 
 def _mixer(keys: Keys, layer: int, slides: bool) -> Attention:
-    fields, bias = keys.fields, keys.fields.flag("attention_bias", False)
+    fields = keys.fields
     shares = fields.flag("attention_k_eq_v", False) and not slides
     if not slides:  # one layer's own sizes, or as published those of all that see everything
         own = fields.section("per_layer_config").section(str(layer))
@@ -117,10 +117,8 @@ def _mixer(keys: Keys, layer: int, slides: bool) -> Attention:
     if keys.num_attention_heads % keys.num_key_value_heads or keys.head_dim % 2:
         fields.reject("per_layer_config", "even head sizes and key-value heads that divide the others are required")
     rope = rope_of(keys, SLIDING, 10000.0) if slides else rope_of(keys, FULL, 1e6)
-    return keys.attention(
+    return keys.biased_attention(
         rope,
-        bias,
-        bias,
         scale=1.0,
         window=keys.window(512) if slides else None,
         value_norm=keys.norm("self_attn.v_norm", has_weight=False),

@@ -1,7 +1,7 @@
-"""GPT-NeoX and Pythia: attention and MLP side by side, each behind a layer norm; a query, a key and a value a head."""
+"""GPT-NeoX and Pythia: attention and MLP side by side, each after a layer norm; a query, a key and a value a head."""
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.elements import Linear, Mlp
+from mxconv.arch.elements import Linear
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
 from mxconv.arch.rope_parameters import RopeParameters
@@ -17,12 +17,7 @@ def gpt_neox(fields: Fields) -> ModelConfig:
     mixer = keys.attention(
         rope, query=both, key=both, value=both, fused="heads", output=Linear("attention.dense", bias)
     )
-    mlp = Mlp(
-        size=fields.size("intermediate_size"),
-        activation=keys.activation("hidden_act", "gelu"),
-        up=Linear("mlp.dense_h_to_4h", True),
-        down=Linear("mlp.dense_4h_to_h", True),
-    )
+    mlp = keys.plain_mlp(keys.activation("hidden_act", "gelu"), "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", True)
     layer = keys.layer(
         mixer,
         mlp,

@@ -1,4 +1,4 @@
-"""HunYuan dense: queries and keys are normed behind their rotation, whose base a fixed factor stretches."""
+"""HunYuan dense: queries and keys are normed after their rotation, whose base a fixed factor stretches."""
 
 from dataclasses import replace
 
@@ -15,14 +15,12 @@ def hunyuan_v1_dense(fields: Fields) -> ModelConfig:
     if is_stretched:  # by transformers' own code for this family, which always rotates whole heads
         fields = Keys.ignoring(fields, "partial_rotary_factor")
     keys = Keys.read(fields, max_positions=2048, eps=1e-5)
-    rope, bias = keys.rope(), fields.flag("attention_bias", False)
+    rope = keys.rope()
     if is_stretched:
         size = keys.head_dim
         rope = replace(rope, theta=rope.theta * section.number("alpha") ** (size / max(size - 2, 1)))
-    mixer = keys.attention(
+    mixer = keys.biased_attention(
         rope,
-        bias,
-        bias,
         query_norm=keys.norm("self_attn.query_layernorm"),
         key_norm=keys.norm("self_attn.key_layernorm"),
         norms_rotated=True,

@@ -127,13 +127,18 @@ class Keys:
         )
         return replace(made, **changes)
 
+    def biased_attention(self, rope: RopeParameters | None, **changes: Any) -> Attention:
+        """The same with biases of all four matrices where `attention_bias` says so."""
+        bias = self.fields.flag("attention_bias", False)
+        return self.attention(rope, bias, bias, **changes)
+
     def head_norms(self, **changes: Any) -> dict[str, Any]:
         """Norms of queries and keys with the names that Qwen 3 gave them, for `attention`."""
         names = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
         return {place: self.norm(name, **changes) for place, name in names.items()}
 
     def activation(self, key: str, default: str, choices: tuple[str, ...] = tuple(ACTIVATIONS)) -> Activation:
-        """What stands between an MLP's matrices."""
+        """The activation between an MLP's matrices."""
         return ACTIVATIONS[self.fields.choice(key, choices, default=default)]
 
     def gated_mlp(self, activation: Activation = "silu", bias: bool = False) -> Mlp:
@@ -145,6 +150,10 @@ class Keys:
             down=Linear("mlp.down_proj", bias),
             gate=Linear("mlp.gate_proj", bias),
         )
+
+    def plain_mlp(self, activation: Activation, up: str, down: str, bias: bool) -> Mlp:
+        """An MLP without a gate, of two matrices with these names."""
+        return Mlp(self.fields.size("intermediate_size"), activation, up=Linear(up, bias), down=Linear(down, bias))
 
     def fused_mlp(self, activation: Activation = "silu") -> Mlp:
         """The same with gate and others in one tensor."""
@@ -175,11 +184,11 @@ class Keys:
         return replace(made, **changes)
 
     def layer_kinds(self, default: Callable[[int], bool]) -> tuple[bool, ...]:
-        """Of each layer whether it sees a window only; `default` says so of a layer's number, from 0 on."""
+        """Whether each layer sees a window only; `default` says so of a layer's number, from 0 on."""
         return self.kinds(SLIDING, default)
 
     def kinds(self, other: str, default: Callable[[int], bool], usual: str = FULL) -> tuple[bool, ...]:
-        """Of each layer whether `layer_types` calls it `other`; all others are `usual`.
+        """Whether `layer_types` calls each layer `other`; all others are `usual`.
 
         Args:
             other: a name.

@@ -46,7 +46,7 @@ def lfm2(fields: Fields) -> ModelConfig:
 
 
 def _renamed(fields: Fields) -> Fields:
-    """With the names that transformers gives to keys of older files."""
+    """Rename keys of older files as transformers does."""
     older = {"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"}
     given = {name: fields.values[key] for key, name in older.items() if fields.values.get(key) is not None}
     return Fields({**fields.values, **given}, fields.name)

@@ -40,12 +40,10 @@ def llama4(fields: Fields) -> ModelConfig:
 
 
 def _mixer(keys: Keys, rotates: bool, is_chunked: bool) -> Attention:
-    fields, bias = keys.fields, keys.fields.flag("attention_bias", False)
+    fields = keys.fields
     has_chunks = is_chunked and fields.values.get("attention_chunk_size", 8192) is not None
-    mixer = keys.attention(
+    mixer = keys.biased_attention(
         replace(keys.rope(theta=5e5), is_interleaved=True) if rotates else None,
-        bias,
-        bias,
         window=fields.size("attention_chunk_size", 8192) if has_chunks else None,
         is_chunked=has_chunks,
     )

@@ -1,4 +1,4 @@
-"""Where checkpoints keep their MTP modules: three ways to name the same parts."""
+"""MTP modules of checkpoints: three ways to name the same parts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ MTP_LAYERS = ("token_layernorm", "hidden_layernorm", "input_proj", "final_layern
 
 
 def nextn(keys: Keys, layer: LayerParts) -> Mtp | None:
-    """As DeepSeek-V3 and GLM-4.5 have them: after the layers, numbered on; `num_nextn_predict_layers` says how many.
+    """Describe those of DeepSeek-V3 and GLM-4.5: after the layers, numbered on (`num_nextn_predict_layers`).
 
     Source:
         deepseek_mtp.py and glm4_moe_mtp.py of vLLM; MtpModel of transformers 5.23.
@@ -25,7 +25,7 @@ def nextn(keys: Keys, layer: LayerParts) -> Mtp | None:
 
 
 def beside(keys: Keys, norm: Callable[[str], Norm], layer: LayerParts) -> Mtp | None:
-    """As Qwen3-Next and Qwen3.5 have one: under `mtp.`; none where `mtp_num_hidden_layers` is 0.
+    """Describe the one of Qwen3-Next and Qwen3.5: under `mtp.`; none where `mtp_num_hidden_layers` is 0.
 
     Source:
         qwen3_next_mtp.py and qwen3_5_mtp.py of vLLM.
@@ -35,7 +35,7 @@ def beside(keys: Keys, norm: Callable[[str], Norm], layer: LayerParts) -> Mtp | 
 
 
 def mtp_layers(keys: Keys, layer: LayerParts) -> Mtp | None:
-    """As MiMo has them: `model.mtp_layers`; the state comes first. `num_nextn_predict_layers` says how many.
+    """Describe those of MiMo: `model.mtp_layers`; the state comes first. `num_nextn_predict_layers` says how many.
 
     Source:
         mimo_mtp.py of vLLM.

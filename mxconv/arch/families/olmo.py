@@ -1,10 +1,15 @@
-"""OLMo 2 and 3: norms of what a layer adds instead of what it takes in, and of whole rows of queries and keys."""
+"""OLMo 2 and 3: norms of what a layer adds instead of what it takes in, and of whole rows of queries and keys.
+
+OLMoE has experts in every layer, and queries and keys that may be clipped.
+"""
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import LayerParts
+from mxconv.arch.families.expert_keys import experts, routing
 from mxconv.arch.families.gemma import has_sections, rope_of
 from mxconv.arch.families.keys import FULL, SLIDING, Keys
 from mxconv.arch.fields import Fields
+from mxconv.arch.mixture import Mixture
 from mxconv.arch.rope_parameters import RopeParameters
 
 
@@ -29,11 +34,8 @@ def _rope(keys: Keys, kind: str) -> RopeParameters:
 
 
 def _layer(keys: Keys, rope: RopeParameters, window: int | None) -> LayerParts:
-    bias = keys.fields.flag("attention_bias", False)
-    mixer = keys.attention(
+    mixer = keys.biased_attention(
         rope,
-        bias,
-        bias,
         window=window,
         norm_span="row",
         **keys.head_norms(),
@@ -46,3 +48,15 @@ def _layer(keys: Keys, rope: RopeParameters, window: int | None) -> LayerParts:
         after_mixer=keys.norm("post_attention_layernorm"),
         after_mlp=keys.norm("post_feedforward_layernorm"),
     )
+
+
+def olmoe(fields: Fields) -> ModelConfig:
+    """`model_type` olmoe."""
+    keys = Keys.read(fields, max_positions=4096, eps=1e-5)
+    clip = None if fields.values.get("clip_qkv") is None else fields.number("clip_qkv")
+    mixer = keys.biased_attention(keys.rope(), norm_span="row", clip=clip, **keys.head_norms())
+    mixture = Mixture(
+        routing(fields, "mlp.gate", is_normalized=fields.flag("norm_topk_prob", False)),
+        experts(fields.size("intermediate_size"), keys.activation("hidden_act", "silu")),
+    )
+    return keys.model([keys.layer(mixer, mixture)] * keys.num_hidden_layers)

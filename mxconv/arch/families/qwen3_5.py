@@ -1,11 +1,14 @@
-"""Qwen 3.5: gated DeltaNet, and gated attention in every fourth layer; dense, or with experts in every layer."""
+"""Qwen 3.5: gated DeltaNet, and gated attention in every fourth layer; dense, or with experts in every layer.
+
+Qwen3-Next has the same mixers, their tensors fused key head by key head, and experts in most layers.
+"""
 
 from collections.abc import Callable
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention
 from mxconv.arch.elements import Linear, Mlp, Norm
-from mxconv.arch.families.expert_keys import gated_experts
+from mxconv.arch.families.expert_keys import gated_experts, mlps, sparse_layers
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.families.mtp_modules import beside
 from mxconv.arch.fields import Fields
@@ -29,7 +32,7 @@ def qwen3_5_moe(fields: Fields) -> ModelConfig:
 
 
 def read_keys(fields: Fields, num_key_value_heads: int = 4) -> Keys:
-    """Of these models, and of Qwen3-Next."""
+    """Read the keys of these models, and of Qwen3-Next."""
     return Keys.read(fields, max_positions=32768, head_dim=256, num_key_value_heads=num_key_value_heads)
 
 
@@ -41,7 +44,7 @@ def _model(keys: Keys, mlp: Mlp | Mixture) -> ModelConfig:
 
 
 def recurrent_layers(keys: Keys) -> tuple[bool, ...]:
-    """Of each layer whether its mixer is a gated DeltaNet."""
+    """Whether the mixer of each layer is a gated DeltaNet."""
     return keys.kinds(LINEAR, lambda layer: (layer + 1) % keys.fields.size("full_attention_interval", 4) != 0)
 
 
@@ -57,9 +60,8 @@ def offset_norm(keys: Keys) -> Callable[[str], Norm]:
 
 
 def gated_attention(keys: Keys) -> Attention:
-    """Whose query tensor holds a gate beside each query."""
-    bias = keys.fields.flag("attention_bias", False)
-    return keys.attention(keys.rope(share=0.25), bias, bias, is_gated=True, **keys.head_norms(offset=1.0))
+    """Attention whose query tensor holds a gate beside each query."""
+    return keys.biased_attention(keys.rope(share=0.25), is_gated=True, **keys.head_norms(offset=1.0))
 
 
 def gated_delta_net(keys: Keys, fused: bool) -> GatedDeltaNet:
@@ -88,3 +90,24 @@ def gated_delta_net(keys: Keys, fused: bool) -> GatedDeltaNet:
         output=Linear(f"{prefix}out_proj"),
         fused=fused,
     )
+
+
+def qwen3_next(fields: Fields) -> ModelConfig:
+    """`model_type` qwen3_next; with `num_experts` 0 it has none."""
+    keys = read_keys(fields, num_key_value_heads=2)
+    attention, delta_net, norms = gated_attention(keys), gated_delta_net(keys, fused=True), offset_norms(keys)
+    parts = _mlps(keys)
+    layers = [
+        keys.layer(delta_net if recurs else attention, mlp, **norms)
+        for recurs, mlp in zip(recurrent_layers(keys), parts, strict=True)
+    ]
+    mtp = beside(keys, offset_norm(keys), keys.layer(attention, parts[-1], **norms))
+    return keys.model(layers, final_norm=keys.norm("model.norm", offset=1.0), mtp=mtp)
+
+
+def _mlps(keys: Keys) -> list[Mlp | Mixture]:
+    activation = keys.activation("hidden_act", "silu", SILU)
+    if keys.fields.values.get("num_experts") == 0:
+        return [keys.gated_mlp(activation)] * keys.num_hidden_layers
+    mixture = gated_experts(keys.fields, activation, keys.fields.flag("norm_topk_prob", True))
+    return mlps(sparse_layers(keys), mixture, keys, activation)

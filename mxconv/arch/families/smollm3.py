@@ -17,10 +17,9 @@ def smollm3(fields: Fields) -> ModelConfig:
         fields.reject("no_rope_layers", f"a list of num_hidden_layers, {count}, numbers 0 or 1 is required")
     window = keys.window(None) if fields.flag("use_sliding_window", False) else None
     slides = keys.layer_kinds(lambda layer: window is not None and not rotates[layer])
-    bias = fields.flag("attention_bias", False)
     mlp = keys.gated_mlp(keys.activation("hidden_act", "silu"), fields.flag("mlp_bias", False))
     layers = [
-        keys.layer(keys.attention(rope if turns else None, bias, bias, window=window if near else None), mlp)
+        keys.layer(keys.biased_attention(rope if turns else None, window=window if near else None), mlp)
         for turns, near in zip(rotates, slides, strict=True)
     ]
     return keys.model(layers, is_tied=True)

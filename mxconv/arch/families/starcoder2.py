@@ -1,7 +1,6 @@
 """StarCoder 2: layer norms with biases, biases everywhere, and an MLP without a gate."""
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.elements import Linear, Mlp
 from mxconv.arch.families.keys import Keys
 from mxconv.arch.fields import Fields
 
@@ -10,12 +9,7 @@ def starcoder2(fields: Fields) -> ModelConfig:
     """`model_type` starcoder2."""
     keys = Keys.read(fields, max_positions=4096, eps=1e-5, eps_key="norm_epsilon", num_key_value_heads=2)
     bias = fields.flag("use_bias", True)
-    mlp = Mlp(
-        size=fields.size("intermediate_size"),
-        activation=keys.activation("hidden_act", "gelu_pytorch_tanh"),
-        up=Linear("mlp.c_fc", bias),
-        down=Linear("mlp.c_proj", bias),
-    )
+    mlp = keys.plain_mlp(keys.activation("hidden_act", "gelu_pytorch_tanh"), "mlp.c_fc", "mlp.c_proj", bias)
     layer = keys.layer(
         keys.attention(keys.rope(), bias, bias, window=keys.window(None)),
         mlp,

@@ -1,1 +1,1 @@
-"""What stands in a GGUF file for a description: its tensors and keys, whether it is written or read."""
+"""The tensors and keys of a GGUF file that a description stands for, written or read."""

@@ -1,20 +1,130 @@
-"""The architectures of llama.cpp that packages are exported to, by `model_type`: one entry each.
+"""The architectures of llama.cpp that packages are exported to and GGUF files are read of, by `model_type`.
 
-What stands here is what the models of one family may differ in and llama.cpp's model of it may not have. Names of
-tensors, the order of their rows and the keys follow from the description and this.
+An entry holds what models of one family may differ in and llama.cpp's model of it may not have. Names of tensors, the
+order of their rows and the keys follow from the description and this.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, Temperature
-from mxconv.arch.gguf.architecture import MLP, OUTPUT, QKV, Architecture, Scale, all_or_none, layers_with_windows
+from mxconv.arch.elements import Activation
 from mxconv.arch.mixture import ClampedGate
+from mxconv.checkpoint.stacked import Axes
+
+Scale = Callable[[ModelConfig, Attention], float]
+Rotates = Callable[[ModelConfig, int], bool]
+State = Literal["delta_net", "fused_delta_net", "mamba2", "short_convolution"]
+
+QKV = frozenset({"attn_q", "attn_k", "attn_v", "attn_qkv"})
+OUTPUT = frozenset({"attn_output"})
+MLP = frozenset({"ffn_gate", "ffn_up", "ffn_down"})
+EVERY = QKV | OUTPUT | MLP
+
+
+def by_head(config: ModelConfig, mixer: Attention) -> float:
+    """The usual scale of scores."""
+    return 1 / math.sqrt(mixer.head_dim)
+
+
+def every_layer(config: ModelConfig, layer: int) -> bool:
+    """Which layers rotate: all."""
+    return True
+
+
+def all_or_none(config: ModelConfig, layer: int) -> bool:
+    """Which layers rotate: all that attend, or none does."""
+    return any(mixer.rope is not None for mixer in config.attentions)
+
+
+def layers_with_windows(config: ModelConfig, layer: int) -> bool:
+    """Which layers rotate: those that see a window, or all where none does."""
+    return config.windows[layer] is not None or not any(config.windows)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One architecture of llama.cpp.
+
+    Args:
+        name: in `general.architecture`, and before its keys.
+        pairs: which values of a head it rotates together: neighbours, or values half of those that rotate apart.
+        activation: of its MLP.
+        biases: the modules of a layer that may have one, besides norms.
+        needs_biases: whether all of them must.
+        scalings: the kinds of scaled rotations that it has; `llama3`, `longrope` and `proportional` are tensors.
+        needs_factors: whether it asks for the tensor of factors in any case.
+        has_betas: whether it reads YaRN's two, or has 32 and 1.
+        windows: whether layers see windows; without them all see everything, whatever the model was trained with.
+        near_rope: how layers with a window rotate: as the others, as they without their scaling, or by a base of their
+            own without scaling.
+        rotates: which layers rotate.
+        scale: of scores; None is read from a key.
+        numbers: the numbers of a description that it reads from keys, see `written_keys.py`.
+        grows_embedding: whether embeddings are multiplied by the root of their size.
+        head: whether the output head must be a tensor of its own, may be, or always is the embedding.
+        fills_hidden: whether its heads must make hidden_size.
+        shares_keys: whether several heads may have one key.
+        has_temperature: whether queries may grow with their position.
+        num_layers_with_windows: the only depth at which it has windows; None is any.
+        experts: how its experts' scores count, as they are or divided by their sum; "keyed" is DeepSeek's routing,
+            of which keys say more, after layers without experts; "sigmoids" are Llama 4's, which multiply what
+            experts take in; None has no experts.
+        shares_expert: whether every row goes through one more, "gated" by a number of its own or not; None has none.
+        state: the kind of its mixers that have a state; every layer that does not attend must be one.
+        is_gated: whether each query has a gate beside it, of what its head gives.
+        parts_gates: whether an MLP's gates are a tensor of their own, also where the checkpoint has them in one.
+        has_sections: whether pairs rotate by three positions in turn, of which a text's are equal.
+        is_chunked: whether windows stand side by side, of its own length whatever a file says.
+        temperature: of the layers that do not rotate, its own whatever a file says.
+        has_sinks: whether each head of queries has one.
+        clamped: what is made of gates and ups of experts, its own; biases of experts and routers go with it.
+        rounds_yarn: whether it rounds where YaRN begins and ends, which the model does not; a note says so.
+        needs_experts: whether there must be some.
+        stacks: of experts that the checkpoint has stacked, which axes a matrix has there.
+
+    Source:
+        src/models/*.cpp and llama-model.cpp of the llama.cpp in llama-cpp-python 0.3.36.
+    """
+
+    name: str
+    pairs: Literal["halves", "neighbours"] = "halves"
+    activation: Activation = "silu"
+    biases: frozenset[str] = QKV
+    needs_biases: bool = False
+    scalings: frozenset[str] = frozenset({"default", "linear", "yarn"})
+    needs_factors: bool = False
+    has_betas: bool = False
+    windows: bool = False
+    near_rope: Literal["same", "unscaled", "own"] = "same"
+    rotates: Rotates = every_layer
+    scale: Scale | None = by_head
+    numbers: frozenset[str] = frozenset()
+    grows_embedding: bool = False
+    head: Literal["own", "optional", "embedding"] = "optional"
+    fills_hidden: bool = False
+    shares_keys: bool = True
+    has_temperature: bool = False
+    num_layers_with_windows: int | None = None
+    experts: Literal["plain", "normalized", "keyed", "sigmoids"] | None = None
+    shares_expert: Literal["gated", "plain"] | None = None
+    state: State | None = None
+    is_gated: bool = False
+    parts_gates: bool = False
+    has_sections: bool = False
+    is_chunked: bool = False
+    temperature: Temperature | None = None
+    has_sinks: bool = False
+    clamped: ClampedGate | None = None
+    rounds_yarn: bool = False
+    needs_experts: bool = False
+    stacks: Axes = "out_in"
+
 
 STANDARD = frozenset({"default", "linear", "yarn"})
-EVERY = QKV | OUTPUT | MLP
 
 
 def _gemma_scale(depth_of_27b: int) -> Scale:
@@ -43,7 +153,6 @@ GRANITE = Architecture(
 )
 QWEN3_5 = Architecture(
     "qwen35",
-    names={"ffn_norm": "post_attention_norm"},
     state="delta_net",
     is_gated=True,
     has_sections=True,
@@ -100,9 +209,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         grows_embedding=True,
     ),
     "glm4": Architecture("glm4", pairs="neighbours"),
-    "glm4_moe": Architecture(
-        "glm4moe", head="own", names={"ffn_norm": "post_attention_norm"}, experts="keyed", shares_expert="plain"
-    ),
+    "glm4_moe": Architecture("glm4moe", head="own", experts="keyed", shares_expert="plain"),
     "gpt2": Architecture("gpt2", activation="gelu_tanh", biases=EVERY, needs_biases=True, fills_hidden=True),
     "gpt_neox": Architecture(
         "gptneox", activation="gelu_tanh", biases=EVERY, needs_biases=True, head="own", fills_hidden=True
@@ -114,7 +221,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         windows=True,
         head="own",
         has_sinks=True,
-        names={"ffn_norm": "post_attention_norm"},
         experts="normalized",
         clamped=ClampedGate(1.702, 7.0),
         rounds_yarn=True,
@@ -137,7 +243,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "lfm2",
         biases=frozenset(),
         fills_hidden=True,
-        names={"output_norm": "token_embd_norm"},
         state="short_convolution",
     ),
     "llama": LLAMA,
@@ -186,7 +291,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         shares_expert="gated",
         needs_experts=True,
     ),
-    "seed_oss": Architecture("seed_oss", names={"ffn_norm": "post_attention_norm"}),
+    "seed_oss": Architecture("seed_oss"),
     "smollm3": Architecture("smollm3", pairs="neighbours", rotates=lambda config, layer: (layer + 1) % 4 != 0),
     "starcoder2": Architecture(
         "starcoder2", activation="gelu_tanh", biases=EVERY, needs_biases=True, fills_hidden=True

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arch.gguf.place import Place, Ranges, RowOrder
+from mxconv.arch.gguf.places import Ranges, RowOrder, TensorPlace
 from mxconv.arrays import I64
 from mxconv.checkpoint.stacked import Axes
 from mxconv.codecs.mxfp4 import BLOCK
@@ -25,11 +25,11 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def indices(ranges: Ranges) -> I64:
-    """All of them, one behind the other."""
+    """All numbers of some ranges, in their order."""
     return np.concatenate([np.arange(each.start, each.stop, each.step, dtype=np.int64) for each in ranges])
 
 
-def source_rows(place: Place, start: int, stop: int, num_rows: int) -> I64 | None:
+def source_rows(place: TensorPlace, start: int, stop: int, num_rows: int) -> I64 | None:
     """The checkpoint's rows at GGUF's rows [start, stop); None is the same ones.
 
     Args:
@@ -52,7 +52,7 @@ def _ordered(order: RowOrder, start: int, stop: int, num_rows: int) -> I64:
     return head + np.where(row < order.rotary_dim, paired, row)
 
 
-def arranged(place: Place, found: NDArray[Scalar], start: int, num_rows: int) -> NDArray[Scalar]:
+def arranged(place: TensorPlace, found: NDArray[Scalar], start: int, num_rows: int) -> NDArray[Scalar]:
     """Rows of the checkpoint, from `start` on, as they stand in GGUF."""
     rows = source_rows(place, start, start + len(found), num_rows)
     if rows is not None:
@@ -64,7 +64,7 @@ def arranged(place: Place, found: NDArray[Scalar], start: int, num_rows: int) ->
     return found if place.shape is None else found.reshape(place.shape)
 
 
-def block_columns(place: Place, num_columns: int) -> I64 | None:
+def block_columns(place: TensorPlace, num_columns: int) -> I64 | None:
     """The checkpoint's blocks of columns at GGUF's blocks; None where those are not whole."""
     if num_columns % BLOCK or place.is_transposed:
         return None
@@ -75,7 +75,7 @@ def block_columns(place: Place, num_columns: int) -> I64 | None:
     return indices(tuple(range(each.start // BLOCK, each.stop // BLOCK) for each in place.columns))
 
 
-def shape_of(place: Place, shape: tuple[int, ...]) -> tuple[int, ...]:
+def shape_of(place: TensorPlace, shape: tuple[int, ...]) -> tuple[int, ...]:
     """GGUF's, of a tensor of that shape in the checkpoint."""
     if place.shape is not None:
         return place.shape
@@ -86,7 +86,7 @@ def shape_of(place: Place, shape: tuple[int, ...]) -> tuple[int, ...]:
     return rows, *columns
 
 
-def own_shape(parts: Sequence[tuple[tuple[int, ...], Place]], axes: Axes | None) -> tuple[int, ...]:
+def own_shape(parts: Sequence[tuple[tuple[int, ...], TensorPlace]], axes: Axes | None) -> tuple[int, ...]:
     """The checkpoint's, of a tensor whose parts have these shapes in GGUF.
 
     Args:
@@ -132,7 +132,7 @@ def _extent(parts: Sequence[Ranges | None], whole: int) -> int:
     return max((each.stop for ranges in parts for each in ranges or ()), default=whole)
 
 
-def places_of_rows(place: Place, start: int, stop: int, num_rows: int) -> I64 | slice:
+def places_of_rows(place: TensorPlace, start: int, stop: int, num_rows: int) -> I64 | slice:
     """GGUF's rows at the checkpoint's rows [start, stop); -1 where those are in another part."""
     if place.order is not None and place.order.kind == "pairs":
         head = place.order.head_dim

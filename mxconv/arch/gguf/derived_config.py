@@ -10,12 +10,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from mxconv.arch.gguf.architecture import Architecture
-from mxconv.arch.gguf.architectures import ARCHITECTURES
+from mxconv.arch.gguf.architectures import ARCHITECTURES, Architecture
 from mxconv.arch.gguf.family_keys import EPS_KEYS, MORE_KEYS, RENAMED, SHARES
-from mxconv.arch.gguf.place import EMBEDDING
+from mxconv.arch.gguf.places import EMBEDDING
 from mxconv.arch.gguf.read_keys import REMEDY, ReadKeys
-from mxconv.arch.gguf.read_rope import rope_section
+from mxconv.arch.gguf.rotations import rope_section
 from mxconv.checkpoint.gguf.gguf_header import GgufEntry
 from mxconv.checkpoint.gguf.gguf_tokenizer import special_token_ids
 from mxconv.errors import CheckpointError
@@ -43,7 +42,7 @@ def derive_config(
     is_tied: bool,
     path: Path,
 ) -> dict[str, Any]:
-    """What config.json would say.
+    """The content of config.json.
 
     Args:
         values: the file's keys.
@@ -112,7 +111,7 @@ def model_type_of(keys: ReadKeys) -> str:
 
 
 def main_type(tensors: Mapping[str, GgufEntry]) -> str:
-    """What most weights read as."""
+    """The dtype that most weights read as."""
     weights: dict[str, int] = {}
     for entry in tensors.values():
         weights[entry.type.dtype] = weights.get(entry.type.dtype, 0) + prod(entry.shape)
@@ -164,7 +163,7 @@ def _attention(
 
 
 def _share(rotated: int, head_dim: int) -> float:
-    """Of a head's values, so that as many as rotate come out of it again."""
+    """The share of a head's values that rotate, from which as many come out again."""
     share = rotated / head_dim
     return share if int(share * head_dim) == rotated else (rotated + 0.5) / head_dim
 

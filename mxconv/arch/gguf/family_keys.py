@@ -1,4 +1,4 @@
-"""What the config.json of a family has beside the keys of all, from the keys and tensors of a GGUF file.
+"""Keys that only some families have in config.json, from the keys and tensors of a GGUF file.
 
 Constants are what llama.cpp's model of the family has of itself, and a file does not say.
 """
@@ -124,7 +124,7 @@ def _granite_hybrid(keys: ReadKeys, config: Config, tensors: Mapping[str, GgufEn
 
 
 def _kinds(keys: ReadKeys, config: Config, state: str, attention: str) -> list[str]:
-    """Of each layer: one without keys has a state."""
+    """The kind of each layer: one without keys has a state."""
     heads = keys.sizes("attention.head_count_kv")
     heads = heads * config["num_hidden_layers"] if len(heads) == 1 else heads
     return [attention if count else state for count in heads]

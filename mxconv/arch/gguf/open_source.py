@@ -25,7 +25,7 @@ def open_source(source: str | Path, *, revision: str | None = None) -> Checkpoin
 
 def _open_gguf(source: str, path: Path) -> Checkpoint:
     """A whole model in one file: its configuration and tokenizer are made from the file's keys."""
-    from mxconv.arch.gguf.model_file import GgufFile, GgufTensor  # late: imports the gguf library
+    from mxconv.arch.gguf.gguf_file import GgufFile, GgufSourceTensor  # late: imports the gguf library
     from mxconv.checkpoint.gguf.gguf_tokenizer import derive_tokenizer
 
     file = GgufFile(path)
@@ -40,7 +40,7 @@ def _open_gguf(source: str, path: Path) -> Checkpoint:
         weight_files=(path,),
         companion_files=(),
         index_file=None,
-        tensors=MappingProxyType({name: GgufTensor(name, file) for name in sorted(file.entries)}),
+        tensors=MappingProxyType({name: GgufSourceTensor(name, file) for name in sorted(file.entries)}),
         config=file.config,
         container="GGUF",
         _files=(file,),

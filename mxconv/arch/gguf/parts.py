@@ -5,36 +5,36 @@ from collections.abc import Sequence
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LatentAttention, LayerParts
 from mxconv.arch.elements import Activation, Mlp
-from mxconv.arch.gguf.architecture import Architecture, State
+from mxconv.arch.gguf.architectures import Architecture, State
 from mxconv.arch.mixture import Mixture, Routing
 from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, Recurrent
 
 
 def attentions(config: ModelConfig) -> tuple[Attention, ...]:
-    """Of the layers that attend, in their order; `check_fits` refuses others than over heads before."""
+    """Attention over heads, in the order of layers; `check_fits` refuses other kinds before."""
     return tuple(layer.mixer for layer in config.layers if isinstance(layer.mixer, Attention))
 
 
 def states(config: ModelConfig) -> tuple[Recurrent, ...]:
-    """Of the other layers."""
+    """Mixers with a state, in the order of layers."""
     return tuple(layer.mixer for layer in config.layers if isinstance(layer.mixer, Recurrent))
 
 
 def kind_of(mixer: Recurrent) -> State:
-    """Of a mixer with a state."""
+    """The kind of a mixer with a state."""
     if isinstance(mixer, GatedDeltaNet):
         return "fused_delta_net" if mixer.fused else "delta_net"
     return "mamba2" if isinstance(mixer, Mamba2) else "short_convolution"
 
 
 def activation_of(layer: LayerParts) -> Activation | None:
-    """Of its MLP, or of its experts; None of a layer that has neither."""
+    """The activation of a layer's MLP or experts; None of a layer that has neither."""
     mlp = layer.mlp
     return mlp.experts.activation if isinstance(mlp, Mixture) else None if mlp is None else mlp.activation
 
 
 def unknown_parts(config: ModelConfig, architecture: Architecture) -> list[str]:
-    """What a model has in the place of these, in words."""
+    """The parts of a model that are not exported, in words."""
     found = []
     if any(isinstance(layer.mixer, LatentAttention) for layer in config.layers):
         found.append("latent attention")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe, describe_values
+from mxconv.arch.families.registry import describe, describe_values
 from mxconv.arch.fields import Fields
 from mxconv.errors import ModelError
 

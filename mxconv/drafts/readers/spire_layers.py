@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe, describe_values
+from mxconv.arch.families.registry import describe, describe_values
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
 from mxconv.engine.attention import WeightedAttention

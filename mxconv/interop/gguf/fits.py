@@ -7,9 +7,9 @@ from pathlib import Path
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention
 from mxconv.arch.elements import Linear, Mlp
-from mxconv.arch.gguf.architecture import MLP, Architecture
+from mxconv.arch.gguf.architectures import MLP, Architecture
 from mxconv.arch.gguf.parts import activation_of, attentions, states, unknown_parts
-from mxconv.arch.gguf.rope_keys import far_rope, near_rope, reads_betas
+from mxconv.arch.gguf.rotations import far_rope, near_rope, reads_betas
 from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2
 from mxconv.errors import ModelError
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arch.gguf.arrangement import arranged, block_columns, shape_of, source_rows
-from mxconv.arch.gguf.place import Place
+from mxconv.arch.gguf.places import TensorPlace
 from mxconv.arrays import F32, U8, U16
 from mxconv.codecs.float16 import BF16
 from mxconv.codecs.gguf_block import BLOCK_BYTES, Q8_0_BYTES, fits_q8_0, pack_blocks, pack_q8_0
@@ -103,7 +103,7 @@ def stacked(name: str, experts: dict[int, OutputTensor], num_experts: int) -> Ou
     return OutputTensor(name, (num_experts, *parts[0].shape), parts[0].type, parts[0].rows, experts=parts)
 
 
-def sixteen_bit_stack(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
+def sixteen_bit_stack(place: TensorPlace, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
     """A stack of the checkpoint bit for bit, its hash compared; experts are read in their order, each at once."""
     stack = record.stack
     assert stack is not None
@@ -124,7 +124,7 @@ def sixteen_bit_stack(place: Place, package: Package, record: TensorRecord, weig
     return stacked(place.name, {number: expert(number) for number in range(stack.num_experts)}, stack.num_experts)
 
 
-def four_bit_stack(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
+def four_bit_stack(place: TensorPlace, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
     """The codes of a stack as they are; also of MXFP4 that the checkpoint itself has."""
     assert record.stack is not None
     matrix, count = replace(weight, shape=record.stack.matrix_shape), record.stack.num_experts
@@ -132,7 +132,7 @@ def four_bit_stack(place: Place, package: Package, record: TensorRecord, weight:
     return stacked(place.name, experts, count)
 
 
-def sixteen_bit(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
+def sixteen_bit(place: TensorPlace, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
     """A matrix bit for bit, its hash compared; a vector as F32, which llama.cpp computes with."""
     is_vector = len(weight.shape) == 1 or place.is_vector
     gguf_type: GgufType = "F32" if is_vector else weight.dtype  # type: ignore[assignment]  # checked
@@ -154,7 +154,7 @@ def sixteen_bit(place: Place, package: Package, record: TensorRecord, weight: We
 
 
 def four_bit(
-    place: Place, package: Package, record: TensorRecord, weight: WeightTensor, expert: int | None = None
+    place: TensorPlace, package: Package, record: TensorRecord, weight: WeightTensor, expert: int | None = None
 ) -> OutputTensor:
     """The codes as they are, in GGUF's blocks; where those are not whole blocks here, their values.
 
@@ -196,7 +196,7 @@ def four_bit(
     return OutputTensor(place.name, shape_of(place, stored.shape), kind, rows, _pieces(place, weight)[0], release)
 
 
-def eight_bit(place: Place, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
+def eight_bit(place: TensorPlace, package: Package, record: TensorRecord, weight: WeightTensor) -> OutputTensor:
     """MXINT8 as Q8_0 where that has all its scales and its rows are whole blocks here; else its values, as BF16.
 
     Args:
@@ -226,7 +226,7 @@ def eight_bit(place: Place, package: Package, record: TensorRecord, weight: Weig
     return OutputTensor(place.name, shape, "Q8_0" if is_q8_0 else "BF16", rows, *_pieces(place, weight))
 
 
-def _pieces(place: Place, weight: WeightTensor) -> tuple[int, Callable[[int, int], None]]:
+def _pieces(place: TensorPlace, weight: WeightTensor) -> tuple[int, Callable[[int, int], None]]:
     """How many rows are read together, and the function that forgets them."""
     if place.is_read_whole:
         return shape_of(place, weight.shape)[0], lambda start, stop: weight.release(0, weight.shape[0])

@@ -6,9 +6,8 @@ from typing import Literal
 
 from mxconv.arch.gguf.arrangement import block_columns
 from mxconv.arch.gguf.parts import first_mixture
-from mxconv.arch.gguf.place import EMBEDDING, HEAD, Place
-from mxconv.arch.gguf.places import places
-from mxconv.arch.gguf.rope_keys import rope_tensors
+from mxconv.arch.gguf.places import EMBEDDING, HEAD, TensorPlace, places
+from mxconv.arch.gguf.rotations import rope_tensors
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.gguf_tensor import (
@@ -79,7 +78,7 @@ def level_tensors(
 
 
 def _tensors(
-    place: Place, package: Package, record: TensorRecord, weight: WeightTensor, metadata: Metadata, level: Level
+    place: TensorPlace, package: Package, record: TensorRecord, weight: WeightTensor, metadata: Metadata, level: Level
 ) -> list[OutputTensor]:
     """The tensors of one weight: itself, or where the embedding is the output head too, both."""
     make = four_bit if record.codec == "mxfp4" else eight_bit
@@ -149,7 +148,7 @@ def _check_is_none_of_its_own(name: str | None, weight: WeightTensor, metadata: 
     )
 
 
-def _check_kind(weight: WeightTensor, place: Place, record: TensorRecord) -> None:
+def _check_kind(weight: WeightTensor, place: TensorPlace, record: TensorRecord) -> None:
     """Refuse a type or size that GGUF does not have."""
     is_known = len(weight.shape) in (1, 2) or place.shape is not None or record.stack is not None
     has_type = weight.dtype in ("BF16", "F16", "F32") or record.carried is not None

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.arch.fields import Fields
-from mxconv.arch.gguf.architecture import Architecture
-from mxconv.arch.gguf.architectures import ARCHITECTURES
-from mxconv.arch.gguf.keys import add_keys
+from mxconv.arch.gguf.architectures import ARCHITECTURES, Architecture
 from mxconv.arch.gguf.parts import activation_of
+from mxconv.arch.gguf.written_keys import add_keys
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.errors import ModelError
 from mxconv.interop.gguf.fits import check_fits

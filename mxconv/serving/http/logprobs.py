@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from mxconv.arrays import F32
-from mxconv.text.text_stream import TextStream
-from mxconv.text.token_label import token_label
+from mxconv.text.text_stream import TextStream, token_label
 from mxconv.text.tokenizer import Tokenizer
 
 LEAST = -9999.0  # OpenAI's number for what cannot be; JSON has no infinity

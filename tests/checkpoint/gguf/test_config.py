@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gguf_files import tensors, write_gguf
 
-from mxconv.arch.families.table import describe_values
+from mxconv.arch.families.registry import describe_values
 from mxconv.arch.gguf.open_source import open_source
-from mxconv.arch.gguf.rope_factors import llama3_factors
+from mxconv.arch.gguf.rotations import llama3_factors
 from mxconv.arch.rope_parameters import RopeParameters
 from mxconv.engine.rope import frequencies
 from mxconv.errors import CheckpointError

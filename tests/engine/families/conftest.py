@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.stored_weights import dense_weights

@@ -1,5 +1,6 @@
-"""Families through the whole line: converted, loaded, decoded with their own 4 bits as a draft, and proved."""
+"""Families through the whole line: converted, loaded, decoded with drafts of every kind, and proved."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
@@ -8,18 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import write_tiny_tokenizer
+from mxconv.drafts.table import parse_draft
+from packages import quantize
 
+from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.conversion.options import QuantizeOptions
-from mxconv.convert import convert
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
+from mxconv.engine.decoder import Decoder
+from mxconv.engine.stored_weights import dense_weights
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
 from mxconv.verification.decode_proof import verify_decoding
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
+mtp_models = pytest.importorskip("mtp_models")
 # least correlations with transformers' logits: of native kernels, which round activations to BF16, and of the draft
 LEAST = {  # of random weights
     "gemma4_text": (0.98, 0.3),  # whose errors its layers' own inputs and shared keys carry far
@@ -28,6 +33,7 @@ LEAST = {  # of random weights
 }
 LEAST_OF_OTHERS = (0.999, 0.6)
 PROMPTS = ["Once", "A b", "the sun is"]
+DRAWN = Selection(Sampling(temperature=0.8), seed=7)
 # what differs most on the way through a package: two towers, fused, turned and shared tensors, experts, states, names
 NAMES = [
     "gemma2",
@@ -49,49 +55,173 @@ NAMES = [
     "qwen3_5, of several towers",
     "qwen3_next",
 ]
+MTP = {
+    "deepseek_v3": ("model.layers.4.", mtp_models.NEXTN),
+    "glm4_moe": ("model.layers.4.", mtp_models.NEXTN),
+    "qwen3_5": ("mtp.", mtp_models.BESIDE),
+    "qwen3_next": ("mtp.", mtp_models.BESIDE),
+}
+IDS = [int(token) for token in np.random.default_rng(3).integers(0, 96, 40)]
+EXPERTS = {"gate_up_proj": (5, 192, 2), "down_proj": (5, 64, 3)}  # experts, rows, blocks of 32
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def family(request: pytest.FixtureRequest, family_of: Callable[[str], Any]) -> Any:
-    """Each in turn."""
-    return family_of(request.param)
+def assert_nothing_changes(loaded: LoadedPackage, hierarchy: Hierarchy, count: int, *selections: Selection) -> None:
+    """Tokens and logits with drafts are those without, greedy and drawn unless selections are given."""
+    for selection in selections or (Selection(), DRAWN):
+        record = verify_decoding(loaded, hierarchy, PROMPTS[::2], count, selection)
+        assert record.num_tokens > 0
+        assert (record.num_token_mismatches, record.num_logit_mismatches) == (0, 0)
 
 
-@pytest.fixture(params=["numpy", None], ids=["NumPy", "native"])
-def kernel(request: pytest.FixtureRequest) -> str | None:
-    """What decodes."""
-    name: str | None = request.param
-    return name
+def num_proposed(loaded: LoadedPackage, hierarchy: Hierarchy) -> list[int]:
+    """Tokens that each draft proposes."""
+    trace = hierarchy.generate(loaded.tokenizer.encode(PROMPTS[2]), 8).trace
+    return [level.num_proposed for level in trace.statistics]
 
 
-@pytest.fixture
-def package(request: pytest.FixtureRequest, kernel: str | None, family: Any, tmp_path: Path) -> Path:
-    """The family's checkpoint, converted: each codec is decoded by one kernel, and the next family's by the other."""
-    codec = ("mxfp4", "bsfp")[(NAMES.index(request.node.callspec.params["family"]) + (kernel is None)) % 2]
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()
+    assert (found.argmax(-1) == expected.argmax(-1)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_package_decodes_as_its_source_and_its_draft_changes_nothing(
+    family_of: Callable[[str], Any], tmp_path: Path, name: str
+) -> None:
+    family, number = family_of(name), NAMES.index(name)
     source = copytree(family.folder, tmp_path / "source")
     write_tiny_tokenizer(source / "tokenizer.json", 96)
-    with open_checkpoint(source) as checkpoint:
-        convert(checkpoint, tmp_path / "package", QuantizeOptions(codec=codec))
-    return tmp_path / "package"
+    quantize(source, tmp_path / "package", codec=("mxfp4", "bsfp")[number % 2])
+    expected, (least, least_drafted) = family.expected[:40], LEAST.get(family.config.model_type, LEAST_OF_OTHERS)
+    for kernel in ("numpy", None):
+        with LoadedPackage(tmp_path / "package", kernel=kernel, num_threads=1) as loaded:
+            target, draft = (level.decoder for level in loaded.levels)
+            assert target is not None and draft is not None
+            found = target.forward(family.token_ids[:40], KVCache(target.config))
+            if kernel == "numpy":
+                assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()
+            else:
+                assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > least
+            drafted = draft.forward(family.token_ids[:40], KVCache(draft.config))
+            assert least_drafted < np.corrcoef(drafted.ravel(), expected.ravel())[0, 1] < 0.99999
+            selections = () if kernel is None else (Selection(),) if number % 4 < 2 else (DRAWN,)
+            assert_nothing_changes(loaded, Hierarchy(loaded.levels, [3]), 8, *selections)
 
 
-def test_a_package_decodes_as_its_source_and_its_draft_changes_nothing(
-    family: Any, package: Path, kernel: str | None
+@pytest.mark.parametrize("name", MTP)
+def test_what_mtp_modules_draft_changes_no_token_and_no_logit(tmp_path: Path, name: str) -> None:
+    model, source = checkpoints.make_model(name), tmp_path / "source"
+    checkpoints.write_checkpoint(model, source, mtp_models.MtpOracle(model).tensors(*MTP[name]))
+    write_tiny_tokenizer(source / "tokenizer.json", 96)
+    codec = ("mxfp4", "bsfp")[list(MTP).index(name) % 2]
+    manifest = quantize(source, tmp_path / "package", codec=codec, drafts=("mtp",))
+    assert [level.kind for level in manifest.levels] == ["target", "self-draft", "mtp"]
+    for levels in (["target", "mtp"], None):
+        with LoadedPackage(tmp_path / "package", levels, num_threads=1) as loaded:
+            drafts = len(loaded.levels) - 1
+            hierarchy = Hierarchy(loaded.levels, [3] * drafts, [0.0] * drafts, 8)
+            assert_nothing_changes(loaded, hierarchy, 6)
+            assert num_proposed(loaded, hierarchy)[-1] > 0
+            assert_nothing_changes(loaded, Hierarchy(loaded.levels, "auto", None, "auto"), 6, DRAWN)
+
+
+@pytest.fixture(scope="module")
+def recurrent(family_of: Callable[[str], Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes (once) the package of a family with states."""
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            folder = tmp_path_factory.mktemp("recurrent")
+            source = copytree(family_of(name).folder, folder / "source")
+            write_tiny_tokenizer(source / "tokenizer.json", 96)
+            quantize(source, folder / "package", codec="bsfp")
+            made[name] = folder / "package"
+        return made[name]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "drafts", "lengths", "tree", "kernel"),
+    [
+        ("lfm2", (), [4], 8, None),
+        ("qwen3_5", (), [4], 8, "numpy"),
+        ("mamba2", ("layer-skip:m1+2", "stand"), [3, 2, 2], 6, None),
+        ("qwen3_5", ("layer-skip:m1+2", "stand"), [3, 2, 2], 6, None),
+        ("qwen3_5", ("streaming,sink=1,window=3",), "auto", "auto", None),
+        ("lfm2", ("checkpoint:{source}", "prompt-lookup"), [3, 2, 1], "chain", "numpy"),
+        ("mamba2", ("checkpoint:{source}", "prompt-lookup"), [3, 2, 1], "chain", None),
+    ],
+)
+def test_nothing_changes_with_drafts_of_a_target_with_states(
+    recurrent: Callable[[str], Path], name: str, drafts: tuple[str, ...], lengths: Any, tree: Any, kernel: str | None
 ) -> None:
-    with LoadedPackage(package, kernel=kernel, num_threads=1) as loaded:
-        target, draft = (level.decoder for level in loaded.levels)
-        assert target is not None and draft is not None
-        found = target.forward(family.token_ids[:40], KVCache(target.config))
-        expected = family.expected[:40]
-        least, least_drafted = LEAST.get(family.config.model_type, LEAST_OF_OTHERS)
-        if kernel == "numpy":
-            assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()
-        else:
-            assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > least
-        drafted = draft.forward(family.token_ids[:40], KVCache(draft.config))
-        assert least_drafted < np.corrcoef(drafted.ravel(), expected.ravel())[0, 1] < 0.99999
-        hierarchy = Hierarchy(loaded.levels, [3])
-        for selection in (Selection(), Selection(Sampling(temperature=0.8), seed=7)):
-            record = verify_decoding(loaded, hierarchy, PROMPTS, 8, selection)
-            assert record.num_tokens > 0
-            assert (record.num_token_mismatches, record.num_logit_mismatches) == (0, 0)
+    """Trees of the self-draft, a level that skips states below it, a model with states of its own."""
+    package = recurrent(name)
+    specs = [parse_draft(draft.format(source=package.parent / "source")) for draft in drafts]
+    with LoadedPackage(package, kernel=kernel, num_threads=2, drafts=specs) as loaded:
+        hierarchy = Hierarchy(loaded.levels, lengths, None if lengths == "auto" else [0.0], tree)
+        assert_nothing_changes(loaded, hierarchy, 12)
+        if lengths != "auto":  # which may find that nothing pays
+            assert sum(num_proposed(loaded, hierarchy)) > 0
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5"])
+def test_a_draft_whose_layers_change_studies_on_the_shared_states(recurrent: Callable[[str], Path], name: str) -> None:
+    with LoadedPackage(recurrent(name), ["target"], kernel="numpy", drafts=[parse_draft("swift")]) as loaded:
+        assert_nothing_changes(loaded, Hierarchy(loaded.levels, [3], [0.0]), 24, Selection())
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """gpt-oss's own MXFP4, blocks and scales, and what transformers makes of `IDS`, (40, vocabulary)."""
+    import safetensors.torch
+    import torch
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    folder = tmp_path_factory.mktemp("carried")
+    model = checkpoints.make_model("gpt_oss", hidden_size=64, intermediate_size=96)
+    checkpoints.write_checkpoint(model, folder)
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    generator = torch.Generator().manual_seed(9)
+    for index, layer in enumerate(model.model.layers):
+        for name, (count, rows, blocks) in EXPERTS.items():
+            stem = f"model.layers.{index}.mlp.experts.{name}"
+            codes = torch.randint(0, 256, (count, rows, blocks, 16), dtype=torch.uint8, generator=generator)
+            scales = torch.randint(121, 125, (count, rows, blocks), dtype=torch.uint8, generator=generator)
+            del tensors[stem]
+            tensors |= {f"{stem}_blocks": codes, f"{stem}_scales": scales}
+            values: Any = convert_moe_packed_tensors(codes, scales)
+            getattr(layer.mlp.experts, name).data.copy_(values.float())
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
+    write_tiny_tokenizer(folder / "tokenizer.json", 96)
+    with torch.no_grad():
+        return folder, model(torch.tensor([IDS])).logits[0].numpy()
+
+
+def test_a_checkpoint_of_carried_experts_decodes_as_in_transformers(carried: tuple[Path, np.ndarray]) -> None:
+    folder, expected = carried
+    config = describe_file(folder / "config.json")
+    with open_checkpoint(folder) as checkpoint:
+        decoder = Decoder(config, dense_weights(checkpoint.tensors, config), "carried")
+        assert_close(decoder.forward(IDS, KVCache(config)), expected)
+
+
+@pytest.mark.parametrize(("codec", "kernels"), [("mxfp4", ("numpy", None)), ("bsfp", (None,))])
+def test_a_package_decodes_its_carried_experts_and_drafts_by_them(
+    carried: tuple[Path, np.ndarray], tmp_path: Path, codec: str, kernels: tuple[str | None, ...]
+) -> None:
+    folder, expected = carried
+    quantize(folder, tmp_path / "package", codec=codec)
+    drafts = [parse_draft("fewer-experts:1,confidence=0")]
+    for kernel in kernels:
+        with LoadedPackage(tmp_path / "package", kernel=kernel, num_threads=1, drafts=drafts) as loaded:
+            target = loaded.levels[0].decoder
+            assert target is not None
+            if kernel == "numpy":
+                assert_close(target.forward(IDS, KVCache(target.config)), expected)
+            for num_nodes in (0, 6):  # chains, trees
+                assert_nothing_changes(loaded, Hierarchy(loaded.levels, [3, 3], tree=num_nodes), 8)

@@ -12,14 +12,14 @@ import pytest
 from checkpoints import write_tiny_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packages import quantize
 from row_invariance import assert_same_bits
 
 from mxconv.arch.elements import Linear
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.arch.mixture import Routing
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.conversion.options import QuantizeOptions
-from mxconv.convert import convert
+from mxconv.codecs.float16 import FP16
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
@@ -32,7 +32,22 @@ from mxconv.kernels.dense import DenseMatrix
 from mxconv.package.package import Package
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
-safetensors = pytest.importorskip("safetensors.torch")
+
+
+STACKED = (
+    "mixtral",
+    "olmoe",
+    "qwen2_moe",
+    "qwen3_moe",
+    "granitemoe",
+    "granitemoehybrid, with experts",
+    "gpt_oss",
+    "deepseek_v3",
+    "glm4_moe",
+    "qwen3_5_moe",
+    "qwen3_next, with experts",
+)
+TOKEN_IDS = list(range(3, 15))
 
 
 class Untouchable:
@@ -102,13 +117,15 @@ def _only(stack: ExpertStack, numbers: set[int]) -> ExpertStack:
     return ExpertStack(stack.shape, make)
 
 
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
-@pytest.mark.parametrize("name", ["qwen3_moe", "granitemoe"])
+@pytest.mark.parametrize(("name", "codec"), [("qwen3_moe", "bsfp"), ("granitemoe", "mxfp4"), ("granitemoe", "bsfp")])
 def test_a_package_opens_the_experts_that_rows_chose_and_no_others(
     family_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, codec: str
 ) -> None:
     family = family_of(name)
-    package, ids = converted(family.folder, tmp_path, codec), family.token_ids[:2]
+    source, package, ids = tmp_path / "source", tmp_path / "package", family.token_ids[:2]
+    copytree(family.folder, source)
+    write_tiny_tokenizer(source / "tokenizer.json", 96)
+    quantize(source, package, codec=codec)
     opened: list[tuple[str, int | None]] = []
     for kind in ("mxfp4", "bsfp"):
         read = getattr(Package, kind)
@@ -127,48 +144,44 @@ def test_a_package_opens_the_experts_that_rows_chose_and_no_others(
     if name == "granitemoe":
         expected = {(layer, number) for layer, numbers in chosen.items() for number in numbers}
         assert {(int(tensor.split(".")[2]), expert) for tensor, expert in read_later} == expected
-    elif codec == "bsfp":  # the exact weights of experts that are stored by themselves
+    else:  # the exact weights of experts that are stored by themselves
         numbers = {tuple(map(int, (tensor.split(".")[2], tensor.split(".")[5]))) for tensor, _ in read_later}
         assert numbers == {(layer, number) for layer, each in chosen.items() for number in each}
 
 
-def converted(folder: Path, tmp_path: Path, codec: str) -> Path:
-    source = copytree(folder, tmp_path / "source")
-    write_tiny_tokenizer(source / "tokenizer.json", 96)
-    with open_checkpoint(source) as checkpoint:
-        convert(checkpoint, tmp_path / "package", QuantizeOptions(codec=codec))
-    return tmp_path / "package"
-
-
-def test_stacked_experts_are_those_that_were_stored_apart(family_of: Callable[[str], Any], tmp_path: Path) -> None:
-    """As transformers writes a model that it shall not name as its checkpoint was."""
-    import torch
-
-    family = family_of("qwen3_moe")
-    folder = copytree(family.folder, tmp_path / "stacked")
-    tensors = safetensors.load_file(folder / "model.safetensors")
-    for layer in range(family.config.num_hidden_layers):
-        prefix = f"model.layers.{layer}.mlp.experts"
-        if f"{prefix}.0.up_proj.weight" not in tensors:
-            continue
-        of = {
-            kind: [tensors.pop(f"{prefix}.{number}.{kind}_proj.weight") for number in range(6)]
-            for kind in ("gate", "up", "down")
-        }
-        both = [torch.cat(pair) for pair in zip(of["gate"], of["up"], strict=True)]
-        tensors |= {f"{prefix}.gate_up_proj": torch.stack(both), f"{prefix}.down_proj": torch.stack(of["down"])}
-    safetensors.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+def logits(folder: Path) -> np.ndarray:
+    config = describe_file(folder / "config.json")
     with open_checkpoint(folder) as checkpoint:
-        stacked = Decoder(family.config, dense_weights(checkpoint.tensors, family.config), "stacked")
-        found = stacked.forward(family.token_ids[:20], KVCache(family.config))
-    assert_same_bits(found, family.decoder.forward(family.token_ids[:20], KVCache(family.config)), "stacked")
+        decoder = Decoder(config, dense_weights(checkpoint.tensors, config), "experts")
+        return decoder.forward(TOKEN_IDS, KVCache(config))
+
+
+@pytest.mark.parametrize("family", STACKED)
+def test_experts_under_the_names_of_transformers_in_memory_are_read_alike(family: str, tmp_path: Path) -> None:
+    model = checkpoints.make_model(family)
+    checkpoints.write_checkpoint(model, tmp_path / "published")
+    model.bfloat16().save_pretrained(tmp_path / "own", save_original_format=False)
+    assert np.array_equal(logits(tmp_path / "own"), logits(tmp_path / "published"))
+
+
+def test_a_package_of_such_a_checkpoint_decodes_as_the_checkpoint(tmp_path: Path) -> None:
+    model = checkpoints.make_model("mixtral")
+    checkpoints.write_checkpoint(model, tmp_path / "published")
+    model.bfloat16().save_pretrained(tmp_path / "own", save_original_format=False)
+    write_tiny_tokenizer(tmp_path / "own" / "tokenizer.json", model.config.vocab_size)
+    manifest = quantize(tmp_path / "own", tmp_path / "package", codec="bsfp")
+    stacks = {record.name for record in manifest.tensors if record.stack is not None}
+    assert "model.layers.0.mlp.experts.gate_up_proj" in stacks
+    with LoadedPackage(tmp_path / "package", kernel="numpy") as loaded:
+        decoder = loaded.levels[0].decoder
+        assert decoder is not None
+        found = decoder.forward(TOKEN_IDS, KVCache(decoder.config))
+    assert np.array_equal(found, logits(tmp_path / "published"))
 
 
 def routed(logits: np.ndarray, count: int, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
     """What a router makes of given logits, which its matrix, the identity in float16, takes as they are."""
     width = logits.shape[1]
-    from mxconv.codecs.float16 import FP16
-
     identity = DenseMatrix(FP16.encode(np.eye(width, dtype=np.float32)), FP16)
     correction = changes.pop("correction", None)
     parts = Routing(width, count, Linear("gate"), correction=None if correction is None else "c", **changes)

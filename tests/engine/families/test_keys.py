@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxconv.arch.families.table import describe_values
+from mxconv.arch.families.registry import describe_values
 from mxconv.arch.fields import Fields
 from mxconv.errors import ModelError
 

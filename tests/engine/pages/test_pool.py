@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from mxconv.arch.families.table import describe_values
+from mxconv.arch.families.registry import describe_values
 from mxconv.drafts.session import borrowed
 from mxconv.engine.cache import KVCache
 from mxconv.engine.kv_pages import FORMATS, KV_DTYPES, PAGE, KvDtype
@@ -284,7 +284,7 @@ def test_where_no_page_is_left_for_a_copy_a_page_is_no_longer_kept() -> None:
 
 
 def test_models_with_states_share_nothing() -> None:
-    from mxconv.arch.families.table import describe_values as describe
+    from mxconv.arch.families.registry import describe_values as describe
 
     fields: dict[str, Any] = LLAMA | {
         "model_type": "lfm2",

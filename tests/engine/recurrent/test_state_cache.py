@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe_values
+from mxconv.arch.families.registry import describe_values
 from mxconv.drafts.session import borrowed
 from mxconv.engine.cache import KVCache
 from mxconv.engine.state_cache import LayerState, most_bytes

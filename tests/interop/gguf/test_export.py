@@ -13,7 +13,7 @@ from packages import quantize
 from safetensors import safe_open
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe_file
+from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.gguf.gguf_tokenizer import derive_tokenizer
 from mxconv.codecs.float16 import BF16, FP16
 from mxconv.interop.gguf_export import export_gguf

@@ -14,7 +14,7 @@ from gguf_models import write_byte_level_tokenizer
 from llama_cpp_oracle import LlamaCpp, with_f32_matrices
 from packages import quantize
 
-from mxconv.arch.families.table import describe_file, describe_values
+from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.arch.gguf.architectures import ARCHITECTURES
 from mxconv.arch.gguf.open_source import open_source
 from mxconv.arch.gguf.parts import activation_of

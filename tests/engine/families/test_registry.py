@@ -10,7 +10,7 @@ from packed_families import PACKED
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import LayerParts
 from mxconv.arch.elements import Linear, Norm
-from mxconv.arch.families.table import FAMILIES, TOWERS, describe_values
+from mxconv.arch.families.registry import FAMILIES, TOWERS, describe_values
 from mxconv.arch.gguf.architectures import ARCHITECTURES
 from mxconv.arch.mixture import Mixture
 from mxconv.engine.matrices import missing_parts

@@ -1,7 +1,5 @@
 """A GGUF file mapped into memory, its tensors under Hugging Face's names, in its row order, as 16-bit patterns."""
 
-import contextlib
-import mmap
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -12,22 +10,21 @@ from numpy.typing import NDArray
 
 from mxconv.arch.gguf.arrangement import indices, places_of_rows
 from mxconv.arch.gguf.derived_config import main_type
-from mxconv.arch.gguf.layout import OwnTensor, derive_layout
-from mxconv.arch.gguf.place import Place
-from mxconv.arrays import F32, I64, U8
+from mxconv.arch.gguf.gguf_layout import OwnTensor, derive_layout
+from mxconv.arch.gguf.places import TensorPlace
+from mxconv.arrays import F32, I64
 from mxconv.checkpoint.gguf.ggml_type import decode_blocks
 from mxconv.checkpoint.gguf.gguf_header import GgufEntry, read_gguf_header
-from mxconv.checkpoint.regular_file import Look, open_file
+from mxconv.checkpoint.mapped_file import MappedBytes
 from mxconv.checkpoint.safetensors_header import DTYPES, TensorEntry
-from mxconv.checkpoint.tensor import SourceTensor, WeightFile
+from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.float16 import FORMATS
-from mxconv.errors import CheckpointError
 from mxconv.system.memory import release
 
 RATE_ERROR = 4e-7  # relative, of an exponential in float32
 
 
-class GgufFile(WeightFile):
+class GgufFile(MappedBytes):
     """One GGUF file, opened, checked and mapped read-only.
 
     MXFP4 tensors read as BF16, which holds every value of theirs exactly, those of other quantized types as F32, row
@@ -42,17 +39,9 @@ class GgufFile(WeightFile):
         Raises:
             CheckpointError: it cannot be read, its head is refused, or it is no model that mxconv knows.
         """
-        self.path = path
         header = read_gguf_header(path)
         self.values: Mapping[str, Any] = header.values
-        with open_file(path) as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if len(self._map) != header.num_bytes:
-            raise CheckpointError(
-                f"{path}: changed from {header.num_bytes:,} to {len(self._map):,} bytes while it was opened; "
-                "a checkpoint must stay as it is. Wait until it is complete and run again."
-            )
-        self._bytes: U8 | None = np.frombuffer(self._map, np.uint8)
+        super().__init__(path, header.num_bytes)
         layout = derive_layout(header, self._raw, path)
         self.config, self._own = layout.config, layout.tensors
         self.entries: Mapping[str, TensorEntry] = {
@@ -63,15 +52,9 @@ class GgufFile(WeightFile):
             name: _entry(name, self._own[name], narrow) if self._is_exact(name, narrow) else entry
             for name, entry in self.entries.items()
         }
-        self.look = Look.at(path)
-        self.remember()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._bytes is None
 
     def stored(self, name: str) -> OwnTensor:
-        """Where and as what the file holds a tensor."""
+        """The places and types of a tensor in the file."""
         return self._own[name]
 
     def view(self, name: str) -> NDArray[np.generic]:
@@ -120,15 +103,11 @@ class GgufFile(WeightFile):
                 release(self._map, entry.begin + num_bytes * first // count, entry.begin + num_bytes * last // count)
 
     def release(self, rows: NDArray[np.generic]) -> None:
-        """Do nothing: `release_rows` does it, since rows need not be views of the file."""
+        """Nothing: `release_rows` does it, since rows need not be views of the file."""
 
-    def close(self) -> None:
-        """Unmap, or leave that to the last view that is still in use."""
-        self._bytes = None
-        with contextlib.suppress(BufferError):  # a caller still holds a view, which keeps the map alive
-            self._map.close()
-
-    def _fill(self, found: NDArray[Any], own: OwnTensor, entry: GgufEntry, place: Place, start: int, stop: int) -> None:
+    def _fill(
+        self, found: NDArray[Any], own: OwnTensor, entry: GgufEntry, place: TensorPlace, start: int, stop: int
+    ) -> None:
         """Put what a part holds of rows [start, stop) in its places."""
         num_rows = entry.shape[-2] if len(entry.shape) > 1 else 0  # of one expert's matrix
         if own.axes is None:
@@ -139,7 +118,7 @@ class GgufFile(WeightFile):
             self._fill_matrix(turned, entry, place, 0, len(turned), len(turned), num_rows * number)
 
     def _fill_matrix(
-        self, found: NDArray[Any], entry: GgufEntry, place: Place, start: int, stop: int, num_rows: int, base: int
+        self, found: NDArray[Any], entry: GgufEntry, place: TensorPlace, start: int, stop: int, num_rows: int, base: int
     ) -> None:
         """The same of a vector or a matrix of `num_rows`, which begins at row `base` of the file's tensor."""
         if place.is_transposed:
@@ -168,10 +147,7 @@ class GgufFile(WeightFile):
 
     def _raw(self, entry: GgufEntry) -> NDArray[Any]:
         """A tensor as it lies in the file; blocks as (..., bytes of a row)."""
-        if self._bytes is None:
-            raise ValueError(f"{self.path}: the checkpoint was closed")
-        window = self._bytes[entry.begin : entry.end]
-        kind = entry.type
+        window, kind = self.window(entry.begin, entry.end), entry.type
         if kind.block > 1:
             return window.reshape(*entry.shape[:-1], entry.shape[-1] // kind.block * kind.block_bytes)
         return window.view(DTYPES[kind.name].array_dtype).reshape(entry.shape)
@@ -187,7 +163,7 @@ class GgufFile(WeightFile):
         return bool(np.array_equal(FORMATS[dtype].decode(FORMATS[dtype].encode(values)), values))
 
 
-class GgufTensor(SourceTensor):
+class GgufSourceTensor(SourceTensor):
     """A tensor of a GGUF file, whose rows may have to be put together."""
 
     def __init__(self, name: str, file: GgufFile) -> None:

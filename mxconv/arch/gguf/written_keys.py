@@ -1,15 +1,15 @@
-"""The keys of a GGUF file that say what an architecture's sizes and numbers are."""
+"""The keys of a GGUF file that say what an architecture's sizes, numbers and states are, as the export writes them."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attention, LayerParts
-from mxconv.arch.gguf.architecture import Architecture
-from mxconv.arch.gguf.parts import attentions, first_mixture
-from mxconv.arch.gguf.recurrent_keys import add_states, lists_states
-from mxconv.arch.gguf.rope_keys import add_rope
+from mxconv.arch.gguf.architectures import Architecture
+from mxconv.arch.gguf.parts import attentions, first_mixture, states
+from mxconv.arch.gguf.rotations import add_rope
 from mxconv.arch.mixture import Mixture
+from mxconv.arch.state_mixers import GatedDeltaNet, Mamba2, ShortConvolution
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -24,7 +24,7 @@ def add_keys(writer: "GGUFWriter", config: ModelConfig, architecture: Architectu
     _add_sizes(writer.add_feed_forward_length, [0 if layer.mlp is None else layer.mlp.size for layer in config.layers])
     writer.add_head_count(config.num_attention_heads)
     _add_sizes(writer.add_head_count_kv, [_num_keys(layer, config, architecture) for layer in config.layers])
-    add_states(writer, config, architecture)
+    _add_states(writer, config, architecture)
     _add_experts(writer, config, architecture)
     if config.final_norm.kind == "rms":
         writer.add_layer_norm_rms_eps(config.final_norm.eps)
@@ -42,10 +42,10 @@ def _add_sizes(add: Callable[[int | Sequence[int]], None], sizes: list[int]) -> 
 
 
 def _num_keys(layer: LayerParts, config: ModelConfig, architecture: Architecture) -> int:
-    """Of a layer; by none llama.cpp knows one with a state, unless a list names these."""
+    """Key-value heads of a layer; llama.cpp knows one with a state by 0, unless a list names these."""
     if isinstance(layer.mixer, Attention):
         return layer.mixer.num_key_value_heads
-    return config.num_key_value_heads if lists_states(architecture) else 0
+    return config.num_key_value_heads if _lists_states(architecture) else 0
 
 
 def _add_experts(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
@@ -107,10 +107,43 @@ def _add_numbers(writer: "GGUFWriter", config: ModelConfig, architecture: Archit
 
 
 def _add_parts(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
-    """What only some architectures ask for."""
+    """Add keys that only some architectures ask for."""
     if architecture.name == "gptneox":
         writer.add_parallel_residual(config.layers[0].is_parallel)
     if architecture.name == "gemma4":
         writer.add_shared_kv_layers(sum(mixer.source is not None for mixer in attentions(config)))
         inputs = config.layer_inputs
         writer.add_embedding_length_per_layer_input(0 if inputs is None else inputs.size)
+
+
+def _lists_states(architecture: Architecture) -> bool:
+    """Whether a list names the layers that have a state; otherwise they are those without keys."""
+    return architecture.state in ("delta_net", "fused_delta_net")
+
+
+def _add_states(writer: "GGUFWriter", config: ModelConfig, architecture: Architecture) -> None:
+    """Hand the keys to a writer."""
+    if not (mixers := states(config)):
+        return
+    mixer, kernel_size = mixers[0], mixers[0].state.kernel_size
+    if isinstance(mixer, ShortConvolution):
+        writer.add_shortconv_l_cache(kernel_size)
+        return
+    writer.add_ssm_conv_kernel(kernel_size)
+    if isinstance(mixer, GatedDeltaNet):
+        sizes = mixer.num_values, mixer.key_dim, mixer.num_value_heads, mixer.num_key_heads
+    else:
+        sizes = mixer.size, mixer.state_size, mixer.num_heads, mixer.num_groups
+    adders = (
+        writer.add_ssm_inner_size,
+        writer.add_ssm_state_size,
+        writer.add_ssm_time_step_rank,  # llama.cpp's name for the number of heads
+        writer.add_ssm_group_count,
+    )
+    for add, size in zip(adders, sizes, strict=True):
+        add(size)
+    if _lists_states(architecture):
+        has_state = [not isinstance(layer.mixer, Attention) for layer in config.layers]
+        writer.add_array(f"{architecture.name}.attention.recurrent_layers", has_state)
+    if isinstance(mixer, Mamba2) and any(isinstance(layer.mixer, Attention) for layer in config.layers):
+        writer.add_rope_scaling_finetuned(any(mixer.rope is not None for mixer in config.attentions))

@@ -9,16 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.families.table import describe_values
+from mxconv.arch.families.registry import describe_values
 from mxconv.arch.gguf.architectures import ARCHITECTURES
 from mxconv.arch.gguf.arrangement import own_shape
 from mxconv.arch.gguf.derived_config import derive_config, model_type_of
-from mxconv.arch.gguf.keys import add_keys
 from mxconv.arch.gguf.parts import first_mixture
-from mxconv.arch.gguf.place import EMBEDDING, HEAD, Place
-from mxconv.arch.gguf.places import places
+from mxconv.arch.gguf.places import EMBEDDING, HEAD, TensorPlace, places
 from mxconv.arch.gguf.read_keys import REMEDY, ReadKeys
-from mxconv.arch.gguf.rope_keys import FACTORS, LONG_FACTORS, SHORT_FACTORS
+from mxconv.arch.gguf.rotations import FACTORS, LONG_FACTORS, SHORT_FACTORS
+from mxconv.arch.gguf.written_keys import add_keys
 from mxconv.checkpoint.carried import ENDINGS
 from mxconv.checkpoint.gguf.gguf_header import GgufEntry, GgufHeader
 from mxconv.checkpoint.stacked import Axes
@@ -39,7 +38,7 @@ class OwnTensor:
     """
 
     shape: tuple[int, ...]
-    parts: tuple[tuple[GgufEntry, Place], ...]
+    parts: tuple[tuple[GgufEntry, TensorPlace], ...]
     axes: Axes | None = None
 
     @property
@@ -61,14 +60,14 @@ class OwnTensor:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What a file holds: a configuration, and tensors by their names in a checkpoint."""
+class GgufLayout:
+    """The content of a file: a configuration, and tensors by their names in a checkpoint."""
 
     config: dict[str, Any]
     tensors: Mapping[str, OwnTensor]
 
 
-def derive_layout(header: GgufHeader, read: Read, path: Path) -> Layout:
+def derive_layout(header: GgufHeader, read: Read, path: Path) -> GgufLayout:
     """The configuration and tensors of a file.
 
     Args:
@@ -104,11 +103,11 @@ def derive_layout(header: GgufHeader, read: Read, path: Path) -> Layout:
             f"{path}: tensor {others[0]!r} has no place in a {architecture.name} model as the file's keys describe it. "
             f"{REMEDY}"
         )
-    return Layout(config, found)
+    return GgufLayout(config, found)
 
 
 def _own(
-    name: str, known: tuple[Place, ...], entries: Mapping[str, GgufEntry], config: ModelConfig, path: Path
+    name: str, known: tuple[TensorPlace, ...], entries: Mapping[str, GgufEntry], config: ModelConfig, path: Path
 ) -> OwnTensor | None:
     """A tensor of its parts; None where the checkpoint has another one instead."""
     mixture = first_mixture(config)
