@@ -20,7 +20,8 @@ from mxconv.errors import PackageError
 from mxconv.interop.hub.card import FILE_NAME as CARD
 from mxconv.interop.hub.card import MARKER, Measurements, model_card, read_source_card
 from mxconv.interop.hub.destination import Destination, open_destination, translated_upload_errors
-from mxconv.package.manifest import FILE_NAME, LevelRecord, Manifest, read_manifest
+from mxconv.package.level_record import LevelRecord
+from mxconv.package.manifest import FILE_NAME, Manifest, read_manifest
 from mxconv.package.package_folder import damaged_files
 from mxconv.progress import Progress, silent
 
