@@ -7,10 +7,9 @@ whose failure may pass is sent again for half a minute. docs/scale.md says how s
 import importlib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -168,15 +167,14 @@ class Store:
         """The URL of an object."""
         return f"{self.url}/{name}" if name else self.url
 
-    def looks(self, folder: str = "") -> dict[str, ObjectLook]:
-        """All objects below a folder, by names relative to this one; none where there is no such folder.
+    def looks(self) -> dict[str, ObjectLook]:
+        """All objects in the folder, by names relative to it; none where there is no such folder.
 
         Raises:
             MxconvError: it cannot be listed, or a name leads astray.
         """
-        path = self.path(folder)
         try:
-            found = self._ask(folder, lambda: self._files.find(path, detail=True, **self._asking))
+            found = self._ask("", lambda: self._files.find(self.url, detail=True, **self._asking), may_be_absent=True)
         except FileNotFoundError:
             return {}
         root = self._files._strip_protocol(self.url).rstrip("/") + "/"
@@ -195,7 +193,7 @@ class Store:
             MxconvError: nobody answers, or it may not be read.
         """
         try:
-            info = self._ask(name, lambda: self._files.info(self.path(name), **self._asking))
+            info = self._ask(name, lambda: self._files.info(self.path(name), **self._asking), may_be_absent=True)
         except FileNotFoundError:
             return None
         return _look(info) if info.get("type", "file") == "file" else None
@@ -206,13 +204,14 @@ class Store:
         Raises:
             MxconvError: they are not there, or cannot be read.
         """
-        if begin == end:
-            return b""
-        try:
-            found: bytes = self._ask(name, lambda: self._whole(name, begin, end))
-        except FileNotFoundError as error:
-            raise self._missing(name) from error
-        return found
+
+        def request() -> bytes:
+            found: bytes = self._files.cat_file(self.path(name), start=begin, end=end)
+            if len(found) != end - begin:
+                raise ConnectionError(f"{len(found):,} of {end - begin:,} bytes came")
+            return found
+
+        return b"" if begin == end else self._ask(name, request)
 
     def read_all(self, name: str) -> bytes:
         """A small object.
@@ -220,10 +219,7 @@ class Store:
         Raises:
             MxconvError: it is not there, or cannot be read.
         """
-        try:
-            content: bytes = self._ask(name, lambda: self._files.cat_file(self.path(name)))
-        except FileNotFoundError as error:
-            raise self._missing(name) from error
+        content: bytes = self._ask(name, lambda: self._files.cat_file(self.path(name)))
         return content
 
     def write(self, name: str, content: bytes) -> None:
@@ -232,10 +228,7 @@ class Store:
         Raises:
             MxconvError: it cannot be written.
         """
-        try:
-            self._ask(name, lambda: self._files.pipe_file(self.path(name), content))
-        except FileNotFoundError as error:  # of the bucket
-            raise self._missing(name) from error
+        self._ask(name, lambda: self._files.pipe_file(self.path(name), content))
 
     def put(self, path: Path, name: str) -> None:
         """Upload a file; nothing is seen of the object before all of it is there.
@@ -249,7 +242,8 @@ class Store:
             options = {"chunksize": max(PART_BYTES, -(-num_bytes // MAX_PARTS)), "max_concurrency": PARTS_AT_A_TIME}
         before = self.look(name)
         try:
-            self._ask(name, lambda: self._files.put_file(str(path), self.path(name), **options))
+            request = partial(self._files.put_file, str(path), self.path(name), **options)
+            self._ask(name, request, may_be_absent=True)
         except FileNotFoundError as error:
             # either there is no bucket; or the answer to the last request was lost, and the client asked again for
             # the end of an upload that had ended
@@ -266,47 +260,33 @@ class Store:
         paths = [self.path(name) for name in names]
         if paths:
             try:
-                self._ask("", lambda: self._files.rm(paths))
+                self._ask("", lambda: self._files.rm(paths), may_be_absent=True)
             except FileNotFoundError:
                 return
 
-    def _whole(self, name: str, begin: int, end: int) -> bytes:
-        found: bytes = self._files.cat_file(self.path(name), start=begin, end=end)
-        if len(found) != end - begin:
-            raise ConnectionError(f"{len(found):,} of {end - begin:,} bytes came")
-        return found
-
-    def _ask(self, name: str, request: Callable[[], _Answer]) -> _Answer:
-        with self.translated(name, but=FileNotFoundError):
-            return tried(self._protocol, request)
-
-    @contextmanager
-    def translated(self, name: str, but: type[Exception] | None = None) -> Iterator[None]:
-        """Turn what a client raises into our errors."""
+    def _ask(self, name: str, request: Callable[[], _Answer], may_be_absent: bool = False) -> _Answer:
+        """Send a request, and turn what a client raises into our errors; FileNotFoundError passes where it may be."""
         try:
-            yield
+            return tried(self._protocol, request)
         except MxconvError:
             raise
-        except Exception as error:  # each client has exceptions of its own
-            if but is not None and isinstance(error, but):
+        except FileNotFoundError as error:
+            if may_be_absent:
                 raise
-            raise self._told(name, error) from error
-
-    def _told(self, name: str, error: Exception) -> MxconvError:
-        lines = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
-        where = self.path(name)
-        if isinstance(error, FileNotFoundError):
-            return self._missing(name)
-        if is_refused(error):
-            return self._error(
-                f"{where}: access is refused ({reason}); keys that may read (and for a package, write) it are "
-                "required. Set them as the store's own client reads them."
-            )
-        return self._error(
-            f"{where}: the store gives no good answer ({reason}), tried for half a minute; a connection to it is "
-            "required. Run the same command again: it goes on where it stopped."
-        )
+            raise self._missing(name) from error
+        except Exception as error:  # each client has exceptions of its own
+            lines = str(error).strip().splitlines()
+            reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+            where = self.path(name)
+            if is_refused(error):
+                raise self._error(
+                    f"{where}: access is refused ({reason}); keys that may read (and for a package, write) it "
+                    "are required. Set them as the store's own client reads them."
+                ) from error
+            raise self._error(
+                f"{where}: the store gives no good answer ({reason}), tried for half a minute; a connection to "
+                "it is required. Run the same command again: it goes on where it stopped."
+            ) from error
 
     def _missing(self, name: str) -> MxconvError:
         return self._error(
