@@ -6,7 +6,7 @@ import numpy as np
 
 from mxconv.codecs.int8 import BLOCK, quantize_int8
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad
-from mxconv.kernels.eight_bit import EightBitMatrix, mxint8_matrix
+from mxconv.kernels.draft_matrix import EightBitMatrix, mxint8_matrix
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,8 @@ from mxconv.conversion.plan import ROUTERS, matches
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import ExpertStack, ModelWeights
-from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.encoders import fit_table
-from mxconv.kernels.float32 import Float32Matrix
-from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.matrix import DenseMatrix, Float32Matrix, Matrix
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
 
 Maker = Callable[[Matrices, U16, FloatFormat], Matrix]

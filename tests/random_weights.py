@@ -7,7 +7,7 @@ import numpy as np
 from mxconv.arch.config import ModelConfig
 from mxconv.codecs.float16 import FloatFormat
 from mxconv.engine.weights import ModelWeights
-from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.matrix import DenseMatrix
 
 
 def shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -18,9 +18,8 @@ from mxconv.drafts.kinds import KINDS
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.weights import ModelWeights
-from mxconv.kernels.dense import DenseMatrix
-from mxconv.kernels.four_bit import FourBitMatrix, mxfp4_matrix
-from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.draft_matrix import FourBitMatrix, mxfp4_matrix
+from mxconv.kernels.matrix import DenseMatrix, Matrix
 from mxconv.package.level_record import LevelRecord, ModelRecord, PlainRecord
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy

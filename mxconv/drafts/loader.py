@@ -15,8 +15,8 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.own_weights import OwnWeights
+from mxconv.kernels.draft_matrix import Activations
 from mxconv.kernels.engine import choose_engine
-from mxconv.kernels.four_bit import Activations
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.text.tokenizer import Tokenizer

@@ -17,11 +17,8 @@ from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.weights import ModelWeights
-from mxconv.kernels.bsfp_full import BsfpMatrix
-from mxconv.kernels.dense import DenseMatrix
-from mxconv.kernels.eight_bit import mxint8_matrix
-from mxconv.kernels.four_bit import Activations, bsfp_draft_matrix, mxfp4_matrix
-from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.draft_matrix import Activations, bsfp_draft_matrix, mxfp4_matrix, mxint8_matrix
+from mxconv.kernels.matrix import BsfpMatrix, DenseMatrix, Matrix
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
 
 if TYPE_CHECKING:

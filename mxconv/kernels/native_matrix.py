@@ -17,9 +17,8 @@ from mxconv.codecs.float16 import BF16, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.errors import PackageError
 from mxconv.kernels import _native
-from mxconv.kernels.dense import DenseMatrix
-from mxconv.kernels.four_bit import Activations
-from mxconv.kernels.matrix import Matrix
+from mxconv.kernels.draft_matrix import Activations
+from mxconv.kernels.matrix import DenseMatrix, Matrix
 
 Element = TypeVar("Element", bound=np.generic)
 

@@ -19,7 +19,7 @@ from mxconv.drafts.readers.mtp_module import MtpModule
 from mxconv.drafts.trees import Evaluate
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, MxconvError
-from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.matrix import DenseMatrix
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling

@@ -24,8 +24,8 @@ from mxconv.engine.states import Reads, States
 from mxconv.engine.tree import Tree
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
-from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.matrix import DenseMatrix
 
 TARGET: dict[str, Any] = TINY_LLAMA | {"num_hidden_layers": 4, "max_position_embeddings": 512}
 TENSORS = llama_tensors(TARGET, "F32")

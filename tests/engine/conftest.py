@@ -20,8 +20,8 @@ from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import ModelWeights
-from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.engine import choose_engine
+from mxconv.kernels.matrix import DenseMatrix
 
 try:
     import torch

@@ -17,10 +17,8 @@ from packages import header_of
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.stored_weights import EMBEDDING, HEAD
 from mxconv.errors import PackageError
-from mxconv.kernels.bsfp_full import BsfpMatrix
-from mxconv.kernels.dense import DenseMatrix
-from mxconv.kernels.eight_bit import EightBitMatrix
-from mxconv.kernels.four_bit import FourBitFloatMatrix, FourBitMatrix
+from mxconv.kernels.draft_matrix import EightBitMatrix, FourBitFloatMatrix, FourBitMatrix
+from mxconv.kernels.matrix import BsfpMatrix, DenseMatrix
 
 pytestmark = pytest.mark.usefixtures("kernel")
 

@@ -26,8 +26,8 @@ from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.weights import ModelWeights
 from mxconv.errors import ModelError
-from mxconv.kernels.dense import DenseMatrix
 from mxconv.kernels.engine import choose_engine, native_names
+from mxconv.kernels.matrix import DenseMatrix
 
 NUM_TOKENS = 100
 SKIPPED = ("a0", "m2", "1", "a0-1+m1-2", "0-1+a2", "m0-2", "0-2")  # of three layers

@@ -18,7 +18,7 @@ from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
 from mxconv.errors import ModelError
 from mxconv.gpu.int8_product import int8_activations
 from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight
-from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
+from mxconv.kernels.draft_matrix import bsfp_draft_matrix, mxfp4_matrix
 
 SHAPES = [(1, 1), (5, 31), (70, 172), (17, 1100)]  # ragged rows, columns, programs of rows and splits of columns
 CODECS = pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])

@@ -16,8 +16,8 @@ from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.int8 import quantize_int8
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, padded
+from mxconv.kernels.draft_matrix import bsfp_draft_matrix, mxfp4_matrix
 from mxconv.kernels.encoders import fit_table
-from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
 
 _native = pytest.importorskip("mxconv.kernels._native", reason="the extension is not built on this machine")
 

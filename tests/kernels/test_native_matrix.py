@@ -13,10 +13,9 @@ from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.errors import PackageError
-from mxconv.kernels.bsfp_full import BsfpMatrix
-from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.draft_matrix import bsfp_draft_matrix, mxfp4_matrix
 from mxconv.kernels.engine import choose_engine, native_names
-from mxconv.kernels.four_bit import bsfp_draft_matrix, mxfp4_matrix
+from mxconv.kernels.matrix import BsfpMatrix, DenseMatrix
 
 if not native_names():
     pytest.skip("the extension is not built on this machine", allow_module_level=True)

@@ -11,6 +11,7 @@ namespace {
 
 #include "ahead.inl"
 #include "unrolled.inl"
+#include "numbers.inl"
 #include "generic.inl"
 #include "avx2_rows.inl"
 #include "avx2_bsfp.inl"
@@ -18,16 +19,9 @@ namespace {
 #include "avx2_float.inl"
 #include "avx2_rates.inl"
 #include "linear.inl"
-#include "encode_mxfp4.inl"
-#include "encode_mxfp4_avx2.inl"
-#include "encode_bsfp.inl"
-#include "list_escapes.inl"
-#include "encode_bsfp_avx2.inl"
-#include "encoders_avx2.inl"
-#include "rowwise.inl"
 
 }  // namespace
 
-const Kernels kAvx2{"avx2", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, &kEncoders};
+const Kernels kAvx2{"avx2", prepare, linear, patterns, read_bytes, multiply_adds, kRowwiseAvx2, kEncodersAvx2};
 
 }  // namespace mxconv

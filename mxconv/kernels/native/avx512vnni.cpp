@@ -14,22 +14,17 @@ constexpr int32_t kOffsetBase = 0x4B400000;  // the bits of 1.5 * 2^23: sums are
 
 #include "ahead.inl"
 #include "unrolled.inl"
+#include "numbers.inl"
 #include "generic.inl"
 #include "avx512.inl"
 #include "avx512_int8.inl"
 #include "avx512_bsfp.inl"
 #include "avx512_panel.inl"
 #include "linear.inl"
-#include "encode_mxfp4.inl"
-#include "encode_bsfp.inl"
-#include "encode_mxfp4_avx512.inl"
-#include "list_escapes.inl"
-#include "encode_bsfp_avx512.inl"
-#include "encoders_avx512.inl"
-#include "rowwise.inl"
 
 }  // namespace
 
-const Kernels kAvx512Vnni{"avx512vnni", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, &kEncoders};
+const Kernels kAvx512Vnni{"avx512vnni", prepare,       linear,         patterns,
+                          read_bytes,   multiply_adds, kRowwiseAvx512, kEncodersAvx2};
 
 }  // namespace mxconv

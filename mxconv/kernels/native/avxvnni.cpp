@@ -13,6 +13,7 @@ constexpr int32_t kOffsetBase = 0;
 
 #include "ahead.inl"
 #include "unrolled.inl"
+#include "numbers.inl"
 #include "generic.inl"
 #include "avx2_rows.inl"
 #include "avx2_bsfp.inl"
@@ -20,16 +21,9 @@ constexpr int32_t kOffsetBase = 0;
 #include "avx2_float.inl"
 #include "avx2_rates.inl"
 #include "linear.inl"
-#include "encode_mxfp4.inl"
-#include "encode_mxfp4_avx2.inl"
-#include "encode_bsfp.inl"
-#include "list_escapes.inl"
-#include "encode_bsfp_avx2.inl"
-#include "encoders_avx2.inl"
-#include "rowwise.inl"
 
 }  // namespace
 
-const Kernels kAvxVnni{"avxvnni", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, &kEncoders};
+const Kernels kAvxVnni{"avxvnni", prepare, linear, patterns, read_bytes, multiply_adds, kRowwiseAvx2, kEncodersAvx2};
 
 }  // namespace mxconv

@@ -80,4 +80,8 @@ struct Encoders {
     void (*values)(const Matrix& matrix, int64_t row_tile, float* out);
 };
 
+extern const Encoders kEncodersPlain;
+extern const Encoders kEncodersAvx2;
+extern const Encoders kEncodersNeon;
+
 }  // namespace mxconv

@@ -252,10 +252,13 @@ struct Kernels {
     uint64_t (*read)(const uint8_t* bytes, int64_t num_bytes);
     int64_t (*multiply_adds)(Form form, int64_t iterations);
 
-    Rowwise rowwise;
-
-    const Encoders* encoders;
+    const Rowwise& rowwise;
+    const Encoders& encoders;
 };
+
+extern const Rowwise kRowwiseAvx2;
+extern const Rowwise kRowwiseAvx512;
+extern const Rowwise kRowwiseNeon;
 
 extern const Kernels kPortable;
 extern const Kernels kAvx2;

@@ -15,6 +15,7 @@ constexpr int32_t kOffsetBase = 0;
 
 #include "ahead.inl"
 #include "unrolled.inl"
+#include "numbers.inl"
 #include "generic.inl"
 #include "neon_dense.inl"
 #include "neon_bsfp.inl"
@@ -22,16 +23,9 @@ constexpr int32_t kOffsetBase = 0;
 #include "neon_float.inl"
 #include "neon_rates.inl"
 #include "linear.inl"
-#include "encode_mxfp4.inl"
-#include "encode_mxfp4_neon.inl"
-#include "encode_bsfp.inl"
-#include "list_escapes.inl"
-#include "encode_bsfp_neon.inl"
-#include "encoders_neon.inl"
-#include "rowwise.inl"
 
 }  // namespace
 
-const Kernels kNeon{"neon", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, &kEncoders};
+const Kernels kNeon{"neon", prepare, linear, patterns, read_bytes, multiply_adds, kRowwiseNeon, kEncodersNeon};
 
 }  // namespace mxconv

@@ -10,6 +10,7 @@ namespace {
 constexpr int32_t kOffsetBase = 0;
 
 #include "unrolled.inl"
+#include "numbers.inl"
 #include "generic.inl"
 #include "generic_tiles.inl"
 
@@ -155,11 +156,14 @@ constexpr auto many_int8 = no_many;
 #include "linear.inl"
 #include "encode_mxfp4.inl"
 #include "encode_bsfp.inl"
-#include "encoders_plain.inl"
+#include "fit_cuts.inl"
 #include "rowwise.inl"
 
 }  // namespace
 
-const Kernels kPortable{"portable", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, &kEncoders};
+const Encoders kEncodersPlain{
+    encode_mxfp4_plainly, encode_bsfp_plainly, sum_of_squares_plainly, nullptr, count_patterns, fit_cuts, draft_values};
+
+const Kernels kPortable{"portable", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, kEncodersPlain};
 
 }  // namespace mxconv

@@ -28,7 +28,7 @@ from mxconv.engine.routing import Router
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights
 from mxconv.errors import ModelError
-from mxconv.kernels.dense import DenseMatrix
+from mxconv.kernels.matrix import DenseMatrix
 from mxconv.package.package import Package
 
 checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")

@@ -12,9 +12,9 @@ from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.int8 import BLOCK, dequantize_int8, quantize_int8
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles
-from mxconv.kernels import late_scaling, rowwise
+from mxconv.kernels import draft_matrix, rowwise
+from mxconv.kernels.draft_matrix import Activations, FourBitFloatMatrix, FourBitMatrix, bsfp_draft_matrix, mxfp4_matrix
 from mxconv.kernels.encoders import fit_table
-from mxconv.kernels.four_bit import Activations, FourBitFloatMatrix, FourBitMatrix, bsfp_draft_matrix, mxfp4_matrix
 
 rng = np.random.default_rng(3)
 
@@ -178,7 +178,7 @@ def test_the_size_of_a_tile_changes_no_bit(monkeypatch: pytest.MonkeyPatch, max_
     matrix, _ = mxfp4(gaussian((100, 172)))
     x = rng.standard_normal((5, 172)).astype(np.float32)
     expected = matrix.multiply(x)
-    monkeypatch.setattr(late_scaling, "MAX_TILE_WEIGHTS", max_tile_weights)
+    monkeypatch.setattr(draft_matrix, "MAX_TILE_WEIGHTS", max_tile_weights)
     assert matrix.multiply(x).tobytes() == expected.tobytes()
 
 
