@@ -1,27 +1,4 @@
 // AVX2 with FMA and F16C.
-#include <immintrin.h>
-
-#include <cstring>
-
-#include "encoders.hpp"
-#include "kernels.hpp"
-
-namespace mxconv {
-namespace {
-
-#include "ahead.inl"
-#include "unrolled.inl"
-#include "numbers.inl"
-#include "generic.inl"
-#include "avx2_rows.inl"
-#include "avx2_bsfp.inl"
-#include "avx2_int8.inl"
-#include "avx2_float.inl"
-#include "avx2_rates.inl"
-#include "linear.inl"
-
-}  // namespace
-
-const Kernels kAvx2{"avx2", prepare, linear, patterns, read_bytes, multiply_adds, kRowwiseAvx2, kEncodersAvx2};
-
-}  // namespace mxconv
+#define MXCONV_NAME "avx2"
+#define MXCONV_TABLE kAvx2
+#include "avx2_kernels.inl"

@@ -1,5 +1,5 @@
 // 4 bits x float for AVX2: 8 rows are 8 lanes. Levels are looked up byte by byte, four columns at once; most have zeros in
-// their lower half. Included after avx2_int8.inl.
+// their lower half.
 
 struct FloatLevels {
     __m256i bytes[4];  // byte k of each level

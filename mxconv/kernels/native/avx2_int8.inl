@@ -6,8 +6,6 @@
 // each. The sums (of a too) start from -16 times the activations, see offset_of. Elements of 8 bits are multiplied as
 // magnitudes, by activations that take their signs: two products fit into 16 bits, and become 32 bits at once.
 
-inline __m256i byte_table(const uint8_t bytes[16]) { return _mm256_broadcastsi128_si256(load_half(bytes)); }
-
 inline __m256i four_bytes(const int8_t* x) {
     int32_t bytes;
     std::memcpy(&bytes, x, sizeof bytes);
@@ -157,11 +155,6 @@ inline __m256 e8m0_scales(const uint8_t* scales, __m256 factor) {
     // 0 stands for 2^-127, which is subnormal; its blocks are zeros, or weights that no activation makes matter
     const __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
     return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(wide, 23)), factor);
-}
-
-inline __m256 bf16_scales(const uint16_t* scales, __m256 factor) {
-    const __m256i wide = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(scales)), 16);
-    return _mm256_mul_ps(_mm256_castsi256_ps(wide), factor);
 }
 
 // kHalves times 8 rows from row 8 * first_half on, times tokens lane .. lane + kTokens - 1 of a panel.

@@ -1,18 +1,4 @@
-// Machine rates with AVX2, for benchmarks.
-
-uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
-    __m256i sums[8] = {};
-    for (int64_t i = 0; i + 256 <= num_bytes; i += 256) {
-        for (int line = 0; line < 4; ++line) {
-            ask_level1(bytes + i + kPage + 64 * line);
-        }
-        for (int k = 0; k < 8; ++k) sums[k] = _mm256_xor_si256(sums[k], load(bytes + i + 32 * k));
-    }
-    for (int k = 1; k < 8; ++k) sums[0] = _mm256_xor_si256(sums[0], sums[k]);
-    uint64_t words[4];
-    std::memcpy(words, sums, sizeof words);
-    return words[0] ^ words[1] ^ words[2] ^ words[3];
-}
+// The rate of multiply-adds with AVX2, for benchmarks.
 
 // A multiply-add of bytes is one vpdpbusd or vpdpbssd, or vpmaddubsw with the addition that it needs at least.
 int64_t multiply_adds(Form form, int64_t iterations) {

@@ -5,23 +5,9 @@ inline int64_t place_of(int64_t tile, int64_t row) { return (tile / 2 * 32 + row
 
 #include "dense_tiles.inl"
 
-inline __m256i load(const void* bytes) { return _mm256_loadu_si256(static_cast<const __m256i*>(bytes)); }
-
-inline __m128i load_half(const void* bytes) { return _mm_loadu_si128(static_cast<const __m128i*>(bytes)); }
-
-// 16 bytes of one place beside 16 of another.
-inline __m256i load_halves(const void* first, const void* second) {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(load_half(first)), load_half(second), 1);
-}
-
 using Bf16Element = float;
 
 inline const Bf16Element* bf16_panel(const Activations& a, int64_t token) { return a.split + token * a.padded; }
-
-// The value is in a register here, and what is added to it next is added next: a compiler that collects products and adds
-// them up later has sixteen registers too few.
-inline void hold(__m256& value) { asm("" : "+x"(value)); }
-inline void hold(__m256i& value) { asm("" : "+x"(value)); }
 
 // BF16 times BF16, as floats: eight lanes add pair after pair of columns, the odd one first.
 struct Bf16Rows {
@@ -173,4 +159,18 @@ bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, fl
         multiply_dense<F16Rows>(matrix, row_tile, a, out, stride);
     }
     return true;
+}
+
+uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
+    __m256i sums[8] = {};
+    for (int64_t i = 0; i + 256 <= num_bytes; i += 256) {
+        for (int line = 0; line < 4; ++line) {
+            ask_level1(bytes + i + kPage + 64 * line);
+        }
+        for (int k = 0; k < 8; ++k) sums[k] = _mm256_xor_si256(sums[k], load(bytes + i + 32 * k));
+    }
+    for (int k = 1; k < 8; ++k) sums[0] = _mm256_xor_si256(sums[0], sums[k]);
+    uint64_t words[4];
+    std::memcpy(words, sums, sizeof words);
+    return words[0] ^ words[1] ^ words[2] ^ words[3];
 }

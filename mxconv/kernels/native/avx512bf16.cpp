@@ -1,30 +1,4 @@
 // AVX-512 with VNNI and BF16 instructions.
-#include <immintrin.h>
-
-#include <cstring>
-
-#include "cpuid.hpp"
-#include "encoders.hpp"
-#include "kernels.hpp"
-
-namespace mxconv {
-namespace {
-
-constexpr int32_t kOffsetBase = 0x4B400000;  // the bits of 1.5 * 2^23: sums are floats as they are, see avx512.inl
-
-#include "ahead.inl"
-#include "unrolled.inl"
-#include "numbers.inl"
-#include "generic.inl"
-#include "avx512.inl"
-#include "avx512_int8.inl"
-#include "avx512_bsfp.inl"
-#include "avx512_panel.inl"
-#include "linear.inl"
-
-}  // namespace
-
-const Kernels kAvx512Bf16{"avx512bf16", prepare,       linear,         patterns,
-                          read_bytes,   multiply_adds, kRowwiseAvx512, kEncodersAvx2};
-
-}  // namespace mxconv
+#define MXCONV_NAME "avx512bf16"
+#define MXCONV_TABLE kAvx512Bf16
+#include "avx512_kernels.inl"

@@ -59,8 +59,8 @@ int64_t encode_mxfp4(const Engine& engine, const Rows& rows, const std::string& 
     nb::gil_scoped_release unlocked;
     bool is_finite = true;
     for (int64_t t = 0; t < T && is_finite; ++t) {
-        is_finite = engine.kernels->encoders.mxfp4(rows, rule, t, codes_out + t * blocks * 256,
-                                                    scales_out + t * blocks * kTileRows);
+        is_finite = engine.kernels->family.encoders.mxfp4(rows, rule, t, codes_out + t * blocks * 256,
+                                                          scales_out + t * blocks * kTileRows);
     }
     return is_finite ? -1 : first_nonfinite(rows);
 }
@@ -116,7 +116,7 @@ int64_t encode_bsfp(const Engine& engine, Array<uint16_t> weights, const std::st
     nb::gil_scoped_release unlocked;
     int64_t num_escapes = 0;
     for (int64_t t = 0; t < T; ++t) {
-        const int64_t found = engine.kernels->encoders.bsfp(rows, segments, t, out);
+        const int64_t found = engine.kernels->family.encoders.bsfp(rows, segments, t, out);
         out.codes += C * 64;
         out.residual_low += C * 128;
         out.residual_high += C * planes * 16;
@@ -135,7 +135,7 @@ void sum_of_squares(const Engine& engine, Array<uint16_t> weights, const std::st
     require(out, "out", {rows.rows});
     double* sums = out.data();
     nb::gil_scoped_release unlocked;
-    engine.kernels->encoders.sum_of_squares(rows, 0, rows.rows, sums);
+    engine.kernels->family.encoders.sum_of_squares(rows, 0, rows.rows, sums);
 }
 
 // Row shifts: how many boundaries do not exceed a row's mean square, counted from the least shift; 0 for rows of zeros.
@@ -147,7 +147,7 @@ void row_shifts(const Engine& engine, Array<uint16_t> weights, const std::string
     const double *begin = boundaries.data(), *end = begin + boundaries.shape(0);
     int8_t* shifts = out.data();
     nb::gil_scoped_release unlocked;
-    const Encoders& encoders = engine.kernels->encoders;
+    const Encoders& encoders = engine.kernels->family.encoders;
     const auto columns = static_cast<double>(std::max<int64_t>(rows.columns, 1));
     const auto shift_of = [&](double sum) {
         return static_cast<int8_t>(std::upper_bound(begin, end, sum / columns) - begin + least_shift);
@@ -183,8 +183,8 @@ void count_patterns(const Engine& engine, Array<uint16_t> weights, Array<int64_t
     int64_t* out = counts.data();
     nb::gil_scoped_release unlocked;
     for (int64_t row = 0; row < rows.rows; ++row) {
-        engine.kernels->encoders.count(static_cast<const uint16_t*>(rows.values) + row * rows.columns, rows.columns,
-                                        out + (slot[row] << 15));
+        engine.kernels->family.encoders.count(static_cast<const uint16_t*>(rows.values) + row * rows.columns,
+                                              rows.columns, out + (slot[row] << 15));
     }
 }
 
@@ -202,7 +202,7 @@ double fit_cuts(const Engine& engine, Array<double> weights, Array<double> energ
     int64_t* out = chosen.data();
     nb::gil_scoped_release unlocked;
     std::vector<double> numbers(static_cast<size_t>(9 * n));
-    return engine.kernels->encoders.fit_cuts(cells, price, numbers.data(), numbers.data() + n, out);
+    return engine.kernels->family.encoders.fit_cuts(cells, price, numbers.data(), numbers.data() + n, out);
 }
 
 void dequantize(const Engine& engine, const BoundMatrix& bound, int64_t first, MutableArray<float> out) {
@@ -216,7 +216,7 @@ void dequantize(const Engine& engine, const BoundMatrix& bound, int64_t first, M
     float* values = out.data();
     nb::gil_scoped_release unlocked;
     for (int64_t row = 0; row < rows; row += kTileRows) {
-        engine.kernels->encoders.values(m, (first + row) / kTileRows, values + row * m.columns);
+        engine.kernels->family.encoders.values(m, (first + row) / kTileRows, values + row * m.columns);
     }
 }
 

@@ -34,7 +34,7 @@ uint64_t read_array(Engine& engine, const Array<uint8_t>& bytes) {
     engine.team->run([&](int thread) {
         uint64_t sum = 0;
         for (int64_t i; (i = pieces.take(num_pieces, thread)) >= 0;) {
-            sum ^= engine.kernels->read(data + i * piece, piece);
+            sum ^= engine.kernels->family.read(data + i * piece, piece);
         }
         total ^= sum;
     });

@@ -200,14 +200,14 @@ void restore(const BoundMatrix& self, Engine& engine, int64_t first, MutableArra
     nb::gil_scoped_release unlocked;
     const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
     if (tiles == 1) {  // an embedding look-up: waking the team takes longer
-        engine.kernels->patterns(m, first / kTileRows, first / kTileRows + 1, outputs);
+        engine.kernels->family.patterns(m, first / kTileRows, first / kTileRows + 1, outputs);
         return;
     }
     Pieces pieces(engine.team->size());
     engine.team->run([&](int thread) {
         for (int64_t i; (i = pieces.take(tiles, thread)) >= 0;) {
-            engine.kernels->patterns(m, first / kTileRows + i, first / kTileRows + i + 1,
-                                     outputs + i * kTileRows * m.columns);
+            engine.kernels->family.patterns(m, first / kTileRows + i, first / kTileRows + i + 1,
+                                            outputs + i * kTileRows * m.columns);
         }
     });
 }

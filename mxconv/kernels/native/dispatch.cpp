@@ -6,6 +6,12 @@
 
 namespace mxconv {
 
+void Kernels::linear(const Matrix& matrix, const Activations& activations, int64_t first, int64_t last, float* out,
+                     int64_t stride) const {
+    const bool is_of_integers = form_of(matrix.kind, matrix.format) == kInt8;
+    (is_of_integers ? linear_of_integers : family.linear_of_floats)(matrix, activations, first, last, out, stride);
+}
+
 const std::vector<const Kernels*>& available() {
     static const std::vector<const Kernels*> found = [] {
         const std::reference_wrapper<const Kernels> built[] = {MXCONV_BUILT};  // CMakeLists.txt lists them

@@ -8,5 +8,5 @@
 #include "encode_mxfp4_vectors.inl"
 #include "encode_bsfp_vectors.inl"
 
-constexpr Encoders kAll{
-    encode_mxfp4, encode_bsfp, sum_of_squares_plainly, squares_nearly, count_patterns, fit_cuts, draft_values};
+constexpr Encoders kAll{encode_mxfp4, encode_bsfp, sum_of_squares_plainly, squares_nearly, count_patterns,
+                        fit_cuts,     draft_values};

@@ -66,18 +66,13 @@ inline int32_t offset_of(const Int8Block& block) {
     return static_cast<int32_t>(static_cast<uint32_t>(-kNarrowBias * block.sums[1]) << 16 | low);
 }
 #else
-inline int32_t offset_of(const Int8Block& block) { return kOffsetBase - kBias * (block.sums[0] + block.sums[1]); }
+#if defined(__AVX512F__)
+constexpr int32_t kOffsetBase = 0x4B400000;  // the bits of 1.5 * 2^23: sums are floats as they are, see avx512_int8.inl
+#else
+constexpr int32_t kOffsetBase = 0;
 #endif
 
-// BF16 activations without BF16 arithmetic are floats, of some columns the odd ones before the even ones; 0: they stay BF16.
-#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-constexpr int64_t kSplit = 0;
-#elif defined(__AVX512F__) || defined(MXCONV_NEON)
-constexpr int64_t kSplit = 8;
-#elif defined(__AVX2__)
-constexpr int64_t kSplit = 16;
-#else
-constexpr int64_t kSplit = 0;
+inline int32_t offset_of(const Int8Block& block) { return kOffsetBase - kBias * (block.sums[0] + block.sums[1]); }
 #endif
 
 void prepare(const float* x, int64_t token, int64_t first, int64_t count, int forms, const Activations& a) {
@@ -122,6 +117,3 @@ void prepare(const float* x, int64_t token, int64_t first, int64_t count, int fo
         }
     }
 }
-
-// For products that have no short cut for many tokens, see linear.inl.
-inline bool no_many(const Matrix&, int64_t, const Activations&, int64_t, int64_t, float*) { return false; }

@@ -230,6 +230,25 @@ struct Rowwise {
 
 struct Encoders;  // encoders.hpp
 
+// Rows of tiles [first, last): out[token * stride + row], for all tokens. A row's result depends on that row and token alone,
+// bit for bit, whatever the number of tokens.
+using Linear = void(const Matrix& matrix, const Activations& activations, int64_t first, int64_t last, float* out,
+                    int64_t stride);
+
+// What instruction sets may have in common, compiled once for all of them.
+struct Family {
+    Linear* linear_of_floats;  // by matrices of 16-bit patterns, or of float levels
+
+    // The 16-bit patterns of row tiles [first, last) of a dense or BSFP matrix: (rows of them, columns).
+    void (*patterns)(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out);
+
+    // For benchmarks: read bytes; a checksum comes back.
+    uint64_t (*read)(const uint8_t* bytes, int64_t num_bytes);
+
+    const Rowwise& rowwise;
+    const Encoders& encoders;
+};
+
 struct Kernels {
     const char* name;
 
@@ -239,26 +258,23 @@ struct Kernels {
     void (*prepare)(const float* x, int64_t token, int64_t first, int64_t count, int forms,
                     const Activations& activations);
 
-    // Rows of tiles [first, last): out[token * stride + row], for all tokens. A row's result depends on that row and
-    // token alone, bit for bit, whatever the number of tokens.
-    void (*linear)(const Matrix& matrix, const Activations& activations, int64_t first, int64_t last, float* out,
-                   int64_t stride);
+    Linear* linear_of_integers;
 
-    // The 16-bit patterns of row tiles [first, last) of a dense or BSFP matrix: (rows of them, columns).
-    void (*patterns)(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out);
-
-    // Machine rates, for benchmarks: read bytes (a checksum comes back), and multiply-add as fast as registers allow
-    // (how many multiply-adds were done comes back).
-    uint64_t (*read)(const uint8_t* bytes, int64_t num_bytes);
+    // For benchmarks: multiply-add as fast as registers allow; how many were done comes back.
     int64_t (*multiply_adds)(Form form, int64_t iterations);
 
-    const Rowwise& rowwise;
-    const Encoders& encoders;
+    const Family& family;
+    const Rowwise& rowwise = family.rowwise;
+
+    // By whichever product the matrix has.
+    void linear(const Matrix& matrix, const Activations& activations, int64_t first, int64_t last, float* out,
+                int64_t stride) const;
 };
 
-extern const Rowwise kRowwiseAvx2;
 extern const Rowwise kRowwiseAvx512;
 extern const Rowwise kRowwiseNeon;
+extern const Family kFamilyAvx2;
+extern const Family kFamilyNeon;
 
 extern const Kernels kPortable;
 extern const Kernels kAvx2;

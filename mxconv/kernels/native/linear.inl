@@ -1,4 +1,4 @@
-// The matrix products that all instruction sets share in shape. Included inside an anonymous namespace by each of them,
+// Products of floats, and patterns, which all instruction sets share in shape. Included inside an anonymous namespace by each of them,
 // behind its own definitions of
 //
 //     place_of                                  where scratch keeps the eight columns of a row of a tile
@@ -7,9 +7,7 @@
 //     kBf16Lanes, bf16_product, bf16_sum        partial sums a row, products of tiles in scratch, their total
 //     kF16Lanes, f16_product, f16_sum
 //     whole_tile                                a short cut past scratch with the same products in the same order, or false
-//     four_bit_int8, four_bit_float             rows of one row tile times up to kWidest tokens
-//     many_int8                                 a short cut for more 4-bit ones, up to kRoom, with the same sums, or false
-//     mxint8                                    the same as four_bit_int8 of 8-bit elements
+//     four_bit_float                            rows of one row tile times up to kWidest tokens
 //
 // A target's products run over scratch, whichever format the patterns came from. That is why BSFP and the 16-bit
 // file give the same bits: they differ in who fills scratch. A short cut must add the same products in the same order.
@@ -86,42 +84,13 @@ void target_linear(const Matrix& matrix, const Activations& a, int64_t first, in
     }
 }
 
-template <class Multiply, class MultiplyMany>
-void draft_linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out, int64_t stride,
-                  Multiply multiply, MultiplyMany multiply_many) {
-    alignas(64) float rows[kRoom * kTileRows];
-    for (int64_t row_tile = first; row_tile < last; ++row_tile) {
-        for (int64_t base = 0; base < a.num_tokens; base += kRoom) {
-            const int64_t num_tokens = least(kRoom, a.num_tokens - base);
-            if (!multiply_many(matrix, row_tile, a, base, num_tokens, rows)) {
-                for (int64_t token = 0; token < num_tokens; token += kWidest) {
-                    const int64_t width = least(kWidest, num_tokens - token);
-                    multiply(matrix, row_tile, a, base + token, width, rows + token * kTileRows);
-                }
-            }
-            for (int64_t t = 0; t < num_tokens; ++t) {
-                float* row = rows + t * kTileRows;
-                if (form_of(matrix.kind, matrix.format) == kInt8 && !a.finite[base + t]) {
-                    for (int64_t r = 0; r < kTileRows; ++r) row[r] = __builtin_nanf("");
-                }
-                store_rows(row, matrix, row_tile, out + (base + t) * stride);
-            }
-        }
+void linear_of_floats(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out,
+                      int64_t stride) {
+    if (matrix.kind == MatrixKind::kFourBitFloat) {
+        return draft_linear(matrix, a, first, last, out, stride, four_bit_float, no_many);
     }
-}
-
-void linear(const Matrix& matrix, const Activations& a, int64_t first, int64_t last, float* out, int64_t stride) {
-    switch (matrix.kind) {
-        case MatrixKind::kFourBitInt8:
-            return draft_linear(matrix, a, first, last, out, stride, four_bit_int8, many_int8);
-        case MatrixKind::kFourBitFloat:
-            return draft_linear(matrix, a, first, last, out, stride, four_bit_float, no_many);
-        case MatrixKind::kMxint8: return draft_linear(matrix, a, first, last, out, stride, mxint8, no_many);
-        default:
-            if (matrix.format == FloatFormat::kBf16)
-                return target_linear<Bf16Product>(matrix, a, first, last, out, stride);
-            return target_linear<F16Product>(matrix, a, first, last, out, stride);
-    }
+    if (matrix.format == FloatFormat::kBf16) return target_linear<Bf16Product>(matrix, a, first, last, out, stride);
+    target_linear<F16Product>(matrix, a, first, last, out, stride);
 }
 
 void patterns(const Matrix& matrix, int64_t first, int64_t last, uint16_t* out) {

@@ -48,15 +48,17 @@ void Mixture::go_in(Step& step, int64_t num_active, const Memory& m) const {
 // Tiles [first, last) of an expert's gates, and their ups.
 void Mixture::multiply(Step& step, const Expert& expert, const Activations& taken, int64_t first, int64_t last,
                        float* gates) const {
-    const auto& linear = step.kernels.linear;
+    const auto linear = [&](const Matrix& matrix, const Activations& x, int64_t begin, int64_t end, float* out) {
+        step.kernels.linear(matrix, x, begin, end, out, 2 * size);
+    };
     const Matrix& gate = *expert.gate.matrix;
-    const int64_t stride = 2 * size, tiles = size / kTileRows;
-    if (is_interleaved) return linear(gate, taken, 2 * first, std::min(2 * last, gate.row_tiles()), gates, stride);
-    linear(gate, taken, first, last, gates, stride);
+    const int64_t tiles = size / kTileRows;
+    if (is_interleaved) return linear(gate, taken, 2 * first, std::min(2 * last, gate.row_tiles()), gates);
+    linear(gate, taken, first, last, gates);
     if (expert.up.exists()) {
-        linear(*expert.up.matrix, taken, first, last, gates + size, stride);
+        linear(*expert.up.matrix, taken, first, last, gates + size);
     } else {
-        linear(gate, taken, tiles + first, tiles + last, gates, stride);
+        linear(gate, taken, tiles + first, tiles + last, gates);
     }
 }
 

@@ -178,3 +178,15 @@ bool whole_tile(const Matrix& matrix, int64_t row_tile, const Activations& a, fl
     }
     return true;
 }
+
+uint64_t read_bytes(const uint8_t* bytes, int64_t num_bytes) {
+    uint8x16_t sums[8];
+    for (uint8x16_t& sum : sums) sum = vdupq_n_u8(0);
+    for (int64_t i = 0; i + 128 <= num_bytes; i += 128) {
+        for (int line = 0; line < 128; line += 64) ask_level1(bytes + i + kPage + line);
+        for (int k = 0; k < 8; ++k) sums[k] = veorq_u8(sums[k], vld1q_u8(bytes + i + 16 * k));
+    }
+    for (int k = 1; k < 8; ++k) sums[0] = veorq_u8(sums[0], sums[k]);
+    const uint64x2_t words = vreinterpretq_u64_u8(sums[0]);
+    return vgetq_lane_u64(words, 0) ^ vgetq_lane_u64(words, 1);
+}

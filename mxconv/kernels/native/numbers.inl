@@ -77,3 +77,14 @@ inline float scale_value(const Matrix& matrix, int64_t row_tile, int64_t block, 
     const auto* scales = static_cast<const uint16_t*>(matrix.scales);
     return bf16_value(scales[(row_tile * groups + block / 4) * kTileRows + r]) * matrix.scale_factor;
 }
+
+// BF16 activations without BF16 arithmetic are floats, of some columns the odd ones before the even ones; 0: they stay BF16.
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+constexpr int64_t kSplit = 0;
+#elif defined(__AVX512F__) || defined(MXCONV_NEON)
+constexpr int64_t kSplit = 8;
+#elif defined(__AVX2__)
+constexpr int64_t kSplit = 16;
+#else
+constexpr int64_t kSplit = 0;
+#endif

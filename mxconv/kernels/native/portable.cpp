@@ -7,8 +7,6 @@
 namespace mxconv {
 namespace {
 
-constexpr int32_t kOffsetBase = 0;
-
 #include "unrolled.inl"
 #include "numbers.inl"
 #include "generic.inl"
@@ -151,9 +149,12 @@ int64_t multiply_adds(Form form, int64_t iterations) {
     return iterations * kLanes;
 }
 
+#include "draft_linear.inl"
+
 constexpr auto many_int8 = no_many;
 
 #include "linear.inl"
+#include "integers.inl"
 #include "encode_mxfp4.inl"
 #include "encode_bsfp.inl"
 #include "fit_cuts.inl"
@@ -164,6 +165,8 @@ constexpr auto many_int8 = no_many;
 const Encoders kEncodersPlain{
     encode_mxfp4_plainly, encode_bsfp_plainly, sum_of_squares_plainly, nullptr, count_patterns, fit_cuts, draft_values};
 
-const Kernels kPortable{"portable", prepare, linear, patterns, read_bytes, multiply_adds, kRowwise, kEncodersPlain};
+static const Family kFamily{linear_of_floats, patterns, read_bytes, kRowwise, kEncodersPlain};
+
+const Kernels kPortable{"portable", prepare, linear_of_integers, multiply_adds, kFamily};
 
 }  // namespace mxconv

@@ -13,6 +13,12 @@ namespace {
 #include "unrolled.inl"
 #include "numbers.inl"
 #include "rowwise.inl"
+#include "avx2.inl"
+#include "draft_linear.inl"
+#include "avx2_rows.inl"
+#include "avx2_bsfp.inl"
+#include "avx2_float.inl"
+#include "linear.inl"
 
 namespace encoding {
 #include "encoders.inl"
@@ -20,7 +26,7 @@ namespace encoding {
 
 }  // namespace
 
-const Rowwise kRowwiseAvx2 = kRowwise;
 const Encoders kEncodersAvx2 = encoding::kAll;
+const Family kFamilyAvx2{linear_of_floats, patterns, read_bytes, kRowwise, kEncodersAvx2};
 
 }  // namespace mxconv

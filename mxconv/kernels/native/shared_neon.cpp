@@ -1,4 +1,4 @@
-// What all NEON kernels share.
+// What NEON kernels share.
 #include <arm_neon.h>
 
 #include <cstring>
@@ -15,6 +15,11 @@ namespace {
 #include "unrolled.inl"
 #include "numbers.inl"
 #include "rowwise.inl"
+#include "draft_linear.inl"
+#include "neon_dense.inl"
+#include "neon_bsfp.inl"
+#include "neon_float.inl"
+#include "linear.inl"
 
 namespace encoding {
 #include "encoders.inl"
@@ -24,5 +29,6 @@ namespace encoding {
 
 const Rowwise kRowwiseNeon = kRowwise;
 const Encoders kEncodersNeon = encoding::kAll;
+const Family kFamilyNeon{linear_of_floats, patterns, read_bytes, kRowwiseNeon, kEncodersNeon};
 
 }  // namespace mxconv
