@@ -16,13 +16,14 @@ from mxconv.arrays import U8
 from mxconv.checkpoint.stacked import StackedExperts
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.codecs.nibble_pairs import pack_pairs, unpack_pairs
 from mxconv.codecs.vnni8 import (
     TILE_ROWS,
     pack_nibbles,
+    pack_pairs,
     pack_scales,
     pad,
     unpack_nibbles,
+    unpack_pairs,
     unpack_scales,
 )
 

@@ -127,3 +127,16 @@ def unpack_scales(packed: NDArray[Scalar]) -> NDArray[Scalar]:
     """(rows/16, num_blocks, 16) -> (rows, num_blocks)."""
     row_tiles, num_blocks, _ = packed.shape
     return np.ascontiguousarray(packed.transpose(0, 2, 1)).reshape(row_tiles * TILE_ROWS, num_blocks)
+
+
+def pack_pairs(codes: U8) -> U8:
+    """(rows, columns) codes 0..15 -> (rows, columns / 2) bytes as others pack them, the even column in bits 3..0."""
+    return codes[:, 0::2] | np.left_shift(codes[:, 1::2], 4, dtype=np.uint8)
+
+
+def unpack_pairs(pairs: U8) -> U8:
+    """(rows, columns / 2) bytes -> (rows, columns) codes 0..15."""
+    codes = np.empty((len(pairs), 2 * pairs.shape[1]), np.uint8)
+    codes[:, 0::2] = pairs & 0xF
+    codes[:, 1::2] = pairs >> 4
+    return codes

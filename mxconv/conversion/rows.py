@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import F32, U16
-from mxconv.codecs.bsfp.rescale import rescale
+from mxconv.codecs.bsfp.speq import rescale
 from mxconv.codecs.float16 import FORMATS, FloatFormat
 from mxconv.codecs.vnni8 import TILE_ROWS
 from mxconv.conversion.plan import TensorPlan

@@ -14,8 +14,7 @@ from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.fit import FittedTable
 from mxconv.codecs.bsfp.histogram import NUM_PATTERNS, PatternHistogram
 from mxconv.codecs.bsfp.planes import encode_planes
-from mxconv.codecs.bsfp.rescale import rescale_factor
-from mxconv.codecs.bsfp.speq import paper_table
+from mxconv.codecs.bsfp.speq import paper_table, rescale_factor
 from mxconv.codecs.bsfp.table import NUM_CODES, RESIDUAL_BITS, SHIFTS_PER_OCTAVE, SegmentTable
 from mxconv.codecs.float16 import MAGNITUDE_MASK, FloatFormat
 from mxconv.conversion.options import QuantizeOptions

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from mxconv.checkpoint.regular_file import read_json_object
 from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.codecs.nibble_pairs import pack_pairs
-from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles, unpack_scales
+from mxconv.codecs.vnni8 import TILE_ROWS, pack_pairs, unpack_nibbles, unpack_scales
 from mxconv.conversion.plan import EMBEDDINGS, HEADS, matches
 from mxconv.errors import MxconvError
 from mxconv.interop.exported import Export, refuse_fp8, refuse_no_model

@@ -1,309 +1,275 @@
-"""What the extension module offers; its sources are in mxconv/kernels/native/."""
+"""Native kernels of mxconv; see mxconv/kernels/native/kernels.hpp."""
 
-from typing import overload
+from collections.abc import Sequence
+from typing import Annotated, overload
 
-from mxconv.arrays import F32, F64, I8, I32, I64, U8, U16, U64
+import numpy
+from numpy.typing import NDArray
 
-def available() -> list[str]: ...
-def compiler() -> str: ...
+
+def available() -> list[str]:
+    """Implementations that this processor runs, best first."""
+
+def compiler() -> str:
+    """The compiler that built this module."""
 
 class Engine:
     def __init__(self, name: str, num_threads: int) -> None: ...
+
     @property
     def name(self) -> str: ...
+
     @property
     def num_threads(self) -> int: ...
-    def read(self, bytes: U8) -> int: ...
-    def multiply_adds(self, form: str, iterations: int) -> int: ...
+
+    def read(self, bytes: NDArray[numpy.uint8]) -> int:
+        """
+        Read a byte array at memory speed with all threads, whole pieces of 256 KB; returns a checksum.
+        """
+
+    def multiply_adds(self, form: str, iterations: int) -> int:
+        """
+        Multiply-add as fast as registers allow, on all threads; returns how many were done.
+        """
 
 class Matrix:
+    """A weight matrix over arrays that stay where they are."""
+
     @property
     def shape(self) -> tuple[int, int]: ...
-    def multiply(self, engine: Engine, x: F32, out: F32) -> None: ...
-    def patterns(self, engine: Engine, first_row: int, out: U16) -> None: ...
 
-def dense(patterns: U16, float_format: str) -> Matrix: ...
-def bsfp(
-    rows: int,
-    columns: int,
-    float_format: str,
-    codes: U8,
-    residual_low: U8,
-    residual_high: U8,
-    starts: U16,
-    escape_counts: U8,
-    escape_offsets: I64,
-    escape_positions: U8,
-    escape_high: U8,
-) -> Matrix: ...
+    def multiply(self, engine: Engine, x: NDArray[numpy.float32], out: NDArray[numpy.float32]) -> None:
+        """
+        Write x (tokens, in_features) times the matrix to out (tokens, out_features), float32.
+        """
+
+    def patterns(self, engine: Engine, first_row: int, out: NDArray[numpy.uint16]) -> None:
+        """
+        Write the 16-bit patterns of rows first_row, first_row + 1, ... to out (rows, in_features), uint16.
+        """
+
+def dense(patterns: NDArray[numpy.uint16], float_format: str) -> Matrix: ...
+
+def bsfp(rows: int, columns: int, float_format: str, codes: NDArray[numpy.uint8], residual_low: NDArray[numpy.uint8], residual_high: NDArray[numpy.uint8], starts: NDArray[numpy.uint16], escape_counts: NDArray[numpy.uint8], escape_offsets: NDArray[numpy.int64], escape_positions: NDArray[numpy.uint8], escape_high: NDArray[numpy.uint8]) -> Matrix: ...
+
 @overload
-def four_bit_int8(rows: int, columns: int, codes: U8, levels: I8, scales: U8, scale_factor: float) -> Matrix: ...
+def four_bit_int8(rows: int, columns: int, codes: NDArray[numpy.uint8], levels: NDArray[numpy.int8], scales: NDArray[numpy.uint8], scale_factor: float) -> Matrix: ...
+
 @overload
-def four_bit_int8(rows: int, columns: int, codes: U8, levels: I8, scales: U16, scale_factor: float) -> Matrix: ...
+def four_bit_int8(rows: int, columns: int, codes: NDArray[numpy.uint8], levels: NDArray[numpy.int8], scales: NDArray[numpy.uint16], scale_factor: float) -> Matrix: ...
+
 @overload
-def four_bit_float(rows: int, columns: int, codes: U8, levels: F32, scales: U8, scale_factor: float) -> Matrix: ...
+def four_bit_float(rows: int, columns: int, codes: NDArray[numpy.uint8], levels: NDArray[numpy.float32], scales: NDArray[numpy.uint8], scale_factor: float) -> Matrix: ...
+
 @overload
-def four_bit_float(rows: int, columns: int, codes: U8, levels: F32, scales: U16, scale_factor: float) -> Matrix: ...
-def mxint8(rows: int, columns: int, elements: U8, scales: U8) -> Matrix: ...
+def four_bit_float(rows: int, columns: int, codes: NDArray[numpy.uint8], levels: NDArray[numpy.float32], scales: NDArray[numpy.uint16], scale_factor: float) -> Matrix: ...
+
+def mxint8(rows: int, columns: int, elements: NDArray[numpy.uint8], scales: NDArray[numpy.uint8]) -> Matrix: ...
 
 class Norm:
-    def __init__(self, weight: F32, bias: F32 | None, eps: float, is_centered: bool) -> None: ...
+    """
+    Over the last axis: of the mean square, or of the variance (`is_centered`).
+    """
+
+    def __init__(self, weight: NDArray[numpy.float32], bias: NDArray[numpy.float32] | None, eps: float, is_centered: bool) -> None: ...
 
 class Projection:
-    def __init__(self, matrix: Matrix, bias: F32 | None) -> None: ...
+    """A matrix and perhaps a bias."""
+
+    def __init__(self, matrix: Matrix, bias: NDArray[numpy.float32] | None) -> None: ...
+
+class Part:
+    """What a layer adds to its rows."""
+
+def joined(addends: Sequence[tuple[Part, Norm | None]]) -> Part:
+    """
+    The sum of what several parts make of the same rows, each behind a norm or none.
+    """
+
+class Branch:
+    """A part of a layer with its norms."""
+
+    def __init__(self, part: Part, norm: Norm | None, is_parallel: bool, sum_norm: Norm | None, multiplier: float) -> None:
+        """
+        Adds multiplier * sum_norm(part(norm(x))) to x; a parallel one takes in x as the branch before it did.
+        """
+
+class Layer:
+    """Branches one after another, then a multiplication."""
+
+    def __init__(self, branches: Sequence[Branch], scalar: float) -> None: ...
 
 class Sight:
+    """
+    How many positions a token sees: the last `window` (0: all), and of these the first `sink` and the last `recent` (0: all). Chunks begin at the multiples of `window`.
+    """
+
     def __init__(self, window: int, sink: int, recent: int, is_chunked: bool) -> None: ...
 
 class HeadRotation:
+    """Which of the pass's rotations turns heads; -1: none."""
+
     def __init__(self, table: int, num_pairs: int, is_interleaved: bool) -> None: ...
 
 class HeadNorms:
-    def __init__(
-        self,
-        query: Norm | None,
-        key: Norm | None,
-        value: Norm | None,
-        span_rows: bool,
-        are_behind: bool,
-        clip: float,
-    ) -> None: ...
+    """Of queries, keys and values; each may be None. clip 0 is none."""
 
-class Part: ...
+    def __init__(self, query: Norm | None, key: Norm | None, value: Norm | None, span_rows: bool, are_behind: bool, clip: float) -> None: ...
+
+def attention(*, layer: int, source: int, num_heads: int, num_key_value_heads: int, head_dim: int, query: Projection, key: Projection | None, value: Projection | None, output: Projection, fused: str | None, scale: float, sight: Sight, norms: HeadNorms, rotation: HeadRotation, temperature: int, logit_cap: float, is_gated: bool, sinks: NDArray[numpy.float32] | None) -> Part:
+    """
+    Attention over the cache of layer `source`, into which it writes where that is `layer`. Without `value` values are the keys. temperature -1 is none, as is logit_cap 0. Gated queries have a gate behind each. Sinks (num_heads,) are scores that take a share of attention and give nothing.
+    """
+
+def latent_attention(*, layer: int, query_down: Projection | None, query_norm: Norm | None, query: Projection, down: Projection, latent_norm: Norm, key_up: NDArray[numpy.float32], value_up: NDArray[numpy.float32], output: Projection, scale: float, sight: Sight, rotation: HeadRotation) -> Part:
+    """
+    Attention over latent vectors, which the cache holds with a rotated key each in the place of keys. key_up is (heads, plain_size, latent_size), value_up (heads, value_size, latent_size).
+    """
 
 class Routing:
-    def __init__(
-        self,
-        *,
-        router: Projection,
-        num_chosen: int,
-        score: str,
-        is_normalized: bool,
-        correction: F32 | None,
-        groups: tuple[int, int],
-        multiplier: float,
-        multipliers: F32 | None,
-    ) -> None: ...
+    """How rows choose their experts."""
 
-def attention(
-    *,
-    layer: int,
-    source: int,
-    num_heads: int,
-    num_key_value_heads: int,
-    head_dim: int,
-    query: Projection,
-    key: Projection | None,
-    value: Projection | None,
-    output: Projection,
-    fused: str | None,
-    scale: float,
-    sight: Sight,
-    norms: HeadNorms,
-    rotation: HeadRotation,
-    temperature: int,
-    logit_cap: float,
-    is_gated: bool,
-    sinks: F32 | None,
-) -> Part: ...
-def latent_attention(
-    *,
-    layer: int,
-    query_down: Projection | None,
-    query_norm: Norm | None,
-    query: Projection,
-    down: Projection,
-    latent_norm: Norm,
-    key_up: F32,
-    value_up: F32,
-    output: Projection,
-    scale: float,
-    sight: Sight,
-    rotation: HeadRotation,
-) -> Part: ...
-def mixture(
-    *,
-    activation: str,
-    clamped: tuple[float, float] | None,
-    is_interleaved: bool,
-    scales_input: bool,
-    norm: Norm | None,
-    router_norm: Norm | None,
-    is_routed_apart: bool,
-    routing: Routing,
-    experts: list[tuple[Projection, Projection | None, Projection]],
-) -> Part: ...
-def joined(addends: list[tuple[Part, Norm | None]]) -> Part: ...
-def mlp(
-    *,
-    activation: str,
-    gate: Projection | None,
-    up: Projection | None,
-    down: Projection,
-    row_gate: Projection | None,
-    is_fused: bool,
-    layer_input: int,
-) -> Part: ...
+    def __init__(self, *, router: Projection, num_chosen: int, score: str, is_normalized: bool, correction: NDArray[numpy.float32] | None, groups: tuple[int, int], multiplier: float, multipliers: NDArray[numpy.float32] | None) -> None: ...
+
+def mixture(*, activation: str, clamped: tuple[float, float] | None, is_interleaved: bool, scales_input: bool, norm: Norm | None, router_norm: Norm | None, is_routed_apart: bool, routing: Routing, experts: Sequence[tuple[Projection, Projection | None, Projection]]) -> Part:
+    """
+    Experts, each a gate, an up (none: its rows are behind the gate's, or between them) and a down. `clamped`, a slope and a limit, stands for the activation. Rows are normed by the mixture, for its router by another norm where that is apart.
+    """
+
+def mlp(*, activation: str, gate: Projection | None, up: Projection | None, down: Projection, row_gate: Projection | None, is_fused: bool, layer_input: int) -> Part:
+    """
+    An MLP; without `up` the layer's inputs of that number stand for what it would give. The sigmoid of a row gate multiplies what is made of a row.
+    """
 
 class Convolution:
-    def __init__(self, taps: F32, bias: F32 | None, layer: int, only_follows: bool) -> None: ...
+    """
+    Of the layer with a state of that number; a draft may only follow the text.
+    """
 
-def short_convolution(*, convolution: Convolution, inputs: Projection, output: Projection) -> Part: ...
-def delta_net(
-    *,
-    convolution: Convolution,
-    num_key_heads: int,
-    memory: tuple[int, int, int],
-    queries_keys_values: Projection,
-    gate: Projection | None,
-    beta: Projection,
-    decay: Projection | None,
-    decay_bias: F32,
-    rate: F32,
-    norm: Norm,
-    eps: float,
-    output: Projection,
-) -> Part: ...
-def mamba2(
-    *,
-    convolution: Convolution,
-    num_groups: int,
-    memory: tuple[int, int, int],
-    activation: str,
-    inputs: Projection,
-    step_bias: F32,
-    step_limits: tuple[float, float],
-    rate: F32,
-    skip: F32,
-    norm: Norm,
-    norm_groups: int,
-    output: Projection,
-) -> Part: ...
+    def __init__(self, taps: NDArray[numpy.float32], bias: NDArray[numpy.float32] | None, layer: int, only_follows: bool) -> None: ...
 
-class Branch:
-    def __init__(
-        self, part: Part, norm: Norm | None, is_parallel: bool, sum_norm: Norm | None, multiplier: float
-    ) -> None: ...
+def short_convolution(*, convolution: Convolution, inputs: Projection, output: Projection) -> Part:
+    """A convolution between two gates, which `inputs` gives with its input."""
 
-class Layer:
-    def __init__(self, branches: list[Branch], scalar: float) -> None: ...
+def delta_net(*, convolution: Convolution, num_key_heads: int, memory: tuple[int, int, int], queries_keys_values: Projection, gate: Projection | None, beta: Projection, decay: Projection | None, decay_bias: NDArray[numpy.float32], rate: NDArray[numpy.float32], norm: Norm, eps: float, output: Projection) -> Part:
+    """
+    Gated DeltaNet of memories (value heads, key_dim, value_dim). Without `gate` and `decay` the others hold them too, key head by key head.
+    """
 
-class Decoder:
-    def __init__(
-        self,
-        engine: Engine,
-        layers: list[Layer],
-        norm: Norm,
-        head: Matrix,
-        logit_multiplier: float,
-        logit_cap: float,
-        cache: tuple[int, int, int],
-    ) -> None: ...
-    def forward(
-        self,
-        x: F32,
-        rotations: list[tuple[F32, F32]],
-        temperatures: list[F32],
-        layer_inputs: F32 | None,
-        logits: F32,
-        sequences: list[SequenceTokens],
-    ) -> None: ...
-
-class Pages:
-    def __init__(self, dtype: str, slabs: list[F32 | U16], numbers: I32) -> None: ...
-
-class SequenceTokens:
-    def __init__(
-        self,
-        pages: Pages,
-        length: int,
-        num_tokens: int,
-        num_logits: int,
-        masks: U64 | None = None,
-        mask_start: int = 0,
-        stages: list[int] = ...,
-        states: F32 | None = None,
-        num_left_out: int = 0,
-        walk: Walk | None = None,
-    ) -> None: ...
+def mamba2(*, convolution: Convolution, num_groups: int, memory: tuple[int, int, int], activation: str, inputs: Projection, step_bias: NDArray[numpy.float32], step_limits: tuple[float, float], rate: NDArray[numpy.float32], skip: NDArray[numpy.float32], norm: Norm, norm_groups: int, output: Projection) -> Part:
+    """Mamba-2 of memories (heads, head_dim, state_size)."""
 
 class Walk:
-    def __init__(
-        self,
-        *,
-        windows: F32,
-        memories: F32,
-        inputs: tuple[int, F32],
-        kept: tuple[int, F32],
-        source: int,
-        first: int,
-        stop: int,
-        length: int,
-        saves: list[tuple[int, int]],
-        branches: list[tuple[int, int]],
-    ) -> None: ...
+    """States of a sequence, and the way of a pass through them."""
+
+    def __init__(self, *, windows: NDArray[numpy.float32], memories: NDArray[numpy.float32], inputs: tuple[int, NDArray[numpy.float32]], kept: tuple[int, NDArray[numpy.float32]], source: int, first: int, stop: int, length: int, saves: Sequence[tuple[int, int]], branches: Sequence[tuple[int, int]]) -> None:
+        """
+        From the state of slot `source`, which has seen `first` rows, through rows first .. stop - 1 by the running state of slot 0, whose copies behind some numbers of rows are saved, (rows, slot), then through branches, (row, parent). Inputs are those of rows from a number on, (number, (layers, rows, numbers)); those of the new rows, from `length` on, go to `kept`.
+        """
+
+class Pages:
+    """
+    The pages of a sequence by their numbers in slabs (layers, 2, heads, pages, positions of a page, head_dim), keys before values: float32, or uint16 patterns of bf16 or fp16.
+    """
+
+    def __init__(self, dtype: str, slabs: Sequence[object], numbers: NDArray[numpy.int32]) -> None: ...
+
+class Decoder:
+    """A forward pass over matrices and vectors that stay where they are."""
+
+    def __init__(self, engine: Engine, layers: Sequence[Layer], norm: Norm, head: Matrix, logit_multiplier: float, logit_cap: float, cache: tuple[int, int, int]) -> None:
+        """
+        Layers, then a norm and a head, whose logits are multiplied and, where logit_cap is not 0, capped. `cache` is layers, heads and head_dim of its pages.
+        """
+
+    def forward(self, x: NDArray[numpy.float32], rotations: Sequence[tuple[NDArray[numpy.float32], NDArray[numpy.float32]]], temperatures: Sequence[NDArray[numpy.float32]], layer_inputs: NDArray[numpy.float32] | None, logits: NDArray[numpy.float32], sequences: list[SequenceTokens]) -> None:
+        """
+        Evaluate tokens of some sequences, no two of one cache, each behind those of the one before in x (tokens, hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).
+        """
+
+class SequenceTokens:
+    """The tokens of one sequence in a pass."""
+
+    def __init__(self, pages: Pages, length: int, num_tokens: int, num_logits: int, masks: NDArray[numpy.uint64] | None = None, mask_start: int = 0, stages: Sequence[int] = [], states: NDArray[numpy.float32] | None = None, num_left_out: int = 0, walk: Walk | None = None) -> None:
+        """
+        Tokens behind `length` positions, where their keys and values are written; the last num_logits of them get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than the last layer's is what they all give, two more that behind the norm. num_left_out positions of the text before these are in no place.
+        """
+
+def rms_norm(engine: Engine, x: NDArray[numpy.float32], weight: NDArray[numpy.float32], eps: float, out: NDArray[numpy.float32]) -> None:
+    """RMS norm of each row of x (rows, n)."""
+
+def layer_norm(engine: Engine, x: NDArray[numpy.float32], weight: NDArray[numpy.float32], bias: NDArray[numpy.float32], eps: float, out: NDArray[numpy.float32]) -> None:
+    """Layer norm of each row of x (rows, n)."""
+
+def activate(engine: Engine, activation: str, x: NDArray[numpy.float32], y: NDArray[numpy.float32] | None, out: NDArray[numpy.float32]) -> None:
+    """out = activated(x), times y where there is one, each (n,)."""
+
+def clamped_gates(engine: Engine, x: NDArray[numpy.float32], y: NDArray[numpy.float32], slope: float, limit: float, out: NDArray[numpy.float32]) -> None:
+    """
+    out = (y + 1) * x * sigmoid(slope * x), each (n,), x at most `limit` and y within it.
+    """
+
+def cap(engine: Engine, cap: float, x: NDArray[numpy.float32]) -> None:
+    """x (n,) becomes cap * tanh(x / cap)."""
 
 @overload
-def encode_mxfp4(engine: Engine, weights: U16, float_format: str, scale_rule: str, codes: U8, scales: U8) -> int: ...
+def attend(engine: Engine, queries: NDArray[numpy.float32], keys: NDArray[numpy.float32], values: NDArray[numpy.float32], runs: NDArray[numpy.int32], positions: NDArray[numpy.int32], cap: float, out: NDArray[numpy.float32], sinks: NDArray[numpy.float32] | None = None, dtype: str = 'fp32') -> None: ...
+
 @overload
-def encode_mxfp4(engine: Engine, weights: F32, scale_rule: str, codes: U8, scales: U8) -> int: ...
-def encode_bsfp(
-    engine: Engine,
-    weights: U16,
-    float_format: str,
-    residual_bits: int,
-    starts: U16,
-    order: U8,
-    levels: F32,
-    codes: U8,
-    residual_low: U8,
-    residual_high: U8,
-    scales: U16,
-    escape_counts: U8,
-    escape_positions: U8,
-    escape_high: U8,
-) -> int: ...
-def sum_of_squares(engine: Engine, weights: U16, float_format: str, out: F64) -> None: ...
-def row_shifts(engine: Engine, weights: U16, float_format: str, boundaries: F64, least_shift: int, out: I8) -> None: ...
-def count_patterns(engine: Engine, weights: U16, slots: I64, counts: I64) -> None: ...
-def fit_cuts(engine: Engine, weights: F64, energy: F64, reach: F64, price: float, chosen: I64) -> float: ...
-def has_sha256() -> bool: ...
+def attend(engine: Engine, queries: NDArray[numpy.float32], keys: NDArray[numpy.uint16], values: NDArray[numpy.uint16], runs: NDArray[numpy.int32], positions: NDArray[numpy.int32], cap: float, out: NDArray[numpy.float32], sinks: NDArray[numpy.float32] | None = None, dtype: str = 'fp32') -> None:
+    """
+    Attention of scaled queries (tokens, heads, head_dim) to keys (n, head_dim): each token's to the first of them, as many as `runs` says, then to its `positions` (tokens, m). A cap other than 0 is put on scores. Sinks (heads,) are scores of no position. Keys and values are float32, or patterns of bf16 or fp16.
+    """
+
+def round_for_cache(values: NDArray[numpy.float32], dtype: str, out: NDArray[numpy.uint16]) -> None:
+    """The bf16 or fp16 patterns of values (n,), to nearest, ties to even."""
+
+@overload
+def encode_mxfp4(engine: Engine, weights: NDArray[numpy.uint16], float_format: str, scale_rule: str, codes: NDArray[numpy.uint8], scales: NDArray[numpy.uint8]) -> int:
+    """
+    Encode rows of 16-bit patterns to codes (T, C, 64) and scales (T, C / 4, 16). Returns -1, or the row-major index of the first weight that is not finite; the output then means nothing.
+    """
+
+@overload
+def encode_mxfp4(engine: Engine, weights: NDArray[numpy.float32], scale_rule: str, codes: NDArray[numpy.uint8], scales: NDArray[numpy.uint8]) -> int:
+    """The same for float32 weights."""
+
+def encode_bsfp(engine: Engine, weights: NDArray[numpy.uint16], float_format: str, residual_bits: int, starts: NDArray[numpy.uint16], order: NDArray[numpy.uint8], levels: NDArray[numpy.float32], codes: NDArray[numpy.uint8], residual_low: NDArray[numpy.uint8], residual_high: NDArray[numpy.uint8], scales: NDArray[numpy.uint16], escape_counts: NDArray[numpy.uint8], escape_positions: NDArray[numpy.uint8], escape_high: NDArray[numpy.uint8]) -> int:
+    """
+    Encode rows of 16-bit patterns as BSFP; returns the number of escapes. The lists of escapes need room for every weight and 64 more bytes.
+    """
+
+def sum_of_squares(engine: Engine, weights: NDArray[numpy.uint16], float_format: str, out: NDArray[numpy.float64]) -> None:
+    """
+    Write the folded sum of squares of each row of 16-bit patterns to out (rows), float64.
+    """
+
+def row_shifts(engine: Engine, weights: NDArray[numpy.uint16], float_format: str, boundaries: NDArray[numpy.float64], least_shift: int, out: NDArray[numpy.int8]) -> None:
+    """Write the row shifts of 16-bit patterns to out (rows), int8."""
+
+def count_patterns(engine: Engine, weights: NDArray[numpy.uint16], slots: NDArray[numpy.int64], counts: NDArray[numpy.int64]) -> None:
+    """Add 1 to counts[slots[row], magnitude] for every 16-bit pattern."""
+
+def fit_cuts(engine: Engine, weights: NDArray[numpy.float64], energy: NDArray[numpy.float64], reach: NDArray[numpy.float64], price: float, chosen: NDArray[numpy.int64]) -> float:
+    """
+    Write the eight cuts of least cost to chosen; returns the relative error that they leave.
+    """
+
+def dequantize(engine: Engine, matrix: Matrix, first_row: int, out: NDArray[numpy.float32]) -> None:
+    """
+    Write the values of rows first_row, first_row + 1, ... of a four_bit_float matrix to out, float32.
+    """
+
+def has_sha256() -> bool:
+    """Whether this processor has instructions for SHA-256."""
 
 class Sha256:
-    def __init__(self) -> None: ...
-    def hexdigest(self) -> str: ...
+    """One stream of bytes."""
 
-def sha256_update(streams: list[Sha256], pieces: list[U8]) -> None: ...
-def dequantize(engine: Engine, matrix: Matrix, first_row: int, out: F32) -> None: ...
-def rms_norm(engine: Engine, x: F32, weight: F32, eps: float, out: F32) -> None: ...
-def layer_norm(engine: Engine, x: F32, weight: F32, bias: F32, eps: float, out: F32) -> None: ...
-def activate(engine: Engine, activation: str, x: F32, y: F32 | None, out: F32) -> None: ...
-def clamped_gates(engine: Engine, x: F32, y: F32, slope: float, limit: float, out: F32) -> None: ...
-def cap(engine: Engine, cap: float, x: F32) -> None: ...
-@overload
-def attend(
-    engine: Engine,
-    queries: F32,
-    keys: F32,
-    values: F32,
-    runs: I32,
-    positions: I32,
-    cap: float,
-    out: F32,
-    sinks: F32 | None = None,
-) -> None: ...
-@overload
-def attend(
-    engine: Engine,
-    queries: F32,
-    keys: U16,
-    values: U16,
-    runs: I32,
-    positions: I32,
-    cap: float,
-    out: F32,
-    sinks: F32 | None = None,
-    *,
-    dtype: str,
-) -> None: ...
-def round_for_cache(values: F32, dtype: str, out: U16) -> None: ...
+    def __init__(self) -> None: ...
+
+    def hexdigest(self) -> str:
+        """The SHA-256 of what went in so far."""
+
+def sha256_update(streams: Sequence[Sha256], pieces: Sequence[NDArray[numpy.uint8]]) -> None:
+    """Hash pieces[i] (bytes as uint8 arrays) into streams[i], all at once."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from mxconv.arrays import I8, I64, U8, U16
 from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
-from mxconv.codecs.bsfp.rescale import undo_rescale
+from mxconv.codecs.bsfp.speq import undo_rescale
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.mxint8 import mxint8_patterns
 from mxconv.codecs.vnni8 import TILE_ROWS, unpack_quads, unpack_scales

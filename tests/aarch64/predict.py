@@ -120,7 +120,8 @@ def main(objects: Path, objdump: str, llvm_mca: str) -> None:
     print("|---|---|---|---|" + "---|" * len(CORES))
     bodies = {}
     for name in dict.fromkeys(loop.object_file for loop in LOOPS):
-        command = [objdump, "-d", "--no-show-raw-insn", str(objects / f"{name}.cpp.o")]
+        files = [objects / f"{file}.cpp.o" for file in ((name, "shared_neon") if name == "neon" else (name,))]
+        command = [objdump, "-d", "--no-show-raw-insn", *map(str, files)]
         disassembly = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         bodies[name] = sorted((body for code in functions(disassembly) for body in loops(code)), key=len)
     for loop in LOOPS:

@@ -82,10 +82,6 @@ def test_a_tile_of_nothing_but_escapes_counts_128() -> None:
     assert (decode_bsfp(packed, TABLE, (16, 128)) == patterns).all()
 
 
-def damage(packed: PackedBsfp, **changes: Any) -> PackedBsfp:
-    return replace(packed, **changes)
-
-
 def test_escape_lists_of_other_lengths_than_the_counts_say_are_an_error() -> None:
     packed = packed_with_escapes()
     total = len(packed.escape_high)
@@ -95,46 +91,30 @@ def test_escape_lists_of_other_lengths_than_the_counts_say_are_an_error() -> Non
         r"^escapes: counts sum to {}, but {} positions and {} high bytes are there; all three must agree\. The file"
     )
     for damaged, numbers in [
-        (damage(packed, escape_counts=counts), (total - 1, total, total)),
-        (damage(packed, escape_positions=packed.escape_positions[:-1]), (total, total - 1, total)),
-        (damage(packed, escape_high=packed.escape_high[:-2]), (total, total, total - 2)),
+        (replace(packed, escape_counts=counts), (total - 1, total, total)),
+        (replace(packed, escape_positions=packed.escape_positions[:-1]), (total, total - 1, total)),
+        (replace(packed, escape_high=packed.escape_high[:-2]), (total, total, total - 2)),
     ]:
         with pytest.raises(CodecError, match=message.format(*numbers)):
             decode_bsfp(damaged, TABLE, (40, 200))
 
 
-def test_an_escape_position_beyond_the_tile_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a, b: (a, 128), "position 128; 0 to 127 is required"),
+        (lambda a, b: (a, a), "a position occurs twice in a tile; each must be named once"),
+        (lambda a, b: (b, a), "positions in a tile do not ascend, which is required"),
+    ],
+)
+def test_escape_positions_that_contradict_each_other_are_an_error(change: Any, message: str) -> None:
     packed = packed_with_escapes()
-    positions = packed.escape_positions.copy()
-    positions[5] = 128
-    with pytest.raises(CodecError, match=r"^escapes: position 128; 0 to 127 is required\. The file is damaged\.$"):
-        decode_bsfp(damage(packed, escape_positions=positions), TABLE, (40, 200))
-
-
-def two_in_one_tile(packed: PackedBsfp) -> int:
-    """Index of an escape whose successor lies in the same tile."""
     tiles = np.repeat(np.arange(packed.escape_counts.size), packed.escape_counts.ravel())
-    return int(np.flatnonzero(np.diff(tiles) == 0)[0])
-
-
-def test_an_escape_position_named_twice_is_an_error() -> None:
-    packed = packed_with_escapes()
+    first = int(np.flatnonzero(np.diff(tiles) == 0)[0])  # its successor lies in the same tile
     positions = packed.escape_positions.copy()
-    first = two_in_one_tile(packed)
-    positions[first + 1] = positions[first]
-    with pytest.raises(
-        CodecError, match=r"^escapes: a position occurs twice in a tile; each must be named once\. The file"
-    ):
-        decode_bsfp(damage(packed, escape_positions=positions), TABLE, (40, 200))
-
-
-def test_escape_positions_that_do_not_ascend_are_an_error() -> None:
-    packed = packed_with_escapes()
-    positions = packed.escape_positions.copy()
-    first = two_in_one_tile(packed)
-    positions[[first, first + 1]] = positions[[first + 1, first]]
-    with pytest.raises(CodecError, match=r"^escapes: positions in a tile do not ascend, which is required\. The file"):
-        decode_bsfp(damage(packed, escape_positions=positions), TABLE, (40, 200))
+    positions[first : first + 2] = change(*positions[first : first + 2])
+    with pytest.raises(CodecError, match=rf"^escapes: {message}\. The file is damaged\.$"):
+        decode_bsfp(replace(packed, escape_positions=positions), TABLE, (40, 200))
 
 
 def test_a_count_moved_to_another_tile_never_passes_unnoticed() -> None:
@@ -148,7 +128,7 @@ def test_a_count_moved_to_another_tile_never_passes_unnoticed() -> None:
         counts.flat[source] -= 1
         counts.flat[target] += 1
         try:
-            decoded = decode_bsfp(damage(packed, escape_counts=counts), TABLE, (40, 200))
+            decoded = decode_bsfp(replace(packed, escape_counts=counts), TABLE, (40, 200))
         except CodecError:
             continue
         assert (decoded != original).any()
@@ -158,10 +138,10 @@ def test_row_shifts_that_are_missing_superfluous_or_too_far_are_errors() -> None
     patterns, shifts = gaussian(20, 128), np.zeros(20, np.int8)
     plain, shifted = encode_bsfp(patterns, TABLE), encode_bsfp(patterns, SHIFTED, shifts)
     with pytest.raises(CodecError, match=r"row shifts missing; eight rows and row shifts go together\.$"):
-        decode_bsfp(damage(shifted, row_shifts=None), SHIFTED, (20, 128))
+        decode_bsfp(replace(shifted, row_shifts=None), SHIFTED, (20, 128))
     with pytest.raises(CodecError, match=r"row shifts present; eight rows and row shifts go together\.$"):
-        decode_bsfp(damage(plain, row_shifts=np.zeros(32, np.int8)), TABLE, (20, 128))
+        decode_bsfp(replace(plain, row_shifts=np.zeros(32, np.int8)), TABLE, (20, 128))
     low = SegmentTable(BF16, 9, ((0,) * 8,) * 8, LEVELS)
     packed = encode_bsfp(patterns, low, shifts)
     with pytest.raises(CodecError, match=r"^segment table: start -128; 0 to 32128 is required, so that each residual"):
-        decode_bsfp(damage(packed, row_shifts=np.full(32, -1, np.int8)), low, (20, 128))
+        decode_bsfp(replace(packed, row_shifts=np.full(32, -1, np.int8)), low, (20, 128))

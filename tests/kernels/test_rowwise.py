@@ -1,46 +1,9 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from mxconv.codecs.fold import fold as codec_fold
-from mxconv.codecs.fold import fold_in_place
 from mxconv.kernels import rowwise
 
 rng = np.random.default_rng(0)
-
-
-def fold_by_hand(numbers: list[np.float32]) -> np.float32:
-    """The rule, one addition at a time."""
-    while len(numbers) > 1:
-        half = len(numbers) // 2
-        lower, middle, upper = numbers[:half], numbers[half : len(numbers) - half], numbers[len(numbers) - half :]
-        numbers = [a + b for a, b in zip(lower, upper, strict=True)] + middle
-    return numbers[0]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 400), st.integers(0, 2**32))
-def test_fold_adds_in_the_order_that_its_docstring_states(length: int, seed: int) -> None:
-    values = np.random.default_rng(seed).standard_normal((3, length), np.float32)
-    expected = [fold_by_hand(list(row)) for row in values]
-    assert fold_in_place(values.copy()).tolist() == expected
-    assert codec_fold(values).tolist() == expected
-
-
-@pytest.mark.parametrize("length", [1, 2, 7, 16, 17, 64, 172])
-@pytest.mark.parametrize("axis", [-1, -2, 0, 1])
-def test_fold_gives_the_same_bits_along_any_axis(length: int, axis: int) -> None:
-    values = rng.standard_normal((5, 3, length), np.float32)
-    expected = codec_fold(values)
-    turned = np.ascontiguousarray(np.moveaxis(values, -1, axis))
-    assert (fold_in_place(turned, axis) == expected).all()
-
-
-def test_a_sum_does_not_depend_on_what_is_folded_beside_it() -> None:
-    values = rng.standard_normal((40, 257), np.float32)
-    together = fold_in_place(values.copy())
-    assert all(fold_in_place(row.copy()) == one for row, one in zip(values, together, strict=True))
 
 
 @pytest.mark.parametrize(("num_tokens", "out_features", "in_features"), [(1, 1, 1), (3, 50, 257), (70, 33, 64)])

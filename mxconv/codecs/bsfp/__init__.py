@@ -5,8 +5,7 @@
     draft.py      group scales, and the draft's values
     histogram.py  what the fit sees of a tensor
     fit.py        the fitted table
-    speq.py       the paper's table, bit layout and decoder logic
-    rescale.py    the paper's outlier policy
+    speq.py       the paper's table, bit layout, decoder logic and outlier policy
 
 Normative text: formats/bsfp.md.
 """

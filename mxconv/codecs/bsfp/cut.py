@@ -25,8 +25,7 @@ import numpy as np
 
 from mxconv.arrays import U8, U16
 from mxconv.codecs.bsfp.draft import group_values, scales_of
-from mxconv.codecs.bsfp.rescale import rescale, rescale_factor
-from mxconv.codecs.bsfp.speq import BF16_OFFSET
+from mxconv.codecs.bsfp.speq import BF16_OFFSET, rescale, rescale_factor
 from mxconv.codecs.float16 import BF16, FP16, MAGNITUDE_MASK, SIGN_MASK, FloatFormat
 from mxconv.codecs.fold import fold
 from mxconv.errors import CodecError

@@ -1,4 +1,4 @@
-"""The paper's BSFP: its remapped exponents as a segment table, its own bit layout, and its decoder's logic.
+"""The paper's BSFP: its remapped exponents as a segment table, its bit layout, its decoder's logic, its outlier policy.
 
 SPEQ (arXiv 2510.18525) notes that trained FP16 weights stay below 2.0, so the top exponent bit is free. It spends that
 bit on a flag that says whether the three upper exponent bits were remapped to make the draft finer where weights are:
@@ -25,6 +25,10 @@ FLAG_OF_EXPONENT = np.array([1, 1, 0, 0, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0], np
 FIRST_EXPONENT = (9, 0, 11, 4, 8, 10, 12, 14)  # of each code's segment
 DRAFT_EXPONENT = (9, 2, 11, 6, 8, 10, 12, 14)  # of each code's level 2^(e - 15)
 BF16_OFFSET = 112  # BF16 exponent field of the paper's exponent 0
+LIMIT, TARGET = (
+    2.0,
+    1.999,
+)  # of Algorithm 1: a tensor beyond the limit is scaled so that its largest weight fits; that rounds
 
 
 def paper_table(float_format: FloatFormat) -> SegmentTable:
@@ -107,3 +111,22 @@ def decode_layout(wq: U8, wr: U16, float_format: FloatFormat) -> U16:
     mantissas = bits.mantissa >> (FP16.mantissa_bits - float_format.mantissa_bits)
     magnitudes = exponents << float_format.mantissa_bits | mantissas
     return (bits.sign.astype(np.uint16) << 15 | magnitudes).astype(np.uint16)
+
+
+def rescale_factor(max_abs: float) -> float:
+    """The factor of SPEQ Algorithm 1 as a float32 value: 1.999 / max|w| where max|w| > 2, else 1."""
+    return float(np.float32(TARGET / max_abs)) if max_abs > LIMIT else 1.0
+
+
+def rescale(patterns: U16, factor: float, float_format: FloatFormat) -> U16:
+    """Weights times factor, in float32, rounded to the format: nearest, ties to even. Shape unchanged."""
+    if factor == 1.0:
+        return patterns
+    return float_format.encode(float_format.decode(patterns) * np.float32(factor))
+
+
+def undo_rescale(patterns: U16, factor: float, float_format: FloatFormat) -> U16:
+    """Weights over factor, in float32, rounded to the format: the reconstruction, a rounding away from the source."""
+    if factor == 1.0:
+        return patterns
+    return float_format.encode(float_format.decode(patterns) / np.float32(factor))

@@ -134,11 +134,11 @@ void add_state(const Demands& demands, DecoderParts& decoder) {
 
 class BoundDecoder {
   public:
-    BoundDecoder(const nb::object& engine, const std::vector<BoundLayer>& layers, const BoundNorm& norm,
-                 const nb::object& head, double logit_multiplier, double logit_cap,
+    BoundDecoder(const nb::handle_t<Engine>& engine, const std::vector<BoundLayer>& layers, const BoundNorm& norm,
+                 const nb::handle_t<BoundMatrix>& head, double logit_multiplier, double logit_cap,
                  const std::tuple<int64_t, int64_t, int64_t>& cache) {
         const Matrix& matrix = nb::cast<const BoundMatrix&>(head).matrix;
-        owners_ = {engine, head};
+        owners_ = {nb::borrow(engine), nb::borrow(head)};
         DecoderParts parts{};
         parts.hidden_size = matrix.columns;
         parts.norm = norm_of(norm, "norm", matrix.columns, owners_);
@@ -225,8 +225,8 @@ class BoundDecoder {
 void bind_decoder(nb::module_& module) {
     bind_pages(module);
     nb::class_<BoundDecoder>(module, "Decoder", "A forward pass over matrices and vectors that stay where they are.")
-        .def(nb::init<const nb::object&, const std::vector<BoundLayer>&, const BoundNorm&, const nb::object&, double,
-                      double, const std::tuple<int64_t, int64_t, int64_t>&>(),
+        .def(nb::init<const nb::handle_t<Engine>&, const std::vector<BoundLayer>&, const BoundNorm&,
+                      const nb::handle_t<BoundMatrix>&, double, double, const std::tuple<int64_t, int64_t, int64_t>&>(),
              nb::arg("engine"), nb::arg("layers"), nb::arg("norm"), nb::arg("head"), nb::arg("logit_multiplier"),
              nb::arg("logit_cap"), nb::arg("cache"),
              "Layers, then a norm and a head, whose logits are multiplied and, where logit_cap is not 0, capped. "

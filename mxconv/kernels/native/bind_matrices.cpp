@@ -1,8 +1,10 @@
 // Matrices over arrays of a memory-mapped package, and their products with activations.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "arrays.hpp"
 #include "bindings.hpp"
@@ -216,8 +218,7 @@ void restore(const BoundMatrix& self, Engine& engine, int64_t first, MutableArra
 
 void bind_matrices(nb::module_& module) {
     nb::class_<BoundMatrix>(module, "Matrix", "A weight matrix over arrays that stay where they are.")
-        .def_prop_ro("shape",
-                     [](const BoundMatrix& self) { return nb::make_tuple(self.matrix.rows, self.matrix.columns); })
+        .def_prop_ro("shape", [](const BoundMatrix& self) { return std::pair(self.matrix.rows, self.matrix.columns); })
         .def("multiply", &multiply, nb::arg("engine"), nb::arg("x").noconvert(), nb::arg("out").noconvert(),
              "Write x (tokens, in_features) times the matrix to out (tokens, out_features), float32.")
         .def("patterns", &restore, nb::arg("engine"), nb::arg("first_row"), nb::arg("out").noconvert(),

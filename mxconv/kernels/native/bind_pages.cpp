@@ -1,4 +1,5 @@
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "bound_pages.hpp"
 
@@ -48,9 +49,9 @@ CacheDtype cache_dtype_of(const std::string& name) {
     throw nb::value_error("dtype must be fp32, bf16 or fp16");
 }
 
-BoundPages::BoundPages(const std::string& dtype, const nb::list& slabs, Array<int32_t> numbers)
+BoundPages::BoundPages(const std::string& dtype, const std::vector<nb::object>& slabs, Array<int32_t> numbers)
     : dtype_(cache_dtype_of(dtype)), numbers_(numbers) {
-    for (nb::handle slab : slabs) {
+    for (const nb::object& slab : slabs) {
         if (dtype_ == CacheDtype::kFp32) {
             wide_.push_back(slab_of<float>(slab));
         } else {
@@ -70,8 +71,8 @@ void bind_pages(nb::module_& module) {
     nb::class_<BoundPages>(module, "Pages",
                            "The pages of a sequence by their numbers in slabs (layers, 2, heads, pages, positions of a "
                            "page, head_dim), keys before values: float32, or uint16 patterns of bf16 or fp16.")
-        .def(nb::init<const std::string&, const nb::list&, Array<int32_t>>(), nb::arg("dtype"), nb::arg("slabs"),
-             nb::arg("numbers").noconvert());
+        .def(nb::init<const std::string&, const std::vector<nb::object>&, Array<int32_t>>(), nb::arg("dtype"),
+             nb::arg("slabs"), nb::arg("numbers").noconvert());
 }
 
 }  // namespace mxconv

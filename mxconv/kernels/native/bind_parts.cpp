@@ -58,10 +58,10 @@ BoundNorm make_norm(const Array<float>& weight, const std::optional<Array<float>
     return made;
 }
 
-BoundProjection make_projection(const nb::object& matrix, const std::optional<Array<float>>& bias) {
+BoundProjection make_projection(const nb::handle_t<BoundMatrix>& matrix, const std::optional<Array<float>>& bias) {
     BoundProjection made;
     const Matrix& found = nb::cast<const BoundMatrix&>(matrix).matrix;
-    made.owners.push_back(matrix);
+    made.owners.push_back(nb::borrow(matrix));
     made.projection = {&found, vector_of(bias, "bias", found.rows, made.owners)};
     return made;
 }
@@ -119,9 +119,8 @@ void bind_parts(nb::module_& module) {
     nb::class_<BoundProjection>(module, "Projection", "A matrix and perhaps a bias.")
         .def(
             "__init__",
-            [](BoundProjection* self, const nb::object& matrix, const std::optional<Array<float>>& bias) {
-                new (self) BoundProjection(make_projection(matrix, bias));
-            },
+            [](BoundProjection* self, const nb::handle_t<BoundMatrix>& matrix,
+               const std::optional<Array<float>>& bias) { new (self) BoundProjection(make_projection(matrix, bias)); },
             nb::arg("matrix"), nb::arg("bias").noconvert().none());
     nb::class_<BoundPart>(module, "Part", "What a layer adds to its rows.");
     module.def("joined", &make_joined, nb::arg("addends"),

@@ -16,7 +16,7 @@ CacheDtype cache_dtype_of(const std::string& name);
 // Pages of some slabs, by their numbers: the first slab has pages 0, 1, ..., the next one goes on.
 class BoundPages {
   public:
-    BoundPages(const std::string& dtype, const nb::list& slabs, Array<int32_t> numbers);
+    BoundPages(const std::string& dtype, const std::vector<nb::object>& slabs, Array<int32_t> numbers);
 
     // Raises where they do not fit.
     CachePages checked(const DecoderParts& decoder) const;

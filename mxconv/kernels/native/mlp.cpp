@@ -60,7 +60,7 @@ void Mlp::add_to_rows(Step& step, const Activations& taken, const Sum& sum) cons
 
 // Row tiles [first, last) of the gate, and the same ones of `up`.
 void Mlp::multiply(Step& step, const Activations& taken, int64_t first, int64_t last, const Memory& m) const {
-    const auto& linear = step.kernels.linear;
+    const auto linear = [&](const auto&... values) { step.kernels.linear(values...); };
     if (gate.exists()) linear(*gate.matrix, taken, first, last, m.gates, m.stride);
     if (!up.exists()) return;
     if (is_fused) {
