@@ -4,7 +4,8 @@ The choice is that of `engine.py`; `MXCONV_KERNEL=numpy` selects the reference. 
 it and lets others run meanwhile, so that a conversion may have a thread a tensor.
 """
 
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import suppress
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +34,8 @@ from mxconv.codecs.vnni8 import (
 )
 from mxconv.kernels.engine import choose_engine
 
-if TYPE_CHECKING:
+with suppress(ImportError):  # where it is missing, `choose_engine` says so and NumPy runs
     from mxconv.kernels import _native
-
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 ESCAPE_SLACK = 64  # bytes that the native encoder may overwrite behind a list of escapes
@@ -58,8 +58,6 @@ def encode_mxfp4(patterns: U16, float_format: FloatFormat, scale_rule: ScaleRule
     if engine is None:
         codes, scales = quantize_mxfp4(float_format.decode(patterns), scale_rule)
         return pack_nibbles(pad(codes, TILE_ROWS, 1)), pack_scales(pad(scales, TILE_ROWS, 1))
-    from mxconv.kernels import _native
-
     patterns = _plain(patterns)
     row_tiles, blocks = _row_tiles(patterns), padded(patterns.shape[1], BLOCK) // BLOCK
     codes = np.empty((row_tiles, blocks * BLOCK // TILE_COLUMNS, TILE_ELEMENTS // 2), np.uint8)
@@ -83,8 +81,6 @@ def decode_mxfp4(codes: U8, scales: U8, shape: tuple[int, int]) -> F32:
     engine = _engine()
     if engine is None:
         return dequantize_mxfp4(unpack_nibbles(codes), unpack_scales(scales))[:rows, :columns]
-    from mxconv.kernels import _native
-
     matrix = _native.four_bit_float(rows, columns, _plain(codes), VALUES, _plain(scales), 1.0)
     out = np.empty(shape, np.float32)
     _native.dequantize(engine, matrix, 0, out)
@@ -96,8 +92,6 @@ def row_shifts_of(patterns: U16, float_format: FloatFormat) -> I8:
     engine = _engine()
     if engine is None:
         return reference_histogram.row_shifts_of(patterns, float_format)
-    from mxconv.kernels import _native
-
     shifts = np.empty(len(patterns), np.int8)
     _native.row_shifts(
         engine,
@@ -116,8 +110,6 @@ def add_to_histogram(histogram: PatternHistogram, patterns: U16) -> None:
     if engine is None:
         histogram.add(patterns)
         return
-    from mxconv.kernels import _native
-
     patterns = _plain(patterns)
     slots, counts = histogram.make_room(row_shifts_of(patterns, histogram.float_format), patterns.shape[1])
     _native.count_patterns(engine, patterns, slots, counts)
@@ -130,7 +122,6 @@ def fit_table(
     engine = _engine()
     if engine is None:
         return fit.fit_table(histogram, residual_bits, row_shifts)
-    from mxconv.kernels import _native
 
     def best_cuts(cells: Cells, price: float) -> tuple[I64, float]:
         chosen = np.empty(NUM_CODES, np.int64)
@@ -145,8 +136,6 @@ def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None
     engine = _engine()
     if engine is None:
         return packing.encode_bsfp(patterns, table, row_shifts)
-    from mxconv.kernels import _native
-
     patterns = _plain(patterns)
     rows, columns = patterns.shape
     row_tiles, column_tiles = _row_tiles(patterns), padded(columns, COLUMN_MULTIPLE) // TILE_COLUMNS
@@ -190,8 +179,6 @@ def decode_bsfp(packed: PackedBsfp, table: SegmentTable, shape: tuple[int, int])
     engine = _engine()
     if engine is None:
         return packing.decode_bsfp(packed, table, shape)
-    from mxconv.kernels import _native
-
     packing.check_escapes(packed)
     row_tiles = len(packed.codes)
     starts = table.row_starts(row_tiles * TILE_ROWS, packed.row_shifts)
@@ -217,8 +204,6 @@ def decode_bsfp_draft(packed: PackedBsfp, table: SegmentTable, shape: tuple[int,
     engine = _engine()
     if engine is None:
         return packing.decode_bsfp_draft(packed, table, shape)
-    from mxconv.kernels import _native
-
     matrix = _native.four_bit_float(*shape, _plain(packed.codes), table.signed_levels, _plain(packed.scales), 1.0)
     out = np.empty(shape, np.float32)
     _native.dequantize(engine, matrix, 0, out)

@@ -6,17 +6,21 @@ the instructions, streams take turns in them; elsewhere OpenSSL, through hashlib
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from mxconv.arrays import U8
 from mxconv.kernels.engine import choose_engine
+
+with suppress(ImportError):  # where it is missing, `choose_engine` says so and hashlib hashes
+    from mxconv.kernels import _native
 
 
 class HashStream(Protocol):
     """Bytes on their way to a digest."""
 
     def hexdigest(self) -> str:
-        """Of what went in so far."""
+        """The SHA-256 of the bytes so far."""
         ...
 
 
@@ -31,17 +35,14 @@ class OpenSslStream:
         self._hash.update(piece.data)
 
     def hexdigest(self) -> str:
-        """Of what went in so far."""
+        """The SHA-256 of the bytes so far."""
         return self._hash.hexdigest()
 
 
 def new_stream() -> HashStream:
     """A stream of no bytes yet."""
-    if choose_engine(num_threads=1) is not None:
-        from mxconv.kernels import _native
-
-        if _native.has_sha256():
-            return _native.Sha256()
+    if choose_engine(num_threads=1) is not None and _native.has_sha256():
+        return _native.Sha256()
     return OpenSslStream()
 
 
@@ -61,6 +62,4 @@ def update(streams: Sequence[HashStream], pieces: Sequence[U8]) -> None:
             together.append(stream)
             their_pieces.append(piece)
     if together:
-        from mxconv.kernels import _native
-
         _native.sha256_update(together, their_pieces)  # type: ignore[arg-type]  # there are only two kinds

@@ -70,7 +70,6 @@ struct Attention final : Part {
     void attend(Step& step, const Memory& memory) const;
     void gate(const Step& step, int64_t token, int64_t first, int64_t last, const Memory& memory, float* heads) const;
 
-    // attention_heads.cpp
     void place_head(const Step& step, int64_t token, int64_t number, float* values) const;
     void place_rows(Step& step, const Memory& memory) const;
     void place(const Step& step, int64_t token, Role role, int64_t first, int64_t count, float* values) const;

@@ -92,16 +92,9 @@ void multiply_panel(RowsAt rows, int64_t groups, const float* x, float* sums) {
 // Sixteen registers: sums of eight or twelve, and what they are multiplied from.
 template <class Format>
 void multiply_tile(const RowsAt& rows, int64_t groups, const float* x, int64_t width, float* sums) {
-    switch (width) {
-        case 1: return multiply_panel<Format, 1, 4>(rows, groups, x, sums);
-        case 2: return multiply_panel<Format, 2, 4>(rows, groups, x, sums);
-        case 3: return multiply_panel<Format, 3, 4>(rows, groups, x, sums);
-        case 4: return multiply_panel<Format, 4, 2>(rows, groups, x, sums);
-        case 5: return multiply_panel<Format, 5, 2>(rows, groups, x, sums);
-        case 6: return multiply_panel<Format, 6, 2>(rows, groups, x, sums);
-        case 7: return multiply_panel<Format, 7, 1>(rows, groups, x, sums);
-        default: return multiply_panel<Format, 8, 1>(rows, groups, x, sums);
-    }
+    with_width(width, [&](auto tokens) {
+        multiply_panel<Format, tokens, tokens <= 3 ? 4 : tokens <= 6 ? 2 : 1>(rows, groups, x, sums);
+    });
 }
 
 constexpr int64_t kBf16Lanes = 8;

@@ -117,23 +117,13 @@ void bf16_block(const uint16_t* scratch, int64_t count, const Bf16Element* x, fl
         for (int q = 0; q < kQuarters; ++q) _mm512_store_ps(sums + t * 64 + q * 16, sum[t][q]);
 }
 
-template <int kTokens>
-void bf16_halves(const uint16_t* scratch, int64_t count, const Bf16Element* x, float* sums) {
-    bf16_block<kTokens, 2>(scratch, count, x, sums);
-    bf16_block<kTokens, 2>(scratch + 64, count, x, sums + 32);
-}
-
 void bf16_product(const uint16_t* scratch, int64_t count, const Bf16Element* x, int64_t width, float* sums) {
-    switch (width) {
-        case 1: return bf16_block<1, 4>(scratch, count, x, sums);
-        case 2: return bf16_block<2, 4>(scratch, count, x, sums);
-        case 3: return bf16_block<3, 4>(scratch, count, x, sums);
-        case 4: return bf16_block<4, 4>(scratch, count, x, sums);
-        case 5: return bf16_halves<5>(scratch, count, x, sums);
-        case 6: return bf16_halves<6>(scratch, count, x, sums);
-        case 7: return bf16_halves<7>(scratch, count, x, sums);
-        default: return bf16_halves<8>(scratch, count, x, sums);
-    }
+    with_width(width, [&](auto tokens) {
+        constexpr int kQuarters = tokens <= 4 ? 4 : 2;
+        for (int quarter = 0; quarter < 4; quarter += kQuarters) {
+            bf16_block<tokens, kQuarters>(scratch + 32 * quarter, count, x, sums + 16 * quarter);
+        }
+    });
 }
 
 // The total of each row, in the order of rows: slot s has its four pair sums at 4s.
@@ -176,16 +166,9 @@ void f16_blocks(const uint16_t* scratch, int64_t count, const float* x, float* s
 }
 
 void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t width, float* sums) {
-    switch (width) {
-        case 1: return f16_blocks<1, 8>(scratch, count, x, sums);
-        case 2: return f16_blocks<2, 8>(scratch, count, x, sums);
-        case 3: return f16_blocks<3, 4>(scratch, count, x, sums);
-        case 4: return f16_blocks<4, 4>(scratch, count, x, sums);
-        case 5: return f16_blocks<5, 4>(scratch, count, x, sums);
-        case 6: return f16_blocks<6, 4>(scratch, count, x, sums);
-        case 7: return f16_blocks<7, 2>(scratch, count, x, sums);
-        default: return f16_blocks<8, 2>(scratch, count, x, sums);
-    }
+    with_width(width, [&](auto tokens) {
+        f16_blocks<tokens, tokens <= 2 ? 8 : tokens <= 6 ? 4 : 2>(scratch, count, x, sums);
+    });
 }
 
 void f16_sum(const float* sums, float* out) {
@@ -229,16 +212,7 @@ void float_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, in
 
 void four_bit_float(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
                     float* out) {
-    switch (num_tokens) {
-        case 1: return float_rows<1>(matrix, row_tile, a, token, out);
-        case 2: return float_rows<2>(matrix, row_tile, a, token, out);
-        case 3: return float_rows<3>(matrix, row_tile, a, token, out);
-        case 4: return float_rows<4>(matrix, row_tile, a, token, out);
-        case 5: return float_rows<5>(matrix, row_tile, a, token, out);
-        case 6: return float_rows<6>(matrix, row_tile, a, token, out);
-        case 7: return float_rows<7>(matrix, row_tile, a, token, out);
-        default: return float_rows<8>(matrix, row_tile, a, token, out);
-    }
+    with_width(num_tokens, [&](auto tokens) { float_rows<tokens>(matrix, row_tile, a, token, out); });
 }
 
 // ---- machine rates ----

@@ -152,21 +152,6 @@ inline void add_blocks(const Matrix& matrix, int64_t row_tile, const Levels& lev
     return add_bf16(matrix, row_tile, levels, begin, end, panel, sums);
 }
 
-// Call work(Index<width>{}): a panel's tokens are known when its loops are compiled.
-template <class Work>
-inline void with_width(int64_t width, const Work& work) {
-    switch (width) {
-        case 1: return work(Index<1>{});
-        case 2: return work(Index<2>{});
-        case 3: return work(Index<3>{});
-        case 4: return work(Index<4>{});
-        case 5: return work(Index<5>{});
-        case 6: return work(Index<6>{});
-        case 7: return work(Index<7>{});
-        default: return work(Index<8>{});
-    }
-}
-
 void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
                    float* out) {
     const CodedLevels levels(matrix, row_tile);

@@ -4,6 +4,8 @@
 
 #include "attention.hpp"
 #include "bound_parts.hpp"
+#include "define.hpp"
+#include "latent.hpp"
 
 namespace mxconv {
 
@@ -89,42 +91,95 @@ BoundPart make_attention(int64_t layer, int64_t source, int64_t num_heads, int64
     return made;
 }
 
+Sight make_sight(int64_t window, int64_t sink, int64_t recent, bool is_chunked) {
+    return {window, sink, recent, is_chunked};
+}
+
+HeadRotation make_rotation(int64_t table, int64_t num_pairs, bool is_interleaved) {
+    return {table, num_pairs, is_interleaved};
+}
+
+BoundHeadNorms make_norms(const MaybeNorm& query, const MaybeNorm& key, const MaybeNorm& value, bool span_rows,
+                          bool are_behind, double clip) {
+    return {query, key, value, span_rows, are_behind, clip};
+}
+
 }  // namespace
 
 void bind_attention(nb::module_& module) {
-    nb::class_<Sight>(module, "Sight",
-                      "How many positions a token sees: the last `window` (0: all), and of these the "
-                      "first `sink` and the last `recent` (0: all). Chunks begin at the multiples of `window`.")
-        .def(
-            "__init__",
-            [](Sight* self, int64_t window, int64_t sink, int64_t recent, bool is_chunked) {
-                new (self) Sight{window, sink, recent, is_chunked};
-            },
-            nb::arg("window"), nb::arg("sink"), nb::arg("recent"), nb::arg("is_chunked"));
-    nb::class_<HeadRotation>(module, "HeadRotation", "Which of the pass's rotations turns heads; -1: none.")
-        .def(
-            "__init__",
-            [](HeadRotation* self, int64_t table, int64_t num_pairs, bool is_interleaved) {
-                new (self) HeadRotation{table, num_pairs, is_interleaved};
-            },
-            nb::arg("table"), nb::arg("num_pairs"), nb::arg("is_interleaved"));
-    nb::class_<BoundHeadNorms>(module, "HeadNorms", "Of queries, keys and values; each may be None. clip 0 is none.")
-        .def(
-            "__init__",
-            [](BoundHeadNorms* self, const MaybeNorm& query, const MaybeNorm& key, const MaybeNorm& value,
-               bool span_rows, bool are_behind,
-               double clip) { new (self) BoundHeadNorms{query, key, value, span_rows, are_behind, clip}; },
-            nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("span_rows"),
-            nb::arg("are_behind"), nb::arg("clip"));
-    module.def(
-        "attention", &make_attention, nb::kw_only(), nb::arg("layer"), nb::arg("source"), nb::arg("num_heads"),
-        nb::arg("num_key_value_heads"), nb::arg("head_dim"), nb::arg("query"), nb::arg("key").none(),
-        nb::arg("value").none(), nb::arg("output"), nb::arg("fused").none(), nb::arg("scale"), nb::arg("sight"),
-        nb::arg("norms"), nb::arg("rotation"), nb::arg("temperature"), nb::arg("logit_cap"), nb::arg("is_gated"),
-        nb::arg("sinks").noconvert().none(),
+    nb::class_<Sight> sight(
+        module, "Sight",
+        "How many positions a token sees: the last `window` (0: all), and of these the first `sink` "
+        "and the last `recent` (0: all). Chunks begin at the multiples of `window`.");
+    define_init(sight, &make_sight, {"window", "sink", "recent", "is_chunked"});
+    nb::class_<HeadRotation> rotation(module, "HeadRotation", "Which of the pass's rotations turns heads; -1: none.");
+    define_init(rotation, &make_rotation, {"table", "num_pairs", "is_interleaved"});
+    nb::class_<BoundHeadNorms> norms(module, "HeadNorms",
+                                     "Norms of queries, keys and values; each may be None. clip 0 is none.");
+    define_init(norms, &make_norms, {"query", "key", "value", "span_rows", "are_behind", "clip"});
+    define(
+        module, "attention", &make_attention,
+        {"layer", "source", "num_heads", "num_key_value_heads", "head_dim", "query", "key", "value", "output", "fused",
+         "scale", "sight", "norms", "rotation", "temperature", "logit_cap", "is_gated", "sinks"},
+        nb::kw_only(),
         "Attention over the cache of layer `source`, into which it writes where that is `layer`. Without `value` "
-        "values are the keys. temperature -1 is none, as is logit_cap 0. Gated queries have a gate behind each. Sinks "
+        "values are the keys. temperature -1 is none, as is logit_cap 0. Gated queries have a gate after each. Sinks "
         "(num_heads,) are scores that take a share of attention and give nothing.");
+}
+
+namespace {
+
+BoundPart make_latent(int64_t layer, const MaybeProjection& query_down, const MaybeNorm& query_norm,
+                      const BoundProjection& query, const BoundProjection& down, const BoundNorm& latent_norm,
+                      const Array<float>& key_up, const Array<float>& value_up, const BoundProjection& output,
+                      double scale, const Sight& sight, const HeadRotation& rotation) {
+    constexpr int64_t kMost = 1 << 20;
+    BoundPart made;
+    auto a = std::make_shared<LatentAttention>();
+    require(key_up, "key_up", {-1, -1, -1});
+    const auto size = [](const Array<float>& array, size_t axis) { return static_cast<int64_t>(array.shape(axis)); };
+    a->layer = layer;
+    a->num_heads = size(key_up, 0);
+    a->plain_size = size(key_up, 1);
+    a->latent_size = size(key_up, 2);
+    require(value_up, "value_up", {a->num_heads, -1, a->latent_size});
+    a->value_size = size(value_up, 1);
+    a->rotated_size = down.projection.rows() - a->latent_size;
+    a->scale = static_cast<float>(scale);
+    a->sight = sight;
+    a->rotation = rotation;
+    if (layer < 0 || layer > kMost) throw nb::value_error("a layer of an impossible number");
+    if (a->num_heads < 1 || a->plain_size < 1 || a->latent_size < 1 || a->value_size < 1) {
+        throw nb::value_error("heads of impossible sizes");
+    }
+    if (rotation.table < 0 || rotation.num_pairs < 1 || 2 * rotation.num_pairs > a->rotated_size) {
+        throw nb::value_error("more pairs rotate than there are behind latent vectors");
+    }
+    const int64_t hidden = output.projection.rows();
+    const int64_t rank = query_down ? query_down->projection.rows() : hidden;
+    a->query_down = projection_of(query_down, "query_down", rank, hidden, made.owners);
+    a->query_norm = norm_of(query_norm, "query_norm", rank, made.owners);
+    a->query = projection_of(query, "query", a->num_heads * (a->plain_size + a->rotated_size), rank, made.owners);
+    a->down = projection_of(down, "down", -1, hidden, made.owners);
+    a->latent_norm = norm_of(latent_norm, "latent_norm", a->latent_size, made.owners);
+    a->key_up = key_up.data();
+    a->value_up = value_up.data();
+    for (const Array<float>& array : {key_up, value_up}) made.owners.push_back(nb::cast(array));
+    a->output = projection_of(output, "output", hidden, a->num_heads * a->value_size, made.owners);
+    made.part = std::move(a);
+    return made;
+}
+
+}  // namespace
+
+void bind_latent(nb::module_& module) {
+    define(
+        module, "latent_attention", &make_latent,
+        {"layer", "query_down", "query_norm", "query", "down", "latent_norm", "key_up", "value_up", "output", "scale",
+         "sight", "rotation"},
+        nb::kw_only(),
+        "Attention over latent vectors, which the cache holds with a rotated key each in the place of keys. key_up is "
+        "(heads, plain_size, latent_size), value_up (heads, value_size, latent_size).");
 }
 
 }  // namespace mxconv

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "define.hpp"
 #include "bindings.hpp"
 #include "encoders.hpp"
 
@@ -223,37 +224,27 @@ void dequantize(const Engine& engine, const BoundMatrix& bound, int64_t first, M
 }  // namespace
 
 void bind_codecs(nb::module_& module) {
-    module.def("encode_mxfp4", &encode_mxfp4_patterns, nb::arg("engine"), nb::arg("weights").noconvert(),
-               nb::arg("float_format"), nb::arg("scale_rule"), nb::arg("codes").noconvert(),
-               nb::arg("scales").noconvert(),
-               "Encode rows of 16-bit patterns to codes (T, C, 64) and scales (T, C / 4, 16). Returns -1, or the "
-               "row-major index of the first weight that is not finite; the output then means nothing.");
-    module.def("encode_mxfp4", &encode_mxfp4_values, nb::arg("engine"), nb::arg("weights").noconvert(),
-               nb::arg("scale_rule"), nb::arg("codes").noconvert(), nb::arg("scales").noconvert(),
-               "The same for float32 weights.");
-    module.def("encode_bsfp", &encode_bsfp, nb::arg("engine"), nb::arg("weights").noconvert(), nb::arg("float_format"),
-               nb::arg("residual_bits"), nb::arg("starts").noconvert(), nb::arg("order").noconvert(),
-               nb::arg("levels").noconvert(), nb::arg("codes").noconvert(), nb::arg("residual_low").noconvert(),
-               nb::arg("residual_high").noconvert(), nb::arg("scales").noconvert(),
-               nb::arg("escape_counts").noconvert(), nb::arg("escape_positions").noconvert(),
-               nb::arg("escape_high").noconvert(),
-               "Encode rows of 16-bit patterns as BSFP; returns the number of escapes. The lists of escapes need room "
-               "for every weight and 64 more bytes.");
-    module.def("sum_of_squares", &sum_of_squares, nb::arg("engine"), nb::arg("weights").noconvert(),
-               nb::arg("float_format"), nb::arg("out").noconvert(),
-               "Write the folded sum of squares of each row of 16-bit patterns to out (rows), float64.");
-    module.def("row_shifts", &row_shifts, nb::arg("engine"), nb::arg("weights").noconvert(), nb::arg("float_format"),
-               nb::arg("boundaries").noconvert(), nb::arg("least_shift"), nb::arg("out").noconvert(),
-               "Write the row shifts of 16-bit patterns to out (rows), int8.");
-    module.def("count_patterns", &count_patterns, nb::arg("engine"), nb::arg("weights").noconvert(),
-               nb::arg("slots").noconvert(), nb::arg("counts").noconvert(),
-               "Add 1 to counts[slots[row], magnitude] for every 16-bit pattern.");
-    module.def("fit_cuts", &fit_cuts, nb::arg("engine"), nb::arg("weights").noconvert(), nb::arg("energy").noconvert(),
-               nb::arg("reach").noconvert(), nb::arg("price"), nb::arg("chosen").noconvert(),
-               "Write the eight cuts of least cost to chosen; returns the relative error that they leave.");
-    module.def("dequantize", &dequantize, nb::arg("engine"), nb::arg("matrix"), nb::arg("first_row"),
-               nb::arg("out").noconvert(),
-               "Write the values of rows first_row, first_row + 1, ... of a four_bit_float matrix to out, float32.");
+    define(module, "encode_mxfp4", &encode_mxfp4_patterns,
+           {"engine", "weights", "float_format", "scale_rule", "codes", "scales"},
+           "Encode rows of 16-bit patterns to codes (T, C, 64) and scales (T, C / 4, 16). Returns -1, or the row-major "
+           "index of the first weight that is not finite; the output then means nothing.");
+    define(module, "encode_mxfp4", &encode_mxfp4_values, {"engine", "weights", "scale_rule", "codes", "scales"},
+           "The same for float32 weights.");
+    define(module, "encode_bsfp", &encode_bsfp,
+           {"engine", "weights", "float_format", "residual_bits", "starts", "order", "levels", "codes", "residual_low",
+            "residual_high", "scales", "escape_counts", "escape_positions", "escape_high"},
+           "Encode rows of 16-bit patterns as BSFP; returns the number of escapes. The lists of escapes need room for "
+           "every weight and 64 more bytes.");
+    define(module, "sum_of_squares", &sum_of_squares, {"engine", "weights", "float_format", "out"},
+           "Write the folded sum of squares of each row of 16-bit patterns to out (rows), float64.");
+    define(module, "row_shifts", &row_shifts, {"engine", "weights", "float_format", "boundaries", "least_shift", "out"},
+           "Write the row shifts of 16-bit patterns to out (rows), int8.");
+    define(module, "count_patterns", &count_patterns, {"engine", "weights", "slots", "counts"},
+           "Add 1 to counts[slots[row], magnitude] for every 16-bit pattern.");
+    define(module, "fit_cuts", &fit_cuts, {"engine", "weights", "energy", "reach", "price", "chosen"},
+           "Write the eight cuts of least cost to chosen; returns the relative error that they leave.");
+    define(module, "dequantize", &dequantize, {"engine", "matrix", "first_row", "out"},
+           "Write the values of rows first_row, first_row + 1, ... of a four_bit_float matrix to out, float32.");
 }
 
 }  // namespace mxconv

@@ -8,6 +8,7 @@
 
 #include "arrays.hpp"
 #include "bindings.hpp"
+#include "define.hpp"
 
 namespace mxconv {
 
@@ -217,28 +218,24 @@ void restore(const BoundMatrix& self, Engine& engine, int64_t first, MutableArra
 }  // namespace
 
 void bind_matrices(nb::module_& module) {
-    nb::class_<BoundMatrix>(module, "Matrix", "A weight matrix over arrays that stay where they are.")
-        .def_prop_ro("shape", [](const BoundMatrix& self) { return std::pair(self.matrix.rows, self.matrix.columns); })
-        .def("multiply", &multiply, nb::arg("engine"), nb::arg("x").noconvert(), nb::arg("out").noconvert(),
-             "Write x (tokens, in_features) times the matrix to out (tokens, out_features), float32.")
-        .def("patterns", &restore, nb::arg("engine"), nb::arg("first_row"), nb::arg("out").noconvert(),
-             "Write the 16-bit patterns of rows first_row, first_row + 1, ... to out (rows, in_features), uint16.");
-    module.def("dense", &dense, nb::arg("patterns").noconvert(), nb::arg("float_format"));
-    module.def("bsfp", &bsfp, nb::arg("rows"), nb::arg("columns"), nb::arg("float_format"),
-               nb::arg("codes").noconvert(), nb::arg("residual_low").noconvert(), nb::arg("residual_high").noconvert(),
-               nb::arg("starts").noconvert(), nb::arg("escape_counts").noconvert(),
-               nb::arg("escape_offsets").noconvert(), nb::arg("escape_positions").noconvert(),
-               nb::arg("escape_high").noconvert());
-    const auto define = [&](const char* name, auto function) {
-        module.def(name, function, nb::arg("rows"), nb::arg("columns"), nb::arg("codes").noconvert(),
-                   nb::arg("levels").noconvert(), nb::arg("scales").noconvert(), nb::arg("scale_factor"));
-    };
-    define("four_bit_int8", &four_bit_int8<uint8_t>);
-    define("four_bit_int8", &four_bit_int8<uint16_t>);
-    define("four_bit_float", &four_bit_float<uint8_t>);
-    define("four_bit_float", &four_bit_float<uint16_t>);
-    module.def("mxint8", &mxint8, nb::arg("rows"), nb::arg("columns"), nb::arg("elements").noconvert(),
-               nb::arg("scales").noconvert());
+    nb::class_<BoundMatrix> matrix(module, "Matrix", "A weight matrix over arrays that stay where they are.");
+    matrix.def_prop_ro("shape",
+                       [](const BoundMatrix& self) { return std::pair(self.matrix.rows, self.matrix.columns); });
+    define_method(matrix, "multiply", &multiply, {"engine", "x", "out"},
+                  "Write x (tokens, in_features) times the matrix to out (tokens, out_features), float32.");
+    define_method(
+        matrix, "patterns", &restore, {"engine", "first_row", "out"},
+        "Write the 16-bit patterns of rows first_row, first_row + 1, ... to out (rows, in_features), uint16.");
+    define(module, "dense", &dense, {"patterns", "float_format"});
+    define(module, "bsfp", &bsfp,
+           {"rows", "columns", "float_format", "codes", "residual_low", "residual_high", "starts", "escape_counts",
+            "escape_offsets", "escape_positions", "escape_high"});
+    constexpr const char* kFourBits[] = {"rows", "columns", "codes", "levels", "scales", "scale_factor"};
+    define(module, "four_bit_int8", &four_bit_int8<uint8_t>, kFourBits);
+    define(module, "four_bit_int8", &four_bit_int8<uint16_t>, kFourBits);
+    define(module, "four_bit_float", &four_bit_float<uint8_t>, kFourBits);
+    define(module, "four_bit_float", &four_bit_float<uint16_t>, kFourBits);
+    define(module, "mxint8", &mxint8, {"rows", "columns", "elements", "scales"});
 }
 
 }  // namespace mxconv

@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "bound_parts.hpp"
+#include "define.hpp"
 #include "mixture.hpp"
+#include "mlp.hpp"
 
 namespace mxconv {
 
@@ -104,25 +106,50 @@ BoundPart make_mixture(const std::string& activation, const std::optional<std::p
 }  // namespace
 
 void bind_mixture(nb::module_& module) {
-    nb::class_<BoundRouting>(module, "Routing", "How rows choose their experts.")
-        .def(
-            "__init__",
-            [](BoundRouting* self, const BoundProjection& router, int64_t num_chosen, const std::string& score,
-               bool is_normalized, const MaybeVector& correction, std::tuple<int64_t, int64_t> groups,
-               double multiplier, const MaybeVector& multipliers) {
-                new (self) BoundRouting(make_routing(router, num_chosen, score, is_normalized, correction, groups,
-                                                     multiplier, multipliers));
-            },
-            nb::kw_only(), nb::arg("router"), nb::arg("num_chosen"), nb::arg("score"), nb::arg("is_normalized"),
-            nb::arg("correction").noconvert().none(), nb::arg("groups"), nb::arg("multiplier"),
-            nb::arg("multipliers").noconvert().none());
-    module.def(
-        "mixture", &make_mixture, nb::kw_only(), nb::arg("activation"), nb::arg("clamped").none(),
-        nb::arg("is_interleaved"), nb::arg("scales_input"), nb::arg("norm").none(), nb::arg("router_norm").none(),
-        nb::arg("is_routed_apart"), nb::arg("routing"), nb::arg("experts"),
-        "Experts, each a gate, an up (none: its rows are behind the gate's, or between them) and a down. `clamped`, a "
-        "slope and a limit, stands for the activation. Rows are normed by the mixture, for its router by another norm "
+    nb::class_<BoundRouting> routing(module, "Routing", "How rows choose their experts.");
+    define_init(routing, &make_routing,
+                {"router", "num_chosen", "score", "is_normalized", "correction", "groups", "multiplier", "multipliers"},
+                nb::kw_only());
+    define(
+        module, "mixture", &make_mixture,
+        {"activation", "clamped", "is_interleaved", "scales_input", "norm", "router_norm", "is_routed_apart", "routing",
+         "experts"},
+        nb::kw_only(),
+        "Experts, each a gate, an up (none: its rows come after the gate's, or between them) and a down. `clamped`, a "
+        "slope and a limit, replaces the activation. Rows are normed by the mixture, for its router by another norm "
         "where that is apart.");
+}
+
+namespace {
+
+BoundPart make_mlp(const std::string& activation, const MaybeProjection& gate, const MaybeProjection& up,
+                   const BoundProjection& down, const MaybeProjection& row_gate, bool is_fused, int64_t layer_input) {
+    BoundPart made;
+    auto mlp = std::make_shared<Mlp>();
+    mlp->activation = activation_of(activation);
+    mlp->size = down.projection.matrix->columns;
+    mlp->is_fused = is_fused;
+    mlp->layer_input = layer_input;
+    if (!gate && !up) throw nb::value_error("an MLP needs a matrix that takes rows in");
+    if (is_fused && !(gate && up)) throw nb::value_error("what is fused is both gate and up");
+    if (gate && !up && layer_input < 0) throw nb::value_error("a gate alone needs the layer's own inputs");
+    const int64_t hidden = down.projection.matrix->rows, inner = (is_fused ? 2 : 1) * mlp->size;
+    mlp->gate = projection_of(gate, "gate", inner, hidden, made.owners);
+    mlp->up = projection_of(up, "up", inner, hidden, made.owners);
+    mlp->down = projection_of(down, "down", hidden, mlp->size, made.owners);
+    mlp->row_gate = projection_of(row_gate, "row_gate", 1, hidden, made.owners);
+    made.part = std::move(mlp);
+    return made;
+}
+
+}  // namespace
+
+void bind_mlp(nb::module_& module) {
+    define(
+        module, "mlp", &make_mlp, {"activation", "gate", "up", "down", "row_gate", "is_fused", "layer_input"},
+        nb::kw_only(),
+        "An MLP; without `up` the layer's inputs of that number replace what it would give. The sigmoid of a row gate "
+        "multiplies the MLP's result of a row.");
 }
 
 }  // namespace mxconv

@@ -1,5 +1,6 @@
 // What parts of a decoder are made of, and how they make layers.
 #include "bound_parts.hpp"
+#include "define.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -110,38 +111,20 @@ BoundLayer make_layer(const std::vector<BoundBranch>& branches, double scalar) {
 }  // namespace
 
 void bind_parts(nb::module_& module) {
-    nb::class_<BoundNorm>(module, "Norm", "Over the last axis: of the mean square, or of the variance (`is_centered`).")
-        .def(
-            "__init__",
-            [](BoundNorm* self, const Array<float>& weight, const std::optional<Array<float>>& bias, double eps,
-               bool is_centered) { new (self) BoundNorm(make_norm(weight, bias, eps, is_centered)); },
-            nb::arg("weight").noconvert(), nb::arg("bias").noconvert().none(), nb::arg("eps"), nb::arg("is_centered"));
-    nb::class_<BoundProjection>(module, "Projection", "A matrix and perhaps a bias.")
-        .def(
-            "__init__",
-            [](BoundProjection* self, const nb::handle_t<BoundMatrix>& matrix,
-               const std::optional<Array<float>>& bias) { new (self) BoundProjection(make_projection(matrix, bias)); },
-            nb::arg("matrix"), nb::arg("bias").noconvert().none());
+    nb::class_<BoundNorm> norm(module, "Norm",
+                               "A norm of the last axis: by the mean square, or by the variance (`is_centered`).");
+    define_init(norm, &make_norm, {"weight", "bias", "eps", "is_centered"});
+    nb::class_<BoundProjection> projection(module, "Projection", "A matrix and perhaps a bias.");
+    define_init(projection, &make_projection, {"matrix", "bias"});
     nb::class_<BoundPart>(module, "Part", "What a layer adds to its rows.");
-    module.def("joined", &make_joined, nb::arg("addends"),
-               "The sum of what several parts make of the same rows, each behind a norm or none.");
-    nb::class_<BoundBranch>(module, "Branch", "A part of a layer with its norms.")
-        .def(
-            "__init__",
-            [](BoundBranch* self, const BoundPart& part, const MaybeNorm& norm, bool is_parallel,
-               const MaybeNorm& sum_norm, double multiplier) {
-                new (self) BoundBranch(make_branch(part, norm, is_parallel, sum_norm, multiplier));
-            },
-            nb::arg("part"), nb::arg("norm").none(), nb::arg("is_parallel"), nb::arg("sum_norm").none(),
-            nb::arg("multiplier"),
-            "Adds multiplier * sum_norm(part(norm(x))) to x; a parallel one takes in x as the branch before it did.");
-    nb::class_<BoundLayer>(module, "Layer", "Branches one after another, then a multiplication.")
-        .def(
-            "__init__",
-            [](BoundLayer* self, const std::vector<BoundBranch>& branches, double scalar) {
-                new (self) BoundLayer(make_layer(branches, scalar));
-            },
-            nb::arg("branches"), nb::arg("scalar"));
+    define(module, "joined", &make_joined, {"addends"},
+           "The sum of what several parts make of the same rows, each after a norm or none.");
+    nb::class_<BoundBranch> branch(module, "Branch", "A part of a layer with its norms.");
+    define_init(
+        branch, &make_branch, {"part", "norm", "is_parallel", "sum_norm", "multiplier"},
+        "Adds multiplier * sum_norm(part(norm(x))) to x; a parallel one takes in x as the branch before it did.");
+    nb::class_<BoundLayer> layer(module, "Layer", "Branches one after another, then a multiplication.");
+    define_init(layer, &make_layer, {"branches", "scalar"});
 }
 
 }  // namespace mxconv

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "bound_parts.hpp"
+#include "define.hpp"
 #include "delta_net.hpp"
 #include "mamba2.hpp"
 #include "short_convolution.hpp"
@@ -127,29 +128,30 @@ BoundPart make_mamba2(const BoundConvolution& convolution, int64_t num_groups,
     return made;
 }
 
+BoundConvolution make_convolution(const Array<float>& taps, const std::optional<Array<float>>& bias, int64_t layer,
+                                  bool only_follows) {
+    return {taps, bias, layer, only_follows};
+}
+
 }  // namespace
 
 void bind_recurrent(nb::module_& module) {
-    nb::class_<BoundConvolution>(module, "Convolution",
-                                 "Of the layer with a state of that number; a draft may only follow the text.")
-        .def(
-            "__init__",
-            [](BoundConvolution* self, const Array<float>& taps, const std::optional<Array<float>>& bias, int64_t layer,
-               bool only_follows) { new (self) BoundConvolution{taps, bias, layer, only_follows}; },
-            nb::arg("taps").noconvert(), nb::arg("bias").noconvert().none(), nb::arg("layer"), nb::arg("only_follows"));
-    module.def("short_convolution", &make_short_convolution, nb::kw_only(), nb::arg("convolution"), nb::arg("inputs"),
-               nb::arg("output"), "A convolution between two gates, which `inputs` gives with its input.");
-    module.def(
-        "delta_net", &make_delta_net, nb::kw_only(), nb::arg("convolution"), nb::arg("num_key_heads"),
-        nb::arg("memory"), nb::arg("queries_keys_values"), nb::arg("gate").none(), nb::arg("beta"),
-        nb::arg("decay").none(), nb::arg("decay_bias").noconvert(), nb::arg("rate").noconvert(), nb::arg("norm"),
-        nb::arg("eps"), nb::arg("output"),
-        "Gated DeltaNet of memories (value heads, key_dim, value_dim). Without `gate` and `decay` the others hold them "
-        "too, key head by key head.");
-    module.def("mamba2", &make_mamba2, nb::kw_only(), nb::arg("convolution"), nb::arg("num_groups"), nb::arg("memory"),
-               nb::arg("activation"), nb::arg("inputs"), nb::arg("step_bias").noconvert(), nb::arg("step_limits"),
-               nb::arg("rate").noconvert(), nb::arg("skip").noconvert(), nb::arg("norm"), nb::arg("norm_groups"),
-               nb::arg("output"), "Mamba-2 of memories (heads, head_dim, state_size).");
+    nb::class_<BoundConvolution> convolution(
+        module, "Convolution",
+        "A convolution of the layer with a state of that number; a draft may only follow the text.");
+    define_init(convolution, &make_convolution, {"taps", "bias", "layer", "only_follows"});
+    define(module, "short_convolution", &make_short_convolution, {"convolution", "inputs", "output"}, nb::kw_only(),
+           "A convolution between two gates, which `inputs` gives with its input.");
+    define(module, "delta_net", &make_delta_net,
+           {"convolution", "num_key_heads", "memory", "queries_keys_values", "gate", "beta", "decay", "decay_bias",
+            "rate", "norm", "eps", "output"},
+           nb::kw_only(),
+           "Gated DeltaNet of memories (value heads, key_dim, value_dim). Without `gate` and `decay` the others hold "
+           "them too, key head by key head.");
+    define(module, "mamba2", &make_mamba2,
+           {"convolution", "num_groups", "memory", "activation", "inputs", "step_bias", "step_limits", "rate", "skip",
+            "norm", "norm_groups", "output"},
+           nb::kw_only(), "Mamba-2 of memories (heads, head_dim, state_size).");
 }
 
 }  // namespace mxconv

@@ -10,6 +10,7 @@
 
 #include "arrays.hpp"
 #include "bindings.hpp"
+#include "define.hpp"
 #include "bound_pages.hpp"
 
 namespace mxconv {
@@ -144,23 +145,19 @@ void bind_attend(nb::module_& module) {
 }  // namespace
 
 void bind_rowwise(nb::module_& module) {
-    module.def("rms_norm", &rms_norm, nb::arg("engine"), nb::arg("x").noconvert(), nb::arg("weight").noconvert(),
-               nb::arg("eps"), nb::arg("out").noconvert(), "RMS norm of each row of x (rows, n).");
-    module.def("layer_norm", &layer_norm, nb::arg("engine"), nb::arg("x").noconvert(), nb::arg("weight").noconvert(),
-               nb::arg("bias").noconvert(), nb::arg("eps"), nb::arg("out").noconvert(),
-               "Layer norm of each row of x (rows, n).");
-    module.def("activate", &activate, nb::arg("engine"), nb::arg("activation"), nb::arg("x").noconvert(),
-               nb::arg("y").noconvert().none(), nb::arg("out").noconvert(),
-               "out = activated(x), times y where there is one, each (n,).");
-    module.def("clamped_gates", &clamped_gates, nb::arg("engine"), nb::arg("x").noconvert(), nb::arg("y").noconvert(),
-               nb::arg("slope"), nb::arg("limit"), nb::arg("out").noconvert(),
-               "out = (y + 1) * x * sigmoid(slope * x), each (n,), x at most `limit` and y within it.");
-    module.def("cap", &cap, nb::arg("engine"), nb::arg("cap"), nb::arg("x").noconvert(),
-               "x (n,) becomes cap * tanh(x / cap).");
+    define(module, "rms_norm", &rms_norm, {"engine", "x", "weight", "eps", "out"},
+           "RMS norm of each row of x (rows, n).");
+    define(module, "layer_norm", &layer_norm, {"engine", "x", "weight", "bias", "eps", "out"},
+           "Layer norm of each row of x (rows, n).");
+    define(module, "activate", &activate, {"engine", "activation", "x", "y", "out"},
+           "out = activated(x), times y where there is one, each (n,).");
+    define(module, "clamped_gates", &clamped_gates, {"engine", "x", "y", "slope", "limit", "out"},
+           "out = (y + 1) * x * sigmoid(slope * x), each (n,), x at most `limit` and y within it.");
+    define(module, "cap", &cap, {"engine", "cap", "x"}, "x (n,) becomes cap * tanh(x / cap).");
     bind_attend<float>(module);
     bind_attend<uint16_t>(module);
-    module.def("round_for_cache", &round_for_cache, nb::arg("values").noconvert(), nb::arg("dtype"),
-               nb::arg("out").noconvert(), "The bf16 or fp16 patterns of values (n,), to nearest, ties to even.");
+    define(module, "round_for_cache", &round_for_cache, {"values", "dtype", "out"},
+           "The bf16 or fp16 patterns of values (n,), to nearest, ties to even.");
 }
 
 }  // namespace mxconv

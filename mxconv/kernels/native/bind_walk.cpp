@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "bindings.hpp"
+#include "define.hpp"
 #include "pass.hpp"
 
 namespace mxconv {
@@ -30,6 +31,26 @@ void require_that(bool holds, const char* what) {
 
 bool has(const KeptInputs& inputs, int64_t first, int64_t stop) {
     return first >= stop || (first >= inputs.origin && stop - inputs.origin <= inputs.room);
+}
+
+using Rows = std::tuple<int64_t, MutableArray<float>>;
+
+KeptInputs rows_of(const Rows& bound) {
+    const auto& [origin, values] = bound;
+    require_that(values.ndim() == 3 && origin >= 0, "inputs are (layers, rows, numbers)");
+    return {nullptr, origin, static_cast<int64_t>(values.shape(1))};
+}
+
+BoundWalk make_walk(const MutableArray<float>& windows, const MutableArray<float>& memories, const Rows& inputs,
+                    const Rows& kept, int64_t source, int64_t first, int64_t stop, int64_t length, const Pairs& saves,
+                    const Pairs& branches) {
+    Walk walk{};
+    walk.inputs = rows_of(inputs);
+    walk.kept = rows_of(kept);
+    std::tie(walk.source, walk.first, walk.stop, walk.length) = std::tie(source, first, stop, length);
+    walk.saves = pairs_of(saves);
+    walk.branches = pairs_of(branches);
+    return {windows, memories, std::get<1>(inputs), std::get<1>(kept), walk};
 }
 
 }  // namespace
@@ -82,33 +103,15 @@ void BoundWalk::check_branches(int64_t num_tokens) const {
 }
 
 void bind_walk(nb::module_& module) {
-    using Rows = std::tuple<int64_t, MutableArray<float>>;
-    nb::class_<BoundWalk>(module, "Walk", "States of a sequence, and the way of a pass through them.")
-        .def(
-            "__init__",
-            [](BoundWalk* self, const MutableArray<float>& windows, const MutableArray<float>& memories,
-               const Rows& inputs, const Rows& kept, int64_t source, int64_t first, int64_t stop, int64_t length,
-               const Pairs& saves, const Pairs& branches) {
-                const auto rows = [](const Rows& bound) -> KeptInputs {
-                    const auto& [origin, values] = bound;
-                    require_that(values.ndim() == 3 && origin >= 0, "inputs are (layers, rows, numbers)");
-                    return {nullptr, origin, static_cast<int64_t>(values.shape(1))};
-                };
-                Walk walk{};
-                walk.inputs = rows(inputs);
-                walk.kept = rows(kept);
-                std::tie(walk.source, walk.first, walk.stop, walk.length) = std::tie(source, first, stop, length);
-                walk.saves = pairs_of(saves);
-                walk.branches = pairs_of(branches);
-                new (self) BoundWalk{windows, memories, std::get<1>(inputs), std::get<1>(kept), walk};
-            },
-            nb::kw_only(), nb::arg("windows").noconvert(), nb::arg("memories").noconvert(), nb::arg("inputs"),
-            nb::arg("kept"), nb::arg("source"), nb::arg("first"), nb::arg("stop"), nb::arg("length"), nb::arg("saves"),
-            nb::arg("branches"),
-            "From the state of slot `source`, which has seen `first` rows, through rows first .. stop - 1 by the "
-            "running state of slot 0, whose copies behind some numbers of rows are saved, (rows, slot), then through "
-            "branches, (row, parent). Inputs are those of rows from a number on, (number, (layers, rows, numbers)); "
-            "those of the new rows, from `length` on, go to `kept`.");
+    nb::class_<BoundWalk> walk(module, "Walk", "States of a sequence, and the way of a pass through them.");
+    define_init(
+        walk, &make_walk,
+        {"windows", "memories", "inputs", "kept", "source", "first", "stop", "length", "saves", "branches"},
+        nb::kw_only(),
+        "From the state of slot `source`, which has seen `first` rows, through rows first .. stop - 1 by the "
+        "running state of slot 0, whose copies after some numbers of rows are saved, (rows, slot), then through "
+        "branches, (row, parent). Inputs are those of rows from a number on, (number, (layers, rows, numbers)); "
+        "those of the new rows, from `length` on, go to `kept`.");
 }
 
 }  // namespace mxconv

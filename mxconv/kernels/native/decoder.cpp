@@ -147,21 +147,15 @@ void Decoder::copy_states(Step& step, int64_t stage) const {
 }
 
 void Decoder::predict(Step& step) const {
-    const Matrix& head = *parts_.head;
+    const Projection head{parts_.head, nullptr};
     const Rowwise& rowwise = step.kernels.rowwise;
     Activations& taken = step.own.taken;
-    step.take_in(parts_.norm, form_of(head.kind, head.format), taken, &step.slice.predicted);
-    const int64_t at_once = step.tiles_at_once(head, 1);
-    step.take(ceil_divide(head.row_tiles(), at_once), [&](int64_t i) {
-        const int64_t first = i * at_once, last = std::min(first + at_once, head.row_tiles());
-        const int64_t row = first * kTileRows, count = std::min(last * kTileRows, head.rows) - row;
-        step.kernels.linear(head, taken, first, last, step.slice.logits, head.rows);
-        for (int64_t token = 0; token < taken.num_tokens; ++token) {
-            float* logits = step.slice.logits + token * head.rows + row;
-            if (parts_.logit_multiplier != 1.0f) rowwise.scale(parts_.logit_multiplier, count, logits);
-            if (parts_.logit_cap != 0.0f) rowwise.cap(parts_.logit_cap, count, logits);
-        }
-    });
+    step.take_in(parts_.norm, head.form(), taken, &step.slice.predicted);
+    step.multiply({{&head, &taken, step.slice.logits, head.rows()}},
+                  [&](int64_t, int64_t, int64_t, int64_t count, float* logits) {
+                      if (parts_.logit_multiplier != 1.0f) rowwise.scale(parts_.logit_multiplier, count, logits);
+                      if (parts_.logit_cap != 0.0f) rowwise.cap(parts_.logit_cap, count, logits);
+                  });
 }
 
 }  // namespace mxconv

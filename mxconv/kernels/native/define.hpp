@@ -25,9 +25,17 @@ template <class... Traits>
 struct IsArray<nb::ndarray<Traits...>> : std::true_type {};
 
 template <class T>
-nb::arg parameter(const char* name) {
+auto parameter(const char* name) {
     using Optional = IsOptional<std::decay_t<T>>;
-    return nb::arg(name).none(Optional::value).noconvert(IsArray<typename Optional::Value>::value);
+    if constexpr (Optional::value && IsArray<typename Optional::Value>::value) {
+        return nb::arg(name).noconvert().none();
+    } else if constexpr (Optional::value) {
+        return nb::arg(name).none();
+    } else if constexpr (IsArray<typename Optional::Value>::value) {
+        return nb::arg(name).noconvert();
+    } else {
+        return nb::arg(name);
+    }
 }
 
 template <size_t kCount>
@@ -51,8 +59,8 @@ void define(nb::module_& module, const char* name, Result (*function)(Types...),
 template <class T, class... Types, size_t kCount, class... More>
 void define_init(nb::class_<T>& type, T (*make)(Types...), Names<kCount> names, const More&... more) {
     const auto construct = [make](T* self, Types... values) { new (self) T(make(std::forward<Types>(values)...)); };
-    define_by(type, "__init__", construct, std::make_index_sequence<kCount>(),
-              static_cast<void (*)(Types...)>(nullptr), names, more...);
+    define_by(type, "__init__", construct, std::make_index_sequence<kCount>(), static_cast<void (*)(Types...)>(nullptr),
+              names, more...);
 }
 
 template <class T, class Result, class... Types, size_t kCount, class... More>

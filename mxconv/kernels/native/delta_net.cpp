@@ -59,13 +59,15 @@ void DeltaNet::add_to_rows(Step& step, const Activations& taken, const Sum& sum)
 }
 
 void DeltaNet::project(Step& step, const Activations& taken, const Memory& m) const {
+    const auto product = [&](const Projection& projection, float* to, int64_t column) {
+        return Product{&projection, &taken, to + column, width()};
+    };
     if (!is_fused()) {
-        const int64_t betas = sizes.num_channels, decays = betas + num_value_heads();
-        return multiply(step, taken,
-                        {{&queries_keys_values, 0}, {&gate, sizes.input()}, {&beta, betas}, {&decay, decays}}, m.rows,
-                        width());
+        const int64_t betas = sizes.num_channels;
+        return step.multiply({product(queries_keys_values, m.rows, 0), product(gate, m.rows, sizes.input()),
+                              product(beta, m.rows, betas), product(decay, m.rows, betas + num_value_heads())});
     }
-    multiply(step, taken, {{&queries_keys_values, 0}, {&beta, queries_keys_values.rows()}}, m.fused, width());
+    step.multiply({product(queries_keys_values, m.fused, 0), product(beta, m.fused, queries_keys_values.rows())});
     step.each_token([&](int64_t token) { unravel(m.fused + token * width(), m.rows + token * width()); });
     step.barrier();
 }

@@ -1,5 +1,5 @@
 // MXFP4 in plain C++, for weights of every format and every scale rule: formats/mxfp4.md, with scales by integer
-// arithmetic on float32 patterns. Included inside an anonymous namespace, after generic.inl.
+// arithmetic on float32 patterns. Included inside an anonymous namespace, after numbers.inl.
 
 inline uint32_t float_bits(float value) {
     uint32_t bits;

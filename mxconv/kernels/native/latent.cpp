@@ -44,33 +44,12 @@ void LatentAttention::add_to_rows(Step& step, const Activations& taken, const Su
     step.add_product(output, m.mixed, sum, m.products);
 }
 
-// Row tiles [first, last) of all tokens, (tokens, rows).
-void LatentAttention::multiply(Step& step, const Projection& projection, const Activations& taken, int64_t first,
-                               int64_t last, float* out) const {
-    const int64_t row = first * kTileRows, count = std::min(last * kTileRows, projection.rows()) - row;
-    step.kernels.linear(*projection.matrix, taken, first, last, out, projection.rows());
-    if (projection.bias == nullptr) return;
-    for (int64_t token = 0; token < step.slice.num_tokens; ++token) {
-        step.kernels.rowwise.add(projection.bias + row, count, out + token * projection.rows() + row);
-    }
-}
-
 // Queries, as their matrix gives them, and what the cache holds of the tokens.
 void LatentAttention::project(Step& step, const Activations& taken, const Memory& m) const {
     const bool is_short = query_down.exists();
     const Projection& first_query = is_short ? query_down : query;
-    float* const first_queries = is_short ? m.reduced : m.heads;
-    const auto at_once = [&](const Projection& each) { return step.tiles_at_once(*each.matrix, 1); };
-    const auto pieces = [&](const Projection& each) { return ceil_divide(each.matrix->row_tiles(), at_once(each)); };
-    const auto multiply_piece = [&](const Projection& each, const Activations& rows, int64_t i, float* out) {
-        const int64_t first = i * at_once(each), last = std::min(first + at_once(each), each.matrix->row_tiles());
-        multiply(step, each, rows, first, last, out);
-    };
-    const int64_t num_queries = pieces(first_query);
-    step.share(num_queries + pieces(down), [&](int64_t i) {
-        if (i < num_queries) return multiply_piece(first_query, taken, i, first_queries);
-        multiply_piece(down, taken, i - num_queries, m.latents);
-    });
+    step.multiply({{&first_query, &taken, is_short ? m.reduced : m.heads, first_query.rows()},
+                   {&down, &taken, m.latents, width()}});
     step.each_token([&](int64_t token) {
         keep(step, token, m.latents + token * width());
         if (!is_short) return;
@@ -80,8 +59,7 @@ void LatentAttention::project(Step& step, const Activations& taken, const Memory
         step.kernels.prepare(row, token, 0, query_down.rows(), query.form(), m.shortened);
     });
     step.barrier();
-    if (!is_short) return;
-    step.share(pieces(query), [&](int64_t i) { multiply_piece(query, m.shortened, i, m.heads); });
+    if (is_short) step.multiply({{&query, &m.shortened, m.heads, query.rows()}});
 }
 
 // Into the cache, in the place of a key: the normed latent vector, and the key that rotates.

@@ -46,8 +46,6 @@ struct LatentAttention final : Part {
     int64_t width() const { return latent_size + rotated_size; }
     int64_t head_size() const { return plain_size + rotated_size; }
     Memory memory(Room& room, const Slice& slice) const;
-    void multiply(Step& step, const Projection& projection, const Activations& taken, int64_t first, int64_t last,
-                  float* out) const;
     void project(Step& step, const Activations& taken, const Memory& m) const;
     void keep(const Step& step, int64_t token, float* latent) const;
     void attend(Step& step, const Memory& m) const;

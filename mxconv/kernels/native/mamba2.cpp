@@ -30,7 +30,7 @@ void Mamba2::add_to_rows(Step& step, const Activations& taken, const Sum& sum) c
     Room room = step.room();
     Memory m = memory(room, step.slice);
     m.mixed.finite = step.finite;
-    if (!only_follows) multiply(step, taken, {{&inputs, 0}}, m.rows, width());
+    if (!only_follows) step.multiply({{&inputs, &taken, m.rows, width()}});
     // Units are heads of one group, for which its b and c are convolved once.
     const int64_t grouped = num_heads() / num_groups;
     const int64_t at_once = std::clamp<int64_t>(num_heads() / (kUnitsPerThread * step.num_threads()), 1, grouped);

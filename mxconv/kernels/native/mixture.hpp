@@ -85,7 +85,6 @@ struct Mixture final : Part {
     void gather(Step& step, const Memory& m) const;
     void add_up(Step& step, const Memory& m) const;
 
-    // mixture_experts.cpp
     void go_in(Step& step, int64_t num_active, const Memory& m) const;
     void come_out(Step& step, int64_t num_active, const Memory& m) const;
     void multiply(Step& step, const Expert& expert, const Activations& taken, int64_t first, int64_t last,

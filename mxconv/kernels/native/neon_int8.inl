@@ -202,16 +202,7 @@ void int8_rows(const Matrix& matrix, int64_t row_tile, const Activations& a, int
 template <class Weights, bool kE8m0>
 void int8_panel(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,
                 float* out) {
-    switch (width) {
-        case 1: return int8_rows<Weights, 1, kE8m0>(matrix, row_tile, a, panel, out);
-        case 2: return int8_rows<Weights, 2, kE8m0>(matrix, row_tile, a, panel, out);
-        case 3: return int8_rows<Weights, 3, kE8m0>(matrix, row_tile, a, panel, out);
-        case 4: return int8_rows<Weights, 4, kE8m0>(matrix, row_tile, a, panel, out);
-        case 5: return int8_rows<Weights, 5, kE8m0>(matrix, row_tile, a, panel, out);
-        case 6: return int8_rows<Weights, 6, kE8m0>(matrix, row_tile, a, panel, out);
-        case 7: return int8_rows<Weights, 7, kE8m0>(matrix, row_tile, a, panel, out);
-        default: return int8_rows<Weights, 8, kE8m0>(matrix, row_tile, a, panel, out);
-    }
+    with_width(width, [&](auto tokens) { int8_rows<Weights, tokens, kE8m0>(matrix, row_tile, a, panel, out); });
 }
 
 void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t panel, int64_t width,

@@ -1,4 +1,4 @@
-// Plain C++ for whatever an instruction set does not do in its own way. Included inside an anonymous namespace, so that
+// Numbers of all formats in plain C++, and what all products share. Included inside an anonymous namespace, so that
 // each instruction set has its own copy, compiled with its flags.
 
 constexpr int64_t kChunk = 64;  // column tiles in scratch: 16 KB of patterns, half of a level-1 cache

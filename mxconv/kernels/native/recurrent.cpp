@@ -34,30 +34,6 @@ LayerWalk Recurrent::walk_of(const SliceWalk& walk, const float* inputs, int64_t
     return {walk, sizes, layer, inputs, stride};
 }
 
-void Recurrent::multiply(Step& step, const Activations& taken, const std::vector<Columns>& matrices, float* to,
-                         int64_t width) const {
-    const auto pieces = [&](const Columns& each) {
-        const Matrix& matrix = *each.projection->matrix;
-        return ceil_divide(matrix.row_tiles(), step.tiles_at_once(matrix, 1));
-    };
-    int64_t total = 0;
-    for (const Columns& each : matrices) total += pieces(each);
-    step.share(total, [&](int64_t i) {
-        const Columns* found = matrices.data();
-        for (; i >= pieces(*found); ++found) i -= pieces(*found);
-        const Matrix& matrix = *found->projection->matrix;
-        const float* bias = found->projection->bias;
-        const int64_t at_once = step.tiles_at_once(matrix, 1), first = i * at_once;
-        const int64_t last = std::min(first + at_once, matrix.row_tiles());
-        const int64_t row = first * kTileRows, count = std::min(last * kTileRows, matrix.rows) - row;
-        step.kernels.linear(matrix, taken, first, last, to + found->first, width);
-        if (bias == nullptr) return;
-        for (int64_t token = 0; token < step.slice.num_tokens; ++token) {
-            step.kernels.rowwise.add(bias + row, count, to + token * width + found->first + row);
-        }
-    });
-}
-
 void Recurrent::convolve(const Step& step, const LayerWalk& walk, int64_t number, int64_t first, int64_t count,
                          const Way& way, float* out) const {
     walk.see(number, way.seen);

@@ -31,19 +31,9 @@ struct Recurrent : Part {
         float* windows;
     };
 
-    // Rows as matrices give them, side by side from column to column.
-    struct Columns {
-        const Projection* projection;
-        int64_t first;
-    };
-
     Way way(Room& room, const Slice& slice) const;
     int64_t num_steps(const SliceWalk& walk) const;
     LayerWalk walk_of(const SliceWalk& walk, const float* inputs, int64_t stride) const;
-
-    // All matrices as one operator, into (tokens, width).
-    void multiply(Step& step, const Activations& taken, const std::vector<Columns>& matrices, float* to,
-                  int64_t width) const;
 
     // The channels [first, first + count) of a step, convolved.
     void convolve(const Step& step, const LayerWalk& walk, int64_t number, int64_t first, int64_t count, const Way& way,

@@ -3,10 +3,47 @@
 #if defined(__x86_64__)
 #include "cpuid.hpp"
 #elif defined(__aarch64__)
-#include "arm_features.hpp"
+#if defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 #endif
 
 namespace mxconv {
+
+#if defined(__aarch64__)
+namespace {
+
+// What the processor can do beyond the base of ARMv8, as the operating system says; nothing on others than Linux and macOS.
+struct ArmFeatures {
+    bool dot_products;   // FEAT_DotProd
+    bool int8_matrices;  // FEAT_I8MM
+    bool bf16;           // FEAT_BF16
+};
+
+#if defined(__linux__)
+ArmFeatures arm_features() {
+    // Documentation/arm64/elf_hwcaps.rst of Linux; older headers lack the names
+    const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+    return {(first >> 20 & 1) != 0, (second >> 13 & 1) != 0, (second >> 14 & 1) != 0};
+}
+#elif defined(__APPLE__)
+bool has(const char* name) {
+    int value = 0;
+    size_t num_bytes = sizeof value;
+    return sysctlbyname(name, &value, &num_bytes, nullptr, 0) == 0 && value != 0;
+}
+
+ArmFeatures arm_features() {
+    return {has("hw.optional.arm.FEAT_DotProd"), has("hw.optional.arm.FEAT_I8MM"), has("hw.optional.arm.FEAT_BF16")};
+}
+#else
+ArmFeatures arm_features() { return {false, false, false}; }
+#endif
+
+}  // namespace
+#endif
 
 std::vector<std::string_view> runnable() {
     std::vector<std::string_view> names;

@@ -37,7 +37,7 @@ void ShortConvolution::add_to_rows(Step& step, const Activations& taken, const S
         keep(step, nullptr, 0, m.way);
         return step.barrier();
     }
-    multiply(step, taken, {{&inputs, 0}}, m.projected, 3 * size);
+    step.multiply({{&inputs, &taken, m.projected, 3 * size}});
     const int64_t pieces = ceil_divide(size, kChannelsAtOnce);
     step.share(static_cast<int64_t>(step.slice.walks.size()) * pieces, [&](int64_t i) {
         const int64_t first = i % pieces * kChannelsAtOnce;

@@ -33,18 +33,10 @@ void Step::take_in(const Norm& norm, int forms, Activations& to, const std::vect
 }
 
 void Step::add_product(const Projection& projection, const Activations& inputs, const Sum& sum, float* products) {
-    const Matrix& matrix = *projection.matrix;
-    const int64_t at_once = tiles_at_once(matrix, 1);
-    share(ceil_divide(matrix.row_tiles(), at_once), [&](int64_t i) {
-        const int64_t first = i * at_once, last = std::min(first + at_once, matrix.row_tiles());
-        const int64_t row = first * kTileRows, count = std::min(last * kTileRows, hidden_size) - row;
-        kernels.linear(matrix, inputs, first, last, products, hidden_size);
-        for (int64_t token = 0; token < slice.num_tokens; ++token) {
-            float* product = products + token * hidden_size + row;
-            if (projection.bias != nullptr) kernels.rowwise.add(projection.bias + row, count, product);
-            if (!sum.norm.exists()) add_row(product, sum, token, row, count);
-        }
-    });
+    multiply({{&projection, &inputs, products, hidden_size}},
+             [&](int64_t, int64_t token, int64_t row, int64_t count, const float* values) {
+                 if (!sum.norm.exists()) add_row(values, sum, token, row, count);
+             });
     if (sum.norm.exists()) add_rows(products, sum);
 }
 

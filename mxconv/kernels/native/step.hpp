@@ -5,6 +5,8 @@
 // No result depends on who computed it or on what other tokens there are, of its own sequence or of others.
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
 #include <vector>
 
 #include "bindings.hpp"
@@ -14,6 +16,15 @@
 namespace mxconv {
 
 inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Rows that a matrix multiplies, and where what it makes of them goes: (tokens, stride).
+struct Product {
+    const Projection* projection;  // of which there may be none
+    const Activations* taken;
+    float* out;
+    int64_t stride;
+    int64_t multiple = 1;  // of row tiles that belong together
+};
 
 // What a thread has to itself.
 struct Workspace {
@@ -85,6 +96,35 @@ class Step {
 
     // The same where an operator multiplies by some row tiles alone.
     int64_t tiles_at_once(const Matrix& matrix, int64_t row_tiles, int64_t multiple) const;
+
+    // Products as one operator: done(which, token, row, count, values) gets rows [row, row + count) of each, biased.
+    template <class Done>
+    void multiply(std::initializer_list<Product> products, const Done& done) {
+        const auto at_once = [&](const Product& p) { return tiles_at_once(*p.projection->matrix, p.multiple); };
+        const auto pieces = [&](const Product& p) {
+            return p.projection->exists() ? ceil_divide(p.projection->matrix->row_tiles(), at_once(p)) : 0;
+        };
+        int64_t total = 0;
+        for (const Product& p : products) total += pieces(p);
+        share(total, [&](int64_t i) {
+            const Product* p = products.begin();
+            for (; i >= pieces(*p); ++p) i -= pieces(*p);
+            const Matrix& matrix = *p->projection->matrix;
+            const int64_t first = i * at_once(*p), last = std::min(first + at_once(*p), matrix.row_tiles());
+            const int64_t row = first * kTileRows, count = std::min(last * kTileRows, matrix.rows) - row;
+            kernels.linear(matrix, *p->taken, first, last, p->out, p->stride);
+            for (int64_t token = 0; token < p->taken->num_tokens; ++token) {
+                float* values = p->out + token * p->stride + row;
+                if (p->projection->bias != nullptr) kernels.rowwise.add(p->projection->bias + row, count, values);
+                done(p - products.begin(), token, row, count, values);
+            }
+        });
+    }
+
+    // The same, where nothing is done to what comes out.
+    void multiply(std::initializer_list<Product> products) {
+        multiply(products, [](auto...) {});
+    }
 
     // All rows, or those given, normed and in the forms that the next matrices take.
     void take_in(const Norm& norm, int forms, Activations& to, const std::vector<int64_t>* tokens = nullptr);
