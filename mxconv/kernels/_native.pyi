@@ -68,7 +68,7 @@ def mxint8(rows: int, columns: int, elements: NDArray[numpy.uint8], scales: NDAr
 
 class Norm:
     """
-    Over the last axis: of the mean square, or of the variance (`is_centered`).
+    A norm of the last axis: by the mean square, or by the variance (`is_centered`).
     """
 
     def __init__(self, weight: NDArray[numpy.float32], bias: NDArray[numpy.float32] | None, eps: float, is_centered: bool) -> None: ...
@@ -83,7 +83,7 @@ class Part:
 
 def joined(addends: Sequence[tuple[Part, Norm | None]]) -> Part:
     """
-    The sum of what several parts make of the same rows, each behind a norm or none.
+    The sum of what several parts make of the same rows, each after a norm or none.
     """
 
 class Branch:
@@ -112,13 +112,13 @@ class HeadRotation:
     def __init__(self, table: int, num_pairs: int, is_interleaved: bool) -> None: ...
 
 class HeadNorms:
-    """Of queries, keys and values; each may be None. clip 0 is none."""
+    """Norms of queries, keys and values; each may be None. clip 0 is none."""
 
     def __init__(self, query: Norm | None, key: Norm | None, value: Norm | None, span_rows: bool, are_behind: bool, clip: float) -> None: ...
 
 def attention(*, layer: int, source: int, num_heads: int, num_key_value_heads: int, head_dim: int, query: Projection, key: Projection | None, value: Projection | None, output: Projection, fused: str | None, scale: float, sight: Sight, norms: HeadNorms, rotation: HeadRotation, temperature: int, logit_cap: float, is_gated: bool, sinks: NDArray[numpy.float32] | None) -> Part:
     """
-    Attention over the cache of layer `source`, into which it writes where that is `layer`. Without `value` values are the keys. temperature -1 is none, as is logit_cap 0. Gated queries have a gate behind each. Sinks (num_heads,) are scores that take a share of attention and give nothing.
+    Attention over the cache of layer `source`, into which it writes where that is `layer`. Without `value` values are the keys. temperature -1 is none, as is logit_cap 0. Gated queries have a gate after each. Sinks (num_heads,) are scores that take a share of attention and give nothing.
     """
 
 def latent_attention(*, layer: int, query_down: Projection | None, query_norm: Norm | None, query: Projection, down: Projection, latent_norm: Norm, key_up: NDArray[numpy.float32], value_up: NDArray[numpy.float32], output: Projection, scale: float, sight: Sight, rotation: HeadRotation) -> Part:
@@ -133,17 +133,17 @@ class Routing:
 
 def mixture(*, activation: str, clamped: tuple[float, float] | None, is_interleaved: bool, scales_input: bool, norm: Norm | None, router_norm: Norm | None, is_routed_apart: bool, routing: Routing, experts: Sequence[tuple[Projection, Projection | None, Projection]]) -> Part:
     """
-    Experts, each a gate, an up (none: its rows are behind the gate's, or between them) and a down. `clamped`, a slope and a limit, stands for the activation. Rows are normed by the mixture, for its router by another norm where that is apart.
+    Experts, each a gate, an up (none: its rows come after the gate's, or between them) and a down. `clamped`, a slope and a limit, replaces the activation. Rows are normed by the mixture, for its router by another norm where that is apart.
     """
 
 def mlp(*, activation: str, gate: Projection | None, up: Projection | None, down: Projection, row_gate: Projection | None, is_fused: bool, layer_input: int) -> Part:
     """
-    An MLP; without `up` the layer's inputs of that number stand for what it would give. The sigmoid of a row gate multiplies what is made of a row.
+    An MLP; without `up` the layer's inputs of that number replace what it would give. The sigmoid of a row gate multiplies the MLP's result of a row.
     """
 
 class Convolution:
     """
-    Of the layer with a state of that number; a draft may only follow the text.
+    A convolution of the layer with a state of that number; a draft may only follow the text.
     """
 
     def __init__(self, taps: NDArray[numpy.float32], bias: NDArray[numpy.float32] | None, layer: int, only_follows: bool) -> None: ...
@@ -164,7 +164,7 @@ class Walk:
 
     def __init__(self, *, windows: NDArray[numpy.float32], memories: NDArray[numpy.float32], inputs: tuple[int, NDArray[numpy.float32]], kept: tuple[int, NDArray[numpy.float32]], source: int, first: int, stop: int, length: int, saves: Sequence[tuple[int, int]], branches: Sequence[tuple[int, int]]) -> None:
         """
-        From the state of slot `source`, which has seen `first` rows, through rows first .. stop - 1 by the running state of slot 0, whose copies behind some numbers of rows are saved, (rows, slot), then through branches, (row, parent). Inputs are those of rows from a number on, (number, (layers, rows, numbers)); those of the new rows, from `length` on, go to `kept`.
+        From the state of slot `source`, which has seen `first` rows, through rows first .. stop - 1 by the running state of slot 0, whose copies after some numbers of rows are saved, (rows, slot), then through branches, (row, parent). Inputs are those of rows from a number on, (number, (layers, rows, numbers)); those of the new rows, from `length` on, go to `kept`.
         """
 
 class Pages:
