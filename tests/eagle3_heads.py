@@ -11,8 +11,8 @@ import torch
 from checkpoints import write_safetensors
 
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.drafts.eagle3 import Eagle3, target_tokens
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
-from mxconv.drafts.readers.eagle3_head import Eagle3, target_tokens
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.kernels.engine import choose_engine

@@ -1,14 +1,14 @@
-"""Which proposed tokens stand: the rule by which a level chooses its own tokens and compares them with its draft's.
+"""Rules of acceptance: how a level chooses its own tokens and compares them with its draft's.
 
-    greedy      the most likely token; a proposal stands where it is that token
-    coupled     a draw whose noise depends on the seed and the position alone; a proposal stands where it is what the
-                level draws. The output is the same tokens with any hierarchy or none, and drafts that share the noise
+    greedy      the most likely token; a proposal is accepted where it is that token
+    coupled     a draw whose noise depends on the seed and the position alone; a proposal is accepted where it is
+                what the level draws. The output is the same tokens with any hierarchy or none, and drafts that share the noise
                 agree more often than two independent draws would
     rejection   Leviathan et al.: accept with probability min(1, p/q), else draw from what is left of p. The output
                 has the target's distribution, but other tokens with other drafts
 
-A proposal may be a tree: the walk goes on into the child that stands, and ends where none does. Under the first two the
-level's token at a node is what it would be without any tree. Under rejection the siblings are judged in their order,
+A proposal may be a tree: the walk goes on into the accepted child, and ends where there is none. Under the first two
+the level's token at a node is what it would be without any tree. Under rejection the siblings are judged in their order,
 each against what those before it left of p and q.
 
 Speculative sampling is in `mxconv/drafts/rejection.py`.
@@ -29,13 +29,13 @@ from mxconv.text.distribution import Sampling, distribution, greedy
 
 @dataclass(frozen=True)
 class Verdict:
-    """The tokens of a round: those of the proposal that stand, and one more of the level's own.
+    """The tokens of a round: the accepted ones of the proposal, and one more of the level's own.
 
     Args:
         tokens: at least one.
         distributions: what each was drawn from, (vocab_size,) float64; empty under rules that draw nothing at random
             or make the draw again wherever it is needed.
-        path: the nodes of the proposal that stand, one less than the tokens.
+        path: the accepted nodes of the proposal, one less than the tokens.
     """
 
     tokens: list[int]

@@ -47,7 +47,7 @@ FEW = 512  # logits that are sorted sooner than they are looked through
 def likeliest(logits: F32, num_candidates: int) -> tuple[I32, F32]:
     """The greatest logits of each row, best first, the lower token where equal, with their softmax probabilities.
 
-    Of many logits two passes and no sort: the k best stand in the k blocks with the greatest maxima.
+    Of many logits two passes and no sort: the k best are in the k blocks with the greatest maxima.
     """
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of logits that are infinite or NaN
         best = (_order(logits) if logits.shape[1] <= FEW else _in_blocks(logits, num_candidates))[:, :num_candidates]
@@ -68,16 +68,16 @@ def _in_blocks(logits: F32, num_candidates: int) -> "np.ndarray[tuple[int, int],
 
 
 def _order(values: F32) -> "np.ndarray[tuple[int, int], np.dtype[np.intp]]":
-    """Columns of each row from the greatest value to the least, equal ones as they stand."""
+    """Columns of each row from the greatest value to the least, equal ones in their order."""
     return np.argsort(-values, axis=1, kind="stable")
 
 
 LEAST, MOST = 1.0, 6.0
-GAIN = 0.02  # of the logarithm, for a token that stood though its chance was 0
+GAIN = 0.02  # of the logarithm, for a token that was accepted though its chance was 0
 
 
 class Sharpness:
-    """How many times as large a draft's logits are to be taken, so that its likeliest tokens stand as often as it says.
+    """A factor of a draft's logits by which its likeliest tokens are accepted as often as it says.
 
     A distilled draft is right more often than its softmax says, since the level above takes the likeliest token where
     the softmax says how a text could go on. Without that, a tree would stop short of depths that pay.
@@ -91,7 +91,7 @@ class Sharpness:
 
         Args:
             proposal: the draft's tree. Of one that was drawn at random nothing is learned.
-            tokens: that the level above chose: of the path that stood, and one more.
+            tokens: that the level above chose: of the accepted path, and one more.
         """
         if proposal.parents is None or proposal.distributions:
             return

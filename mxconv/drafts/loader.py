@@ -91,7 +91,7 @@ class LoadedPackage:
 
     @property
     def config(self) -> ModelConfig:
-        """Of the run's target."""
+        """The sizes of the run's target."""
         return self.target.config
 
     @property

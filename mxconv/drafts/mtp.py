@@ -1,25 +1,131 @@
 """The checkpoint's own layer for multi-token prediction: `mtp`, in the package's 4 bits, or in 16 with `bits=16`.
 
-Its network is `mxconv/drafts/readers/mtp_module.py`.
+One layer over the text's tokens and the target's last states. It was trained with the model, so there is nothing to
+fetch and nothing to train. Sources: see `mxconv.arch.families.mtp_modules`.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.arch.model_sizes import ModelSizes
+from mxconv.arrays import F32
 from mxconv.drafts.kind import DraftSpec, LevelCodec, LoadedLevel, OpenedDraft, OpenTarget, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.drafts.readers.feature_draft import FeatureDraft
-from mxconv.drafts.readers.mtp_module import MtpModule, check_mtp, layer_config
 from mxconv.drafts.readers.reader import Reader, check_target
 from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.engine.cache import KVCache
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.layer import Layer
+from mxconv.engine.rope import Positions
+from mxconv.engine.states import Reads
 from mxconv.engine.stored_bytes import mtp_bytes
-from mxconv.errors import MxconvError
+from mxconv.engine.tree import Tree
+from mxconv.engine.weights import CheckedWeights, ModelWeights
+from mxconv.errors import ModelError, MxconvError
 from mxconv.package.level_record import LevelRecord, Shared
 from mxconv.package.package import Package
+
+
+class MtpModule:
+    """A draft that reads the state behind the target's final norm; its features are such states too.
+
+    Args:
+        config: of the model that it belongs to, with `mtp`.
+        weights: of the same model, its own among them.
+        name: what messages call it.
+
+    Raises:
+        ModelError: a tensor is missing or misshapen.
+    """
+
+    num_passes = 1
+    reads = Reads(normed_last=True)
+    least_layers = 1
+
+    def __init__(self, config: ModelConfig, weights: ModelWeights, name: str) -> None:
+        assert config.mtp is not None, "of a family that has such a module"
+        parts, tensors, size = config.mtp, CheckedWeights(weights, name), config.hidden_size
+        self.config = layer_config(config, parts)
+        self.name = name
+        self.embedding = tensors.matrix(config.embedding, config.vocab_size, size)
+        self.embedding_norm = tensors.norm(parts.embedding_norm, size)
+        self.state_norm = tensors.norm(parts.state_norm, size)
+        self.projection = tensors.projection(parts.projection, size, 2 * size)
+        self.layer = Layer(tensors, self.config, 0, parts.layer_prefix)
+        self.norm = tensors.norm(parts.final_norm, size)
+        self.output = tensors.projection(Linear(config.head), config.vocab_size, size)
+        self._state_first = parts.state_first
+
+    @property
+    def hidden_size(self) -> int:
+        return self.config.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    def new_cache(self) -> KVCache:
+        return KVCache(self.config)
+
+    def knows_any(self, vocab_size: int) -> bool:
+        return True
+
+    def fuse(self, states: F32) -> F32:
+        normed: F32 = states[0]
+        return normed
+
+    def advance(self, features: F32, tokens: Sequence[int], cache: KVCache, tree: Tree | None = None) -> F32:
+        """As `FeatureReader.advance`. A pair is at its token's position, the first one at 1."""
+        rows = SequenceRows(tokens, cache, tree)
+        positions = Positions([place + 1 for place in rows.positions])
+        cache.reserve(len(tokens))
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = [self.embedding_norm(self.embedding.rows(np.array(tokens, np.intp))), self.state_norm(features)]
+            if self._state_first:
+                parts.reverse()
+            x = self.layer(self.projection(np.concatenate(parts, axis=1)), [rows], positions)
+            made = self.norm(x)
+        cache.advance(len(tokens))
+        return made
+
+    def logits(self, features: F32) -> F32:
+        """(n, vocab_size) float32."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.output(features)
+
+
+def layer_config(config: ModelConfig, parts: Mtp) -> ModelConfig:
+    """The module's layer as a model of one layer, with the same embedding and head."""
+    return replace(config, layers=(parts.layer,), final_norm=parts.final_norm, layer_inputs=None, mtp=None)
+
+
+def check_mtp(config: ModelConfig, tensors: Iterable[str], name: str) -> Mtp:
+    """Where a checkpoint's MTP module is.
+
+    Args:
+        config: of the checkpoint.
+        tensors: the names of its tensors.
+        name: of the checkpoint, for messages.
+
+    Raises:
+        ModelError: its family has none, its config.json names none, or it lacks the tensors.
+    """
+    if config.mtp is None:
+        raise ModelError(
+            f"{name}: model_type {config.model_type} without MTP layers; a checkpoint that was trained with such is "
+            "required. Use another draft."
+        )
+    if not any(config.mtp.has(config.own_name(tensor) or "") for tensor in tensors):
+        raise ModelError(
+            f"{name}: no tensor begins with {config.mtp.modules[0]}, where {config.model_type} has its MTP layer; one "
+            "is required, which transformers' save_pretrained leaves out. Convert the checkpoint as it was first "
+            "published, or use another draft."
+        )
+    return config.mtp
 
 
 class MtpKind(ReaderKind):

@@ -53,7 +53,7 @@ class Meter:
     """What a text has taken so far.
 
     Args:
-        seconds: its own time, and by rows its share of passes that it shared. It waits for nothing.
+        seconds: its own time, and by rows its share of joint passes; no time is spent waiting.
         shared: of these, its share of such passes.
         joint_seconds: of the same passes, all of it.
         joint_rows: of the same passes, the rows of all texts.
@@ -120,13 +120,13 @@ class StageRows:
         return len(self.tokens)
 
     def evaluate(self) -> tuple[F32, F32]:
-        """The states behind these tokens, (num_rows, inner_dim), and what the stage says there, of all tokens."""
+        """The states after these tokens, (num_rows, inner_dim), and what the stage says there, of all tokens."""
         states = self.speculator.advance(self.index, self.states, self.tokens)
         return states, self.speculator.logits(self.index, states)
 
     @staticmethod
     def joined(parts: Sequence["StageRows"]) -> "StageRows":
-        """Rows of the same stage, one behind the other."""
+        """Rows of the same stage, one after the other."""
         tokens = [token for part in parts for token in part.tokens]
         return StageRows(parts[0].speculator, parts[0].index, np.concatenate([part.states for part in parts]), tokens)
 

@@ -40,7 +40,7 @@ class PathPenalties:
         self._num_in_answer: I32 = np.zeros(FIRST_PLACES, np.int32)
 
     def row(self, logits: F32, context: Sequence[int], tail: Sequence[int] = ()) -> F32:
-        """The logits (vocab_size,) that choose the token behind a context and the tokens of a path behind it."""
+        """The logits (vocab_size,) that choose the token after a context and the tokens of a path after it."""
         self._go_to(context, tail)
         count = len(self._places)
         counts = self._tokens[:count], self._num_in_text[:count], self._num_in_answer[:count]

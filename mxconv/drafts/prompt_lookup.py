@@ -15,14 +15,14 @@ from mxconv.errors import ModelError
 from mxconv.package.level_record import PromptLookupRecord
 
 Places = tuple[tuple[int, int, int], ...]  # in the text, how many tokens before agree, and where the text goes round to
-# that a token stands behind an n-gram of 1, 2, ... tokens; the pace learns by how much this is wrong
+# chance of a token after an n-gram of 1, 2, ... tokens; the pace learns by how much this is wrong
 TRUST = (0.3, 0.5, 0.7, 0.8, 0.85, 0.9)
 
 
 class PromptLookup:
-    """Finds the longest n-gram at the end of the context that stands in it before, and proposes what followed there.
+    """Finds the longest n-gram at the end of the context that occurs in it before, and proposes what followed there.
 
-    Of several places the latest is taken. Where it is so near that the text behind it ends too early, the text is
+    Of several places the latest is taken. Where it is so near that the text after it ends too early, the text is
     taken to go round: after `a b a b` come `a b a b a b ...`.
 
     Only tokens that are new since the last call are indexed. Those before are compared with the last context, in one
@@ -51,7 +51,7 @@ class PromptLookup:
         self.min_ngram = min_ngram
         self._tokens: list[int] = []
         self._ends: dict[tuple[int, ...], int] = {}  # n-gram -> index of what follows its latest place
-        self._replaced: list[list[int | None]] = []  # [end - 1]: what stood in `_ends` before the n-grams ending there
+        self._replaced: list[list[int | None]] = []  # [end - 1]: the entries of `_ends` before the n-grams ending there
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """Up to `num_tokens` tokens: all of them, or none where no n-gram of the context's end is found before."""
@@ -65,19 +65,19 @@ class PromptLookup:
     ) -> Proposal:
         """A tree of what followed the end's n-grams of every length, the longer ones' continuations first.
 
-        A node's probability follows from the length of the n-gram that it stands behind, its own path counted.
+        A node's probability follows from the length of the n-gram that it follows, its own path counted.
         """
         with self.statistics.forward():
             self._follow(context)
             return grow_best_first(self._places(), self._continuations, most_depth, floors)
 
     def _places(self) -> Places:
-        """Where the text went on after the end's n-grams, and the length of each."""
+        """The places after earlier occurrences of the n-grams at the end, each with the length of its n-gram."""
         found = ((self._ends.get(tuple(self._tokens[-n:])), n) for n in self._lengths(len(self._tokens)))
         return tuple((begin, n, begin) for begin, n in found if begin is not None)
 
     def _continuations(self, places: Places) -> Iterator[tuple[int, float, Places]]:
-        """The tokens at some places, each with those of the places where it stands, moved on by one."""
+        """The tokens at some places, each with the places where it occurs, moved on by one."""
         by_token: dict[int, list[tuple[int, int, int]]] = {}
         for at in places:
             by_token.setdefault(self._tokens[at[0]], []).append(at)
@@ -91,7 +91,7 @@ class PromptLookup:
         return place + 1 if place + 1 < len(self._tokens) else begin, length + 1, begin
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """The context says it all."""
+        """It learns nothing but the context."""
 
     def _continuation(self, num_tokens: int) -> list[int]:
         for length in self._lengths(len(self._tokens)):
@@ -124,7 +124,7 @@ class PromptLookup:
                 self._ends[ngram] = before
 
     def _lengths(self, end: int) -> range:
-        """Of the n-grams that end there, longest first."""
+        """The lengths of the n-grams that end there, longest first."""
         return range(min(self.max_ngram, end), self.min_ngram - 1, -1)
 
 

@@ -12,7 +12,7 @@ from mxconv.engine.tree import Tree
 
 @dataclass(frozen=True)
 class Proposal:
-    """Tokens that may follow a context: one behind another, or a tree.
+    """Tokens that may follow a context: one after another, or a tree.
 
     Args:
         tokens: the guess, in order; of a tree, its nodes, parents before children.
@@ -43,7 +43,7 @@ class Proposal:
 
     @property
     def widths(self) -> list[int]:
-        """How many nodes stand at each depth."""
+        """The number of nodes at each depth."""
         if self.parents is None:
             return [1] * len(self.tokens)
         counts = Counter(self.rows(1).depths[1:])
@@ -80,7 +80,7 @@ class Proposal:
         )
 
     def children(self, node: int) -> list[int]:
-        """The nodes behind a node, or behind the context where it is -1."""
+        """The nodes behind a node, or after the context where it is -1."""
         if self.parents is None:
             return [node + 1] if node + 1 < len(self.tokens) else []
         return [child for child, parent in enumerate(self.parents) if parent == node]
@@ -100,7 +100,7 @@ class Draft(Protocol):
         Args:
             context: all tokens so far, at least one.
             num_tokens: the most to propose.
-            floor: a model stops behind the token with which the product of its probabilities falls below this; None
+            floor: a model stops after the token with which the product of its probabilities falls below this; None
                 leaves it at the draft's own confidence threshold, token by token. Other drafts need not heed it.
         """
         ...
@@ -157,7 +157,7 @@ class TreeDraft(Draft, Protocol):
             most_depth: the most tokens of a path.
             floors: the first node's path is at least as probable as the first of these, and so on; ascending. There
                 are at most as many nodes.
-            floor: a model makes no further pass for nodes whose chances to stand sum up to less than this; None leaves
+            floor: a model makes no further pass for nodes whose chances sum up to less than this; None leaves
                 it at the draft's own confidence threshold. Other drafts need not heed it.
 
         Returns:

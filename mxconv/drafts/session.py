@@ -79,13 +79,13 @@ class KeptStates:
     def numbers(self, stop: int) -> I64:
         """(stop,) int64: of the first tokens each, which of all states that were ever written here its are.
 
-        What a draft has made of a token's states stands while the number is the same: another model may have evaluated
+        What a draft made of a token's states is valid while the number is the same: another model may have evaluated
         the same token in between.
         """
         return self._numbers[:stop].copy()
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Of the tokens behind the first `start`, keep some in the order given."""
+        """Keep some of the tokens after the first `start`, in the order given."""
         if self.reads.num_states:
             places = [start + row for row in rows]
             self._values[:, start : start + len(rows)] = self._values[:, places]
@@ -143,7 +143,7 @@ class Session:
 
     @contextmanager
     def lent(self, context: Sequence[int]) -> Iterator[None]:
-        """For a draft that writes its own keys and values behind a context; afterwards all is as it was, bit for bit.
+        """For a draft that writes its own keys and values after a context; afterwards all is as it was, bit for bit.
 
         A draft that hears the context through text may hear other tokens than the cache holds, or fewer.
         """
@@ -158,7 +158,7 @@ class Session:
             self.states.restore(start, states)
 
     def feed(self, decoder: Decoder, tokens: Sequence[int], num_logits: int, tree: Tree | None = None) -> F32:
-        """Evaluate tokens behind those in the cache.
+        """Evaluate tokens after those in the cache.
 
         Args:
             decoder: the model.
@@ -177,7 +177,7 @@ class Session:
         return logits
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Of the rows behind the first `start` tokens, keep those of one path and forget the others."""
+        """Keep the rows of one path after the first `start` tokens and forget the others."""
         self.cache.keep(start, rows)
         self.states.keep(start, rows)
         self.tokens[start:] = [self.tokens[start + row] for row in rows]

@@ -40,7 +40,7 @@ def grow_candidates(
     Where all nodes of all depths are more than a pass has rows, every depth has its share of them, for the likeliest.
 
     Args:
-        first: (vocab_size,) the logits behind the context.
+        first: (vocab_size,) the logits after the context.
         position: of the first proposed token in the sequence.
         evaluate: a pass of the draft over new rows of a tree.
         acceptance: the rule of the run; none that draws at random, since what it drew may not be left out.
@@ -75,7 +75,7 @@ def _likeliest(tree: GrowingTree, nodes: Sequence[int], most: int) -> list[int]:
 
 
 def _with_ancestors(tree: GrowingTree, leaves: Sequence[int]) -> Proposal:
-    """Some nodes and all above them, in the order in which they grew; of those the first that fit into a pass."""
+    """The leaves with all nodes above them, in the order in which they grew, as many as fit into a pass."""
     kept: set[int] = set()
     for leaf in leaves:
         path, node = [], leaf
@@ -139,7 +139,7 @@ class SpeculatorDraft(ReadingDraft):
 
 
 class _Stages:
-    """The stages behind one context.
+    """The stages after one context.
 
     Args:
         speculator: the model.

@@ -1,4 +1,4 @@
-"""A draft made of n-grams: the level above's own probabilities behind the last tokens, averaged over their places."""
+"""A draft made of n-grams: the level above's own probabilities after the last tokens, averaged over their places."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class _Seen:
 class Stand:
     """A table of n-grams, filled with every verification and kept from one prompt to the next.
 
-    Of the n-grams at the end of a text the longest that was seen counts. The probabilities behind it are ranked by the
+    Of the n-grams at the end of a text the longest that was seen counts. The probabilities after it are ranked by the
     rule of acceptance: as they are, or, where tokens are drawn with noise that depends on the position, with that very
     noise, which is drawing without replacement. Proposals are taken for certain, which keeps every rule exact. The
     chance of a token is the softmax of the ranking: that of being right where the level's own logits differ from those
@@ -45,7 +45,7 @@ class Stand:
         statistics: what it did.
         vocab_size: logits a row of the level above.
         max_ngram: tokens of the longest n-gram.
-        num_candidates: tokens remembered behind each.
+        num_candidates: tokens remembered after each.
         confidence: a chain stops before the first token whose chance is below.
 
     Raises:
@@ -99,7 +99,7 @@ class Stand:
     def grow(
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
-        """The likeliest tree of what was seen behind the last tokens."""
+        """The likeliest tree of what was seen after the last tokens."""
         with self.statistics.forward():
             return grow_best_first(self._end(context), self._continuations, most_depth, floors)
 
@@ -137,7 +137,7 @@ class Stand:
                 yield token, chance, (self._moved_on(end, token), position + 1)
 
     def _chances(self, seen: _Seen, position: int) -> F64:
-        """That the level above chooses each of these tokens at a position."""
+        """The chance of each of these tokens that the level above chooses it at a position."""
         with np.errstate(divide="ignore"):  # a token that cannot come
             logits = np.log(np.array(seen.probabilities, np.float32))
         ranking = self.acceptance.ranking(logits, position, np.array(seen.tokens))

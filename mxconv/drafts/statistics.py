@@ -16,7 +16,7 @@ class RoundTree:
         tokens: of the proposal's nodes, parents before children.
         parents: each node's parent among them, or -1.
         probabilities: each node's own; empty where the draft tells none.
-        emitted: the level's own tokens: those that stand, and one more.
+        emitted: the level's own tokens: the accepted ones, and one more.
     """
 
     draft: str | None
@@ -27,7 +27,7 @@ class RoundTree:
 
     @cached_property
     def path(self) -> list[int]:
-        """The nodes that stand: siblings carry different tokens, so the emitted ones say which."""
+        """The accepted nodes: siblings carry different tokens, so the emitted ones say which."""
         nodes = {
             (parent, token): node for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))
         }

@@ -71,7 +71,7 @@ class TokenRecycling:
     def grow(
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
-        """The likeliest tree of candidates behind the last token."""
+        """The likeliest tree of candidates after the last token."""
         with self.statistics.forward():
             return grow_best_first(context[-1], self._continuations, most_depth, floors)
 
@@ -83,7 +83,7 @@ class TokenRecycling:
                 yield token, probability, token
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """Replace the rows of all tokens seen; of a token that stands there twice, the later logits count."""
+        """Replace the rows of all tokens seen; where a token occurs twice, the later logits count."""
         tokens = [context[-1], *proposal.tokens]
         latest = {token: row for row, token in enumerate(tokens)}
         rows = logits if len(latest) == len(tokens) else logits[list(latest.values())]

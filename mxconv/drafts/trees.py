@@ -43,16 +43,16 @@ class GrowingTree:
         return bool(self.distributions)
 
     def chance(self, node: int) -> float:
-        """That a node's path stands; -1 is the context."""
+        """The chance that a node's path is accepted; -1 is the context."""
         return 1.0 if node < 0 else self.chances[node]
 
     def least_chance(self, node: int) -> float:
-        """Below which a child of a node cannot be worth a row."""
+        """The chance below which a child of a node cannot be worth a row."""
         floor = self.floors[min(len(self.tokens), len(self.floors) - 1)] if self.is_drawn else self.floors[0]
         return floor / max(self.chance(node), 1e-300)
 
     def most_children(self, num_depths_left: int = 0) -> int:
-        """Of a node; of what is drawn, a node is left for every depth to come."""
+        """The most children of a node; where nodes are drawn, one is left for every depth to come."""
         left = len(self.floors)
         if self.is_drawn:
             left = max(left - len(self.tokens) - num_depths_left, min(left - len(self.tokens), 1))
@@ -72,7 +72,7 @@ class GrowingTree:
         return list(range(first, len(self.tokens)))
 
     def may_have_children(self, nodes: Sequence[int]) -> list[int]:
-        """Of some nodes those of which a child could still be kept, the likeliest first."""
+        """Those of some nodes that could still have a child that is kept, the likeliest first."""
         if self.is_drawn:
             num_before = {node: len(self.tokens) for node in nodes}
         else:
@@ -167,15 +167,15 @@ def grow_by_passes(
     """Evaluate all nodes of a depth that may have children worth a row, and go on behind them.
 
     Args:
-        first: (vocab_size,) the logits behind the context.
+        first: (vocab_size,) the logits after the context.
         position: of the first proposed token in the sequence.
         evaluate: a pass of the model.
         acceptance: the rule of the run.
         sharpness: as `Acceptance.guesses` takes it.
         most_depth: the most tokens of a path, at least one.
         floors: as `TreeDraft.grow` takes them, at least one.
-        goes_on: whether a pass pays below nodes, of which are given the sum of the chances that their paths stand and
-            the largest chance of one of them behind its parent.
+        goes_on: whether a pass pays below nodes, of which are given the sum of the chances of their paths and
+            the largest chance of one of them after its parent.
 
     Returns:
         The proposal, and the rows that were evaluated on the path of the likeliest node of the last frontier.

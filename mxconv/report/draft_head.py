@@ -7,7 +7,7 @@ of the target's tokens; two tensors then say which:
     d2t   (draft_vocab_size,)    target token id = draft token id + d2t[draft token id]
     t2d   (target vocab_size,)   whether the head knows this token of the target
 
-Nothing of such a head is run here; `mxconv.drafts.readers.eagle3_head` runs those of EAGLE-3.
+Nothing of such a head is run here; `mxconv.drafts.eagle3` runs those of EAGLE-3.
 
 Source:
     Eagle3SpeculatorConfig and Eagle3DraftModel of vllm-project/speculators 0.4; vLLM, models/llama_eagle3.py

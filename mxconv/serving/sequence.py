@@ -11,9 +11,9 @@ from mxconv.errors import MxconvError
 from mxconv.serving.joint_passes import Answer, JointPasses, Wanted
 from mxconv.serving.kv_budget import KvBudget
 from mxconv.speculation.decoding import Decoding
+from mxconv.speculation.generation import Step
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.step import Step
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from mxconv.speculation.through_text import ThroughText
 
 
 class Silent:
-    """Proposes nothing, whoever asks.
+    """Proposes nothing.
 
     Args:
         statistics: of the level that it stands for.
@@ -45,7 +45,7 @@ class Silent:
         return Proposal([], parents=[])
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """It has nobody to learn from."""
+        """It learns nothing."""
 
 
 def num_models(levels: Sequence[LoadedLevel]) -> int:
@@ -67,7 +67,7 @@ def growers(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, bool]:
 
 
 def reads(levels: Sequence[LoadedLevel], consumer: int) -> dict[int, float]:
-    """Of models among the drafts of a level, the next one being 0, what a pass is expected to take, in its own.
+    """The expected price of a pass of each model that drafts for a level, the next one being 0, in passes of the level.
 
     Of another model by its weights, of a 4-bit copy the usual share. It is 0 for those that share a cache: what the
     level has read they need not read.

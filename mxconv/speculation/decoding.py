@@ -3,13 +3,12 @@
 from collections.abc import Collection, Sequence
 
 from mxconv.drafts.statistics import Trace
-from mxconv.speculation.generation import Ending
+from mxconv.speculation.generation import Ending, Step
 from mxconv.speculation.level import Level
-from mxconv.speculation.step import Step
 
 
 class Decoding:
-    """Rounds behind a context.
+    """Rounds after a context.
 
     Args:
         target: with its drafts, for this text alone.

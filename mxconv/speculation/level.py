@@ -19,8 +19,8 @@ from mxconv.drafts.statistics import LevelStatistics, RoundTree
 from mxconv.drafts.trees import Evaluate, grow_by_passes, with_runners_up
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.tree import MOST_ROWS, Tree
+from mxconv.speculation.generation import Step
 from mxconv.speculation.pace import Choice, Outcome, Pace
-from mxconv.speculation.step import Step
 
 MOST_NODES = MOST_ROWS - 1  # of a tree, beside the context's last token
 
@@ -34,7 +34,7 @@ class Level:
         session: its cache; where it shares the target's, that very session.
         shares_session: whether it does, and must leave it as it was found.
         vocab_size: ids that every level above has too; those beyond are padding and are never chosen.
-        confidence: as a draft, it stops behind the first token whose distribution has no probability as high.
+        confidence: as a draft, it stops after the first token whose distribution has no probability as high.
         acceptance: the rule of the run.
         statistics: what it did.
         drafts: the cheaper levels it may ask, the next one first.
@@ -58,7 +58,7 @@ class Level:
         return replace(self, decoder=decoder)
 
     def step(self, context: Sequence[int], max_tokens: int) -> Step:
-        """One round: let a draft propose, verify all of it in one forward pass, keep what stands and one more.
+        """One round: let a draft propose, verify it in one forward pass, keep what is accepted and one more token.
 
         Args:
             context: all tokens so far, at least one.
@@ -116,7 +116,7 @@ class Level:
         self.pace.learn(choice, outcome)
 
     def _guessers(self, choice: Choice, proposal: Proposal, tokens: Sequence[int]) -> list[str | None]:
-        """Of each token but the last the name of the level that proposed it."""
+        """The name of the level that proposed each token but the last."""
         if not choice.num_tokens:
             return []
         if proposal.joint is not None:
@@ -167,7 +167,7 @@ class Level:
         return proposal
 
     def _own_tokens(self, context: Sequence[int], num_tokens: int) -> Iterator[tuple[int, F32, list[F64]]]:
-        """What this level says behind a context, round by round, with its logits and what it was drawn from.
+        """What this level says after a context, round by round, with its logits and what it was drawn from.
 
         The logits are those that chose, penalties included.
         """
@@ -181,13 +181,13 @@ class Level:
                 yield token, chosen_by, step.distributions[index : index + 1]
 
     def _most_tokens(self, context: Sequence[int]) -> int:
-        """That this level can say behind a context; none where the context has a token that it does not know."""
+        """The number of tokens that it can propose after a context; 0 where it does not know one of its tokens."""
         if max(context) >= self.decoder.config.vocab_size:
             return 0
         return max(self.decoder.config.max_position_embeddings - len(context) + 1, 0)
 
     def _missing(self, context: Sequence[int]) -> list[int]:
-        """What of a context is not in the cache, which is cut to the rest."""
+        """The tokens of a context that are not in the cache, which is cut to the others."""
         return self.session.align(context, is_sole=not self.shares_session)
 
     def _pass(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
@@ -201,7 +201,7 @@ class Level:
         return self.session.lent(context) if self.shares_session else nullcontext()
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """A model knows what it knows."""
+        """A model learns nothing from it."""
 
     def _proposal(self, context: Sequence[int], choice: Choice) -> Proposal:
         """What the chosen draft proposes, before the first token that this level's vocabulary does not have."""
@@ -232,7 +232,7 @@ class Level:
         return Step(verdict.tokens, logits[kept], verdict.distributions), len(missing) + len(proposal.tokens)
 
     def _evaluate(self, missing: Sequence[int], proposal: Proposal) -> F32:
-        """The logits behind the context and behind every proposed token, of one pass over them all."""
+        """The logits after the context and behind every proposed token, of one pass over them all."""
         num_rows = len(proposal.tokens) + 1
         if proposal.parents is None:
             return self.session.feed(self.decoder, [*missing, *proposal.tokens], num_rows)
@@ -243,5 +243,5 @@ class Level:
 
 
 def _name(draft: Draft, proposal: Proposal) -> str:
-    """Whose proposal it is."""
+    """The name of the draft, or of all drafts, whose proposal it is."""
     return draft.statistics.name if proposal.joint is None else proposal.joint.name

@@ -15,7 +15,7 @@ Path = tuple[int, ...]
 
 @dataclass
 class _Node:
-    """A place in the trees; behind it the tokens that any of them has there."""
+    """A place in the trees; after it the tokens that any of them has there."""
 
     chances: dict[int, float] = field(default_factory=dict)
     children: dict[int, "_Node"] = field(default_factory=dict)
@@ -56,10 +56,10 @@ def _continuations(node: _Node) -> Iterator[tuple[int, float, _Node]]:
 
 
 class Merged:
-    """Drafts that stand side by side: one tree of them all, or the chain of the first that has something to say.
+    """Drafts side by side: one tree of them all, or the chain of the first that has something to say.
 
     Each counts for itself. A chain counts for the draft that said it. A tree counts for each with the nodes that it
-    said: those of them on the path that stood are accepted, so that a token that two proposed counts for both. The time
+    said: those of them on the accepted path are accepted, so that a token that two proposed counts for both. The time
     of each is its own; that of merging is nobody's.
 
     Args:
@@ -77,7 +77,7 @@ class Merged:
 
     @property
     def statistics(self) -> LevelStatistics:
-        """Of the draft that said the last chain; where none said anything, of the first."""
+        """The statistics of the draft that proposed the last chain; of the first where none did."""
         return self._speaker.statistics
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
@@ -101,12 +101,12 @@ class Merged:
         return replace(merge(said, floors), joint=self)
 
     def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
-        """What became of the last tree, or of as much of it as was judged.
+        """Count for each draft what became of the last tree, or of as much of it as was judged.
 
         Args:
             num_asked: the depth that was asked for.
             proposal: the tree.
-            tokens: that the level above chose: of the path that stood, and one more.
+            tokens: that the level above chose: of the accepted path, and one more.
         """
         judged = set(_paths(proposal))
         stood = {tuple(tokens[:length]) for length in range(1, len(tokens))}
@@ -117,7 +117,7 @@ class Merged:
             draft.statistics.count(num_asked, len(widths), len(paths & stood), widths)
 
     def guessers(self, tokens: Sequence[int]) -> list[str | None]:
-        """Who said each token of the last tree that stood, the first of several.
+        """The draft that proposed each accepted token of the last tree, the first of several.
 
         Args:
             tokens: as `count` takes them; the last is the level's own.
@@ -141,7 +141,7 @@ class Merged:
 
 
 def _paths(proposal: Proposal) -> list[Path]:
-    """Of each node the tokens from the top down to it."""
+    """The tokens of each node's path, from the top down."""
     assert proposal.parents is not None
     paths: list[Path] = []
     for token, parent in zip(proposal.tokens, proposal.parents, strict=True):

@@ -23,7 +23,7 @@ class Reencoding:
         self._max_tokens = max_tokens
         self._first = _first_tokens(tokenizer)
         self._omitted = ""  # the text in front of what the draft sees
-        self._kept = ""  # text behind it whose tokens are known
+        self._kept = ""  # text after it whose tokens are known
         self._tokens: list[int] = []
 
     def encode(self, text: str) -> list[int]:

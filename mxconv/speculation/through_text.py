@@ -1,7 +1,7 @@
 """A draft that has another tokenizer than the level above.
 
 The context goes to the draft as text, and what the draft writes comes back as text. Neither loses or doubles a byte:
-the text of the proposed tokens, behind the context's, is the beginning of what the draft wrote.
+the text of the proposed tokens, after the context's, is the beginning of what the draft wrote.
 """
 
 import math
@@ -50,8 +50,9 @@ class ThroughText:
 
     @property
     def statistics(self) -> LevelStatistics:
-        """That of the draft: one row of a trace has its forward passes, the time spent on text here, and what the level
-        above counts, which is proposed and accepted tokens of its own, never tokens of the draft.
+        """The statistics of the draft, with the time spent on text here.
+
+        What the level above counts in them is tokens of its own, never tokens of the draft.
         """
         return self.inner.statistics
 
@@ -109,7 +110,7 @@ class ThroughText:
         return whole_words or written
 
     def _in_target_tokens(self, written: str, pending: list[int], num_tokens: int) -> list[int]:
-        """Tokens of the target for a text behind the context's, as the target would cut it or else on its own."""
+        """Tokens of the target for a text after the context's, as the target would cut it or else on its own."""
         text = self._context.text
         window = text[-WINDOW:]
         if len(text) > WINDOW:

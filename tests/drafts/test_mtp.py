@@ -13,7 +13,7 @@ from mxconv.arch.families.keys import Keys
 from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.arch.fields import Fields
 from mxconv.checkpoint.source import open_checkpoint
-from mxconv.drafts.readers.mtp_module import MtpModule, check_mtp
+from mxconv.drafts.mtp import MtpModule, check_mtp
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.states import States

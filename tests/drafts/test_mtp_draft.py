@@ -6,21 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mtp_packages import NUM_TOKENS, write_mimo
+from mtp_packages import write_mimo
 from packages import quantize
-from tiny_levels import by_hand, decoder_of, speculate
-from trained_levels import PROMPTS, write_noisy
+from reader_levels import check_all
+from trained_levels import write_noisy
 
 from mxconv.arrays import F32
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.mtp import MtpModule
 from mxconv.drafts.readers.feature_draft import FeatureDraft
-from mxconv.drafts.readers.mtp_module import MtpModule
 from mxconv.drafts.trees import Evaluate
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, MxconvError
 from mxconv.kernels.matrix import DenseMatrix
-from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
 
@@ -37,18 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for codec in ("mxfp4", "bsfp"):
         quantize(folder / "source", folder / codec, codec=codec, drafts=("mtp", "prompt-lookup"))
     return folder
-
-
-def check_all(levels: Sequence[Any], lengths: Any, tree: Any, selection: Selection) -> np.ndarray:
-    """Returns, of every level but the target, tokens that were proposed and that were accepted."""
-    hierarchy = Hierarchy(levels, lengths, [0.0] * (len(levels) - 1) if lengths != "auto" else None, tree)
-    counts = np.zeros((len(levels) - 1, 2), int)
-    for prompt in PROMPTS:
-        ids = levels[0].tokenizer.encode(prompt)
-        found, generation = speculate(hierarchy, ids, NUM_TOKENS, (), selection)
-        assert found == by_hand(decoder_of(levels[0]), ids, NUM_TOKENS, (), selection)
-        counts += [(level.num_proposed, level.num_accepted) for level in generation.trace.statistics[1:]]
-    return counts
 
 
 @pytest.mark.parametrize("tree", ["chain", 12, "auto"])

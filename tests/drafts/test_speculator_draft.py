@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packages import quantize
+from reader_levels import check_all
 from speculators import speculator_config, write_speculator
-from tiny_levels import by_hand, decoder_of, speculate
-from trained_levels import PROMPTS, write_noisy, write_padded
+from tiny_levels import decoder_of
+from trained_levels import write_noisy
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import GreedyAcceptance
-from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
@@ -21,16 +21,8 @@ from mxconv.drafts.speculator import SpeculatorDraft, grow_candidates
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import States
 from mxconv.engine.tree import MOST_ROWS, Tree
-from mxconv.errors import ModelError, MxconvError
-from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.text.distribution import Sampling
-from mxconv.text.penalties import Penalties
+from mxconv.speculation.selection import GREEDY
 
-SELECTIONS = {
-    "greedy": GREEDY,
-    "coupled": Selection(Sampling(0.8, top_p=0.95), "coupled", 7),
-}
 HIDDEN_SIZE, VOCAB_SIZE = 64, 1024  # of the trained model
 CONFIG = speculator_config(HIDDEN_SIZE, VOCAB_SIZE, {"scale_input": True})
 
@@ -44,49 +36,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     drafts = (f"checkpoint:{write_noisy(folder / 'noisy')}", f"speculator:{speculator}", "prompt-lookup")
     quantize(write_noisy(folder / "source", 0.0), folder / "package", drafts=drafts)
     return folder / "package"
-
-
-def specs(folder: Path, *texts: str) -> list[object]:
-    return [parse_draft(text.replace("HERE", str(folder))) for text in texts]
-
-
-def check_all(levels: Sequence[object], lengths: object, tree: object, selection: Selection) -> np.ndarray:
-    hierarchy = Hierarchy(levels, lengths, [0.0] if lengths != "auto" else None, tree)  # type: ignore[arg-type]
-    counts = np.zeros(len(levels) - 1)
-    for prompt in PROMPTS:
-        ids = levels[0].tokenizer.encode(prompt)  # type: ignore[attr-defined]
-        found, generation = speculate(hierarchy, ids, 20, (), selection)
-        assert found == by_hand(decoder_of(levels[0]), ids, 20, (), selection)  # type: ignore[arg-type]
-        counts += [level.num_proposed for level in generation.trace.statistics[1:]]
-    return counts
-
-
-@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
-@pytest.mark.parametrize("tree", ["chain", 12, "auto"])
-@pytest.mark.parametrize("levels", [["target"], ["target", "mxfp4"], ["mxfp4"]], ids=" <- ".join)
-@pytest.mark.parametrize("spec", ["HERE/speculator", "HERE/speculator,num_candidates=4", "HERE/speculator-mxfp4"])
-def test_the_text_is_the_targets(
-    package: Path, spec: str, levels: list[str], tree: int | str, selection: Selection
-) -> None:
-    with LoadedPackage(package, levels, drafts=specs(package.parent, f"speculator:{spec}")) as loaded:
-        lengths = "auto" if tree == "auto" else [3] * len(levels)
-        proposed = check_all(loaded.levels, lengths, tree, selection)
-    assert proposed[-1] > 0 or tree == "auto"
-
-
-@pytest.mark.parametrize(("spec", "tree"), [("", "chain"), ("", 12), (",num_candidates=4", 12)])
-def test_with_penalties_too(package: Path, spec: str, tree: int | str) -> None:
-    draft = specs(package.parent, f"speculator:HERE/speculator{spec}")
-    selection = Selection(penalties=Penalties(1.3, 0.5, 0.25))
-    with LoadedPackage(package, ["target"], drafts=draft) as loaded:  # type: ignore[arg-type]
-        assert check_all(loaded.levels, [3], tree, selection)[-1] > 0
-
-
-@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
-def test_a_package_has_it_as_a_level_between_models_and_look_ups(package: Path, selection: Selection) -> None:
-    with LoadedPackage(package) as loaded:
-        assert [level.name for level in loaded.levels] == ["target", "mxfp4", "noisy", "speculator", "prompt-lookup"]
-        check_all(loaded.levels, "auto", "auto", selection)
 
 
 def test_it_reads_the_state_that_chose_the_last_token(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,59 +119,3 @@ def test_a_deep_tree_has_a_share_of_a_pass_at_every_depth_and_fits_into_one(num_
     assert len(widths) == num_heads  # whole paths
     assert 3 * MOST_ROWS // 4 <= len(proposal.tokens) < MOST_ROWS
     assert widths[-1] >= MOST_ROWS // num_heads // 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"emb_dim": 32}, "reads states of 32 numbers, and the target's have 64; the same hidden size is required"),
-        ({"vocab_size": 999}, "a vocabulary of 999 for a target with 1024 tokens in 1024 rows; the target's own"),
-        ({"vocab_size": 1025}, "a vocabulary of 1025 for a target with 1024 tokens in 1024 rows; the target's own"),
-    ],
-)
-def test_a_speculator_of_another_target_is_refused(
-    package: Path, changes: dict[str, int], message: str, tmp_path: Path
-) -> None:
-    other = write_speculator(tmp_path / "other", CONFIG | changes)
-    with pytest.raises(ModelError, match=message):
-        LoadedPackage(package, ["target"], drafts=specs(tmp_path, "speculator:HERE/other"))  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match=message):
-        quantize(write_noisy(tmp_path / "source", 0.0), tmp_path / "p", drafts=(f"speculator:{other}",))
-    assert not (tmp_path / "p").exists()
-
-
-@pytest.mark.parametrize("tree", ["chain", 12])
-@pytest.mark.parametrize("ids", [[5], [5, 1030], [1030, 5, 6]])
-def test_texts_that_it_cannot_read(ids: list[int], tree: int | str, tmp_path: Path) -> None:
-    """One token, which no state has chosen; padding among the target's tokens that it has no row for."""
-    write_speculator(tmp_path / "speculator", CONFIG)
-    quantize(write_padded(tmp_path / "source"), tmp_path / "package")
-    drafts = specs(tmp_path, "speculator:HERE/speculator")
-    with LoadedPackage(tmp_path / "package", ["target"], drafts=drafts) as loaded:  # type: ignore[arg-type]
-        found, _ = speculate(Hierarchy(loaded.levels, [3], [0.0], tree), ids, 4)
-        assert found == by_hand(decoder_of(loaded.levels[0]), ids, 4)
-
-
-def test_a_token_without_a_row_silences_it(tmp_path: Path) -> None:
-    """A target may have rows for tokens that do not exist, and may say one."""
-    quantize(write_padded(tmp_path / "padded"), tmp_path / "package")
-    write_speculator(tmp_path / "speculator", CONFIG)
-    drafts = specs(tmp_path, "speculator:HERE/speculator")
-    with LoadedPackage(tmp_path / "package", ["target"], drafts=drafts) as loaded:  # type: ignore[arg-type]
-        hierarchy, said = Hierarchy(loaded.levels, [3], [0.0]), 0
-        for prompt in PROMPTS:
-            ids = loaded.tokenizer.encode(prompt)  # type: ignore[union-attr]
-            found, generation = speculate(hierarchy, ids, 40)
-            assert found == by_hand(decoder_of(loaded.levels[0]), ids, 40)
-            said += max(generation.token_ids) >= VOCAB_SIZE
-        assert said
-
-
-def test_orders_that_make_no_sense_are_refused(package: Path, tmp_path: Path) -> None:
-    folder = package.parent
-    with pytest.raises(MxconvError, match="speculator: reads the target's states, with checkpoint below it"):
-        drafts = (f"speculator:{folder}/speculator", f"checkpoint:{folder}/noisy")
-        quantize(folder / "source", tmp_path / "p", drafts=drafts)
-    message = r"level speculator is no model .* and noisy stands below it"
-    with LoadedPackage(package, ["target", "speculator", "noisy"]) as loaded, pytest.raises(ModelError, match=message):
-        Hierarchy(loaded.levels)

@@ -14,9 +14,8 @@ from spires import spire_config, spire_tensors, torch_logits, write_spire
 from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import FP16
 from mxconv.drafts.kinds import parse_draft, record_of
-from mxconv.drafts.readers.spire_cache import SpireCache
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
-from mxconv.drafts.spire import SPIRE
+from mxconv.drafts.spire import SPIRE, SpireCache
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices

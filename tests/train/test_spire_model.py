@@ -12,9 +12,8 @@ from checkpoints import TINY_LLAMA, llama_tensors
 from spires import spire_config, spire_tensors, torch_logits, write_spire
 
 from mxconv.drafts.kinds import parse_draft, record_of
-from mxconv.drafts.readers.spire_cache import SpireCache
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig, config_for
-from mxconv.drafts.spire import SPIRE
+from mxconv.drafts.spire import SPIRE, SpireCache
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError

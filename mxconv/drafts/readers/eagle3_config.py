@@ -96,7 +96,7 @@ class Eagle3Config:
 
     @property
     def least_layers(self) -> int:
-        """That the target must have; `layers_of` says more."""
+        """The number of layers that the target must have; `layers_of` says more."""
         return 1
 
     def layers_of(self, num_layers: int) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ class Eagle3Config:
 
 
 def default_layers(num_layers: int) -> tuple[int, ...]:
-    """Of a head that names none; a target of few layers does not have them."""
+    """The default layers, which a target of few layers does not have."""
     return 2, num_layers // 2, num_layers - 3
 
 

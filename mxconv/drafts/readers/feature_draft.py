@@ -1,4 +1,4 @@
-"""A reader that goes on with features of its own as a draft: it has read the states of all tokens that stand."""
+"""A reader that goes on with features of its own as a draft: it has read the states of all accepted tokens."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ class FeatureDraft(ReadingDraft):
         return MOST_TOKENS if can_read else 0
 
     def begin(self, context: Sequence[int]) -> tuple[F32, Evaluate]:
-        """Take in what stands of the text and is not in the cache, and what was evaluated again since."""
+        """Take in the accepted tokens that are not in the cache, and what was evaluated again since."""
         states = self.listener.session.states
         numbers, tokens = states.numbers(len(context) - 1), np.array(context[1:], np.int64)
         start = min(_num_shared(self._numbers, numbers), _num_shared(self._tokens, tokens), len(tokens) - 1)
@@ -58,7 +58,7 @@ class FeatureDraft(ReadingDraft):
 
 
 class _Passes:
-    """The passes behind one context.
+    """The passes after one context.
 
     Args:
         head: the model.

@@ -33,7 +33,7 @@ class SpeculatorConfig:
         emb_dim: hidden size of the target whose last normed state it reads.
         inner_dim: length of its own states.
         n_predict: stages, a token each.
-        top_k_tokens_per_head: how many tokens each stage proposes behind each of the one before, in its candidate tree.
+        top_k_tokens_per_head: how many tokens each stage proposes after each of the one before, in its candidate tree.
         n_candidates: paths of that tree that are kept.
         tie_weights: whether all stages have one embedding, one norm and one head, and all but the first one projection.
         scale_input: whether the target's state is normed and divided by the square root of 2 first.
@@ -175,12 +175,12 @@ class MlpSpeculator:
         return exact_gelu(rms_norm(mixed, stage.scale, EPS) + stage.shift)
 
     def logits(self, index: int, states: F32) -> F32:
-        """(n, vocab_size) float32: what a stage says behind its states."""
+        """(n, vocab_size) float32: what a stage says after its states."""
         return self.stages[index].head.multiply(states)
 
 
 def _stage(config: SpeculatorConfig, weights: CheckedWeights, index: int) -> Stage:
-    """Of tied weights the first one's; the first projection stands alone, since what it reads is of another length."""
+    """The weights of a stage; tied ones are the first stage's, but its projection, whose input has another length."""
     own = 0 if config.tie_weights else index
     projection = min(index, 1) if config.tie_weights else index
     inner, read = config.inner_dim, config.inner_dim if index else config.emb_dim

@@ -12,11 +12,11 @@ from mxconv.errors import ModelError
 
 
 class ReaderSizes(Protocol):
-    """By which it is known whether a draft can read a model."""
+    """Sizes that tell whether a draft can read a model."""
 
     @property
     def hidden_size(self) -> int:
-        """Of the model that it reads."""
+        """The hidden size of the model that it reads."""
         ...
 
     @property
@@ -24,7 +24,7 @@ class ReaderSizes(Protocol):
 
     @property
     def least_layers(self) -> int:
-        """That the model which it reads must have."""
+        """The number of layers that the model which it reads must have."""
         ...
 
 
@@ -98,7 +98,7 @@ class FeatureReader(Reader, Protocol):
         ...
 
     def advance(self, features: F32, tokens: Sequence[int], cache: KVCache, tree: Tree | None = None) -> F32:
-        """Evaluate pairs behind those in the cache, and advance it by them.
+        """Evaluate pairs after those in the cache, and advance it by them.
 
         Args:
             features: (n, hidden_size), each of the token before.

@@ -17,14 +17,14 @@ from mxconv.engine.tree import Tree
 
 @dataclass(frozen=True)
 class Listener:
-    """For whom a draft that reads hidden states drafts, and how.
+    """The level that a draft of hidden states reads and drafts for, and the rules of the run.
 
     Args:
         session: of the level that it reads; the states are kept there.
         acceptance: the rule of the run.
         statistics: of the draft; every pass counts.
         vocab_size: ids that both levels have.
-        confidence: a chain stops behind the first token that is less probable, a tree before a pass none of whose
+        confidence: a chain stops after the first token that is less probable, a tree before a pass none of whose
             nodes is as probable; where no floor is given.
         sharpness: of the draft's guesses.
     """
@@ -38,7 +38,7 @@ class Listener:
 
 
 class ReadingDraft(ABC):
-    """A draft whose kind says how it begins behind a context.
+    """A draft whose kind says how it begins after a context.
 
     Args:
         reads: the states that it needs, which are kept from now on.
@@ -56,11 +56,11 @@ class ReadingDraft(ABC):
 
     @abstractmethod
     def most_tokens(self, context: Sequence[int]) -> int:
-        """That it can say behind a context; none where the states of all tokens but the last are not there."""
+        """The number of tokens that it can propose after a context; 0 without the states of all tokens but the last."""
 
     @abstractmethod
     def begin(self, context: Sequence[int]) -> tuple[F32, Evaluate]:
-        """The logits (vocab_size,) behind a context of which it can say something, and the passes over what follows."""
+        """The logits (vocab_size,) after a context of which it can say something, and the passes over what follows."""
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
         """A token a pass."""

@@ -76,7 +76,7 @@ class SpireConfig:
 
     @property
     def hidden_size(self) -> int:
-        """Of the target too."""
+        """The hidden size, which is the target's too."""
         return self.decoder.hidden_size
 
     @property
@@ -206,7 +206,7 @@ class Spire:
         return self.config.least_layers
 
     def visible_past(self, num_tokens: int) -> tuple[range, range]:
-        """Of the first `num_tokens`, those that the next token sees: sinks and the others, apart."""
+        """The positions among the first `num_tokens` that the next token sees: sinks and the others, apart."""
         start = max(num_tokens - self.config.window + 1, 0)
         sinks = range(min(self.config.sink, start))
         return sinks, range(start, num_tokens)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import write_tiny_tokenizer
-from mxconv.drafts.table import parse_draft
 from packages import quantize
 
 from mxconv.arch.families.registry import describe_file
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder

@@ -1,0 +1,164 @@
+"""What all drafts that read hidden states have in common: their places, what they cannot read, whom they do not fit."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from eagle3_heads import eagle3_config, write_eagle3
+from packages import quantize
+from reader_levels import HIDDEN_SIZE, PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
+from speculators import speculator_config, write_speculator
+from spires import spire_config, spire_tensors, write_spire
+from tiny_levels import by_hand, decoder_of, speculate
+from trained_levels import PROMPTS, TRAINED, write_noisy, write_padded
+
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.errors import ModelError, MxconvError
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.selection import Selection
+from mxconv.text.distribution import Sampling
+from mxconv.text.penalties import Penalties
+
+OWN_SIZES = {"hidden_size": HIDDEN_SIZE, "vocab_size": VOCAB_SIZE}
+TENSORS = safetensors.numpy.load_file(TRAINED / "model.safetensors")
+TARGET = json.loads((TRAINED / "config.json").read_text())
+
+
+def write_own_speculator(folder: Path, **sizes: int) -> Path:
+    sizes = OWN_SIZES | sizes
+    config = speculator_config(sizes["hidden_size"], sizes["vocab_size"], {"scale_input": True})
+    return write_speculator(folder, config, "BF16")
+
+
+def write_own_spire(folder: Path, **sizes: int) -> Path:
+    """A copy of two layers, over a window shorter than a prompt and what follows; of other sizes, random numbers."""
+    config = spire_config(TARGET, (1, 2), window=16)
+    tensors, sizes = spire_tensors(TENSORS, config, noise=0.05), OWN_SIZES | sizes
+    if sizes != OWN_SIZES:
+        other = {HIDDEN_SIZE: sizes["hidden_size"], VOCAB_SIZE: sizes["vocab_size"]}
+        random = np.random.default_rng(0)
+        tensors = {n: random.standard_normal([other.get(size, size) for size in a.shape]) for n, a in tensors.items()}
+    return write_spire(folder, config | sizes, tensors, "BF16")
+
+
+def write_own_eagle3(folder: Path, **sizes: int) -> Path:
+    changes: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": None}
+    if sizes:
+        changes["draft_vocab_size"] = 100
+    config = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, changes)
+    config |= {"transformer_layer_config": config["transformer_layer_config"] | sizes}
+    return write_eagle3(folder, config, "BF16", range(100) if sizes else None)
+
+
+Write = Callable[..., Path]
+WRITERS: dict[str, Write] = {"speculator": write_own_speculator, "spire": write_own_spire, "eagle3": write_own_eagle3}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of every kind a draft and a 4-bit copy of it; a package that has each as a level; a model with padded rows."""
+    folder = tmp_path_factory.mktemp("readers")
+    source, noisy = write_noisy(folder / "source", 0.0), write_noisy(folder / "noisy")
+    for kind, write in WRITERS.items():
+        quantize(write(folder / kind), folder / f"{kind}-mxfp4", lm_head="quantize")
+        drafts = (f"checkpoint:{noisy}", f"{kind}:{folder / kind}", "prompt-lookup")
+        quantize(source, folder / f"{kind}-package", drafts=drafts)
+    quantize(write_padded(folder / "padded"), folder / "padded-package")
+    return folder
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "speculator:HERE/speculator",
+        "speculator:HERE/speculator,num_candidates=4",
+        "speculator:HERE/speculator-mxfp4",
+        "spire:HERE/spire",
+        "spire:HERE/spire-mxfp4",
+        "eagle3:HERE/eagle3",
+        "eagle3:HERE/eagle3-mxfp4",
+    ],
+)
+def test_the_text_is_the_targets(folder: Path, spec: str, place: str) -> None:
+    levels, tree = PLACES[place]
+    with LoadedPackage(folder / "spire-package", levels, drafts=specs(folder, spec)) as loaded:
+        for selection in SELECTIONS.values():
+            check_place(loaded.levels, tree, selection)
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [Selection(Sampling(0.8), "rejection", 7), Selection(penalties=Penalties(1.3, 0.5, 0.25))],
+    ids=["rejection", "penalties"],
+)
+@pytest.mark.parametrize("tree", ["chain", 12])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_under_rejection_and_penalties_too(folder: Path, kind: str, tree: int | str, selection: Selection) -> None:
+    package = folder / "spire-package"
+    for more in ("", ",num_candidates=4") if kind == "speculator" else ("",):
+        with LoadedPackage(package, ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}{more}")) as loaded:
+            check_place(loaded.levels, tree, selection)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_package_has_it_as_a_level_between_models_and_look_ups(folder: Path, kind: str) -> None:
+    with LoadedPackage(folder / f"{kind}-package") as loaded:
+        assert [level.name for level in loaded.levels] == ["target", "mxfp4", "noisy", kind, "prompt-lookup"]
+        assert loaded.levels[3].record.kind == kind
+        for selection in SELECTIONS.values():
+            check_all(loaded.levels, "auto", "auto", selection)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_orders_that_make_no_sense_are_refused(folder: Path, kind: str, tmp_path: Path) -> None:
+    with pytest.raises(MxconvError, match=f"{kind}: reads the target's states, with checkpoint below it"):
+        quantize(folder / "source", tmp_path / "p", drafts=(f"{kind}:{folder}/{kind}", f"checkpoint:{folder}/noisy"))
+    message = rf"level {kind} is no model .* and noisy stands below it"
+    with (
+        LoadedPackage(folder / f"{kind}-package", ["target", kind, "noisy"]) as loaded,
+        pytest.raises(ModelError, match=message),
+    ):
+        Hierarchy(loaded.levels)
+
+
+@pytest.mark.parametrize("tree", ["chain", 12])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_texts_that_it_cannot_read(folder: Path, kind: str, tree: int | str) -> None:
+    """One token, which no state has chosen; padding that it has no row for, and that the target may say; no room."""
+    with LoadedPackage(folder / "padded-package", ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}")) as loaded:
+        decoder, hierarchy = decoder_of(loaded.levels[0]), Hierarchy(loaded.levels, [3], [0.0], tree)
+        texts = [([5], 4), ([5, 1030], 4), ([1030, 5, 6], 4), ([7] * 508, 4)]
+        texts += [(loaded.tokenizer.encode(prompt), 40) for prompt in PROMPTS]
+        said = 0
+        for ids, num_tokens in texts:
+            found, generation = speculate(hierarchy, ids, num_tokens)
+            assert found == by_hand(decoder, ids, num_tokens)
+            said += max(generation.token_ids) >= VOCAB_SIZE
+        assert said
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"hidden_size": 32}, "reads states of 32 numbers, and the target's have 64; the same hidden size is required"),
+        ({"vocab_size": 999}, "a vocabulary of 999 for a target with 1024 tokens in 1024 rows; the target's own"),
+        ({"vocab_size": 1025}, "a vocabulary of 1025 for a target with 1024 tokens in 1024 rows; the target's own"),
+    ],
+)
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_draft_of_another_target_is_refused(
+    folder: Path, kind: str, sizes: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    """Both when decoding and when converting, of which nothing is left."""
+    other = WRITERS[kind](tmp_path / "other", **sizes)
+    if "hidden_size" not in sizes or kind != "spire":  # heads of another size are no such layers
+        with pytest.raises(ModelError, match=message):
+            LoadedPackage(folder / "spire-package", ["target"], drafts=specs(tmp_path, f"{kind}:HERE/other"))
+    with pytest.raises(ModelError, match=message):
+        quantize(folder / "source", tmp_path / "p", drafts=(f"{kind}:{other}",))
+    assert not (tmp_path / "p").exists()
