@@ -40,7 +40,7 @@ def check_all(levels: Sequence[Any], lengths: Any, tree: Any, selection: Selecti
     """
     hierarchy = Hierarchy(levels, lengths, [0.0] * (len(levels) - 1) if lengths != "auto" else None, tree)
     counts = np.zeros((len(levels) - 1, 2), int)
-    for prompt in PROMPTS[:2]:
+    for prompt in PROMPTS:
         ids = levels[0].tokenizer.encode(prompt)
         found, generation = speculate(hierarchy, ids, num_tokens, (), selection)
         if selection.accept != "rejection":  # its tokens are drawn in another way, of the same distribution

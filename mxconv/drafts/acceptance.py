@@ -2,14 +2,14 @@
 
     greedy      the most likely token; a proposal is accepted where it is that token
     coupled     a draw whose noise depends on the seed and the position alone; a proposal is accepted where it is
-                what the level draws. The output is the same tokens with any hierarchy or none, and drafts that share the noise
-                agree more often than two independent draws would
+                what the level draws. The output is the same tokens with any hierarchy or none, and drafts that share
+                the noise agree more often than two independent draws would
     rejection   Leviathan et al.: accept with probability min(1, p/q), else draw from what is left of p. The output
                 has the target's distribution, but other tokens with other drafts
 
 A proposal may be a tree: the walk goes on into the accepted child, and ends where there is none. Under the first two
-the level's token at a node is what it would be without any tree. Under rejection the siblings are judged in their order,
-each against what those before it left of p and q.
+the level's token at a node is what it would be without any tree. Under rejection the siblings are judged in their
+order, each against what those before it left of p and q.
 
 Speculative sampling is in `mxconv/drafts/rejection.py`.
 """

@@ -77,22 +77,18 @@ class PartBytes:
     head: float
 
     @classmethod
-    def of(cls, decoder: Decoder, bits_per_weight: float = 16.0, every_expert: bool = False) -> "PartBytes":
-        """From the shapes of the matrices, which all have this many bits a weight, scales counted.
-
-        Of experts those that one row is sent to, or every one.
-        """
+    def of(cls, decoder: Decoder, every_expert: bool = False) -> "PartBytes":
+        """Count the matrices of a decoder at 16 bits a weight; of experts those of one row, or every one."""
 
         def num_bytes(*matrices: Matrix) -> float:
-            return sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices) * bits_per_weight / 8
+            return 2.0 * sum(matrix.shape[0] * matrix.shape[1] for matrix in matrices)
 
+        mlps = [layer.mlp for layer in decoder.layers]
         return cls(
             attention=tuple(num_bytes(*layer.mixer.matrices) for layer in decoder.layers),
             mlp=tuple(
-                0.0
-                if layer.mlp is None
-                else (layer.mlp.num_stored_weights if every_expert else layer.mlp.num_weights) * bits_per_weight / 8
-                for layer in decoder.layers
+                0.0 if mlp is None else 2.0 * (mlp.num_stored_weights if every_expert else mlp.num_weights)
+                for mlp in mlps
             ),
             head=num_bytes(decoder.head),
         )

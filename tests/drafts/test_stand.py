@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_levels import VOCAB_SIZE, assert_lossless, by_hand, decoder_of, look_up, noisy_copy, speculate, target_level
+from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, speculate, target_level
 
 import mxconv.drafts.stand
 from mxconv.drafts.acceptance import CoupledAcceptance
@@ -178,38 +178,6 @@ def test_under_rejection_chances_are_tempered_and_tokens_certain() -> None:
     assert tree.tokens == [0, 1, 2, 3]
     assert tree.probabilities == pytest.approx(np.array([16, 9, 4, 1]) / 30, rel=1e-5)
     assert tree.distributions == draft.propose([0], 2).distributions == []
-
-
-def test_noise_that_is_heard_is_right_more_often() -> None:
-    """The same table ranked with and without the noise that the target draws with."""
-    accepted = {}
-    for hears in (True, False):
-        accepted[hears] = 0
-        for seed in range(6):
-            hierarchy = Hierarchy([target_level(), look_up("stand")], [4], [0.0])
-            if not hears:
-                deaf = Deaf(LevelStatistics("stand"), VOCAB_SIZE, confidence=0.0)
-                hierarchy._chain._proposers[1] = deaf.of_text
-            selection = Selection(Sampling(1.0), "coupled", seed)
-            accepted[hears] += assert_lossless(hierarchy, [1, 2], 38, (), selection).trace.statistics[1].num_accepted
-    assert accepted[True] > 1.2 * accepted[False]
-
-
-class Deaf(Stand):
-    """Ranks by probability alone."""
-
-    @property
-    def acceptance(self) -> CoupledAcceptance:  # type: ignore[override]
-        return Silent(Sampling(), 0)
-
-    @acceptance.setter
-    def acceptance(self, rule: CoupledAcceptance) -> None:
-        pass
-
-
-class Silent(CoupledAcceptance):
-    def perturbed(self, shares: np.ndarray, position: int, tokens: np.ndarray | None = None) -> np.ndarray:
-        return np.log(shares)
 
 
 @settings(max_examples=25, deadline=None)
