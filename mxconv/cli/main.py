@@ -20,9 +20,8 @@ from mxconv.cli.chat_command import chat
 from mxconv.cli.cost_command import cost
 from mxconv.cli.export_command import export
 from mxconv.cli.generate_command import generate
+from mxconv.cli.hub_commands import pull, push
 from mxconv.cli.inspect_command import inspect
-from mxconv.cli.pull_command import pull
-from mxconv.cli.push_command import push
 from mxconv.cli.quantize_command import quantize
 from mxconv.cli.serve_command import serve
 from mxconv.cli.train_draft_command import draft

@@ -1,4 +1,4 @@
-"""`mxconv push`: a package and its model card go to the Hub."""
+"""`mxconv push` and `pull`: a package and its model card go to the Hub, and a package comes from it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -43,3 +43,29 @@ def push(
         out.line("README.md there was not written by mxconv, or was edited; it is kept. --force replaces it.")
     members = {"repo_id": pushed.repo_id, "commit": pushed.commit, "url": pushed.url, "files": list(pushed.files)}
     out.json(members | {"num_bytes_uploaded": pushed.num_bytes_uploaded, "wrote_card": pushed.has_our_card})
+
+
+def pull(
+    repo_id: Annotated[str, typer.Argument(help="Hub id of a package: OWNER/NAME.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A folder that does not exist yet; NAME by default.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Download a package and check every hash. After an interruption, finished files are not downloaded again."""
+    from mxconv.interop.hub.pull import pull as pull_package
+
+    target = output if output is not None else Path(repo_id.rpartition("/")[2])
+    with progress_bars() as progress:
+        pulled = pull_package(repo_id, target, revision=revision, force=force, progress=progress)
+    files = pulled.manifest.files
+    num_bytes = sum(record.num_bytes for record in files)
+    out = Output(json_output)
+    out.line(
+        f"{target}: {len(files) + 1} files, {format_bytes(num_bytes)}, commit {pulled.commit}; "
+        "every hash is the recorded one"
+    )
+    members = {"package": str(target), "repo_id": repo_id, "commit": pulled.commit}
+    out.json(members | {"files": [record.path for record in files], "num_bytes": num_bytes})
