@@ -8,6 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from mxconv.arch.config import ModelConfig
+from mxconv.arch.description import Mtp
+from mxconv.arch.elements import Linear
 from mxconv.arch.families.registry import describe_file, describe_values
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arrays import F32
