@@ -1,15 +1,15 @@
 """The rooms off `convert.py`, in the order in which a checkpoint passes through them.
 
-options.py      what was asked for
-preparation.py  everything up to the first written byte: the next five
-plan.py         which tensor becomes what, and why
-drafts.py       further models that become levels
-rows.py         slices of rows as 16-bit patterns
-memory.py       how large slices may be
-survey.py       one reading pass: non-finite weights, histograms, segment tables
-source_hash.py  SHA-256 of the source's files and tensors, in one pass
-encode.py       rows in, planes out
-describe.py     the manifest
+options.py        options of a conversion
+preparation.py    everything up to the first written byte: the next five
+plan.py           which tensor becomes what, and why
+drafts.py         further models that become levels
+rows.py           slices of rows as 16-bit patterns
+worker_memory.py  how large slices may be
+survey.py         one reading pass: non-finite weights, histograms, segment tables
+source_hash.py    SHA-256 of the source's files and tensors, in one pass
+encode.py         rows in, planes out
+describe.py       the manifest
 
 Where the package grows, and how a killed conversion resumes: `mxconv.package.staging` and its neighbors.
 """
