@@ -29,7 +29,7 @@ from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
 
-Heard = list[tuple[int, bytes]]  # tokens, each with the SHA-256 of the logits that chose it
+Observed = list[tuple[int, bytes]]  # tokens, each with the SHA-256 of the logits that chose it
 SHARED, LONGEST = PAGE + 7, 140  # tokens of the beginning, and of an answer
 
 
@@ -44,7 +44,7 @@ def requests_of(count: int, vocab_size: int, random: np.random.Generator) -> lis
     return made
 
 
-def alone(hierarchy: Hierarchy, request: Request) -> Heard:
+def alone(hierarchy: Hierarchy, request: Request) -> Observed:
     digests: list[bytes] = []
 
     def keep(_: int, logits: F32) -> None:
@@ -56,32 +56,32 @@ def alone(hierarchy: Hierarchy, request: Request) -> Heard:
 
 
 def together(
-    hierarchy: Hierarchy, requests: Sequence[Request], expected: Sequence[Heard], at_a_time: int, kv_bytes: int
+    hierarchy: Hierarchy, requests: Sequence[Request], expected: Sequence[Observed], at_a_time: int, kv_bytes: int
 ) -> str:
-    """What was seen of all requests in one engine."""
+    """Count tokens and logits of all requests in one engine that differ from those decoded alone."""
     random = np.random.default_rng(at_a_time)
     engine = Engine(hierarchy, at_a_time, kv_bytes)
     order = random.permutation(len(requests)).tolist()
     given_up_at = {number: int(random.integers(1, 30)) for number in order if random.random() < 0.15}
     sequences = {number: engine.submit(requests[number]) for number in order}
-    heard: dict[int, Heard] = {number: [] for number in order}
+    observed: dict[int, Observed] = {number: [] for number in order}
     numbers = {sequence: number for number, sequence in sequences.items()}
     ran: set[int] = set()
     num_set_back, begin = 0, time.perf_counter()
     while not engine.is_idle:
         for each in engine.step():
-            heard[numbers[each.sequence]].append((each.token, hashlib.sha256(each.logits.tobytes()).digest()))
+            observed[numbers[each.sequence]].append((each.token, hashlib.sha256(each.logits.tobytes()).digest()))
         waiting = {numbers[sequence] for sequence in engine.waiting}
         num_set_back += len(ran & waiting)
         ran = {numbers[sequence] for sequence in engine.running}
         for number, tokens in given_up_at.items():
-            if len(heard[number]) >= tokens:
+            if len(observed[number]) >= tokens:
                 engine.cancel(sequences[number])
     seconds = time.perf_counter() - begin
-    pairs = [pair for number in order for pair in zip(heard[number], expected[number], strict=False)]
+    pairs = [pair for number in order for pair in zip(observed[number], expected[number], strict=False)]
     num_wrong = sum(ours != theirs for ours, theirs in pairs)
     whole = [number for number in order if sequences[number].generation.ending != "interrupted"]
-    num_short = sum(len(heard[number]) != len(expected[number]) for number in whole)
+    num_short = sum(len(observed[number]) != len(expected[number]) for number in whole)
     return (
         f"{at_a_time} at a time: {len(order)} requests, {len(order) - len(whole)} given up, {num_set_back} set back, "
         f"{len(pairs)} tokens in {seconds:.1f} s; {num_wrong} tokens or logits differ, {num_short} texts end elsewhere"

@@ -97,8 +97,8 @@ def free_port(host: str) -> int:
 
 
 def answers(host: str, port: int) -> bool:
-    with socket.socket() as asked:
-        return asked.connect_ex((host, port)) == 0
+    with socket.socket() as client:
+        return client.connect_ex((host, port)) == 0
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -163,7 +163,7 @@ def main() -> None:
     given = parser.parse_args()
     paths = [path for folder in given.folders for path in (folder, *sorted(folder.iterdir()))]
     sources = [path for path in paths if any(path.glob("*.safetensors"))]
-    os.environ["RAY_AUTH_MODE"] = "disabled"  # a token that some other cluster left here would be asked for
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # a token that some other cluster left here would be required
     counts = []
     with tempfile.TemporaryDirectory() as folder:
         for nodes in given.nodes.split(","):

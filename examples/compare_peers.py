@@ -54,7 +54,7 @@ from mxconv.kernels import _native
 
 MAX_CONVERSIONS = 5
 REPETITIONS = 3  # a turn
-# of logits between engines, relative to the largest one; OpenVINO, whose sums are BF16, is at 0.16 behind 1,900 tokens
+# of logits between engines, relative to the largest one; OpenVINO, whose sums are BF16, is at 0.16 after 1,900 tokens
 MAX_DIFFERENCE = {"BF16": 0.2, "4 bits": 0.2}
 MIN_LIKENESS = 0.2  # cosine of all logits with exact ones; 4 bits of random weights give 0.3 to 0.6, another model 0.0
 LEVELS: tuple[Literal["target", "draft"], ...] = ("target", "draft")
@@ -75,7 +75,7 @@ Maker = Plan  # of a model, but for its tokens and how many of them are its cont
 
 
 def compare_logits(entries: list[Entry], width: int, console: Console) -> None:
-    """Of a step of the same tokens, between the engines of each group. INT4 weights are others than MXFP4's."""
+    """Compare the logits of a step of the same tokens within each group. INT4 weights are others than MXFP4's."""
     found = {entry: entry.ask(width, 0) for entry in entries}
     exact = found[entries[0]]
     for entry in entries[1:]:
@@ -213,7 +213,7 @@ def main() -> None:
 
 
 def lengths(text: str) -> list[int]:
-    """Of --prompts: ascending numbers, joined by commas."""
+    """Parse --prompts: ascending numbers, joined by commas."""
     found = [int(part) for part in text.split(",")]
     if found != sorted(set(found)) or found[0] < 2:
         raise ValueError

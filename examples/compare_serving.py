@@ -4,7 +4,7 @@
     python examples/compare_serving.py FOLDER --rounds 1 --model examples/models/pylib-0.2m --new 8
 
 TinyLlama's shape with random weights (or --model), 1, 2, 4 and 8 sequences: prompts of 64 random tokens, then 32 new
-ones, greedily. Timed is what comes behind the first new token of all. mxconv drafts with the model's own 4 bits; these
+ones, greedily. The time begins after the first new token of all. mxconv drafts with the model's own 4 bits; these
 stand beside llama.cpp's MXFP4 as a model of their own, too. llama.cpp takes one llama_decode a token of all sequences.
 vLLM's CPU build joins with --vllm, where mxconv is installed beside it.
 
@@ -45,7 +45,7 @@ WIDTHS = (1, 2, 4, 8)  # sequences
 PROMPT_TOKENS = 64
 DRAFTED = "mxconv with drafts"
 Prompts = list[list[int]]  # of one length
-Decoded = tuple[float, int, list[list[int]]]  # seconds behind the prompts, tokens decoded in them, all new tokens
+Decoded = tuple[float, int, list[list[int]]]  # seconds after the prompts, tokens decoded in them, all new tokens
 
 
 def answer(pipe: Connection, kind: Callable[..., Any], arguments: Sequence[Any]) -> None:
@@ -109,7 +109,7 @@ class LlamaCppEngine:
         return time.perf_counter() - begin, num_sequences * (self.num_new - 1), tokens
 
     def _next(self, rows: list[list[int]], position: int) -> list[int]:
-        """The likeliest token behind each sequence's new ones, of which the first stands at a position."""
+        """The likeliest token after each sequence's new ones, the first of which is at a position."""
         index, last = 0, []
         for sequence, tokens in enumerate(rows):
             for place, token in enumerate(tokens):

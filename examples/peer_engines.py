@@ -19,17 +19,17 @@ GROUP = 32  # weights that share a scale in OpenVINO's INT4
 
 class Contender(Protocol):
     def step(self, num_tokens: int) -> object:
-        """What is timed."""
+        """The step that is timed."""
 
     def rewind(self) -> None:
-        """Behind every step, and not timed: forget its tokens."""
+        """Forget the tokens of a step, after it and outside its time."""
 
     def check(self, num_tokens: int) -> F32:
         """The logits, (num_tokens, vocab_size)."""
 
 
 class MxconvModel:
-    """A level of a package: tokens behind `context` others, which stay in its cache. Behind none they are a prompt.
+    """A level of a package: tokens after `context` others, which stay in its cache. After none they are a prompt.
 
     Of a prompt only the last token's logits are wanted, here as in the other engines.
     """

@@ -1,4 +1,4 @@
-"""Contenders in processes of their own that take turns on a machine: how they are started, asked and timed."""
+"""Contenders in processes of their own that take turns on a machine: how they are started, called and timed."""
 
 import contextlib
 import multiprocessing

@@ -41,7 +41,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 SEED = 2024
 VOCAB_SIZE = 1024
-END_OF_TEXT = "<|endoftext|>"  # token 0: begins a text, ends it, and stands between two files
+END_OF_TEXT = "<|endoftext|>"  # token 0: begins a text, ends it, and separates two files
 MAX_POSITIONS = 512
 CONTEXT = 256  # training window in tokens; RoPE is only trained up to here
 BATCH = 32

@@ -3,8 +3,8 @@
     python examples/pearl.py TARGET_PACKAGE DRAFT_PACKAGE PROMPTS.jsonl [NUM_PROMPTS] [LENGTH] [--in-turn-threads N]
 
 Each model has an engine of its own with one thread, and a pass releases the interpreter, so that both run at once: the
-target verifies what was proposed, the draft meanwhile goes on as if all of it stood. Where it did and the target's next
-token is the first that was drafted ahead, the rest of that is the next proposal; otherwise it is thrown away. Both must
+target verifies what was proposed, the draft meanwhile goes on as if all of it were accepted. Where it is, and the target's
+next token is the first that was drafted ahead, the rest of that is the next proposal; otherwise it is thrown away. Both must
 write the target's own greedy text. The last line is one JSON object.
 
 Source:
@@ -53,14 +53,14 @@ class Model:
             tokens.append(int(greedy(self.session.feed(self.decoder, self.session.align(text), 1))[0]))
         return tokens
 
-    def judge(self, context: list[int], proposed: list[int]) -> list[int]:
-        """Its own tokens in one pass: as many of the proposed ones as stand, and one more."""
+    def verify(self, context: list[int], proposed: list[int]) -> list[int]:
+        """Its own tokens in one pass: as many of the proposed ones as it accepts, and one more."""
         missing = self.session.align(context)
         choices = greedy(self.session.feed(self.decoder, [*missing, *proposed], len(proposed) + 1)).tolist()
-        stands = 0
-        while stands < len(proposed) and proposed[stands] == choices[stands]:
-            stands += 1
-        return [int(token) for token in choices[: stands + 1]]
+        accepted = 0
+        while accepted < len(proposed) and proposed[accepted] == choices[accepted]:
+            accepted += 1
+        return [int(token) for token in choices[: accepted + 1]]
 
 
 def decode(target: Model, draft: Model, prompt: list[int], length: int, ahead: bool, counts: Counts) -> list[int]:
@@ -74,15 +74,15 @@ def decode(target: Model, draft: Model, prompt: list[int], length: int, ahead: b
                 drafting = other.submit(draft.write, [*text, *pending], length + 1)
             else:
                 pending = draft.write(text, length)
-            told = target.judge(text, pending)
+            emitted = target.verify(text, pending)
             counts.rounds += 1
-            counts.accepted += len(told) - 1
-            all_stand = len(told) == len(pending) + 1
-            text += told
+            counts.accepted += len(emitted) - 1
+            all_accepted = len(emitted) == len(pending) + 1
+            text += emitted
             counts.drafted += length + ahead
             if ahead:
                 begun = drafting.result()
-                pending = begun[1:] if all_stand and begun[0] == told[-1] else []
+                pending = begun[1:] if all_accepted and begun[0] == emitted[-1] else []
     counts.seconds += time.perf_counter() - begin
     counts.tokens += MAX_NEW_TOKENS
     return text[: len(prompt) + MAX_NEW_TOKENS]

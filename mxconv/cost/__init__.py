@@ -1,4 +1,4 @@
-"""Models of speed, bytes and energy: what `mxconv cost` answers. Pure but for the readers of files.
+"""Models of speed, bytes and energy, whose answers `mxconv cost` prints.
 
 counts.py              parameters, bytes and multiply-adds of a pass
 hardware.py            descriptions of hardware; hardware/ has some

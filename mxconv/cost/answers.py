@@ -27,7 +27,7 @@ DEFAULT_NUM_DRAFT_TOKENS = 8.0  # as `mxconv generate`
 
 @dataclass(frozen=True)
 class Question:
-    """What `mxconv cost` is asked.
+    """A question to the cost models: a model, its levels, hardware and a workload.
 
     Args:
         strategies: levels by name; the first is plain decoding, the baseline.
@@ -58,7 +58,7 @@ class Question:
 
 
 def cost_report(question: Question) -> dict[str, Any]:
-    """Answer with every model that is asked for, in dicts, lists, numbers and texts that are ready for JSON.
+    """Answer with every model of the question, in dicts, lists, numbers and texts that are ready for JSON.
 
     Raises:
         MxconvError: a probability or length out of range, hardware that lacks a peak, a trace of another package.
@@ -185,7 +185,7 @@ def _throughput(question: Question) -> dict[str, Any] | None:
 
 def _accelerator(question: Question) -> dict[str, Any] | None:
     hardware = question.hardware
-    if not hardware.accelerator and len(question.models) > 1:  # asked for alone, it says what is missing
+    if not hardware.accelerator and len(question.models) > 1:  # the only model: an error says what is missing
         return None
     machine = Accelerator.of(hardware)
     draft = next((level for level in question.levels if level.codec == "bsfp-draft"), None)

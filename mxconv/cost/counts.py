@@ -124,7 +124,7 @@ def state_row_bytes(a: ModelSizes) -> int:
 
 
 def attention_multiply_adds(a: ModelSizes, context: float) -> float:
-    """Of one new token: queries by keys, and probabilities by values; in layers with a state, what is done with it."""
+    """Multiply-adds of one new token: queries by keys and probabilities by values, or updates of a state."""
     return sum(each.multiply_adds * each.positions(context) + each.state_multiply_adds for each in a.mixers)
 
 

@@ -68,7 +68,7 @@ def predict(hardware: Hardware, levels: Sequence[CostLevel], trace: TraceSummary
         for found, width in zip(trace.levels, widths, strict=True)
     ]
     seconds = sum(found.num_forwards * each for found, each in zip(trace.levels, predicted, strict=True))
-    # a trace has each level's passes at one width only: over what its draft proposes, which is what is asked here
+    # a trace has each level's passes at one width only: over what its draft proposes, as the prediction needs it
     from_trace = [
         LevelCost(found.seconds_per_forward, found.acceptance, found.num_draft_tokens) for found in trace.levels
     ]

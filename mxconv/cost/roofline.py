@@ -1,4 +1,4 @@
-"""What a machine can do with one forward pass: bytes over bandwidth, or multiply-adds over the peak, whichever is more.
+"""Seconds of one forward pass on a machine: bytes over bandwidth, or multiply-adds over the peak, whichever is more.
 
 Source:
     Williams et al., Roofline, CACM 2009; per kernel and level as in ML-SpecQD (arXiv 2503.13565), Fig. 8.

@@ -9,7 +9,7 @@ Two equations, which call two things acceptance:
 
 c is the cost of a draft token and v that of the verification, both in passes of the target over one token; S = 1 / c. A
 round in which G tokens are accepted yields G + 1, so both give the same speed-up (at v = 1) where the share is
-(E(a, n) - 1) / n: `accepted_share`. At one and the same number they differ: the share counts tokens behind the first
+(E(a, n) - 1) / n: `accepted_share`. At one and the same number they differ: the share counts tokens after the first
 wrong one as wrong.
 
 Sources:
@@ -119,7 +119,7 @@ def hierarchy_seconds(levels: Sequence[LevelCost], tokens_per_round: TokensPerRo
     """Seconds a token, the target first and each level drafting for the one before: either equation, recursively.
 
     A level with a draft costs, per token, one round of itself over the tokens that the round yields. A round is taken
-    to be as long as its draft proposes; that the level above asks for a limited number at once is left out.
+    to be as long as its draft proposes; that the level above takes a limited number at once is left out.
 
     Args:
         tokens_per_round: `expected_tokens` where acceptance is a probability, `accepted_tokens` where it is a share.
@@ -137,7 +137,7 @@ def hierarchy_seconds(levels: Sequence[LevelCost], tokens_per_round: TokensPerRo
 
 
 def hierarchy_speedup(levels: Sequence[LevelCost], tokens_per_round: TokensPerRound = expected_tokens) -> float:
-    """Of all levels together over the target alone."""
+    """Speed-up of all levels together over the target alone."""
     return levels[0].seconds / hierarchy_seconds(levels, tokens_per_round)
 
 

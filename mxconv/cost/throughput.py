@@ -46,7 +46,7 @@ class DecoderBody:
 
 @dataclass(frozen=True)
 class BatchedDraft:
-    """What drafts for a batch.
+    """A draft for a batch of sequences.
 
     Args:
         body: its sizes.

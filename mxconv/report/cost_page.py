@@ -1,4 +1,4 @@
-"""A cost report as one HTML page: tables and pictures of every model, and the package that was asked about."""
+"""A cost report as one HTML page: tables and pictures of every model, and the package of the question."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ def render_cost_page(
     """The text of the page.
 
     Args:
-        question: what was asked.
+        question: that the report answers.
         report: the answer, of `cost_report`.
         manifest: of the package, with its certificate; None where there is only a config.json.
         inspection: of the package's weights.

@@ -89,7 +89,7 @@ def find_draft_head(checkpoint: Checkpoint) -> DraftHead | None:
 
 
 def _num_draft_tokens(method: Fields) -> int | None:
-    """Of the default proposal method, or else the first."""
+    """Draft tokens of the default proposal method, or else of the first."""
     methods = method.values.get("proposal_methods") or []
     if not isinstance(methods, list) or not all(isinstance(entry, dict) for entry in methods):
         method.reject("proposal_methods", "a list of objects is required")
