@@ -3,9 +3,9 @@
     python examples/pearl.py TARGET_PACKAGE DRAFT_PACKAGE PROMPTS.jsonl [NUM_PROMPTS] [LENGTH] [--in-turn-threads N]
 
 Each model has an engine of its own with one thread, and a pass releases the interpreter, so that both run at once: the
-target verifies what was proposed, the draft meanwhile goes on as if all of it were accepted. Where it is, and the target's
-next token is the first that was drafted ahead, the rest of that is the next proposal; otherwise it is thrown away. Both must
-write the target's own greedy text. The last line is one JSON object.
+target verifies what was proposed, the draft meanwhile goes on as if all of it were accepted. Where it is, and the
+target's next token is the first that was drafted ahead, the rest of that is the next proposal; otherwise it is thrown
+away. Both must write the target's own greedy text. The last line is one JSON object.
 
 Source:
     PEARL: Parallel Speculative Decoding with Adaptive Draft Length, arXiv 2408.11850 (pre-verify and post-verify; the
@@ -70,7 +70,7 @@ def decode(target: Model, draft: Model, prompt: list[int], length: int, ahead: b
     begin = time.perf_counter()
     with ThreadPoolExecutor(1) as other:
         while len(text) < len(prompt) + MAX_NEW_TOKENS:
-            if ahead:  # what may follow the pending tokens: one that the target is about to say, and a next proposal
+            if ahead:  # what may follow the pending tokens: the target's own token, and a next proposal
                 drafting = other.submit(draft.write, [*text, *pending], length + 1)
             else:
                 pending = draft.write(text, length)
