@@ -1,6 +1,6 @@
 // What every kernel sees: plain pointers into arrays that module.cpp has checked, and the table of functions that each
-// instruction set fills in. One .cpp file an instruction set, compiled with its flags and no others; nothing in this
-// header may become code, or the linker could pick another instruction set's copy of it.
+// instruction set fills in. One .cpp file an instruction set, and one for what a family of them shares, compiled with its
+// flags and no others; nothing in this header may become code, or the linker could pick another instruction set's copy of it.
 //
 // Terms are those of formats/: a tile is 16 rows x 8 columns, a block 32 columns, a group 128.
 #pragma once
