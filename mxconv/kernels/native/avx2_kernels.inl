@@ -21,6 +21,6 @@ namespace {
 
 }  // namespace
 
-const Kernels MXCONV_TABLE{MXCONV_NAME, prepare, linear_of_integers, multiply_adds, kFamilyAvx2};
+const Kernels MXCONV_TABLE{MXCONV_NAME, prepare, linear_of_integers, multiply_adds, kFamilyAvx2, kRowwiseAvx2};
 
 }  // namespace mxconv

@@ -26,6 +26,6 @@ namespace {
 
 static const Family kFamily{linear_of_floats, patterns, read_bytes, kRowwiseAvx512, kEncodersAvx2};
 
-const Kernels MXCONV_TABLE{MXCONV_NAME, prepare, linear_of_integers, multiply_adds, kFamily};
+const Kernels MXCONV_TABLE{MXCONV_NAME, prepare, linear_of_integers, multiply_adds, kFamily, kRowwiseAvx512};
 
 }  // namespace mxconv

@@ -264,13 +264,14 @@ struct Kernels {
     int64_t (*multiply_adds)(Form form, int64_t iterations);
 
     const Family& family;
-    const Rowwise& rowwise = family.rowwise;
+    const Rowwise& rowwise;  // the family's; named again, so that no code runs before the processor is known
 
     // By whichever product the matrix has.
     void linear(const Matrix& matrix, const Activations& activations, int64_t first, int64_t last, float* out,
                 int64_t stride) const;
 };
 
+extern const Rowwise kRowwiseAvx2;
 extern const Rowwise kRowwiseAvx512;
 extern const Rowwise kRowwiseNeon;
 extern const Family kFamilyAvx2;

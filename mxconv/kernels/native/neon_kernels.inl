@@ -34,6 +34,6 @@ static const Family kFamily{linear_of_floats, patterns, read_bytes, kRowwiseNeon
 static const Family& kFamily = kFamilyNeon;
 #endif
 
-const Kernels MXCONV_TABLE{MXCONV_NAME, prepare, linear_of_integers, multiply_adds, kFamily};
+const Kernels MXCONV_TABLE{MXCONV_NAME, prepare, linear_of_integers, multiply_adds, kFamily, kRowwiseNeon};
 
 }  // namespace mxconv

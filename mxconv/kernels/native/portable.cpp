@@ -167,6 +167,6 @@ const Encoders kEncodersPlain{
 
 static const Family kFamily{linear_of_floats, patterns, read_bytes, kRowwise, kEncodersPlain};
 
-const Kernels kPortable{"portable", prepare, linear_of_integers, multiply_adds, kFamily};
+const Kernels kPortable{"portable", prepare, linear_of_integers, multiply_adds, kFamily, kRowwise};
 
 }  // namespace mxconv

@@ -26,7 +26,8 @@ namespace encoding {
 
 }  // namespace
 
+const Rowwise kRowwiseAvx2 = kRowwise;
 const Encoders kEncodersAvx2 = encoding::kAll;
-const Family kFamilyAvx2{linear_of_floats, patterns, read_bytes, kRowwise, kEncodersAvx2};
+const Family kFamilyAvx2{linear_of_floats, patterns, read_bytes, kRowwiseAvx2, kEncodersAvx2};
 
 }  // namespace mxconv
