@@ -15,106 +15,14 @@ from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError, PoolFull
 
 
-class HeldPages:
-    """Page i holds the positions from i * PAGE on.
-
-    Args:
-        pool: where they come from and go back to.
-    """
-
-    def __init__(self, pool: KVPool) -> None:
-        self.pool = pool
-        self.in_order: list[int] = []  # changed in place: whoever gives it back to the pool has the same one
-        self._numbers: I32 | None = None
-
-    def __len__(self) -> int:
-        return len(self.in_order)
-
-    @property
-    def numbers(self) -> I32:
-        """Their numbers in the pool."""
-        if self._numbers is None:
-            self._numbers = np.array(self.in_order, np.int32)
-        return self._numbers
-
-    def at(self, places: Sequence[int]) -> tuple[I32, I64]:
-        """The pages of some places, and where they are in them."""
-        positions = np.array(places, np.int64)
-        return self.numbers[positions // PAGE], positions % PAGE
-
-    def make_own(self, start: int, stop: int) -> None:
-        """Have pages for positions up to `stop`, and nobody else those from `start` on: they are copied if need be.
-
-        Raises:
-            PoolFull: there are not enough. Nothing has changed.
-            ModelError: there is no memory for them.
-        """
-        missing = max(-(-stop // PAGE) - len(self), 0)
-        held = range(start // PAGE, min(-(-stop // PAGE), len(self)))
-        shared = [index for index in held if self.pool.is_shared(self.in_order[index])]
-        if not missing and not shared:
-            return
-        try:
-            taken = self.pool.take(missing + len(shared))
-        except PoolFull:
-            spared = [index for index in shared if self.pool.is_kept_for(self.in_order[index])]
-            if not spared:
-                raise
-            shared = [index for index in shared if index not in spared]
-            taken = self.pool.take(missing + len(shared))
-            for index in spared:  # of the pool and this sequence alone: it need not be kept
-                self.pool.forget(self.in_order[index])
-        for index, page in zip(shared, taken, strict=False):
-            self.pool.slabs.copy(self.in_order[index], page)
-            self.pool.give_back([self.in_order[index]])
-            self.in_order[index] = page
-        self.in_order += taken[len(shared) :]
-        self._numbers = None
-
-    def cut(self, count: int) -> None:
-        """Give back all but the first."""
-        dropped = self.in_order[count:]
-        del self.in_order[count:]
-        self._numbers = None
-        self.pool.give_back(dropped)
-
-    def publish(self, tokens: Sequence[int]) -> None:
-        """Let the pool keep those of a text for others that begin alike; pages that it knows already take their place.
-
-        Args:
-            tokens: of whole pages, from position 0 on.
-        """
-        count = len(tokens) // PAGE
-        self.in_order[:count] = self.pool.publish(tokens, self.in_order[:count])
-        self._numbers = None
-
-    def adopt(self, tokens: Sequence[int]) -> int:
-        """Take the pages that the pool has of a text's beginning, in place of all that are held; how many these are."""
-        pages = self.pool.adopt(tokens)
-        self.cut(0)
-        self.in_order += pages
-        self._numbers = None
-        return len(pages)
-
-    def take(self, places: Sequence[int]) -> Kept:
-        """What all layers have at some places, as it is kept, for `put`."""
-        return self.pool.slabs.take(*self.at(places))
-
-    def put(self, places: Sequence[int], taken: Kept) -> None:
-        """Put back what was taken. What lies in a page that others have too is there still: nobody writes to such."""
-        numbers, offsets = self.at(places)
-        own = np.array([not self.pool.is_shared(int(number)) for number in numbers], bool)
-        self.pool.slabs.put(numbers[own], offsets[own], taken[own])
-
-
 class KVCache:
     """The keys and values of one sequence, in pages of a pool that may be of many.
 
-    `states` is what mixers with a state have; None where all layers attend. `slots` says of each layer which it is
-    among those of its kind.
+    `states` is what mixers with a state have; None where all layers attend. `slots` has, for each layer,
+    its place among those of its kind.
 
-    Positions 0..length-1 are valid. A forward pass writes behind them and then advances; taking tokens back is
-    `truncate`, and the next pass overwrites. A draft that shares its target's cache drafts behind `length`,
+    Positions 0..length-1 are valid. A forward pass writes after them and then advances; taking tokens back is
+    `truncate`, and the next pass overwrites. A draft that shares its target's cache drafts after `length`,
     truncates, and leaves the target to write its own keys and values there. States go back with the positions, bit for
     bit, but not without limit: `reachable` says how far.
 
@@ -161,9 +69,10 @@ class KVCache:
                 f"{self.num_key_value_heads} heads and head size {self.head_dim} are required. "
                 "Give each decoder a pool of its own."
             )
-        self._pages = HeldPages(self.pool)
+        self._pages: list[int] = []  # in the order of positions; changed in place: the finalizer holds the same list
+        self._numbers: I32 | None = None  # the same as an array, until they change
         if pool is not None:
-            weakref.finalize(self, pool.give_back, self._pages.in_order).atexit = False
+            weakref.finalize(self, pool.give_back, self._pages).atexit = False
         self.reserve(capacity)
 
     @property
@@ -177,13 +86,15 @@ class KVCache:
 
     @property
     def numbers(self) -> I32:
-        """Its pages in the pool, in the order of their positions. A native pass writes behind `length` itself."""
-        return self._pages.numbers
+        """Its pages in the pool, in the order of their positions. A native pass writes after `length` itself."""
+        if self._numbers is None:
+            self._numbers = np.array(self._pages, np.int32)
+        return self._numbers
 
     @property
     def arrays(self) -> tuple[F32, F32]:
         """Copies of keys and values, (num_attending, num_key_value_heads, capacity, head_dim) float32 each."""
-        numbers, places = self._pages.at(range(self.capacity))
+        numbers, places = self._at(range(self.capacity))
         layers = [self.pool.slabs.read(layer, numbers, places) for layer in range(self.num_attending)]
         keys, values = (np.array([layer[part] for layer in layers], np.float32) for part in range(2))
         return keys, values
@@ -211,16 +122,16 @@ class KVCache:
             self.states.begin(self.length, tree, num_wanted)
 
     def reserve(self, num_tokens: int) -> None:
-        """Make room for `num_tokens` positions behind `length`, in pages that nobody else has.
+        """Make room for `num_tokens` positions after `length`, in pages that nobody else has.
 
         Raises:
             PoolFull: there are not enough. Nothing has changed.
             ModelError: there is no memory for them.
         """
-        self._pages.make_own(self.length, self.length + num_tokens)
+        self._make_own(self.length, self.length + num_tokens)
 
     def write(self, layer: int, keys: F32, values: F32) -> None:
-        """Put one layer's keys and values behind `length`, where `reserve` made room.
+        """Put one layer's keys and values after `length`, where `reserve` made room.
 
         Args:
             keys: (num_tokens, num_key_value_heads, head_dim) float32, as are the values, of perhaps another head_dim;
@@ -228,13 +139,13 @@ class KVCache:
         """
         stop = self.length + len(keys)
         assert stop <= self.capacity
-        numbers, places = self._pages.at(range(self.length, stop))
+        numbers, places = self._at(range(self.length, stop))
         for part, rows in enumerate((keys, values)):
             self.pool.slabs.write(self.slots[layer], part, numbers, places, rows)
 
     def read(self, layer: int, places: Sequence[int]) -> tuple[F32, F32]:
         """Keys and values at some places, (num_key_value_heads, len(places), head_dim) float32 each; copies."""
-        return self.pool.slabs.read(self.slots[layer], *self._pages.at(places))
+        return self.pool.slabs.read(self.slots[layer], *self._at(places))
 
     def advance(self, num_tokens: int) -> None:
         """Declare the positions that all layers have written valid."""
@@ -260,7 +171,7 @@ class KVCache:
             )
         moved = [(start + place, start + row) for place, row in enumerate(rows) if place != row]
         if moved:
-            self._pages.make_own(moved[0][0], start + len(rows))
+            self._make_own(moved[0][0], start + len(rows))
             self.put([place for place, _ in moved], self.take([row for _, row in moved]))
         if self.states is not None:
             self.states.keep(start, rows)
@@ -268,11 +179,13 @@ class KVCache:
 
     def take(self, places: Sequence[int]) -> Kept:
         """What all layers have at some places, as it is kept, for `put`."""
-        return self._pages.take(places)
+        return self.pool.slabs.take(*self._at(places))
 
     def put(self, places: Sequence[int], taken: Kept) -> None:
         """Put back what was taken. What lies in a page that others have too is there still: nobody writes to such."""
-        self._pages.put(places, taken)
+        numbers, offsets = self._at(places)
+        own = np.array([not self.pool.is_shared(int(number)) for number in numbers], bool)
+        self.pool.slabs.put(numbers[own], offsets[own], taken[own])
 
     def reachable(self, length: int) -> int:
         """The most positions up to `length` that `truncate` can leave: `length`, or 0 where its states are gone.
@@ -302,8 +215,8 @@ class KVCache:
         self.length = length
 
     def trim(self) -> None:
-        """Give back the pages behind `length`."""
-        self._pages.cut(-(-self.length // PAGE))
+        """Give back the pages after `length`."""
+        self._cut(-(-self.length // PAGE))
 
     def release(self) -> None:
         """Forget everything, and give back all pages."""
@@ -321,7 +234,9 @@ class KVCache:
         """
         if self.states is not None or self.num_left_out:
             return
-        self._pages.publish(tokens[: min(len(tokens), self.length) // PAGE * PAGE])
+        count = min(len(tokens), self.length) // PAGE
+        self._pages[:count] = self.pool.publish(tokens[: count * PAGE], self._pages[:count])
+        self._numbers = None
 
     def adopt(self, tokens: Sequence[int]) -> int:
         """Begin with the pages of a text that was published and begins alike.
@@ -335,5 +250,45 @@ class KVCache:
         assert self.length == 0 and self.num_left_out == 0, "an empty cache adopts"
         if self.states is not None:
             return 0
-        self.length = self._pages.adopt(tokens[:-1]) * PAGE
+        pages = self.pool.adopt(tokens[:-1])
+        self._cut(0)
+        self._pages += pages
+        self.length = len(pages) * PAGE
         return self.length
+
+    def _at(self, places: Sequence[int]) -> tuple[I32, I64]:
+        """The pages of some places, and where they are in them."""
+        positions = np.array(places, np.int64)
+        return self.numbers[positions // PAGE], positions % PAGE
+
+    def _cut(self, count: int) -> None:
+        """Give back all pages but the first."""
+        dropped = self._pages[count:]
+        del self._pages[count:]
+        self._numbers = None
+        self.pool.give_back(dropped)
+
+    def _make_own(self, start: int, stop: int) -> None:
+        """Have pages for positions up to `stop`, and nobody else those from `start` on: they are copied if need be."""
+        pool, pages = self.pool, self._pages
+        missing = max(-(-stop // PAGE) - len(pages), 0)
+        held = range(start // PAGE, min(-(-stop // PAGE), len(pages)))
+        shared = [index for index in held if pool.is_shared(pages[index])]
+        if not missing and not shared:
+            return
+        try:
+            taken = pool.take(missing + len(shared))
+        except PoolFull:
+            spared = [index for index in shared if pool.is_kept_for(pages[index])]
+            if not spared:
+                raise
+            shared = [index for index in shared if index not in spared]
+            taken = pool.take(missing + len(shared))
+            for index in spared:  # of the pool and this sequence alone: it need not be kept
+                pool.forget(pages[index])
+        for index, page in zip(shared, taken, strict=False):
+            pool.slabs.copy(pages[index], page)
+            pool.give_back([pages[index]])
+            pages[index] = page
+        pages += taken[len(shared) :]
+        self._numbers = None

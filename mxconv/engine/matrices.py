@@ -24,42 +24,22 @@ from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
 if TYPE_CHECKING:
     from mxconv.kernels import _native
 
-
-def missing_parts(config: ModelConfig) -> tuple[str, ...]:
-    """The parts that the native decoder lacks, in words; none where it runs the model."""
-    found = (part for layer in config.layers for part in _of_layer(layer))
-    return tuple(dict.fromkeys(found))  # each once, in their order
-
-
-def _of_layer(layer: LayerParts) -> Iterator[str]:
-    if isinstance(layer.mixer, Attention):
-        yield from _of_attention(layer.mixer)
-    if isinstance(layer.mlp, Mixture):
-        yield from _of_mixture(layer.mlp, layer)
-
-
-def _of_mixture(mixture: Mixture, layer: LayerParts) -> Iterator[str]:
-    routing = mixture.routing
-    if layer.is_parallel:
-        yield "mixtures beside their mixers"
-    if layer.before_mlp and (mixture.before_experts or mixture.before_shared or routing.norm):
-        yield "norms of what is normed before a mixture"
-    if mixture.shared_gate and mixture.before_shared:
-        yield "a gate that takes in other rows than what it multiplies"
-    if routing.input_weights and not (layer.before_mlp or routing.norm):
-        yield "weights of what a router takes in without a norm"
-
-
-def _of_attention(mixer: Attention) -> Iterator[str]:
-    if mixer.is_gated and (mixer.fused or mixer.norm_span == "row"):
-        yield "gates of heads that are fused, or normed together"
+try:
+    from mxconv.engine.native_decoder import NativeDecoder
+    from mxconv.kernels.native_matrix import (
+        native_bsfp,
+        native_bsfp_draft,
+        native_dense,
+        native_mxfp4,
+        native_mxint8,
+    )
+except ImportError:  # without the extension there is no engine to use them with
+    pass
 
 
 @dataclass(frozen=True)
 class Matrices:
     """Makes matrices, and decoders of them, for one engine; None is NumPy.
-
-    The native modules are imported where they are used: without the extension they cannot be.
 
     Args:
         engine: which kernels, how many threads.
@@ -76,12 +56,10 @@ class Matrices:
         matrix = DenseMatrix(patterns, float_format)
         if self.engine is None or 0 in matrix.shape:  # no model has an empty matrix; its shape will be refused
             return matrix
-        from mxconv.kernels.native_matrix import native_dense
-
         return native_dense(self.engine, matrix)
 
     def fp8(self, stored: Fp8Matrix) -> Matrix:
-        """The BF16 weights that an FP8 matrix stands for, decoded once and for good."""
+        """The BF16 weights that an FP8 matrix holds, decoded once and for good."""
         return self.dense(stored.patterns(0, stored.codes.shape[0]), BF16)
 
     def bsfp(self, stored: StoredBsfp, name: str) -> Matrix:
@@ -97,17 +75,14 @@ class Matrices:
         if stored.rescale_factor != 1.0:
             # its rows are rounded once more after they are rebuilt, which kernels do not do: rebuild it here for good
             return self.dense(stored.target_rows(0, stored.shape[0]), float_format)
-        from mxconv.kernels.native_matrix import native_bsfp
-
-        return native_bsfp(self.engine, reference, stored.packed, stored.escape_offsets, stored.table, name)
+        packed, offsets = stored.packed, stored.escape_offsets
+        return native_bsfp(self.engine, reference, packed, offsets, stored.table, name)
 
     def mxfp4_draft(self, stored: StoredMxfp4) -> Matrix:
         """The 4-bit weights of an MXFP4 tensor."""
         reference = mxfp4_matrix(stored.shape, stored.codes, stored.scales, self.activations)
         if self.engine is None:
             return reference
-        from mxconv.kernels.native_matrix import native_mxfp4
-
         return native_mxfp4(self.engine, reference, stored.codes, stored.scales, self.activations)
 
     def mxfp4_target(self, stored: StoredMxfp4) -> Matrix:
@@ -122,19 +97,15 @@ class Matrices:
         reference = mxint8_matrix(stored.shape, elements, stored.scales)
         if self.engine is None:
             return reference
-        from mxconv.kernels.native_matrix import native_mxint8
-
         return native_mxint8(self.engine, reference, elements, stored.scales)
 
     def bsfp_draft(self, stored: StoredBsfp) -> Matrix:
         """The 4-bit weights of a BSFP tensor."""
-        packed = stored.packed
-        reference = bsfp_draft_matrix(stored.shape, packed.codes, packed.scales, stored.table, self.activations)
+        codes, scales, table = stored.packed.codes, stored.packed.scales, stored.table
+        reference = bsfp_draft_matrix(stored.shape, codes, scales, table, self.activations)
         if self.engine is None:
             return reference
-        from mxconv.kernels.native_matrix import native_bsfp_draft
-
-        return native_bsfp_draft(self.engine, reference, packed.codes, packed.scales, stored.table, self.activations)
+        return native_bsfp_draft(self.engine, reference, codes, scales, table, self.activations)
 
     def decoder(self, config: ModelConfig, weights: ModelWeights, name: str) -> Decoder:
         """A decoder of matrices that were made here: native where all parts are, or else NumPy's over them.
@@ -142,19 +113,15 @@ class Matrices:
         Raises:
             ModelError: a tensor is missing or has another shape than the configuration says.
         """
-        made = self._decoder(config, weights, name)
+        made: Decoder
+        if self.engine is not None and not (lacking := missing_parts(config)):
+            made = NativeDecoder(config, weights, name, self.engine)
+        else:
+            if self.engine is not None:
+                _say_that_layers_run_on_numpy(config.model_type, lacking)
+            made = Decoder(config, weights, name)
         made.kv_dtype = self.kv_dtype
         return made
-
-    def _decoder(self, config: ModelConfig, weights: ModelWeights, name: str) -> Decoder:
-        if self.engine is None:
-            return Decoder(config, weights, name)
-        if lacking := missing_parts(config):
-            _say_that_layers_run_on_numpy(config.model_type, lacking)
-            return Decoder(config, weights, name)
-        from mxconv.engine.native_decoder import NativeDecoder
-
-        return NativeDecoder(config, weights, name, self.engine)
 
 
 @cache
@@ -164,3 +131,25 @@ def _say_that_layers_run_on_numpy(model_type: str, lacking: tuple[str, ...]) -> 
         "slowly, over native matrices.",
         file=sys.stderr,
     )
+
+
+def missing_parts(config: ModelConfig) -> tuple[str, ...]:
+    """The parts that the native decoder lacks, in words; none where it runs the model."""
+    found = (part for layer in config.layers for part in _missing_of_layer(layer))
+    return tuple(dict.fromkeys(found))  # each once, in their order
+
+
+def _missing_of_layer(layer: LayerParts) -> Iterator[str]:
+    mixer, mlp = layer.mixer, layer.mlp
+    if isinstance(mixer, Attention) and mixer.is_gated and (mixer.fused or mixer.norm_span == "row"):
+        yield "gates of heads that are fused, or normed together"
+    if not isinstance(mlp, Mixture):
+        return
+    if layer.is_parallel:
+        yield "mixtures beside their mixers"
+    if layer.before_mlp and (mlp.before_experts or mlp.before_shared or mlp.routing.norm):
+        yield "norms of what is normed before a mixture"
+    if mlp.shared_gate and mlp.before_shared:
+        yield "a gate that takes in other rows than what it multiplies"
+    if mlp.routing.input_weights and not (layer.before_mlp or mlp.routing.norm):
+        yield "weights of what a router takes in without a norm"

@@ -10,7 +10,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
-from mxconv.engine.native_layers import Tables, native_handle, native_layer, native_norm
+from mxconv.engine.native_layers import NativeLayers, native, native_handle
 from mxconv.engine.rope import Positions
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
@@ -18,25 +18,6 @@ from mxconv.engine.state_cache import StateCache
 from mxconv.engine.states import StateRoom
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels import _native
-
-
-def native_walk(states: StateCache | None) -> _native.Walk | None:
-    """The pass that has begun; the native decoder goes its way and writes where `StateCache.run` would."""
-    if states is None:
-        return None
-    walk = states.of_this_pass
-    return _native.Walk(
-        windows=states.windows,
-        memories=states.memories,
-        inputs=(states.origin, states.inputs),
-        kept=states.kept,
-        source=walk.source,
-        first=walk.first,
-        stop=walk.stop,
-        length=walk.length,
-        saves=list(walk.saves),
-        branches=list(walk.branches),
-    )
 
 
 class NativeDecoder(Decoder):
@@ -55,8 +36,7 @@ class NativeDecoder(Decoder):
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str, engine: _native.Engine) -> None:
         super().__init__(config, weights, name)
         self.engine = engine
-        self.tables = Tables()
-        self.handle = self._make_handle()
+        self._bind()
 
     def variant(
         self,
@@ -66,18 +46,18 @@ class NativeDecoder(Decoder):
         num_experts: int | None = None,
     ) -> Self:
         made = super().variant(skipped, sink_window, name, num_experts)
-        made.handle = made._make_handle()
+        made._bind()
         return made
 
-    def _make_handle(self) -> _native.Decoder:
-        """The pass through `layers`, over weights that stay where they are."""
-        config, norm = self.config, native_norm(self.norm)
-        assert norm is not None
-        return _native.Decoder(
+    def _bind(self) -> None:
+        """Make the native pass through `layers`, over weights that stay where they are."""
+        config = self.config
+        self._native_layers = NativeLayers(self.layers, config.slots)
+        self.handle = _native.Decoder(
             self.engine,
-            [native_layer(layer, self.tables, config.slots) for layer in self.layers],
-            norm,
-            native_handle(self.output),
+            self._native_layers.handles,
+            native(self.norm),
+            native_handle(self.head),
             config.logit_multiplier,
             config.logit_cap or 0.0,
             (len(config.attentions), config.num_key_value_heads, config.head_dim),
@@ -93,12 +73,12 @@ class NativeDecoder(Decoder):
         x = self._embed(ids, positions)
         own = self.layer_inputs(ids, x) if self.layer_inputs else None
         logits = np.empty((sum(rows.num_wanted for rows in sequences), self.config.vocab_size), np.float32)
-        handed = [_handed(rows, room) for rows, room in zip(sequences, rooms, strict=True)]
-        self.handle.forward(x, *self.tables.of(positions), own, logits, handed)
+        tokens = [_sequence_tokens(rows, room) for rows, room in zip(sequences, rooms, strict=True)]
+        self.handle.forward(x, *self._native_layers.tables(positions), own, logits, tokens)
         return logits
 
 
-def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
+def _sequence_tokens(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceTokens:
     cache, tree = rows.cache, rows.branches
     return _native.SequenceTokens(
         _native.Pages(cache.dtype, cache.pool.slabs.arrays, cache.numbers),
@@ -110,5 +90,22 @@ def _handed(rows: SequenceRows, room: StateRoom | None) -> _native.SequenceToken
         stages=[] if room is None else room.stages,
         states=None if room is None else room.values,
         num_left_out=cache.num_left_out,
-        walk=native_walk(cache.states),
+        walk=None if cache.states is None else _walk(cache.states),
+    )
+
+
+def _walk(states: StateCache) -> _native.Walk:
+    """The pass that has begun; the native decoder follows it and writes where `StateCache.run` would."""
+    walk = states.of_this_pass
+    return _native.Walk(
+        windows=states.windows,
+        memories=states.memories,
+        inputs=(states.origin, states.inputs),
+        kept=states.kept,
+        source=walk.source,
+        first=walk.first,
+        stop=walk.stop,
+        length=walk.length,
+        saves=list(walk.saves),
+        branches=list(walk.branches),
     )

@@ -1,7 +1,8 @@
 """From stored tensors to the weights of a model: 16 bits of a file, 4 bits of a package, experts one by one."""
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from mxconv.arch.config import ModelConfig
@@ -16,74 +17,6 @@ from mxconv.kernels.matrix import Matrix
 from mxconv.package.manifest import TensorRecord
 from mxconv.package.package import Package
 from mxconv.package.stored_matrix import StoredMxfp4
-
-
-def dense_stacks(tensors: Mapping[str, SourceTensor], make: Matrices) -> dict[str, ExpertStack]:
-    """The experts of a checkpoint as they lie in its files, by the names of the tensors.
-
-    Matrices that are stored turned are views; native kernels, which read rows, get a copy of those that rows choose.
-    """
-    found = {
-        name: _stack(experts, _dense(tensors[name], experts, make))
-        for name, experts in stacked_experts(tensors).items()
-        if tensors[name].dtype in FORMATS
-    }
-    for name, carried in carried_tensors(tensors).items():
-        if carried.part == "codes":
-            found[carried.of] = _stack(carried.stack, _repacked(tensors[name], tensors[carried.partner], make))
-    return found
-
-
-def exact_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
-    """The experts of the target that a package has in other forms than a checkpoint: BSFP, and MXFP4 of the source."""
-
-    def matrix(record: TensorRecord) -> Callable[[int], Matrix]:
-        if record.carried is not None:
-            return lambda expert: make.mxfp4_target(package.mxfp4(record, expert))
-        name = f"{package.root}: tensor {record.name}"
-        return lambda expert: make.bsfp(package.bsfp(record, expert), f"{name}, expert {expert}")
-
-    return _stacks(package, lambda record: record.carried is not None or record.codec == "bsfp", matrix)
-
-
-def four_bit_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
-    """The experts of a package in 4 bits, by the names of the tensors."""
-
-    def matrix(record: TensorRecord) -> Callable[[int], Matrix]:
-        if record.codec == "mxfp4":
-            return lambda expert: make.mxfp4_draft(package.mxfp4(record, expert))
-        return lambda expert: make.bsfp_draft(package.bsfp(record, expert))
-
-    return _stacks(package, lambda record: True, matrix)
-
-
-def _stacks(
-    package: Package, wants: Callable[[TensorRecord], bool], matrix: Callable[[TensorRecord], Callable[[int], Matrix]]
-) -> dict[str, ExpertStack]:
-    records = [record for record in package.manifest.tensors if record.stack is not None and wants(record)]
-    return {record.stem: _stack(record.stack, matrix(record)) for record in records if record.stack is not None}
-
-
-def _stack(experts: StackedExperts, make: Callable[[int], Matrix]) -> ExpertStack:
-    return ExpertStack((experts.num_experts, *experts.matrix_shape), make)
-
-
-def _dense(tensor: SourceTensor, experts: StackedExperts, make: Matrices) -> Callable[[int], Matrix]:
-    stored = cast(U16, tensor.array())
-    return lambda expert: make.dense(experts.matrix(stored[expert]), FORMATS[tensor.dtype])
-
-
-def _repacked(blocks: SourceTensor, scales: SourceTensor, make: Matrices) -> Callable[[int], Matrix]:
-    """MXFP4 as a checkpoint has it: an expert becomes tiles, in memory, when it is made."""
-    codes, exponents = CarriedTensor("", "codes", blocks.shape), CarriedTensor("", "scales", scales.shape)
-
-    def made(expert: int) -> Matrix:
-        first, second = (cast(U8, tensor.array())[expert] for tensor in (blocks, scales))
-        stored = StoredMxfp4(codes.stack.matrix_shape, codes.to_tiles(first), exponents.to_tiles(second))
-        return make.mxfp4_target(stored)
-
-    return made
-
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -113,14 +46,8 @@ def dense_weights(
                 kept[name] = float_format.decode(cast(U16, tensor.array()))
             elif tensor.dtype == "F32":
                 kept[name] = cast(F32, tensor.array())
-    stacks = own_stacks(dense_stacks(tensors, make), config)
+    stacks = own_stacks(_dense_stacks(tensors, make), config)
     return tied(ModelWeights(matrices, vectors, stacks, arrays), config)
-
-
-def own_stacks(stacks: Mapping[str, ExpertStack], config: ModelConfig | None) -> dict[str, ExpertStack]:
-    """By the decoder's own names, without those of other towers."""
-    named = {config.own_name(stored) if config else stored: stack for stored, stack in stacks.items()}
-    return {name: stack for name, stack in named.items() if name is not None}
 
 
 def four_bit_matrices(package: Package, make: Matrices, heads: Container[str]) -> dict[str, Matrix]:
@@ -141,11 +68,6 @@ def four_bit_matrices(package: Package, make: Matrices, heads: Container[str]) -
     return {r.name: made[r.codec](r) for r in matrices if not (is_exact and r.name in heads)}
 
 
-def has_exact_head(package: Package) -> bool:
-    """Whether the 4-bit level's output head is the target's, of which both read all bits."""
-    return package.manifest.options.lm_head == "exact"
-
-
 def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matrix:
     """The 16-bit matrix of a tensor that a package has in 4 bits too."""
     if record.codec == "bsfp":
@@ -154,15 +76,83 @@ def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matr
     return make.dense(cast(U16, tensor.array()), FORMATS[tensor.dtype])
 
 
+def exact_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
+    """The experts of the target that a package has in other forms than a checkpoint: BSFP, and MXFP4 of the source."""
+
+    def matrix(record: TensorRecord, expert: int) -> Matrix:
+        if record.carried is not None:
+            return make.mxfp4_target(package.mxfp4(record, expert))
+        return make.bsfp(package.bsfp(record, expert), f"{package.root}: tensor {record.name}, expert {expert}")
+
+    return _stacks((r for r in package.manifest.tensors if r.carried is not None or r.codec == "bsfp"), matrix)
+
+
+def four_bit_stacks(package: Package, make: Matrices) -> dict[str, ExpertStack]:
+    """The experts of a package in 4 bits, by the names of the tensors."""
+
+    def matrix(record: TensorRecord, expert: int) -> Matrix:
+        if record.codec == "mxfp4":
+            return make.mxfp4_draft(package.mxfp4(record, expert))
+        return make.bsfp_draft(package.bsfp(record, expert))
+
+    return _stacks(package.manifest.tensors, matrix)
+
+
+def own_stacks(stacks: Mapping[str, ExpertStack], config: ModelConfig | None) -> dict[str, ExpertStack]:
+    """By the decoder's own names, without those of other towers."""
+    named = {config.own_name(stored) if config else stored: stack for stored, stack in stacks.items()}
+    return {name: stack for name, stack in named.items() if name is not None}
+
+
+def has_exact_head(package: Package) -> bool:
+    """Whether the 4-bit level's output head is the target's, of which both read all bits."""
+    return package.manifest.options.lm_head == "exact"
+
+
 def tied(weights: ModelWeights, config: ModelConfig | None) -> ModelWeights:
     """With tied embeddings the output head is the embedding matrix."""
-    if config is None or not config.tie_word_embeddings or (head := head_tensor(config)) in weights.matrices:
+    matrices = weights.matrices
+    if config is None or not config.tie_word_embeddings or config.embedding not in matrices:
         return weights
-    if config.embedding not in weights.matrices:
-        return weights
-    return replace(weights, matrices={**weights.matrices, head: weights.matrices[config.embedding]})
+    return replace(weights, matrices={head_tensor(config): matrices[config.embedding], **matrices})
 
 
 def head_tensor(config: ModelConfig) -> str:
     """The name of the output head's matrix."""
     return f"{config.head}.weight"
+
+
+def _dense_stacks(tensors: Mapping[str, SourceTensor], make: Matrices) -> dict[str, ExpertStack]:
+    """The experts of a checkpoint as they lie in its files, by the names of the tensors.
+
+    Matrices that are stored turned are views; native kernels, which read rows, get a copy of those that rows choose.
+    """
+    found = {
+        name: _stack(experts, partial(_dense, tensors[name], experts, make))
+        for name, experts in stacked_experts(tensors).items()
+        if tensors[name].dtype in FORMATS
+    }
+    for name, carried in carried_tensors(tensors).items():
+        if carried.part == "codes":
+            found[carried.of] = _stack(carried.stack, partial(_repacked, tensors[name], tensors[carried.partner], make))
+    return found
+
+
+def _dense(tensor: SourceTensor, experts: StackedExperts, make: Matrices, expert: int) -> Matrix:
+    return make.dense(experts.matrix(cast(U16, tensor.array())[expert]), FORMATS[tensor.dtype])
+
+
+def _repacked(blocks: SourceTensor, scales: SourceTensor, make: Matrices, expert: int) -> Matrix:
+    """MXFP4 as a checkpoint has it: an expert becomes tiles, in memory, when it is made."""
+    codes, exponents = CarriedTensor("", "codes", blocks.shape), CarriedTensor("", "scales", scales.shape)
+    first, second = (cast(U8, tensor.array())[expert] for tensor in (blocks, scales))
+    stored = StoredMxfp4(codes.stack.matrix_shape, codes.to_tiles(first), exponents.to_tiles(second))
+    return make.mxfp4_target(stored)
+
+
+def _stacks(records: Iterable[TensorRecord], matrix: Callable[[TensorRecord, int], Matrix]) -> dict[str, ExpertStack]:
+    return {r.stem: _stack(r.stack, partial(matrix, r)) for r in records if r.stack is not None}
+
+
+def _stack(experts: StackedExperts, make: Callable[[int], Matrix]) -> ExpertStack:
+    return ExpertStack((experts.num_experts, *experts.matrix_shape), make)
