@@ -138,7 +138,7 @@ def test_forests_of_every_architecture(native: Callable[..., Decoder], architect
             sequence.keep(text, tree.path(tree.num_rows - 1))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_rows_of_forests_are_their_paths_alone_by_numpy(
     tiny_oracle: Callable[[str], Any], architectures: list[str], data: st.DataObject
@@ -286,14 +286,6 @@ def test_a_forest_that_is_refused_leaves_every_cache_alone(
     for cache, arrays in zip(caches, before, strict=True):
         assert cache.length == 3
         assert all((now == then).all() for now, then in zip(cache.arrays, arrays, strict=True))
-
-
-def test_a_cache_of_another_model_is_refused_by_its_number(tiny_oracle: Callable[[str], Any]) -> None:
-    decoder = tiny_oracle("llama").decoder
-    first, other = KVCache(decoder.config), KVCache(tiny_oracle("qwen3").decoder.config)
-    with pytest.raises(ModelError, match=r"^llama, sequence 1: a KV cache of 3 layers, 2 heads and head size 16; 3, 2"):
-        decoder.forward_forest([SequenceRows([1], first), SequenceRows([1], other)])
-    assert first.length == 0
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["numpy", "native"])

@@ -9,7 +9,6 @@ import pytest
 from native_models import (
     DRAFTS,
     TARGETS,
-    Maker,
     assert_rounded_alike,
     convert,
     dense,
@@ -28,7 +27,6 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.weights import ModelWeights
-from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.text.tokenizer import Tokenizer
 
@@ -107,7 +105,7 @@ def test_bsfp_logits_are_the_bits_of_the_16_bit_logits(oracle: Any, matrices: Ma
     assert_same_bits(found, expected, "BSFP")
 
 
-@pytest.mark.parametrize("num_tokens", [1, 5, 64, 65, 130])
+@pytest.mark.parametrize("num_tokens", [1, 65])
 def test_last_only_gives_the_last_row_of_all_logits(oracle: Any, matrices: Matrices, num_tokens: int) -> None:
     decoder = native_copy(oracle.decoder.config, oracle.weights, matrices)
     ids = oracle.text(num_tokens)
@@ -116,7 +114,7 @@ def test_last_only_gives_the_last_row_of_all_logits(oracle: Any, matrices: Matri
     assert_same_bits(last, logits(decoder, ids)[-1:], "last only")
 
 
-@pytest.mark.parametrize("num_tokens", [1, 7, 66])
+@pytest.mark.parametrize("num_tokens", [1, 66])
 def test_the_cache_holds_the_keys_and_values_of_numpy_and_nothing_behind_them(
     oracle: Any, matrices: Matrices, num_tokens: int
 ) -> None:
@@ -148,15 +146,17 @@ def test_the_trained_model_says_what_it_says_on_numpy(checkpoint: Checkpoint, ma
     assert (found.argmax(-1) == unrounded.argmax(-1))[is_clear].all()
 
 
-@pytest.mark.parametrize("make", [*TARGETS.values(), *DRAFTS.values()], ids=[*TARGETS, *DRAFTS])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize(
+    ("form", "value"),
+    [("dense", np.nan), ("bsfp", np.inf), ("mxfp4", -np.inf), ("bsfp-draft", np.nan), ("dense", 3e38), ("mxfp4", 3e38)],
+)
 def test_weights_that_are_not_finite_flow_through_and_spare_the_positions_before(
-    tiny_oracle: Callable[[str], Any], matrices: Matrices, make: Maker, value: float
+    tiny_oracle: Callable[[str], Any], matrices: Matrices, form: str, value: float
 ) -> None:
     """In the embedding of one token: its own position and those that see it lose their numbers, no others."""
     oracle = tiny_oracle("mistral, window")
     config = oracle.decoder.config
-    weights = convert(with_format(oracle.weights, BF16), matrices, make)
+    weights = convert(with_format(oracle.weights, BF16), matrices, (TARGETS | DRAFTS)[form])
     name = "model.embed_tokens.weight"
     patterns = oracle.weights.matrices[name].patterns.copy()
     patterns[7, 11] = BF16.encode(np.array([value], np.float32))[0]
@@ -186,22 +186,6 @@ def test_vectors_of_any_layout_are_taken(tiny_oracle: Callable[[str], Any], matr
     expected = logits(native_copy(config, oracle.weights, matrices), ids)
     found = logits(native_copy(config, ModelWeights(oracle.weights.matrices, strided), matrices), ids)
     assert_same_bits(found, expected, "strided vectors")
-
-
-def test_the_checks_are_those_of_the_numpy_decoder(tiny_oracle: Callable[[str], Any], matrices: Matrices) -> None:
-    oracle = tiny_oracle("llama")
-    decoder = native_copy(oracle.decoder.config, oracle.weights, matrices)
-    cache = KVCache(decoder.config)
-    for ids, message in (([], "0 tokens to evaluate"), ([96], "token id 96"), ([1] * 257, "257 positions")):
-        with pytest.raises(ModelError, match=f"^copy: {message}"):
-            decoder.forward(ids, cache)
-    with pytest.raises(ModelError, match=r"^copy: a KV cache of "):
-        decoder.forward([1], KVCache(tiny_oracle("qwen3").decoder.config))
-    assert cache.length == 0
-    weights = convert(oracle.weights, matrices, dense)
-    del weights.matrices["lm_head.weight"]  # type: ignore[attr-defined]
-    with pytest.raises(ModelError, match=r"^copy: tensor lm_head\.weight is missing"):
-        matrices.decoder(decoder.config, weights, "copy")
 
 
 def arguments(decoder: Any, num_tokens: int = 3) -> dict[str, Any]:

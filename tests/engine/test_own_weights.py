@@ -47,26 +47,40 @@ def test_the_target_is_the_source_bit_for_bit_and_the_draft_is_near(
 
 
 @pytest.mark.parametrize(
-    ("codec", "lm_head", "exact", "head"),
+    ("codec", "lm_head", "tied", "embedding", "head"),
     [
-        ("mxfp4", None, DenseMatrix, EightBitMatrix),
-        ("mxfp4", "quantize", DenseMatrix, FourBitMatrix),
-        ("bsfp", "quantize", BsfpMatrix, FourBitMatrix),
+        ("mxfp4", None, True, DenseMatrix, EightBitMatrix),
+        ("mxfp4", "quantize", True, DenseMatrix, FourBitMatrix),
+        ("bsfp", "quantize", True, BsfpMatrix, FourBitMatrix),
+        ("bsfp", "exact", True, BsfpMatrix, BsfpMatrix),
+        ("bsfp", "exact", False, DenseMatrix, BsfpMatrix),
+        ("bsfp", "keep", True, DenseMatrix, DenseMatrix),
+        ("bsfp", "keep", False, DenseMatrix, DenseMatrix),
     ],
 )
-def test_a_tied_embedding_stays_exact_while_the_same_tensor_is_a_head_of_fewer_bits(
-    tmp_path: Path, codec: str, lm_head: str | None, exact: type, head: type
+def test_the_embedding_stays_exact_and_the_head_has_the_bits_that_were_chosen(
+    tmp_path: Path, codec: str, lm_head: str | None, tied: bool, embedding: type, head: type
 ) -> None:
-    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=True)
-    stored = safetensors.numpy.load_file(source / "model.safetensors")[EMBEDDING].astype(np.float32)
-    with LoadedPackage(pack(source, tmp_path / "package", codec=codec, lm_head=lm_head)) as loaded:
+    """A head that is kept or read as a whole is the target's own; a tied one may have fewer bits than the embedding."""
+    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=tied)
+    tensors = safetensors.numpy.load_file(source / "model.safetensors")
+    embedded, stored = (tensors[name].astype(np.float32) for name in (EMBEDDING, EMBEDDING if tied else HEAD))
+    package = pack(source, tmp_path / "package", codec=codec, lm_head=lm_head)
+    with LoadedPackage(package) as loaded:
         target, draft = (level.decoder for level in loaded.levels)
-        assert kind(target.embedding) is exact
-        assert target.head is target.embedding
+        assert (kind(target.embedding), kind(draft.head)) == (embedding, head)
+        assert (target.head is target.embedding) == tied
         assert draft.embedding is target.embedding
-        assert (draft.embedding.rows(np.arange(96)) == stored).all()
-        assert kind(draft.head) is head
-        assert not (draft.head.rows(np.arange(96)) == stored).all()
+        assert (draft.embedding.rows(np.arange(96)) == embedded).all()
+        is_exact = lm_head in ("exact", "keep")
+        assert (draft.head is target.head) == is_exact
+        assert (draft.head.rows(np.arange(96)) == stored).all() == is_exact
+        assert kind(draft.layers[0].mlp.gate.matrix) is FourBitMatrix
+    if lm_head == "exact":
+        with LoadedPackage(package, ["bsfp"]) as loaded:
+            alone = loaded.levels[0].decoder
+            assert kind(alone.head) is BsfpMatrix
+            assert (alone.head.rows(np.arange(96)) == stored).all()
 
 
 @pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
@@ -82,29 +96,6 @@ def test_activations_decide_how_4_bit_matrices_multiply_and_nothing_else(tmp_pat
         found, expected = logits(draft), logits(loaded.levels[1].decoder)
         assert not (found == expected).all()
         assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.99
-
-
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("levels", [["target", "bsfp"], ["bsfp"]])
-def test_a_bsfp_draft_may_read_all_bits_of_the_head(tmp_path: Path, tied: bool, levels: list[str]) -> None:
-    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=tied)
-    stored = safetensors.numpy.load_file(source / "model.safetensors")[EMBEDDING if tied else HEAD].astype(np.float32)
-    with LoadedPackage(pack(source, tmp_path / "package", codec="bsfp", lm_head="exact"), levels) as loaded:
-        draft = loaded.levels[-1].decoder
-        assert kind(draft.head) is BsfpMatrix
-        assert (draft.head.rows(np.arange(96)) == stored).all()
-        assert len(levels) == 1 or draft.head is loaded.levels[0].decoder.head
-        assert kind(draft.layers[0].mlp.gate.matrix) is FourBitMatrix
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_head_that_is_kept_is_exact_in_the_draft_too(tmp_path: Path, tied: bool) -> None:
-    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=tied)
-    with LoadedPackage(pack(source, tmp_path / "package", codec="bsfp", lm_head="keep")) as loaded:
-        target, draft = (level.decoder for level in loaded.levels)
-        assert kind(draft.head) is DenseMatrix
-        assert draft.head is target.head
-        assert kind(draft.layers[0].mlp.gate.matrix) is FourBitMatrix
 
 
 @pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
@@ -262,23 +253,23 @@ def test_a_referenced_source_that_is_gone_is_not_looked_for_on_the_hub(
         LoadedPackage(package)
 
 
-def test_a_referenced_source_of_another_length_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (
+            {"num_hidden_layers": 3},
+            "/model.safetensors: .* bytes; .*package was converted from a file of {:,}. Restore",
+        ),
+        ({"num_shards": 2}, "/model-00001-of-00002.safetensors: .* bytes; .*was converted from other files. Restore"),
+    ],
+)
+def test_a_referenced_source_that_changed_is_refused(tmp_path: Path, written: dict[str, int], message: str) -> None:
     source = write_tiny_llama(tmp_path / "source")
     package = pack(source, tmp_path / "package", target="reference")
     num_bytes = (source / "model.safetensors").stat().st_size
-    write_tiny_llama(source, num_hidden_layers=3)
-    message = f"source/model.safetensors: .* bytes; .*package was converted from a file of {num_bytes:,}. Restore the"
-    with pytest.raises(PackageError, match=message):
-        LoadedPackage(package)
-
-
-def test_a_referenced_source_in_other_files_is_refused(tmp_path: Path) -> None:
-    source = write_tiny_llama(tmp_path / "source")
-    package = pack(source, tmp_path / "package", target="reference")
     (source / "model.safetensors").unlink()
-    write_tiny_llama(source, num_shards=2)
-    message = "source/model-00001-of-00002.safetensors: .* bytes; .*package was converted from other files. Restore"
-    with pytest.raises(PackageError, match=message):
+    write_tiny_llama(source, **written)
+    with pytest.raises(PackageError, match=message.format(num_bytes)):
         LoadedPackage(package)
 
 

@@ -1,69 +1,15 @@
-"""Trees of rows: every row's logits are those of its path alone, in the NumPy decoder and in the native one."""
+"""Trees of rows and what is refused; that each row's logits are those of its path alone: test_forest.py."""
 
-import random
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from row_invariance import assert_same_bits, logits_in_steps
+from row_invariance import assert_same_bits
 
 from mxconv.engine.cache import KVCache
-from mxconv.engine.decoder import Decoder
-from mxconv.engine.sight import SinkWindow
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
-from mxconv.kernels.engine import native_names
-
-
-def random_tree(generator: random.Random, num_rows: int, width: int = 16) -> Tree:
-    """Parents among the last `width` rows, so that trees become deep as well as wide."""
-    return Tree([generator.randrange(max(-1, row - width), row) for row in range(num_rows)])
-
-
-def assert_rows_are_their_paths(decoder: Decoder, generator: random.Random, length: int, num_rows: int) -> None:
-    prompt = [generator.randrange(decoder.config.vocab_size) for _ in range(length)]
-    tokens = [generator.randrange(decoder.config.vocab_size) for _ in range(num_rows)]
-    tree = random_tree(generator, num_rows, generator.choice((1, 3, 16)))
-    cache = KVCache(decoder.config, capacity=8)
-    decoder.forward(prompt, cache)
-    found = decoder.forward(tokens, cache, tree=tree)
-    for row in range(num_rows):
-        path = [tokens[above] for above in tree.path(row)]
-        alone = logits_in_steps(decoder, prompt + path, [length, generator.choice((1, 2, 16))])
-        assert_same_bits(found[row : row + 1], alone[-1:], f"row {row} of {list(tree.parents)} behind {length}")
-    cache.truncate(length)
-    cuts = sorted({0, num_rows, *(generator.randrange(num_rows) for _ in range(3))})
-    for first, last in pairwise(cuts):
-        part = decoder.forward(tokens[first:last], cache, tree=Tree(tree.parents[:last], num_cached=first))
-        assert_same_bits(part, found[first:last], f"rows {first} to {last} of {list(tree.parents)} in passes {cuts}")
-    path = tree.path(num_rows - 1)
-    cache.keep(length, path)
-    after = decoder.forward([1, 2], cache)
-    alone = logits_in_steps(decoder, [*prompt, *(tokens[row] for row in path), 1, 2], [length, 1])
-    assert_same_bits(after, alone[-2:], f"behind the kept path {path}")
-
-
-@pytest.mark.parametrize("architecture", ["llama", "mistral, window", "qwen2, window", "qwen3"])
-def test_rows_of_a_tree_are_their_paths_alone_by_numpy(tiny_oracle: Callable[[str], Any], architecture: str) -> None:
-    decoder = tiny_oracle(architecture).decoder
-    generator = random.Random(1)
-    for variant in (decoder, decoder.variant(sink_window=SinkWindow(3, 4))):
-        assert_rows_are_their_paths(variant, generator, length=9, num_rows=12)
-
-
-@pytest.mark.parametrize("implementation", native_names())
-def test_rows_of_a_tree_are_their_paths_alone_by_every_native_kernel(
-    native: Callable[..., Decoder], implementation: str
-) -> None:
-    generator = random.Random(2)
-    for architecture in ("llama", "mistral, long window", "qwen3, biases and window"):
-        for form, kind in (("BF16", "dense"), ("F16", "bsfp"), ("F16", "dense")):
-            decoder = native(architecture, form, kind, implementation, generator.choice((1, 2, 3)))
-            sinks = decoder.variant(sink_window=SinkWindow(generator.randrange(8), generator.randrange(1, 70)))
-            for variant in (decoder, sinks):
-                assert_rows_are_their_paths(variant, generator, generator.choice((1, 63, 64, 90)), 24)
 
 
 def test_a_chain_is_the_tree_that_nobody_has_to_name(tiny_oracle: Callable[[str], Any]) -> None:

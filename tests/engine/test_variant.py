@@ -58,6 +58,13 @@ def logits(decoder: Decoder, ids: list[int]) -> np.ndarray:
     return decoder.forward(ids, KVCache(decoder.config))
 
 
+def decoder_of(oracle: Any, kind: str) -> Decoder:
+    """By NumPy, or by native kernels on two threads."""
+    if kind == "numpy":
+        return oracle.decoder
+    return native_copy(oracle.decoder.config, oracle.weights, Matrices(choose_engine(kind, 2)))
+
+
 def variants(decoder: Decoder) -> dict[str, Decoder]:
     """Some of each kind, and one of both."""
     both = decoder.variant(parse("a0+m1"), SinkWindow(3, 9))
@@ -158,7 +165,7 @@ def test_native_variants_of_drafts_are_near_those_of_numpy(
 def test_a_row_that_is_not_finite_is_marked_in_its_layer_and_spares_other_rows_and_layers(
     tiny_oracle: Callable[[str], Any], matrices: Matrices, form: str
 ) -> None:
-    """The embedding of token 7 makes the MLP of layer 0 overflow; without attention no other position hears of it."""
+    """The embedding of token 7 makes the MLP of layer 0 overflow; without attention no other position sees it."""
     oracle = tiny_oracle("llama")
     weights = with_format(oracle.weights, BF16)
     patterns = weights.matrices["model.embed_tokens.weight"].patterns.copy()
@@ -182,9 +189,7 @@ def test_a_row_that_is_not_finite_is_marked_in_its_layer_and_spares_other_rows_a
 
 @pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
 def test_leaving_out_nothing_changes_no_bit(oracle: Any, kind: str) -> None:
-    decoder = oracle.decoder
-    if kind != "numpy":
-        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(kind, 2)))
+    decoder = decoder_of(oracle, kind)
     ids = oracle.text(NUM_TOKENS)
     expected = logits(decoder, ids)
     for variant in (
@@ -202,9 +207,7 @@ def test_leaving_out_nothing_changes_no_bit(oracle: Any, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
 def test_rows_of_a_variant_do_not_depend_on_how_many_there_are(tiny_oracle: Callable[[str], Any], kind: str) -> None:
     oracle = tiny_oracle("qwen3, biases and window")
-    decoder = oracle.decoder
-    if kind != "numpy":
-        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(kind, 2)))
+    decoder = decoder_of(oracle, kind)
     ids = oracle.text(NUM_TOKENS)
     for variant in variants(decoder).values():
         assert_invariant(variant, ids, logits_in_steps(variant, ids, [1]), (7, NUM_TOKENS))
@@ -215,9 +218,7 @@ def test_after_a_variant_has_drafted_on_its_cache_the_target_computes_what_it_al
     tiny_oracle: Callable[[str], Any], kind: str
 ) -> None:
     oracle = tiny_oracle("llama, biases")
-    target = oracle.decoder
-    if kind != "numpy":
-        target = native_copy(target.config, oracle.weights, Matrices(choose_engine(kind, 2)))
+    target = decoder_of(oracle, kind)
     ids = oracle.text(NUM_TOKENS)
     expected = logits(target, ids)
     for name, draft in variants(target).items():
@@ -235,9 +236,7 @@ def test_after_a_variant_has_drafted_on_its_cache_the_target_computes_what_it_al
 @pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS])
 def test_skipped_attention_writes_nothing_to_the_cache(tiny_oracle: Callable[[str], Any], kind: str) -> None:
     oracle = tiny_oracle("llama")
-    decoder = oracle.decoder
-    if kind != "numpy":
-        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(kind, 2)))
+    decoder = decoder_of(oracle, kind)
     cache = KVCache(decoder.config, 16)
     decoder.variant(parse("a1+m0")).forward(oracle.text(10), cache)
     assert cache.length == 10
@@ -249,9 +248,7 @@ def test_skipped_attention_writes_nothing_to_the_cache(tiny_oracle: Callable[[st
 @pytest.mark.parametrize("kind", ["numpy", *IMPLEMENTATIONS[:1]])
 def test_a_variant_holds_the_tensors_of_its_original(tiny_oracle: Callable[[str], Any], kind: str) -> None:
     oracle = tiny_oracle("qwen3, biases and window")
-    decoder = oracle.decoder
-    if kind != "numpy":
-        decoder = native_copy(decoder.config, oracle.weights, Matrices(choose_engine(kind, 1)))
+    decoder = decoder_of(oracle, kind)
     made = decoder.variant(parse("a1"), name="draft")
     assert type(made) is type(decoder)
     assert (made.name, decoder.name != "draft") == ("draft", True)

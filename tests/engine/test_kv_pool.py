@@ -12,6 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.drafts.session import borrowed
+from mxconv.engine import kv_pages
 from mxconv.engine.cache import KVCache
 from mxconv.engine.kv_pages import FORMATS, KV_DTYPES, PAGE, KvDtype
 from mxconv.engine.kv_pool import KVPool
@@ -284,8 +285,6 @@ def test_where_no_page_is_left_for_a_copy_a_page_is_no_longer_kept() -> None:
 
 
 def test_models_with_states_share_nothing() -> None:
-    from mxconv.arch.families.registry import describe_values as describe
-
     fields: dict[str, Any] = LLAMA | {
         "model_type": "lfm2",
         "num_hidden_layers": 2,
@@ -294,10 +293,39 @@ def test_models_with_states_share_nothing() -> None:
         "block_ff_dim": 8,
         "max_position_embeddings": 256,
     }
-    config = describe(fields)
+    config = describe_values(fields)
     pool = KVPool(config)
     cache = KVCache(config, 2 * PAGE, pool=pool)
     assert cache.states is not None
     cache.length = 2 * PAGE
     cache.publish([1] * 2 * PAGE)
     assert (len(pool.prefixes), KVCache(config, pool=pool).adopt([1] * 2 * PAGE)) == (0, 0)
+
+
+@pytest.mark.parametrize("length", [-1, 6])
+def test_truncation_to_a_length_that_was_never_reached_is_an_error(length: int) -> None:
+    cache = KVCache(CONFIG)
+    feed(cache, (1,) * 5)
+    message = (
+        rf"^KV cache: truncation to {length} positions; 0 to 5 are there\. Truncate to a length that was reached\.$"
+    )
+    with pytest.raises(ModelError, match=message):
+        cache.truncate(length)
+
+
+def test_a_cache_that_does_not_fit_into_memory_is_an_error_and_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match=r"^KV cache: no memory for 1\d* positions, shape .* Shorten the prompt"):
+        KVCache(CONFIG, capacity=10**17)
+    cache = KVCache(CONFIG)
+    feed(cache, (1,) * 64)
+
+    def refuse(shape: tuple[int, ...]) -> np.ndarray:
+        raise MemoryError
+
+    monkeypatch.setattr(kv_pages, "float32_zeros", refuse)
+    with pytest.raises(
+        ModelError, match=r"^KV cache: no memory for 64 positions, shape \(2, 2, 1, 1, 64, 4\) in fp32;"
+    ):
+        cache.reserve(1)
+    assert cache.capacity == 64
+    check(cache, (1,) * 64)
