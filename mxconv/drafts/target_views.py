@@ -180,11 +180,11 @@ class EarlyExit(TargetView):
     name = "early-exit"
 
     def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
-        return Skipped.behind(num_layers // 2, num_layers)
+        return Skipped.exit_after(num_layers // 2, num_layers)
 
     def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
         count = target.config.num_hidden_layers
-        return Variants(loaded.record, target, [Skipped.behind(kept, count) for kept in range(1, max(count, 2))])
+        return Variants(loaded.record, target, [Skipped.exit_after(kept, count) for kept in range(1, max(count, 2))])
 
 
 class Swift(TargetView):

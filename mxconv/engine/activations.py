@@ -72,7 +72,7 @@ LINEAR_FROM = np.float32(20)  # softplus(x) is x in float32
 
 def row_sigmoid(row: F32) -> F32:
     """1 / (1 + exp(-x))."""
-    with np.errstate(over="ignore"):  # exp(-x) is infinite from x = -89 on, and the result rightly 0
+    with np.errstate(over="ignore"):  # exp(-x) is infinite from x = -89 on, and the result correctly 0
         return np.float32(1) / (np.float32(1) + np.exp(-row))
 
 

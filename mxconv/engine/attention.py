@@ -115,7 +115,7 @@ class WeightedAttention(WeightedPart):
     def __call__(
         self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, sink_window: SinkWindow | None = None
     ) -> F32:
-        """What attention adds to rows, (num_tokens, hidden_size), given what it takes in of them.
+        """Compute what attention adds to rows, (num_tokens, hidden_size), from its input for them.
 
         Writes their keys and values to the caches.
         """
@@ -151,7 +151,7 @@ class WeightedAttention(WeightedPart):
         return self.output(mixed.reshape(len(h), -1))
 
     def keys_and_values(self, h: F32, positions: Positions) -> tuple[F32, F32]:
-        """Of what it takes in, (num_tokens, hidden_size): two (num_tokens, num_key_value_heads, head_dim)."""
+        """Keys and values, (num_tokens, num_key_value_heads, head_dim) each, of its input (num_tokens, hidden_size)."""
         _, keys, values = self._heads(h, with_queries=False)
         assert keys is not None and values is not None, "a layer that reads another's keys has none of its own"
         return self._finished(keys, values, positions)

@@ -27,7 +27,7 @@ class KVCache:
     bit, but not without limit: `reachable` says how far.
 
     Whole pages can be shared by sequences that begin alike: `publish` and `adopt`. A shared page is copied before it is
-    written to. Models with states share nothing: the state behind a prefix is in no page.
+    written to. Models with states share nothing: the state after a prefix is in no page.
 
     `num_left_out` positions of the text are in no place: those of new rows are higher by as many. 0 unless set.
 
@@ -37,7 +37,7 @@ class KVCache:
         rewinds: whether it can be cut back to any length, at the price of a row's input for every position in layers
             with a state.
         pool: where the pages come from; None is a pool of its own, without limit. Pages go back with `release`, or
-            when nobody has the cache any more.
+            when the cache is garbage.
         dtype: of keys and values in a pool of its own.
 
     Raises:
@@ -122,7 +122,7 @@ class KVCache:
             self.states.begin(self.length, tree, num_wanted)
 
     def reserve(self, num_tokens: int) -> None:
-        """Make room for `num_tokens` positions after `length`, in pages that nobody else has.
+        """Make room for `num_tokens` positions after `length`, in pages of its own.
 
         Raises:
             PoolFull: there are not enough. Nothing has changed.
@@ -155,7 +155,7 @@ class KVCache:
             self.states.commit()
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Of what lies behind `start`, keep some rows, moved together, and forget the rest.
+        """Keep some of the rows after `start`, moved together, and forget the rest.
 
         Args:
             start: positions that stay as they are.
@@ -178,11 +178,11 @@ class KVCache:
         self.length = start + len(rows)
 
     def take(self, places: Sequence[int]) -> Kept:
-        """What all layers have at some places, as it is kept, for `put`."""
+        """Copies of what all layers have at some places, as it is kept, for `put`."""
         return self.pool.slabs.take(*self._at(places))
 
     def put(self, places: Sequence[int], taken: Kept) -> None:
-        """Put back what was taken. What lies in a page that others have too is there still: nobody writes to such."""
+        """Put back what was taken. Shared pages still hold it: nothing is written to them."""
         numbers, offsets = self._at(places)
         own = np.array([not self.pool.is_shared(int(number)) for number in numbers], bool)
         self.pool.slabs.put(numbers[own], offsets[own], taken[own])
@@ -269,7 +269,7 @@ class KVCache:
         self.pool.give_back(dropped)
 
     def _make_own(self, start: int, stop: int) -> None:
-        """Have pages for positions up to `stop`, and nobody else those from `start` on: they are copied if need be."""
+        """Hold pages for positions up to `stop`, unshared from `start` on: shared ones are copied."""
         pool, pages = self.pool, self._pages
         missing = max(-(-stop // PAGE) - len(pages), 0)
         held = range(start // PAGE, min(-(-stop // PAGE), len(pages)))

@@ -78,16 +78,16 @@ class Decoder:
         tree: Tree | None = None,
         states: States | None = None,
     ) -> F32:
-        """Evaluate tokens of one sequence behind those in the cache, and advance it by them.
+        """Evaluate tokens of one sequence after those in the cache, and advance it by them.
 
         The logits of a row are those of its path alone, bit for bit. The cache then holds all rows in their order;
-        behind a tree that is no chain, `cache.keep` the rows of one path before anything else is evaluated.
+        after a tree that is no chain, `cache.keep` the rows of one path before anything else is evaluated.
 
         Args:
             token_ids: at least one.
             cache: the keys and values of the tokens before; unchanged when an error is raised.
             last_only: compute the logits of the last token alone, as for a prompt.
-            tree: where each token hangs; None makes them a chain.
+            tree: the parent of each token; None makes them a chain.
             states: receives the hidden states that it names, of every row; unchanged when an error is raised.
 
         Returns:
@@ -102,7 +102,7 @@ class Decoder:
     def forward_forest(self, sequences: Sequence[SequenceRows]) -> list[F32]:
         """Evaluate rows of several sequences in one pass over the weights, and advance each cache by its own.
 
-        What `forward` says of a row holds for each: bits that depend on its path alone, whatever is beside it.
+        What `forward` says of a row holds for each: bits that depend on its path alone, whatever else is in the pass.
 
         Args:
             sequences: at least one; no two have the same cache or states. Caches, states and lengths are unchanged
@@ -183,7 +183,7 @@ class Decoder:
         return replace(skipped, attention=skipped.attention | readers)
 
     def _embed(self, ids: NDArray[np.intp], positions: Positions) -> F32:
-        """What the first layer takes in, (num_tokens, hidden_size)."""
+        """The input of the first layer, (num_tokens, hidden_size)."""
         x = self.embedding.rows(ids)
         if self.config.embedding_multiplier != 1:
             x = x * np.float32(self.config.embedding_multiplier)
@@ -201,8 +201,8 @@ class Decoder:
         """Logits of the rows that want them, (sum of num_wanted, vocab_size).
 
         Args:
-            ids: (num_tokens,), the rows of each sequence behind those of the one before.
-            sequences: caches with room for the rows; their keys and values are written behind the caches' lengths.
+            ids: (num_tokens,), the rows of each sequence after those of the one before.
+            sequences: caches with room for the rows; their keys and values are written after the caches' lengths.
             positions: of the rows.
             rooms: of each sequence, for its states; None wants none.
         """
@@ -226,7 +226,7 @@ class Decoder:
         return self._finished(self.output(self.norm(wanted)))
 
     def _finished(self, logits: F32) -> F32:
-        """What the head gave, multiplied and capped."""
+        """Logits of the head, multiplied and capped."""
         if self.config.logit_multiplier != 1:
             logits = logits * np.float32(self.config.logit_multiplier)
         if (cap := self.config.logit_cap) is not None:

@@ -1,4 +1,4 @@
-"""What a pass evaluates: rows of one sequence or of several, each with a cache and a tree of its own."""
+"""The input of a pass: rows of one sequence or of several, each with a cache and a tree of its own."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class SequenceRows:
     Args:
         token_ids: of the rows, at least one.
         cache: the keys and values of the tokens before them.
-        tree: where each row hangs, 64 rows at most; None makes them a chain of any length.
+        tree: the parent of each row, 64 rows at most; None makes them a chain of any length.
         num_logits: how many of the last rows want logits, from 0 on; None is all.
         states: receives the hidden states that it names; None copies none.
     """
@@ -44,12 +44,12 @@ class SequenceRows:
 
     @cached_property
     def branches(self) -> Tree:
-        """The tree, or the chain that nobody named."""
+        """The tree; a chain where none was given."""
         return self.tree or Tree.chain(self.num_rows)
 
     @property
     def positions(self) -> list[int]:
-        """Of each row: how many tokens stand before it on its path."""
+        """The position of each row: how many tokens precede it on its path."""
         tree = self.branches
         start = self.cache.length + self.cache.num_left_out - tree.num_cached
         return [start + depth for depth in tree.depths[tree.num_cached :]]
@@ -106,7 +106,7 @@ class SequenceRows:
 
 
 def checked_ids(sequences: Sequence[SequenceRows], config: ModelConfig, name: str) -> NDArray[np.intp]:
-    """The token ids of a pass, one sequence behind the other.
+    """The token ids of a pass, one sequence after another.
 
     Raises:
         ModelError: no sequences, two with one cache or one `States`, or what `SequenceRows.checked_ids` raises.
@@ -123,7 +123,7 @@ def checked_ids(sequences: Sequence[SequenceRows], config: ModelConfig, name: st
 
 
 def spans(counts: Iterable[int]) -> list[slice]:
-    """Where each of several runs lies that stand one behind another."""
+    """The slice of each of several runs that follow one another."""
     return [slice(start, stop) for start, stop in pairwise(accumulate(counts, initial=0))]
 
 

@@ -21,7 +21,7 @@ PAGE = 64  # positions: whole chunks of attention, so that a chunk of a text fro
 class Slabs:
     """Pages by their numbers, each (num_layers, 2, num_heads, PAGE, head_dim), keys before values.
 
-    In memory a page is no piece: what an array's pages have of a head stands together, in the order of their numbers.
+    In memory a page is no piece: an array holds head after head, each of all its pages in the order of their numbers.
     So a text whose pages follow each other is read as if there were none.
 
     What is written is rounded to nearest, ties to even, and read as float32.
@@ -39,7 +39,7 @@ class Slabs:
         self._format = FORMATS[dtype]
         self.arrays: list[Kept] = []  # float32, or 16-bit patterns
         # (num_layers, 2, num_heads, num_pages, PAGE, head_dim) each
-        self._firsts = [0]  # the number of each array's first page, and behind the last
+        self._firsts = [0]  # the number of each array's first page, and one past the last
 
     @property
     def num_pages(self) -> int:
@@ -76,7 +76,7 @@ class Slabs:
         Args:
             numbers: (n,) of pages.
             places: (n,) in them.
-            rows: (n, heads, size) float32, of perhaps fewer and smaller heads; what lies beside them stays.
+            rows: (n, heads, size) float32, of perhaps fewer and smaller heads; what is beside them stays.
         """
         _, heads, size = rows.shape
         kept = rows if self._format is None else self._format.encode(rows)
@@ -93,7 +93,7 @@ class Slabs:
         return values[0], values[1]
 
     def take(self, numbers: I32, places: I64) -> Kept:
-        """What all layers keep at some places, (n, num_layers, 2, num_heads, head_dim), as it is."""
+        """Copies of what all layers keep at some places, (n, num_layers, 2, num_heads, head_dim), as it is."""
         layers, parts, heads, _, size = self.page_shape
         found = self._empty((len(numbers), layers, parts, heads, size))
         for chosen, array, pages in self._split(numbers):
@@ -101,7 +101,7 @@ class Slabs:
         return found
 
     def put(self, numbers: I32, places: I64, taken: Kept) -> None:
-        """The way back of `take`."""
+        """Write what `take` returned."""
         for chosen, array, pages in self._split(numbers):
             array[:, :, :, pages, places[chosen]] = taken[chosen].transpose(1, 2, 3, 0, 4)
 
@@ -117,7 +117,7 @@ class Slabs:
         return page
 
     def _split(self, numbers: I32) -> list[tuple[I64, Kept, I32]]:
-        """Of each array that has any of these pages: which of them, the array, and their numbers in it."""
+        """For each array with any of these pages: which of them, the array, and their numbers in it."""
         found = []
         for array, first, stop in zip(self.arrays, self._firsts, self._firsts[1:], strict=False):
             chosen = np.flatnonzero((numbers >= first) & (numbers < stop))

@@ -9,12 +9,12 @@ from mxconv.arch.config import ModelConfig
 from mxconv.engine.kv_pages import PAGE, KvDtype, Slabs
 from mxconv.errors import ModelError, PoolFull
 
-ROOT = 0  # what stands before the first page of a text
+ROOT = 0  # precedes the first page of a text
 
 
 @dataclass(frozen=True)
 class Link:
-    """A page of a text, behind one that is known by its number `before`, or ROOT."""
+    """A page of a text, after the one whose number is `before`, or ROOT."""
 
     before: int
     tokens: tuple[int, ...]  # PAGE of them
@@ -72,7 +72,7 @@ class Prefixes:
         return [*(self._known[link][1] for link in links), *pages[len(links) :]]
 
     def forget(self, page: int) -> None:
-        """A page that is known no more. What stands behind it in a text is not found until it goes too."""
+        """Drop a page. Later pages of its text are not found any more, and go when they are least recently used."""
         del self._known[self._by_page.pop(page)]
 
     def least_recently_used(self) -> Iterator[int]:
@@ -94,10 +94,10 @@ class KVPool:
     """Pages of PAGE positions each, of all layers, and who has them.
 
     A page has owners: caches, and the pool itself where it keeps the page for the next text with the same beginning.
-    Nobody writes to a page that has several. One that nobody owns is free; one that the pool alone owns becomes free
+    A page with several is never written to. One without owners is free; one that the pool alone owns becomes free
     when pages run out, least recently used first.
 
-    A pool is of one decoder: what another one wrote behind the same tokens is something else, of the same sizes or not.
+    A pool is of one decoder: another one writes other values for the same tokens, even with the same sizes.
     It is not for several threads at once.
 
     Args:
@@ -138,7 +138,7 @@ class KVPool:
 
     @property
     def num_kept(self) -> int:
-        """Of these, those that the pool alone owns: there for the taking."""
+        """Pages that the pool alone owns: `take` may free them."""
         return sum(self._num_owners[page] == 1 for page in self.prefixes.least_recently_used())
 
     @property
@@ -159,10 +159,10 @@ class KVPool:
         return (layers, heads, size) == (len(config.attentions), config.num_key_value_heads, config.head_dim)
 
     def take(self, count: int) -> list[int]:
-        """Pages with one owner, who asked.
+        """Pages with one owner, the caller.
 
         Raises:
-            PoolFull: there are fewer, even without those that nobody else owns. Nothing has changed.
+            PoolFull: there are fewer, even counting those that the pool alone owns. Nothing has changed.
             ModelError: there is no memory for them, within the budget as it may be.
         """
         missing = count - len(self._free)
@@ -198,7 +198,7 @@ class KVPool:
                 self._free.append(page)
 
     def is_shared(self, page: int) -> bool:
-        """Whether it has several owners, so that nobody writes to it."""
+        """Whether it has several owners, so that it is never written to."""
         return self._num_owners[page] > 1
 
     def is_kept_for(self, page: int) -> bool:

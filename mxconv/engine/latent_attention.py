@@ -49,7 +49,7 @@ class WeightedLatentAttention(WeightedPart):
     def __call__(
         self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, sink_window: SinkWindow | None = None
     ) -> F32:
-        """What attention adds to rows, (num_tokens, hidden_size), given what it takes in of them.
+        """Compute what attention adds to rows, (num_tokens, hidden_size), from its input for them.
 
         Writes their latent vectors, and the keys that rotate, to the caches in the place of keys.
         """

@@ -1,4 +1,4 @@
-"""Which matrix stands for a stored tensor: NumPy's, or the native kernels' around it."""
+"""Matrices of stored tensors: NumPy's, or native ones around them."""
 
 import sys
 from collections.abc import Iterator

@@ -27,7 +27,7 @@ from mxconv.package.package import Package, open_referenced
 
 
 class OwnWeights:
-    """Made when they are first asked for.
+    """Weights of a package's own levels, made when they are first used.
 
     Args:
         package: open.
@@ -43,7 +43,7 @@ class OwnWeights:
 
     @cached_property
     def config(self) -> ModelConfig:
-        """Of the package's own levels."""
+        """The description of the package's own levels."""
         return describe_file(self.package.root / "config.json")
 
     @cached_property
@@ -84,7 +84,7 @@ class OwnWeights:
         return frozenset(r.name for r in self.package.manifest.tensors if config.own_name(r.name) in own)
 
     def _kept(self, level: str) -> ModelWeights:
-        """Of the exact weights those that a 4-bit level needs."""
+        """The exact weights that a 4-bit level needs."""
         config, records = self.config, self.package.manifest.tensors
         exact_heads = self._heads if has_exact_head(self.package) else ()
         needed = [
@@ -133,7 +133,7 @@ class OwnWeights:
 
 
 def _may_wait(tensor: str, config: ModelConfig) -> bool:
-    """Whether perhaps no pass reads a tensor: an expert's, or an MTP module's."""
+    """Whether passes may never read a tensor: an expert's, or an MTP module's."""
     return config.is_expert(tensor) or (config.mtp is not None and config.mtp.has(tensor))
 
 

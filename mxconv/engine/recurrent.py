@@ -28,11 +28,11 @@ class RecurrentMixer(WeightedPart, ABC):
 
     @abstractmethod
     def split(self, h: F32) -> tuple[F32, F32]:
-        """Of what it takes in: the rows' inputs, (num_tokens, input_size), and what only `finish` needs."""
+        """Split its input into the rows' inputs, (num_tokens, input_size), and what only `finish` needs."""
 
     @abstractmethod
     def step(self, state: LayerState, inputs: F32) -> F32:
-        """What one row's input does to the state, which is changed, and what is read of it."""
+        """Change the state by one row's input and return what is read of it."""
 
     @abstractmethod
     def finish(self, made: F32, aside: F32) -> F32:
@@ -41,7 +41,7 @@ class RecurrentMixer(WeightedPart, ABC):
     def __call__(
         self, h: F32, sequences: Sequence[SequenceRows], positions: Positions, sink_window: SinkWindow | None = None
     ) -> F32:
-        """What it adds to rows, (num_tokens, hidden_size), given what it takes in of them."""
+        """Compute what it adds to rows, (num_tokens, hidden_size), from its input for them."""
         inputs, aside = self.split(h)
         made = [
             self._states(rows).run(self._slot(rows), inputs[span], self.step)
@@ -71,7 +71,7 @@ class WeightedConvolution:
         self.bias = weights.vector(f"{parts.name}.bias" if parts.has_bias else None, num_channels)
 
     def step(self, window: F32, x: F32) -> F32:
-        """What it makes of a row, (num_channels,), which then is the window's last.
+        """Convolve a row, (num_channels,), and make it the window's last.
 
         Args:
             window: (kernel_size - 1, num_channels), changed.

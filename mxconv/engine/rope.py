@@ -45,7 +45,7 @@ def frequencies(parameters: RopeParameters, head_dim: int) -> F32:
 
 
 def _kept_by_yarn(parameters: RopeParameters, rotary_dim: int) -> F64:
-    """Of each pair, how much of its speed is kept: a ramp between the pairs that make beta_fast and beta_slow turns."""
+    """The share of its speed that each pair keeps: a ramp between the pairs that make beta_fast and beta_slow turns."""
 
     def pair(turns: float) -> float:
         reach = parameters.original_max_position_embeddings / (turns * 2 * math.pi)
@@ -92,7 +92,7 @@ class RotaryEmbedding:
 
 
 def rotate(x: F32, cosines: F32, sines: F32, is_interleaved: bool = False) -> F32:
-    """Rotate pairs of every head: (j, j + rotary_dim / 2), or neighbours; values behind these stay.
+    """Rotate pairs of every head: (j, j + rotary_dim / 2), or neighbours; values after these stay.
 
     Args:
         x: (num_tokens, num_heads, head_dim) float32.
@@ -111,10 +111,10 @@ def rotate(x: F32, cosines: F32, sines: F32, is_interleaved: bool = False) -> F3
 
 
 class Positions:
-    """Of the rows of a pass, in their order.
+    """The positions of the rows of a pass, in their order.
 
     Args:
-        numbers: of each row: how many tokens stand before it on its path.
+        numbers: for each row, how many tokens precede it on its path.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
@@ -128,7 +128,7 @@ class Positions:
         return self._rotations[rotary]
 
     def temperatures(self, temperature: Temperature) -> F32:
-        """What each row's queries are multiplied by, (num_rows, 1, 1)."""
+        """The factor of each row's queries, (num_rows, 1, 1)."""
         steps = (math.log1p((number + temperature.first) // temperature.length) for number in self.numbers)
         factors = np.array([1 + temperature.beta * step for step in steps], np.float32)
         return factors[:, None, None]

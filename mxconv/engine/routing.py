@@ -56,7 +56,7 @@ class Router:
         return x
 
     def _best(self, logits: F32, num_chosen: int) -> Numbers:
-        """Of each row; scores grow with their logits, so these decide where no correction is added."""
+        """The best experts of each row; scores grow with logits, so these decide where no correction is added."""
         if self.correction is None:
             return _greatest(logits, num_chosen)
         scores = sigmoid(logits) + self.correction
@@ -71,7 +71,7 @@ class Router:
 
 
 def _greatest(values: F32, count: int) -> Numbers:
-    """Where the greatest of each row stand, the greatest first; of equal ones the first."""
+    """Indices of the greatest of each row, the greatest first; of equal ones the first."""
     return np.argsort(-values, axis=1, kind="stable")[:, :count]
 
 

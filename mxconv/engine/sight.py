@@ -54,13 +54,13 @@ class SinkWindow:
 def seen_by(
     row: int, rows: SequenceRows, window: int | None, is_chunked: bool = False, sink_window: SinkWindow | None = None
 ) -> Sequence[int]:
-    """What a row may see of its path, itself included.
+    """The places that a row attends to on its path, itself included.
 
     Args:
         row: of the sequence's rows.
-        rows: with their cache, where they lie behind its length.
+        rows: with their cache, where they lie after its length.
         window: how many positions it sees; None is all.
-        is_chunked: whether windows stand side by side.
+        is_chunked: whether windows lie side by side.
         sink_window: of a draft that sees less.
     """
     length, tree = rows.cache.length, rows.branches
@@ -69,7 +69,7 @@ def seen_by(
         start = length - tree.num_cached
         path = [*range(start), *(start + above for above in tree.path(tree.num_cached + row))]
     stop = len(path)
-    if window is not None and is_chunked:  # what is in no place stood before these
+    if window is not None and is_chunked:  # what is in no place precedes these
         window = min(stop, (stop - 1 + rows.cache.num_left_out) % window + 1)
     if sink_window is None:
         return path[max(0, stop - (window or stop)) :]

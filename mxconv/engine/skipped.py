@@ -75,7 +75,7 @@ class Skipped:
         return cls.of(chosen)
 
     @classmethod
-    def behind(cls, num_kept: int, num_layers: int) -> "Skipped":
+    def exit_after(cls, num_kept: int, num_layers: int) -> "Skipped":
         """All layers but the first `num_kept`.
 
         Raises:
@@ -83,7 +83,7 @@ class Skipped:
         """
         if not 1 <= num_kept < num_layers:
             raise ModelError(
-                f"skipped layers: an exit behind layer {num_kept} of {num_layers}; 1 to {num_layers - 1} are required. "
+                f"skipped layers: an exit after layer {num_kept} of {num_layers}; 1 to {num_layers - 1} are required. "
                 "Choose a deeper model."
             )
         layers = frozenset(range(num_kept, num_layers))
@@ -102,7 +102,7 @@ class Skipped:
         return "+".join(terms) or NOTHING
 
     def __len__(self) -> int:
-        """How many parts."""
+        """The number of parts."""
         return len(self.attention) + len(self.mlp)
 
 

@@ -1,15 +1,16 @@
 """What a cache keeps of mixers with a state: a few states of the past, and what rows since then have added to it.
 
 A state is large and a row's input is small. So there is one running state, the *tip*; up to three *snapshots*, copies
-of states that the text went through; and the inputs of all rows behind the oldest snapshot. Rows that fall take their
+of states that the text went through; and the inputs of all rows after the oldest snapshot. Rejected rows take their
 inputs with them; where the tip has seen one of them, the next pass walks again from the last snapshot that has not,
-over inputs that are there: the same arithmetic on the same numbers, so the same bits as if nobody had tried other rows.
+over inputs that are there: the same arithmetic on the same numbers, so the bits are as if none had been rejected.
 No weights are read for that. A tree's rows branch from copies of the tip, which exist for one layer at a time.
 
 Memory of a layer, in float32 numbers: four states, of (kernel_size - 1) * num_channels + the memory's; and for a row
 `input_size`. At least 64 rows can be taken back, and all that wanted logits in their pass; some 200 rows are kept.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def state_zeros(shape: tuple[int, ...]) -> F32:
 
 @dataclass(frozen=True)
 class Walk:
-    """From a state that is kept to the state behind each new row. Places count the rows of the cache from 0 on.
+    """The way from a kept state to the state after each new row. Places count the rows of the cache from 0 on.
 
     Args:
         source: the slot of the state to start from; `TIP` is the running state itself.
@@ -69,8 +70,8 @@ class Walk:
         stop: the rows first .. stop - 1 are walked one after another, by the running state.
         length: rows from here on are new, those before are in the cache.
         saves: (place, slot): a copy of the running state that has seen so many places goes there.
-        branches: (row, parent) behind `stop`, parents before children, each on a state of its own; a parent that is
-            `stop - 1` is the running state. Rows of earlier passes are among them where new ones hang below.
+        branches: (row, parent) after `stop`, parents before children, each on a state of its own; a parent that is
+            `stop - 1` is the running state. Rows of earlier passes are among them where new ones descend from them.
     """
 
     source: int
@@ -82,7 +83,7 @@ class Walk:
 
 
 def shared_rows(tree: Tree) -> int:
-    """How many rows, from the first on, are a chain that every new row ends or hangs below."""
+    """How many rows, from the first on, are a chain that every new row ends or descends from."""
     if tree.is_chain:
         return len(tree.parents)
     masks = [int(mask) for mask in tree.masks]
@@ -95,7 +96,7 @@ def shared_rows(tree: Tree) -> int:
 
 
 def branches(tree: Tree, num_shared: int, start: int) -> tuple[tuple[int, int], ...]:
-    """The rows behind the shared ones that lead to new ones, with their parents, as places.
+    """The rows after the shared ones that lead to new ones, with their parents, as places.
 
     Args:
         tree: of the pass.
@@ -108,14 +109,6 @@ def branches(tree: Tree, num_shared: int, start: int) -> tuple[tuple[int, int], 
     return tuple((start + row, start + tree.parents[row]) for row in sorted(needed))
 
 
-def num_children(pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Of each parent among (row, parent): of how many rows it is one."""
-    counts: dict[int, int] = {}
-    for _, parent in pairs:
-        counts[parent] = counts.get(parent, 0) + 1
-    return counts
-
-
 TIP = 0  # the running state's slot; those of snapshots follow
 NUM_SNAPSHOTS = 3
 FIRST_ROOM = 64  # rows
@@ -123,7 +116,7 @@ MOST_ROOM = 512  # rows, where it need not go back to any length and a pass want
 
 
 def most_bytes(sizes: StateSizes, num_layers: int) -> int:
-    """That a `StateCache` of one text that is decoded takes, however long the text is."""
+    """The most bytes that the `StateCache` of a decoded text takes, however long the text is."""
     state = (sizes.kernel_size - 1) * sizes.num_channels + prod(sizes.memory)
     return 4 * num_layers * ((1 + NUM_SNAPSHOTS) * state + MOST_ROOM * sizes.input_size)
 
@@ -149,15 +142,15 @@ class StateCache:
         self.inputs = self._room(FIRST_ROOM)
         self.origin = 0
         self.walk: Walk | None = None  # of the pass that is on its way
-        self._next: tuple[int, F32] | None = None  # origin and inputs behind that pass, where they are others
+        self._next: tuple[int, F32] | None = None  # origin and inputs after that pass, where they change
         self._tip: int | None = 0  # how many places it has seen
         self._snapshots = [(0, 1)]  # (places, slot), ascending; the first is never missing
         self._held: list[int] = [0] if keeps_all else []  # places that stay reachable
-        self._first_kept = 0  # the place of the oldest snapshot behind the pass
+        self._first_kept = 0  # the place of the oldest snapshot after the pass
 
     @property
     def num_bytes(self) -> int:
-        """That it takes now."""
+        """The bytes that it takes now."""
         return self.windows.nbytes + self.memories.nbytes + self.inputs.nbytes
 
     def fits(self, sizes: StateSizes | None, num_layers: int) -> bool:
@@ -203,7 +196,7 @@ class StateCache:
         return self._next or (self.origin, self.inputs)
 
     def run(self, layer: int, inputs: F32, step: Step) -> F32:
-        """What a mixer makes of the new rows, each behind its path, (num_rows, ...).
+        """What a mixer makes of the new rows, each after its path, (num_rows, ...).
 
         Args:
             layer: among those with a state.
@@ -216,7 +209,7 @@ class StateCache:
         for place in range(walk.length, walk.stop):
             given.append(step(tip, inputs[place - walk.length]))
             self._save(layer, tip, place + 1)
-        children, states = num_children(walk.branches), {walk.stop - 1: tip}
+        children, states = Counter(parent for _, parent in walk.branches), {walk.stop - 1: tip}
         for place, parent in walk.branches:
             children[parent] -= 1
             is_last = children[parent] == 0 and parent != walk.stop - 1
@@ -261,7 +254,7 @@ class StateCache:
             self.windows[1], self.memories[1] = 0, 0
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Of the rows behind `start`, keep some, ascending, moved together."""
+        """Keep some of the rows after `start`, ascending, moved together."""
         num_same = next((place for place, row in enumerate(rows) if place != row), len(rows))
         self.truncate(start + num_same)
         first = start - self.origin
@@ -290,14 +283,14 @@ class StateCache:
             self.inputs[:, start - self.origin : stop - self.origin] = kept
 
     def _nearest(self, stop: int) -> tuple[int, int]:
-        """The slot of the latest state that has seen nothing behind `stop`, and how many places it has seen."""
+        """The slot of the latest state that has seen nothing after `stop`, and how many places it has seen."""
         place, slot = max(each for each in self._snapshots if each[0] <= stop)
         if self._tip is not None and place <= self._tip <= stop:
             return TIP, self._tip
         return slot, place
 
     def _free_slot(self, saves: Sequence[tuple[int, int]]) -> int:
-        """One that is free, or that of the last snapshot: the oldest are there for rows that fall late."""
+        """One that is free, or that of the last snapshot: the oldest serve rows that are rejected late."""
         taken = {slot for _, slot in (*self._snapshots, *saves)}
         if len(taken) == NUM_SNAPSHOTS:
             taken.remove(self._snapshots.pop()[1])
@@ -314,7 +307,7 @@ class StateCache:
         self.origin, self.inputs = oldest, room
 
     def _settled(self, layer: int, step: Step) -> LayerState:
-        """The running state behind all rows of the stretch that were there before."""
+        """The running state after all rows of the stretch that were there before."""
         walk, tip = self.of_this_pass, self._state(TIP, layer)
         if walk.source != TIP:
             tip.take(self._state(walk.source, layer))

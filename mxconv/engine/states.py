@@ -1,4 +1,4 @@
-"""What a pass computes between its layers: hidden states, for drafts that read the target."""
+"""Hidden states that a pass computes between its layers, for drafts that read the target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Reads:
 
     Args:
         layers: ascending, numbered as `States` has them.
-        normed_last: whether it reads the state behind the final norm too.
+        normed_last: whether it reads the state after the final norm too.
     """
 
     layers: tuple[int, ...] = ()
@@ -27,11 +27,11 @@ class Reads:
         return len(self.layers) + self.normed_last
 
     def __or__(self, other: "Reads") -> "Reads":
-        """What two drafts read together."""
+        """The states that two drafts read together."""
         return Reads(tuple(sorted({*self.layers, *other.layers})), self.normed_last or other.normed_last)
 
     def places(self, within: "Reads") -> list[int]:
-        """Where these states lie among those of somebody who reads them and perhaps others."""
+        """Where these states lie among those of a reader of these and perhaps others."""
         places = [within.layers.index(layer) for layer in self.layers]
         return [*places, within.num_states - 1] if self.normed_last else places
 
@@ -46,7 +46,7 @@ class States:
     Args:
         layers: ascending. 0 is the embedding, i what layer i - 1 gives: transformers' `hidden_states` but for the last
             layer's, which is not normed here.
-        normed_last: whether the state behind the final norm, from which logits are made, is wanted too.
+        normed_last: whether the state after the final norm, from which logits are made, is wanted too.
 
     Raises:
         ModelError: no state is named, or layers that do not ascend from 0 on.

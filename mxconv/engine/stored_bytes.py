@@ -24,7 +24,7 @@ BYTES_PER_WEIGHT = 2  # of what is kept
 
 
 def package_bytes(package: Package, is_draft: bool) -> int:
-    """Of a package's target, or of its 4-bit level."""
+    """Bytes of a package's target, or of its 4-bit level."""
     matrices = [record for record in package.manifest.tensors if len(record.shape) == 2 or record.stack is not None]
     names = {record.name for record in matrices}
     scales = {r.scaled.by for r in matrices if r.scaled is not None}  # of what is decoded when it is loaded
@@ -35,7 +35,7 @@ def package_bytes(package: Package, is_draft: bool) -> int:
 
 
 def head_bytes(package: Package, is_draft: bool) -> int:
-    """Of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors."""
+    """Bytes of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors."""
     names = {record.name for record in package.manifest.tensors}
     heads = _heads(names, _config(package.root))
     as_draft = is_draft and not has_exact_head(package)
@@ -43,7 +43,7 @@ def head_bytes(package: Package, is_draft: bool) -> int:
 
 
 def mtp_bytes(package: Package, in_four_bits: bool) -> int:
-    """Of the MTP module of a package's model, with the output head, which is the model's."""
+    """Bytes of the MTP module of a package's model, with the output head, which is the model's."""
     config = describe_file(package.root / "config.json")
     assert config.mtp is not None, "of a level that was loaded"
     matrices = {
@@ -56,7 +56,7 @@ def mtp_bytes(package: Package, in_four_bits: bool) -> int:
 
 
 def checkpoint_bytes(folder: Path) -> int:
-    """Of a 16-bit model as it is."""
+    """Bytes of a 16-bit model as it is."""
     with open_checkpoint(folder) as checkpoint:
         stacks = stacked_experts(checkpoint.tensors)
         matrices = {name: t for name, t in checkpoint.tensors.items() if len(t.shape) == 2 or name in stacks}
@@ -65,7 +65,7 @@ def checkpoint_bytes(folder: Path) -> int:
 
 
 def _config(folder: Path) -> ModelConfig | None:
-    """Of a decoder; None of a draft that is none, or of a family that mxconv does not run."""
+    """The description of a decoder; None for a draft that is none, or for a family that mxconv does not run."""
     try:
         return describe_file(folder / "config.json")
     except MxconvError:

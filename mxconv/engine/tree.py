@@ -14,7 +14,7 @@ MOST_ROWS = 64  # of a tree: a row's path is a word of 64 bits to the native pas
 
 @dataclass(frozen=True)
 class Tree:
-    """Where each row of a pass hangs.
+    """A tree of the rows of a pass.
 
     Args:
         parents: of each row, an earlier row, or -1 for what lies before all of them.
@@ -42,7 +42,7 @@ class Tree:
 
     @classmethod
     def chain(cls, num_rows: int) -> "Tree":
-        """Every row behind the one before."""
+        """Every row after the one before."""
         return cls(range(-1, num_rows - 1))
 
     @property
@@ -56,7 +56,7 @@ class Tree:
 
     @cached_property
     def depths(self) -> list[int]:
-        """Of each row: how many rows of the tree stand before it on its path."""
+        """For each row, how many rows of the tree precede it on its path."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(0 if parent < 0 else depths[parent] + 1)

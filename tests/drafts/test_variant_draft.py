@@ -260,14 +260,14 @@ def test_a_draft_comes_to_leave_out_what_the_target_does_without(spec: str, idle
 
 def test_of_exits_the_one_worth_most_is_found_and_left_where_the_text_changes() -> None:
     parts = PartBytes((1.0,) * 8, (2.0,) * 8, 3.0)
-    exits = [Skipped.behind(kept, 8) for kept in range(1, 8)]
+    exits = [Skipped.exit_after(kept, 8) for kept in range(1, 8)]
     choice, random = PartChoice(parts, exits), np.random.default_rng(0)
     for least in (2, 6):  # layers without which it hardly agrees
         agreements = {skipped: 0.95 if 8 - len(skipped) // 2 >= least else 0.1 for skipped in exits}
         for _ in range(300):
             skipped = choice.to_study()
             choice.learn(skipped, int(random.binomial(16, agreements[skipped])), 16)
-        assert choice.best == Skipped.behind(least, 8)
+        assert choice.best == Skipped.exit_after(least, 8)
 
 
 def test_no_more_than_the_share_is_left_out_though_nothing_costs_anything() -> None:

@@ -99,11 +99,11 @@ def test_a_share_that_is_no_part_is_refused(num_layers: int, share: float) -> No
         Skipped.spread(num_layers, share)
 
 
-def test_an_exit_leaves_out_all_layers_behind_it() -> None:
-    assert str(Skipped.behind(2, 5)) == "2-4"
-    assert str(Skipped.behind(4, 5)) == "4"
+def test_an_exit_leaves_out_all_layers_after_it() -> None:
+    assert str(Skipped.exit_after(2, 5)) == "2-4"
+    assert str(Skipped.exit_after(4, 5)) == "4"
     for num_kept, num_layers in ((0, 5), (5, 5), (1, 1)):
         with pytest.raises(
-            ModelError, match=rf"^skipped layers: an exit behind layer {num_kept} of {num_layers}; 1 to "
+            ModelError, match=rf"^skipped layers: an exit after layer {num_kept} of {num_layers}; 1 to "
         ):
-            Skipped.behind(num_kept, num_layers)
+            Skipped.exit_after(num_kept, num_layers)
