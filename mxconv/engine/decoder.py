@@ -60,6 +60,7 @@ class Decoder:
         self.layers = [Layer(tensors, config, index) for index in range(config.num_hidden_layers)]
         self.norm = tensors.norm(config.final_norm, size)
         self.output = tensors.projection(Linear(config.head), config.vocab_size, size)
+        self._bind()
 
     @property
     def head(self) -> Matrix:
@@ -165,7 +166,11 @@ class Decoder:
             layer.sink_window = sink_window
             if num_experts is not None and isinstance(layer.mlp, WeightedMixture):
                 layer.mlp = layer.mlp.with_fewer(num_experts)
+        made._bind()
         return made
+
+    def _bind(self) -> None:
+        """Prepare passes through `layers`, which are final; the reference has nothing to prepare."""
 
     def _with_readers(self, skipped: Skipped) -> Skipped:
         """With the attention of layers whose keys and values another layer writes that leaves its own out.

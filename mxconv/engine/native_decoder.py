@@ -1,7 +1,6 @@
 """The decoder whose whole forward pass is one native call; the NumPy one remains what it is compared with."""
 
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +11,6 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.native_layers import NativeLayers, native, native_handle
 from mxconv.engine.rope import Positions
-from mxconv.engine.sight import SinkWindow
-from mxconv.engine.skipped import Skipped
 from mxconv.engine.state_cache import StateCache
 from mxconv.engine.states import StateRoom
 from mxconv.engine.weights import ModelWeights
@@ -34,23 +31,10 @@ class NativeDecoder(Decoder):
     """
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str, engine: _native.Engine) -> None:
-        super().__init__(config, weights, name)
         self.engine = engine
-        self._bind()
-
-    def variant(
-        self,
-        skipped: Skipped | None = None,
-        sink_window: SinkWindow | None = None,
-        name: str | None = None,
-        num_experts: int | None = None,
-    ) -> Self:
-        made = super().variant(skipped, sink_window, name, num_experts)
-        made._bind()
-        return made
+        super().__init__(config, weights, name)
 
     def _bind(self) -> None:
-        """Make the native pass through `layers`, over weights that stay where they are."""
         config = self.config
         self._native_layers = NativeLayers(self.layers, config.slots)
         self.handle = _native.Decoder(

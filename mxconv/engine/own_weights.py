@@ -11,6 +11,7 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import (
     dense_weights,
+    exact_matrix,
     exact_stacks,
     four_bit_matrices,
     four_bit_stacks,
@@ -118,7 +119,7 @@ class OwnWeights:
             if record.scaled is not None:
                 make = partial(self._fp8, record, found)
             elif record.codec == "bsfp" and record.stack is None:
-                make = partial(self._bsfp, record)
+                make = partial(exact_matrix, self.package, record, self._make)
             else:
                 continue
             made[own] = DeferredMatrix(_matrix_shape(record), make) if _may_wait(own, config) else make()
@@ -127,9 +128,6 @@ class OwnWeights:
 
     def _fp8(self, record: TensorRecord, found: Mapping[str, SourceTensor]) -> Matrix:
         return self._make.fp8(self.package.fp8(record, found))
-
-    def _bsfp(self, record: TensorRecord) -> Matrix:
-        return self._make.bsfp(self.package.bsfp(record), f"{self.package.root}: tensor {record.name}")
 
 
 def _may_wait(tensor: str, config: ModelConfig) -> bool:

@@ -35,7 +35,11 @@ class Router:
             Their numbers, (num_tokens, num_chosen), the best first, and what each counts, float32.
         """
         parts = self.parts
-        logits = self.projection(self._taken(x))
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.input_weights is not None:
+            x = x * self.input_weights * np.float32(parts.input_multiplier)
+        logits = self.projection(x)
         chosen = self._best(logits, num_chosen)
         if parts.score == "softmax_of_chosen":
             shares = _softmax(np.take_along_axis(logits, chosen, axis=1))
@@ -47,13 +51,6 @@ class Router:
         if parts.multiplier != 1:
             shares = shares * np.float32(parts.multiplier)
         return chosen, shares if self.multipliers is None else shares * self.multipliers[chosen]
-
-    def _taken(self, x: F32) -> F32:
-        if self.norm is not None:
-            x = self.norm(x)
-        if self.input_weights is not None:
-            x = x * self.input_weights * np.float32(self.parts.input_multiplier)
-        return x
 
     def _best(self, logits: F32, num_chosen: int) -> Numbers:
         """The best experts of each row; scores grow with logits, so these decide where no correction is added."""

@@ -258,21 +258,6 @@ def test_two_that_evaluated_the_same_beginning_have_it_once() -> None:
         check(cache, text)
 
 
-def test_a_shared_page_is_copied_before_it_is_written_to() -> None:
-    pool = KVPool(CONFIG)
-    text = (1,) * (2 * PAGE)
-    first, other = (KVCache(CONFIG, pool=pool) for _ in range(2))
-    feed(first, text)
-    first.publish(text)
-    assert other.adopt((*text, 0)) == 2 * PAGE
-    other.truncate(PAGE + 5)
-    changed = (*text[: PAGE + 5], 2, 2)
-    feed(other, changed)
-    check(first, text)
-    check(other, changed)
-    assert [mine == theirs for mine, theirs in zip(first.numbers, other.numbers, strict=True)] == [True, False]
-
-
 def test_where_no_page_is_left_for_a_copy_a_page_is_no_longer_kept() -> None:
     pool = KVPool(CONFIG, PAGE_BYTES)
     cache = KVCache(CONFIG, pool=pool)
