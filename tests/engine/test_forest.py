@@ -61,10 +61,10 @@ class Twice:
             self.alone_cache.truncate(len(self.text))
             for row, own in zip(path, expected, strict=True):
                 if row in logits:
-                    assert_same_bits(logits[row][None], own[None], f"row {row} of {tree} behind {len(self.text)}")
+                    assert_same_bits(logits[row][None], own[None], f"row {row} of {tree} after {len(self.text)}")
 
     def keep(self, tokens: Sequence[int], path: list[int]) -> None:
-        """Go on behind a row."""
+        """Go on after a row."""
         self.cache.keep(len(self.text), path)
         kept = [tokens[row] for row in path]
         self.alone.forward(kept, self.alone_cache)
@@ -195,7 +195,7 @@ def test_rows_without_logits_fill_their_cache_all_the_same(tiny_oracle: Callable
     )
     assert (none.shape, last.shape) == ((0, 96), (1, 96))
     assert_same_bits(last, logits_in_steps(decoder, [4, 5], [1])[-1:], "the last")
-    assert_same_bits(decoder.forward([6], caches[0]), logits_in_steps(decoder, [1, 2, 3, 6], [1])[-1:], "behind")
+    assert_same_bits(decoder.forward([6], caches[0]), logits_in_steps(decoder, [1, 2, 3, 6], [1])[-1:], "after them")
     assert decoder.forward_forest([SequenceRows([7], caches[0], num_logits=0)])[0].shape == (0, 96)
     assert caches[0].length == 5
 
@@ -290,7 +290,7 @@ def test_a_forest_that_is_refused_leaves_every_cache_alone(
 
 @pytest.mark.parametrize("native", [False, True], ids=["numpy", "native"])
 def test_positions_that_a_cache_leaves_out_count(tiny_oracle: Callable[[str], Any], native: bool) -> None:
-    """Attention knows distances alone: a text that stands further back says the same; behind a gap it does not."""
+    """Attention knows distances alone: a text that is further back gives the same logits; after a gap it does not."""
     oracle = tiny_oracle("llama")
     matrices = Matrices(choose_engine(num_threads=1) if native else None)
     decoder = matrices.decoder(oracle.decoder.config, convert(oracle.weights, matrices, dense), "test")

@@ -52,11 +52,11 @@ def test_rows_are_their_paths_alone_wherever_pages_lie(
     found = decoder.forward([text[150], 5, *text[151:154]], caches[0], tree=tree)
     assert_same_bits(found[[0, 2, 3, 4]], alone[0][150:154], f"{kind}, {dtype}, a branch")
     caches[0].keep(150, [0, 2, 3, 4])
-    assert_same_bits(decoder.forward(text[154:], caches[0]), alone[0][154:], f"{kind}, {dtype}, behind it")
+    assert_same_bits(decoder.forward(text[154:], caches[0]), alone[0][154:], f"{kind}, {dtype}, after it")
 
 
 @pytest.mark.parametrize("kind", ["numpy", *native_names()[:1]])
-def test_behind_a_kept_prefix_logits_are_those_of_the_whole_text(
+def test_after_a_kept_prefix_logits_are_those_of_the_whole_text(
     tiny_oracle: Callable[[str], Any], native: Callable[..., Any], kind: str
 ) -> None:
     decoder = tiny_oracle("llama").decoder if kind == "numpy" else native("llama", "BF16", "dense", kind, 2)

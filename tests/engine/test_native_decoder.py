@@ -115,7 +115,7 @@ def test_last_only_gives_the_last_row_of_all_logits(oracle: Any, matrices: Matri
 
 
 @pytest.mark.parametrize("num_tokens", [1, 66])
-def test_the_cache_holds_the_keys_and_values_of_numpy_and_nothing_behind_them(
+def test_the_cache_holds_the_keys_and_values_of_numpy_and_nothing_after_them(
     oracle: Any, matrices: Matrices, num_tokens: int
 ) -> None:
     weights = with_format(oracle.weights, FP16)
@@ -262,7 +262,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str
     "more tokens than numbers": (ValueError, "do not fit", lambda a: {"num_tokens": 2**62}),
     "a stage without states": (ValueError, "states and their stages", lambda a: {"states": None}),
     "states without a stage": (ValueError, "states and their stages", lambda a: {"stages": []}),
-    "a stage behind the last": (ValueError, "a stage that there is not", lambda a: {"stages": [0, 5]}),
+    "a stage after the last": (ValueError, "a stage that there is not", lambda a: {"stages": [0, 5]}),
     "a stage before the first": (ValueError, "a stage that there is not", lambda a: {"stages": [-1, 1]}),
     "read-only states": (TypeError, "incompatible", lambda a: {"states": read_only(a["states"])}),
     "short masks": (TypeError, "masks: shape", lambda a: {"masks": np.ones(2, np.uint64), "mask_start": 4}),
@@ -276,7 +276,7 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[dict[str, Any]], dict[str
         "a token sees itself",
         lambda a: {"masks": np.array([3, 2, 4], np.uint64), "mask_start": 4},
     ),
-    "masks from behind": (
+    "masks from after the cache": (
         ValueError,
         "newest 64",
         lambda a: {"masks": np.array([1, 2, 4], np.uint64), "mask_start": 5},

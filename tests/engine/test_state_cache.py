@@ -47,7 +47,7 @@ def step(state: LayerState, inputs: np.ndarray) -> np.ndarray:
 
 
 class Row:
-    """A row behind another, and the states of all layers behind both: those of the path alone."""
+    """A row after another, and the states of all layers after both: those of the path alone."""
 
     def __init__(self, number: int, parent: "Row | None") -> None:
         self.inputs = [np.random.default_rng([number, layer]).random(SIZES.input_size, np.float32) for layer in LAYERS]

@@ -52,10 +52,10 @@ def states_by_transformers(oracle: Any, ids: list[int]) -> np.ndarray:
     """`hidden_states`, whose last is normed, and what the last layer gives before that."""
     given: list[torch.Tensor] = []
 
-    def hear(layer: torch.nn.Module, inputs: Any, output: Any) -> None:
+    def note(layer: torch.nn.Module, inputs: Any, output: Any) -> None:
         given.append(output[0] if isinstance(output, tuple) else output)
 
-    hook = oracle.torch_model.model.layers[-1].register_forward_hook(hear)
+    hook = oracle.torch_model.model.layers[-1].register_forward_hook(note)
     with torch.no_grad():
         hidden = oracle.torch_model(torch.tensor([ids]), output_hidden_states=True).hidden_states
     hook.remove()
