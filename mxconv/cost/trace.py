@@ -206,7 +206,9 @@ def _line(text: bytes, label: str) -> TraceLine:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        if first["type"] == "value_error":
+        if first["type"] == "missing":
+            problem = f"{place} is missing; it is required"
+        elif first["type"] == "value_error":
             problem = f"{place}: {first['ctx']['error']}".removeprefix(": ")
         else:
             required = first["msg"].removeprefix("Input should be ").removeprefix("List should have ")
