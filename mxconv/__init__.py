@@ -9,7 +9,7 @@ print(model.generate("Once upon a time", max_new_tokens=64).text)
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mxconv.speculation.text_model import load
+    from mxconv.decode import load
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
@@ -19,6 +19,6 @@ def __getattr__(name: str) -> Any:
     """`load`, imported when it is first asked for: converting needs no decoder, and `--help` needs nothing."""
     if name != "load":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mxconv.speculation.text_model import load
+    from mxconv.decode import load
 
     return load

@@ -18,7 +18,7 @@ from trained_levels import TRAINED
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.server import Serving
-from mxconv.speculation.text_model import TextModel, load
+from mxconv.decode import TextModel, load
 
 TEMPLATE = "{% for message in messages %}# {{ message.role }}: {{ message.content }}\n{% endfor %}import "
 NAME = "pylib"

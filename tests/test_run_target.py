@@ -29,7 +29,7 @@ from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.text_model import TextModel
+from mxconv.decode import TextModel
 from mxconv.text.distribution import Sampling
 from mxconv.verification.decode_proof import verify_decoding
 from mxconv.verify import verify, write_certificate

@@ -15,7 +15,7 @@ from mxconv.errors import ModelError
 
 if TYPE_CHECKING:
     from mxconv.serving.conversation import Conversation
-    from mxconv.speculation.text_model import Options
+    from mxconv.decode import Options
 
 COLOURS = ("#3d9bd6", "#e0752d", "#1fa37e", "#c774ad", "#b8922a", "#7b8cf0")  # readable on dark and light
 HELP = """\

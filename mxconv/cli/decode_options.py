@@ -12,7 +12,7 @@ from mxconv.cli.completion import drafts, one_of
 
 if TYPE_CHECKING:
     from mxconv.speculation.sampling_in_use import Asked
-    from mxconv.speculation.text_model import Options, TextModel
+    from mxconv.decode import Options, TextModel
     from mxconv.text.messages import Prompt
 
 MOST_NODES = 63  # of a tree: with the context's last token, the rows of a pass
@@ -188,7 +188,7 @@ class Runtime:
 
     def load(self, package: str, drafting: Drafting) -> "TextModel":
         """Open a package with the levels and further drafts that were named."""
-        from mxconv.speculation.text_model import load
+        from mxconv.decode import load
 
         return load(package, drafting.draft or (), self.kernel, self.threads, drafting.names, self.kv_dtype)
 

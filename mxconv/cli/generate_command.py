@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mxconv.progress import Progress
     from mxconv.serving.batch import BatchAnswer
     from mxconv.speculation.generation import Generation
-    from mxconv.speculation.text_model import Answer, Options, TextModel
+    from mxconv.decode import Answer, Options, TextModel
     from mxconv.text.messages import Prompt
 
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended

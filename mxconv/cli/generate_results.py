@@ -6,7 +6,7 @@ from mxconv.cli.output import Columns, Output
 
 if TYPE_CHECKING:
     from mxconv.serving.batch import BatchAnswer
-    from mxconv.speculation.text_model import Answer
+    from mxconv.decode import Answer
     from mxconv.text.messages import Prompt
 
 MIN_TOKENS_OF_A_SPEED = 24  # with fewer tokens the costs of levels are not yet known, and the clock is too coarse

@@ -147,7 +147,7 @@ class Eagle3:
 
     @property
     def hidden_size(self) -> int:
-        """Of the target."""
+        """The target's hidden size."""
         return self.config.target_hidden_size
 
     @property
@@ -157,7 +157,7 @@ class Eagle3:
 
     @property
     def vocab_size(self) -> int:
-        """Of the target."""
+        """The size of the target's vocabulary."""
         return self.config.vocab_size
 
     def new_cache(self) -> KVCache:

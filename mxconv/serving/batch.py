@@ -8,7 +8,7 @@ from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.serving.sequence import Sequence as Running
 from mxconv.speculation.generation import Generation
-from mxconv.speculation.text_model import Options, TextModel, selection_of
+from mxconv.decode import Options, TextModel, selection_of
 from mxconv.text.messages import Prompt
 from mxconv.text.text_stream import TextStream
 

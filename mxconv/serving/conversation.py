@@ -8,7 +8,7 @@ from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request, Sequence
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS
-from mxconv.speculation.text_model import Options, TextModel, selection_of
+from mxconv.decode import Options, TextModel, selection_of
 from mxconv.text.text_stream import TextStream
 
 

@@ -179,7 +179,7 @@ class Hierarchy:
 
     @property
     def vocab_size(self) -> int:
-        """Of the target."""
+        """The size of the target's vocabulary."""
         assert self.levels[0].decoder is not None
         return self.levels[0].decoder.config.vocab_size
 

@@ -17,7 +17,7 @@ from mxconv.cli.chat_command import run_command
 from mxconv.cli.output import Output
 from mxconv.errors import ModelError
 from mxconv.serving.conversation import Conversation
-from mxconv.speculation.text_model import load
+from mxconv.decode import load
 
 COMMAND = [sys.executable, "-m", "mxconv.cli.main", "chat"]
 

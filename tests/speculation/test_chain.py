@@ -28,7 +28,7 @@ from mxconv.speculation.level import Level
 from mxconv.speculation.merged import Merged, Retrieving
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.speculation.text_model import Options
+from mxconv.decode import Options
 from mxconv.speculation.through_text import ThroughText
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties

@@ -86,12 +86,12 @@ class Eagle3Config:
 
     @property
     def hidden_size(self) -> int:
-        """Of the target."""
+        """The target's hidden size."""
         return self.target_hidden_size
 
     @property
     def vocab_size(self) -> int:
-        """Of the target."""
+        """The size of the target's vocabulary."""
         return self.layer.vocab_size
 
     @property

@@ -75,7 +75,7 @@ class SpeculatorConfig:
 
     @property
     def hidden_size(self) -> int:
-        """Of the target."""
+        """The target's hidden size."""
         return self.emb_dim
 
     @property

@@ -85,7 +85,7 @@ class SpireConfig:
 
     @property
     def least_layers(self) -> int:
-        """Of the target."""
+        """The fewest layers that the target must have."""
         return max(self.target_layers) + 1
 
     @property

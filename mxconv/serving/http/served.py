@@ -15,7 +15,7 @@ from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
-from mxconv.speculation.text_model import TextModel
+from mxconv.decode import TextModel
 from mxconv.text.chat import ChatTemplate
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions

@@ -27,7 +27,7 @@ from mxconv.serving.http.prompt_scores import Scorer
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served import ServedModel
 from mxconv.serving.llm_engine import Engine
-from mxconv.speculation.text_model import Options, TextModel
+from mxconv.decode import Options, TextModel
 
 KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2  # for answers that were broken off to leave

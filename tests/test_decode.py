@@ -9,7 +9,7 @@ from packages import quantize
 
 import mxconv
 from mxconv.errors import ModelError, MxconvError
-from mxconv.speculation.text_model import TextModel
+from mxconv.decode import TextModel
 
 
 @pytest.fixture(scope="module")
