@@ -43,7 +43,7 @@ def run_all(engine: Engine, requests: Iterable[Request], cancels: Cancels = neve
     Args:
         engine: idle.
         requests: in the order of submission.
-        cancels: whether to give up a request behind so many tokens.
+        cancels: whether to give up a request after so many tokens.
     """
     sequences = [engine.submit(request) for request in requests]
     numbers = {id(sequence): number for number, sequence in enumerate(sequences)}

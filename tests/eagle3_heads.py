@@ -136,7 +136,7 @@ class TorchEagle3:
         self.d2t = stored.get("d2t")
 
     def logits(self, states: np.ndarray, tokens: Sequence[int], drafted: Sequence[int]) -> np.ndarray:
-        """(len(drafted) + 1, draft_vocab_size): behind the text, and behind each further token.
+        """(len(drafted) + 1, draft_vocab_size): after the text, and after each further token.
 
         Args:
             states: (num_states, len(tokens) - 1, hidden_size) of the target, in the order of the layer ids.

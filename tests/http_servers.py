@@ -15,10 +15,10 @@ import openai
 from packages import quantize
 from trained_levels import TRAINED
 
+from mxconv.decode import TextModel, load
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.server import Serving
-from mxconv.decode import TextModel, load
 
 TEMPLATE = "{% for message in messages %}# {{ message.role }}: {{ message.content }}\n{% endfor %}import "
 NAME = "pylib"

@@ -68,7 +68,7 @@ class LlamaCpp:
         self._llama.close()
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """With what the file puts before and behind every text."""
+        """With what the file puts before and after every text."""
         ids: list[int] = self._llama.tokenize(text.encode(), add_bos=True, special=special)
         return ids
 

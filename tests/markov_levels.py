@@ -17,7 +17,7 @@ class Markov:
     """A model whose next token depends on the last one alone: distributions that can be written down.
 
     Args:
-        table: (vocab_size, vocab_size) logits behind each token.
+        table: (vocab_size, vocab_size) logits after each token.
     """
 
     table: np.ndarray

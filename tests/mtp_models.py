@@ -72,7 +72,7 @@ class MtpOracle:
 
     @torch.no_grad()
     def logits(self, tokens: Sequence[int], drafted: Sequence[int]) -> np.ndarray:
-        """(len(drafted) + 1, vocab_size): behind the text, and behind each further token."""
+        """(len(drafted) + 1, vocab_size): after the text, and after each further token."""
         features, text, found = torch.from_numpy(self.states(tokens[:-1]))[None], list(tokens[1:]), []
         for token in (*drafted, None):
             places = torch.arange(1, len(text) + 1)[None]

@@ -20,7 +20,7 @@ from mxconv.kernels.rowwise import rms_norm
 from mxconv.text.tokenizer import Tokenizer
 
 HIDDEN_SIZE, NUM_LAYERS = 64, 3  # of the trained model
-NUM_TOKENS = 20  # of the texts behind the prompts
+NUM_TOKENS = 20  # of the texts after the prompts
 MODULE = "model.mtp_layers.0."
 
 
@@ -42,7 +42,7 @@ def write_mimo(folder: Path, with_module: bool = True) -> Path:
 
 
 def fitted_module(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Its projection is the least squares fit of the next state on a state and the token behind it.
+    """Its projection is the least squares fit of the next state on a state and the token after it.
 
     Its layer is the model's last, made weak.
     """
@@ -66,7 +66,7 @@ def fitted_module(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def states_behind(prompt: str) -> tuple[F32, F32]:
-    """Of a prompt and what the trained model says behind it: embeddings and last states, (n, hidden_size) each."""
+    """Of a prompt and what the trained model says after it: embeddings and last states, (n, hidden_size) each."""
     config = describe_file(TRAINED / "config.json")
     with open_checkpoint(TRAINED) as checkpoint:
         decoder = Decoder(config, dense_weights(checkpoint.tensors, config), "trained")

@@ -39,7 +39,7 @@ def assert_invariant(
 def logits_after_rollback(
     decoder: Decoder, token_ids: list[int], kept: int, rejected: list[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logits of the first `kept` tokens, and of the rest after others were tried behind those and taken back."""
+    """Logits of the first `kept` tokens, and of the rest after others were tried after those and taken back."""
     cache = KVCache(decoder.config, capacity=1)
     first = decoder.forward(token_ids[:kept], cache)
     decoder.forward(rejected, cache)

@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         return answer.status, kept, content
 
     def _answer(self, status: int, headers: dict[str, str], content: bytes, cut_at: int | None) -> None:
-        """The connection ends behind so many bytes of the body; of no body already before the answer."""
+        """The connection ends after so many bytes of the body; of no body already before the answer."""
         if cut_at == 0:
             self.close_connection = True
             return

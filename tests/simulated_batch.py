@@ -113,7 +113,7 @@ class SimulatedBatch:
 
 
 def texts(pace: Pace, count: int, prompt_tokens: int = 20, seconds: float = 4.0) -> list[Pace]:
-    """Paces of so many texts behind their prompts, and what the level took to read each."""
+    """Paces of so many texts after their prompts, and what the level took to read each."""
     made = [pace.of_text() for _ in range(count)]
     for each in made:
         each.learn(Choice(0, 0), Outcome(0, 0, prompt_tokens, 0.0, seconds))

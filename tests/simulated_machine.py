@@ -17,7 +17,7 @@ class SimulatedDraft:
     starts: float = 1.0  # chance to propose any
     catch_up_seconds: float = 0.0  # for each token that it has missed
     doubt: float | None = None  # it tells each token's probability p; the token then stands with chance p ** doubt
-    confidence: float = 0.4  # and where nobody tells it a floor, it stops behind the first below this
+    confidence: float = 0.4  # and where nobody tells it a floor, it stops after the first below this
 
     def expected_rate(self, num_tokens: int, slope: float) -> float:
         """Tokens a second, in the long run, of always asking for `num_tokens`."""

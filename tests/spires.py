@@ -47,12 +47,12 @@ def write_spire(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, n
 
 
 def torch_logits(folder: Path, states: np.ndarray, tokens: Sequence[int], past: Sequence[int] = ()) -> np.ndarray:
-    """Logits (len(tokens), vocab_size) behind each of some tokens, in float64; keys and values are made anew for each.
+    """Logits (len(tokens), vocab_size) after each of some tokens, in float64; keys and values are made anew for each.
 
     Args:
         folder: of the draft.
         states: (num_layers, n, hidden_size) what feeds the layers that its own were copied from, of the first n tokens.
-        tokens: those behind them, which the draft evaluates.
+        tokens: those after them, which the draft evaluates.
         past: the first n tokens, for a draft that sees their embeddings.
     """
     config = json.loads((folder / "config.json").read_text())
@@ -74,7 +74,7 @@ def _row(
     token: int,
     past: Sequence[int],
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """What a token behind drafted ones computes, whose states are given: its own, embedding first, and its logits."""
+    """What a token after drafted ones computes, whose states are given: its own, embedding first, and its logits."""
     num_layers, eps = config["num_hidden_layers"], config["rms_norm_eps"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     num_past, position = states.shape[1], states.shape[1] + len(drafted)

@@ -8,8 +8,8 @@ from checkpoints import write_tiny_llama
 from packages import quantize
 
 import mxconv
-from mxconv.errors import ModelError, MxconvError
 from mxconv.decode import TextModel
+from mxconv.errors import ModelError, MxconvError
 
 
 @pytest.fixture(scope="module")

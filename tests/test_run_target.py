@@ -19,6 +19,7 @@ from mxconv.codecs.bsfp.packing import decode_bsfp_draft
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.mxint8 import dequantize_mxint8
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_quads, unpack_scales
+from mxconv.decode import TextModel
 from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.matrices import Matrices
@@ -29,7 +30,6 @@ from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.decode import TextModel
 from mxconv.text.distribution import Sampling
 from mxconv.verification.decode_proof import verify_decoding
 from mxconv.verify import verify, write_certificate
@@ -40,7 +40,7 @@ TEXT = "Once upon a time there was"
 COUPLED = Selection(Sampling(temperature=0.9, top_p=0.95), seed=3)
 SELECTIONS = pytest.mark.parametrize("selection", [GREEDY, COUPLED], ids=["greedy", "coupled"])
 Lengths, Trees = Literal["auto"] | None, int | Literal["auto", "chain"]
-# behind the 4-bit level: further levels of the package, drafts beside it, lengths, trees
+# after the 4-bit level: further levels of the package, drafts beside it, lengths, trees
 HIERARCHIES: dict[str, tuple[list[str], list[str], Lengths, Trees]] = {
     "a small model": (["small"], [], None, "chain"),
     "a look-up, chains": ([], ["token-recycling,confidence=0"], None, "chain"),

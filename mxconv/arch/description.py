@@ -37,7 +37,7 @@ class Attention:
             query, a key and a value a head. None where each has its own.
         scale: of a query times a key.
         window: how many positions a token sees, itself included; None is all.
-        is_chunked: whether windows stand side by side: a token sees what is from the last multiple of `window` on.
+        is_chunked: whether windows lie side by side: a token sees what is from the last multiple of `window` on.
         rope: None rotates nothing.
         query_norm: None is none, as of `key_norm` and `value_norm`.
         norm_span: whether queries and keys are normed head by head, or all heads of a row together.

@@ -14,8 +14,8 @@ from mxconv.cli.output import Columns, Output
 from mxconv.errors import ModelError
 
 if TYPE_CHECKING:
-    from mxconv.serving.conversation import Conversation
     from mxconv.decode import Options
+    from mxconv.serving.conversation import Conversation
 
 COLOURS = ("#3d9bd6", "#e0752d", "#1fa37e", "#c774ad", "#b8922a", "#7b8cf0")  # readable on dark and light
 HELP = """\

@@ -11,8 +11,8 @@ from mxconv.cli.common_options import Kernel, MaxNewTokens, Threads, numbers_of
 from mxconv.cli.completion import drafts, one_of
 
 if TYPE_CHECKING:
-    from mxconv.speculation.sampling_in_use import Asked
     from mxconv.decode import Options, TextModel
+    from mxconv.speculation.sampling_in_use import Asked
     from mxconv.text.messages import Prompt
 
 MOST_NODES = 63  # of a tree: with the context's last token, the rows of a pass

@@ -15,10 +15,10 @@ from mxconv.cli.generate_results import geomean, print_results, result_of
 from mxconv.cli.output import Output, progress_bars
 
 if TYPE_CHECKING:
+    from mxconv.decode import Answer, Options, TextModel
     from mxconv.progress import Progress
     from mxconv.serving.batch import BatchAnswer
     from mxconv.speculation.generation import Generation
-    from mxconv.decode import Answer, Options, TextModel
     from mxconv.text.messages import Prompt
 
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from mxconv.cli.output import Columns, Output
 
 if TYPE_CHECKING:
-    from mxconv.serving.batch import BatchAnswer
     from mxconv.decode import Answer
+    from mxconv.serving.batch import BatchAnswer
     from mxconv.text.messages import Prompt
 
 MIN_TOKENS_OF_A_SPEED = 24  # with fewer tokens the costs of levels are not yet known, and the clock is too coarse

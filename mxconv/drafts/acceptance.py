@@ -105,7 +105,7 @@ def walk(proposal: Proposal, choose: Callable[[int, int], int]) -> Verdict:
     """Follow a level's own choices down the proposal, as far as it has them.
 
     Args:
-        choose: the level's token behind a node (-1: the context) at a depth (0: the first proposed place).
+        choose: the level's token after a node (-1: the context) at a depth (0: the first proposed place).
     """
     tokens: list[int] = []
     path: list[int] = []

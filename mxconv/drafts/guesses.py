@@ -63,7 +63,7 @@ def _in_blocks(logits: F32, num_candidates: int) -> "np.ndarray[tuple[int, int],
     blocks = np.sort(_order(maxima)[:, :num_candidates], axis=1)  # ascending, so that equal logits stay in order
     places = (blocks[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(num_rows, -1)
     inside = np.take_along_axis(logits, places.clip(max=vocab_size - 1), 1)
-    inside[places >= vocab_size] = np.nan  # sorted behind everything else
+    inside[places >= vocab_size] = np.nan  # sorted after everything else
     return np.take_along_axis(places, _order(inside), 1)
 
 

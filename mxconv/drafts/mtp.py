@@ -36,7 +36,7 @@ from mxconv.package.package import Package
 
 
 class MtpModule:
-    """A draft that reads the state behind the target's final norm; its features are such states too.
+    """A draft that reads the state after the target's final norm; its features are such states too.
 
     Args:
         config: of the model that it belongs to, with `mtp`.

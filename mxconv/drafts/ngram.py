@@ -24,7 +24,7 @@ from mxconv.package.ngram_table import NgramTable, read_ngram_table
 
 
 class NgramDraft:
-    """Best next tokens, each looked up behind the one before: a chain, or a tree with those of shorter contexts.
+    """Best next tokens, each looked up after the one before: a chain, or a tree with those of shorter contexts.
 
     Args:
         statistics: what it did.
@@ -53,7 +53,7 @@ class NgramDraft:
     def grow(
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
-        """A tree of what the table says behind two tokens, behind one, and behind none."""
+        """A tree of what the table says after two tokens, after one, and after none."""
         with self.statistics.forward():
             return grow_best_first(tuple(context[-2:]), self._continuations, most_depth, floors)
 

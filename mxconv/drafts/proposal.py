@@ -50,7 +50,7 @@ class Proposal:
         return [counts[depth] for depth in range(1, len(counts) + 1)]
 
     def rows(self, num_before: int) -> Tree:
-        """The rows of a pass over `num_before` tokens of the context, at least one, and the proposal behind them."""
+        """The rows of a pass over `num_before` tokens of the context, at least one, and the proposal after them."""
         return Tree([*range(-1, num_before - 1), *(num_before + parent for parent in self.links)])
 
     @property
@@ -80,7 +80,7 @@ class Proposal:
         )
 
     def children(self, node: int) -> list[int]:
-        """The nodes behind a node, or after the context where it is -1."""
+        """The nodes after a node, or after the context where it is -1."""
         if self.parents is None:
             return [node + 1] if node + 1 < len(self.tokens) else []
         return [child for child, parent in enumerate(self.parents) if parent == node]
@@ -109,7 +109,7 @@ class Draft(Protocol):
         """See what the level above evaluated, after every verification. Most drafts have no use for it.
 
         Args:
-            context: all tokens that the proposal was made behind, at least one.
+            context: all tokens that the proposal was made after, at least one.
             proposal: what was judged, rejected tokens included; another draft may have made it.
             logits: (len(proposal.tokens) + 1, vocab_size): the first row follows the context, row i + 1 node i.
         """

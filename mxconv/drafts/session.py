@@ -22,7 +22,7 @@ def borrowed(cache: KVCache, start: int, count: int) -> Iterator[KVCache]:
     `start` is reachable. What a borrower's rows do to states is undone as everywhere; the owner's rows are kept aside.
     """
     length = cache.length
-    states = nullcontext() if cache.states is None else cache.states.lent(start, length)
+    states = nullcontext() if cache.states is None else cache.states.borrow(start, length)
     rows = range(start, min(start + count, cache.capacity))
     kept = cache.take(rows)
     try:
@@ -124,7 +124,7 @@ class Session:
         """Roll back to the longest prefix shared with `context`, its last token left out.
 
         Args:
-            context: tokens behind which something is to be said.
+            context: tokens after which something is to be said.
             is_sole: one decoder wrote all that there is. Then texts that begin alike, as far as passes know any, share
                 their beginnings; those whose hidden states are read give and do not take, as no page has such states.
 
@@ -142,7 +142,7 @@ class Session:
         return list(context[length:])
 
     @contextmanager
-    def lent(self, context: Sequence[int]) -> Iterator[None]:
+    def borrow(self, context: Sequence[int]) -> Iterator[None]:
         """For a draft that writes its own keys and values after a context; afterwards all is as it was, bit for bit.
 
         A draft that hears the context through text may hear other tokens than the cache holds, or fewer.
@@ -164,7 +164,7 @@ class Session:
             decoder: the model.
             tokens: the rows of the pass.
             num_logits: of how many of the last.
-            tree: where they hang; None makes them a chain. Behind a tree, `keep` a path before anything else.
+            tree: where they hang; None makes them a chain. After a tree, `keep` a path before anything else.
 
         Returns:
             (num_logits, vocab_size): the logits of the last tokens.

@@ -61,7 +61,7 @@ class PastKeys:
         """Keys and values (num_layers, n, num_key_value_heads, head_dim) of tokens whose memory is given.
 
         Args:
-            positions: of the n tokens: sinks, and behind them neighbours that fit into a window.
+            positions: of the n tokens: sinks, and after them neighbours that fit into a window.
             memory: (num_layers, n, hidden_size) float32.
         """
         sink = self._spire.config.sink
@@ -127,7 +127,7 @@ class SpireCache:
         return logits
 
     def _append(self, keys: F32, values: F32) -> None:
-        """Put keys and values of all layers behind those that the cache holds."""
+        """Put keys and values of all layers after those that the cache holds."""
         num_rows = keys.shape[1]
         self._cache.reserve(num_rows)
         for layer in range(len(keys)):

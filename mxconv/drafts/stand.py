@@ -85,7 +85,7 @@ class Stand:
         return made
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """Up to `num_tokens` tokens; none behind a token that nothing was seen after."""
+        """Up to `num_tokens` tokens; none after a token that nothing was seen after."""
         tokens: list[int] = []
         with self.statistics.forward():
             state = self._end(context)
@@ -104,7 +104,7 @@ class Stand:
             return grow_best_first(self._end(context), self._continuations, most_depth, floors)
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """Remember every row behind the n-grams at the end of its own path."""
+        """Remember every row after the n-grams at the end of its own path."""
         parents = range(-1, len(proposal.tokens) - 1) if proposal.parents is None else proposal.parents
         ends = [self._end(context)[0]]
         for token, parent in zip(proposal.tokens, parents, strict=True):

@@ -56,7 +56,7 @@ class TokenRecycling:
         return made
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """Up to `num_tokens` tokens; none behind a token that nothing was seen after."""
+        """Up to `num_tokens` tokens; none after a token that nothing was seen after."""
         tokens: list[int] = []
         with self.statistics.forward():
             last = context[-1]

@@ -164,7 +164,7 @@ def grow_by_passes(
     floors: Sequence[float],
     goes_on: Callable[[float, float], bool],
 ) -> tuple[Proposal, list[int]]:
-    """Evaluate all nodes of a depth that may have children worth a row, and go on behind them.
+    """Evaluate all nodes of a depth that may have children worth a row, and go on after them.
 
     Args:
         first: (vocab_size,) the logits after the context.

@@ -153,7 +153,7 @@ class StudyBudget:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The last tokens of a text, behind keys and values that are there.
+    """The last tokens of a text, after keys and values that are there.
 
     Args:
         session: the cache, and its tokens.
@@ -188,7 +188,7 @@ class Rehearsal:
         return len(self.tokens) - 1
 
     def agreed(self, decoder: Decoder, acceptance: Acceptance, vocab_size: int) -> int:
-        """How many of the tokens a decoder would have chosen, each behind the ones before it; one pass.
+        """How many of the tokens a decoder would have chosen, each after the ones before it; one pass.
 
         The cache is left as it was. Draws that hear common noise are compared with the text; where each level draws for
         itself, the likeliest tokens are.
@@ -197,8 +197,8 @@ class Rehearsal:
             rows = SequenceRows(self.tokens[:-1], cache)
             logits = self.session.passes.forward(decoder, rows)[:, :vocab_size]
         if (penalties := acceptance.penalties) is not None:
-            before, behind = self.session.tokens[: self.start], self.tokens
-            logits = np.stack([penalties.row(row, before, behind[: place + 1]) for place, row in enumerate(logits)])
+            before, after = self.session.tokens[: self.start], self.tokens
+            logits = np.stack([penalties.row(row, before, after[: place + 1]) for place, row in enumerate(logits)])
         choices = self._choices(logits, acceptance)
         return sum(ours == theirs for ours, theirs in zip(choices, self.tokens[1:], strict=True))
 

@@ -262,7 +262,7 @@ class StateCache:
         self.inputs[:, first + num_same : first + len(rows)] = self.inputs[:, moved]
 
     @contextmanager
-    def lent(self, start: int, stop: int) -> Iterator[None]:
+    def borrow(self, start: int, stop: int) -> Iterator[None]:
         """For others who cut back to `start`, a reachable number; afterwards rows up to `stop` are there again."""
         if start < self._snapshots[0][0]:  # others begin anew, and so elsewhere
             own = dict(vars(self))

@@ -184,7 +184,7 @@ class Decoder:
 
     def forward(self, x: NDArray[numpy.float32], rotations: Sequence[tuple[NDArray[numpy.float32], NDArray[numpy.float32]]], temperatures: Sequence[NDArray[numpy.float32]], layer_inputs: NDArray[numpy.float32] | None, logits: NDArray[numpy.float32], sequences: list[SequenceTokens]) -> None:
         """
-        Evaluate tokens of some sequences, no two of one cache, each behind those of the one before in x (tokens, hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).
+        Evaluate tokens of some sequences, no two of one cache, each after those of the one before in x (tokens, hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).
         """
 
 class SequenceTokens:
@@ -192,7 +192,7 @@ class SequenceTokens:
 
     def __init__(self, pages: Pages, length: int, num_tokens: int, num_logits: int, masks: NDArray[numpy.uint64] | None = None, mask_start: int = 0, stages: Sequence[int] = [], states: NDArray[numpy.float32] | None = None, num_left_out: int = 0, walk: Walk | None = None) -> None:
         """
-        Tokens behind `length` positions, where their keys and values are written; the last num_logits of them get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than the last layer's is what they all give, two more that behind the norm. num_left_out positions of the text before these are in no place.
+        Tokens after `length` positions, where their keys and values are written; the last num_logits of them get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than the last layer's is what they all give, two more that after the norm. num_left_out positions of the text before these are in no place.
         """
 
 def rms_norm(engine: Engine, x: NDArray[numpy.float32], weight: NDArray[numpy.float32], eps: float, out: NDArray[numpy.float32]) -> None:

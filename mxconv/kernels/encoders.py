@@ -38,7 +38,7 @@ with suppress(ImportError):  # where it is missing, `choose_engine` says so and 
     from mxconv.kernels import _native
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-ESCAPE_SLACK = 64  # bytes that the native encoder may overwrite behind a list of escapes
+ESCAPE_SLACK = 64  # bytes that the native encoder may overwrite after a list of escapes
 
 
 def encode_mxfp4(patterns: U16, float_format: FloatFormat, scale_rule: ScaleRule = "ocp") -> tuple[U8, U8]:
@@ -169,7 +169,7 @@ def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None
         scales=scales,
         row_shifts=None if row_shifts is None else np.pad(row_shifts, (0, -rows % TILE_ROWS)),
         escape_counts=counts,
-        escape_positions=positions[:num_escapes].copy(),  # the room behind them is let go
+        escape_positions=positions[:num_escapes].copy(),  # the room after them is let go
         escape_high=high_bytes[:num_escapes].copy(),
     )
 

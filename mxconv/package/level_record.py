@@ -105,13 +105,13 @@ class PromptLookupRecord(LevelBase):
 
 class TokenRecyclingRecord(LevelBase):
     kind: Literal["token-recycling"]
-    num_candidates: UpTo64 | None = Field(default=None, description="tokens remembered behind each; null: 8")
+    num_candidates: UpTo64 | None = Field(default=None, description="tokens remembered after each; null: 8")
 
 
 class StandRecord(LevelBase):
     kind: Literal["stand"]
     max_ngram: UpTo64 | None = Field(default=None, description="tokens of the longest n-gram; null: 4")
-    num_candidates: UpTo64 | None = Field(default=None, description="tokens remembered behind each; null: 8")
+    num_candidates: UpTo64 | None = Field(default=None, description="tokens remembered after each; null: 8")
 
 
 class SpeculatorRecord(LevelBase):

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mxconv.decode import Options, TextModel, selection_of
 from mxconv.errors import ModelError, MxconvError
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request
 from mxconv.serving.sequence import Sequence as Running
 from mxconv.speculation.generation import Generation
-from mxconv.decode import Options, TextModel, selection_of
 from mxconv.text.messages import Prompt
 from mxconv.text.text_stream import TextStream
 

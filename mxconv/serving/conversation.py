@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mxconv.decode import Options, TextModel, selection_of
 from mxconv.errors import ModelError
 from mxconv.serving.llm_engine import Engine
 from mxconv.serving.sequence import Request, Sequence
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS
-from mxconv.decode import Options, TextModel, selection_of
 from mxconv.text.text_stream import TextStream
 
 

@@ -107,7 +107,7 @@ class Chain:
 
     Raises:
         ModelError: the target is no model, a level that is none has a model below it, a draft that reads hidden states
-            stands below a model that it cannot read and that asks nobody else, or a draft whose parts change has a
+            is below a model that it cannot read and that asks nobody else, or a draft whose parts change has a
             cache of its own.
     """
 
@@ -119,11 +119,11 @@ class Chain:
                     if level.reader is None
                     else (
                         "no model that can be read or asked",
-                        "it behind the models",
+                        "it after the models",
                     )
                 )
                 raise ModelError(
-                    f"hierarchy: level {level.name} is {what}, and {levels[index + 1].name} stands below it; "
+                    f"hierarchy: level {level.name} is {what}, and {levels[index + 1].name} is below it; "
                     f"only a model can use a draft. Put {order}."
                 )
         if levels[0].decoder is None:
@@ -139,7 +139,7 @@ class Chain:
                 raise ModelError(
                     f"hierarchy: level {level.name} reads hidden states of {level.reader.hidden_size} numbers of the "
                     f"target's tokens, and {above.name} above it has none; with lengths that are given it asks nobody "
-                    f"else. Put it behind the level that it reads, or use --num-draft-tokens auto."
+                    f"else. Put it after the level that it reads, or use --num-draft-tokens auto."
                 )
         target = levels[0].decoder
         self._variants = {

@@ -198,7 +198,7 @@ class Level:
 
     def _lent(self, context: Sequence[int]) -> AbstractContextManager[None]:
         """In a cache that they share, what a draft writes is not the target's: afterwards it is as it was."""
-        return self.session.lent(context) if self.shares_session else nullcontext()
+        return self.session.borrow(context) if self.shares_session else nullcontext()
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
         """A model learns nothing from it."""
@@ -232,7 +232,7 @@ class Level:
         return Step(verdict.tokens, logits[kept], verdict.distributions), len(missing) + len(proposal.tokens)
 
     def _evaluate(self, missing: Sequence[int], proposal: Proposal) -> F32:
-        """The logits after the context and behind every proposed token, of one pass over them all."""
+        """The logits after the context and after every proposed token, of one pass over them all."""
         num_rows = len(proposal.tokens) + 1
         if proposal.parents is None:
             return self.session.feed(self.decoder, [*missing, *proposal.tokens], num_rows)

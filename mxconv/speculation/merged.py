@@ -109,12 +109,12 @@ class Merged:
             tokens: that the level above chose: of the accepted path, and one more.
         """
         judged = set(_paths(proposal))
-        stood = {tuple(tokens[:length]) for length in range(1, len(tokens))}
+        accepted = {tuple(tokens[:length]) for length in range(1, len(tokens))}
         for draft, own in zip(self.drafts, self._said, strict=True):
             paths = judged.intersection(_paths(own))
             counts = Counter(map(len, paths))
             widths = [counts[depth] for depth in range(1, len(counts) + 1)]
-            draft.statistics.count(num_asked, len(widths), len(paths & stood), widths)
+            draft.statistics.count(num_asked, len(widths), len(paths & accepted), widths)
 
     def guessers(self, tokens: Sequence[int]) -> list[str | None]:
         """The draft that proposed each accepted token of the last tree, the first of several.

@@ -2,7 +2,7 @@
 
 from mxconv.text.tokenizer import Tokenizer
 
-LONGEST_TAIL = 1024  # characters encoded anew each time; behind them the tokens are kept
+LONGEST_TAIL = 1024  # characters encoded anew each time; after them the tokens are kept
 SHORTEST_TAIL = 256  # a text is seldom taken back further than this
 ANCHOR = 32  # characters in front of a piece of text that are encoded with it
 

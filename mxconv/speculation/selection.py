@@ -38,7 +38,7 @@ class Selection:
             raise ModelError(f"seed: {self.seed}; a number from 0 to {MAX_SEED} is required. Choose another.")
 
     def acceptance(self, num_prompt_tokens: int = 0) -> Acceptance:
-        """The rule, fresh for a run behind a prompt of so many tokens."""
+        """The rule, fresh for a run after a prompt of so many tokens."""
         rule = self._rule()
         if not self.penalties.is_neutral:
             rule.penalties = PathPenalties(self.penalties, num_prompt_tokens)

@@ -115,7 +115,7 @@ class ThroughText:
         window = text[-WINDOW:]
         if len(text) > WINDOW:
             window = window[window.find(" ") + 1 :]
-        for anchor in dict.fromkeys((window, "", "\n")):  # behind a new line a word gets no space in front
+        for anchor in dict.fromkeys((window, "", "\n")):  # after a new line a word gets no space in front
             tokens = self._target_tokenizer.encode_from(anchor + written, len(anchor))
             tokens = list(takewhile(lambda token: not self._target_tokenizer.is_silent(token), tokens))
             if tokens[: len(pending)] != pending:
@@ -125,7 +125,7 @@ class ThroughText:
         return []
 
     def _fitting(self, tokens: list[int], num_pending: int, written: str) -> list[int]:
-        """As many of the tokens, behind the pending ones, as have a text with which `written` begins."""
+        """As many of the tokens, after the pending ones, as have a text with which `written` begins."""
         text, num_known = self._context.text, len(self._context.tokens)
         while len(tokens) > num_pending:
             self._context.extend(tokens)

@@ -51,7 +51,7 @@ def trace_lines(
 
 
 def _tree(tree: RoundTree, before: int | None, emitted: Sequence[int], tokenizer: Tokenizer) -> dict[str, Any]:
-    behind = [before if parent < 0 else tree.tokens[parent] for parent in tree.parents]
+    after = [before if parent < 0 else tree.tokens[parent] for parent in tree.parents]
     return {
         "draft": tree.draft,
         "tokens": list(tree.tokens),
@@ -59,6 +59,6 @@ def _tree(tree: RoundTree, before: int | None, emitted: Sequence[int], tokenizer
         "probabilities": [round(share, 6) if isfinite(share) else None for share in tree.probabilities],
         "path": tree.path,
         "emitted": list(emitted),
-        "texts": [token_label(tokenizer, *pair) for pair in zip(behind, tree.tokens, strict=True)],
+        "texts": [token_label(tokenizer, *pair) for pair in zip(after, tree.tokens, strict=True)],
         "emitted_texts": [token_label(tokenizer, *pair) for pair in zip([before, *emitted], emitted, strict=False)],
     }

@@ -15,9 +15,9 @@ from http_servers import chat_package
 
 from mxconv.cli.chat_command import run_command
 from mxconv.cli.output import Output
+from mxconv.decode import load
 from mxconv.errors import ModelError
 from mxconv.serving.conversation import Conversation
-from mxconv.decode import load
 
 COMMAND = [sys.executable, "-m", "mxconv.cli.main", "chat"]
 

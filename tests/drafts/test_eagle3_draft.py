@@ -45,7 +45,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_fitted(folder: Path, package: Path) -> Path:
-    """A head that knows the tokens of the target's texts behind the prompts, and goes by what the last layer gives.
+    """A head that knows the tokens of the target's texts after the prompts, and goes by what the last layer gives.
 
     Its output head is the least squares fit of the token after the next; the rest of it is random and weak.
     """
@@ -107,7 +107,7 @@ def test_it_has_read_what_stands_in_the_end(
     """The logits of a head without a past, given the states of the moment and the text: bit for bit.
 
     Below the 4-bit level states of a token come from one model and later from the other; below a model with a cache of
-    its own a state may stand while the token behind it does not.
+    its own a state may stand while the token after it does not.
     """
     num_rows = num_seen = num_proposals = 0
     begin, advance = FeatureDraft.begin, Eagle3.advance
@@ -164,7 +164,7 @@ def test_numbers_of_states_tell_who_wrote_them(package: Path) -> None:
         session.feed(target, [1, 2, 3], 1)
         first = session.states.numbers(3)
         assert len(set(first.tolist())) == 3
-        with session.lent([1, 2, 4, 5]):
+        with session.borrow([1, 2, 4, 5]):
             session.feed(draft, [4], 1)
             inside = session.states.numbers(3)
             assert inside[:2].tolist() == first[:2].tolist() and inside[2] not in first

@@ -82,7 +82,7 @@ def test_its_matrices_are_those_of_16_or_of_4_bits(folder: Path) -> None:
 
 
 def test_it_has_read_what_stands_in_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first logits behind a context are those of a module that reads the whole text anew, bit for bit."""
+    """Its first logits after a context are those of a module that reads the whole text anew, bit for bit."""
     seen: list[tuple[int, int]] = []
     begin, advance = FeatureDraft.begin, MtpModule.advance
 

@@ -83,7 +83,7 @@ def test_texts_beside_others_are_what_they_are_alone() -> None:
 
 @pytest.mark.parametrize("num_nodes", [0, 8], ids=["chain", "tree"])
 def test_rejection_keeps_the_distribution_of_penalized_logits(num_nodes: int) -> None:
-    """The first two tokens behind token 0: what the second is drawn from depends on the first."""
+    """The first two tokens after token 0: what the second is drawn from depends on the first."""
     made, sampling = tables()[:2], Sampling()
     penalties = Penalties(1.5, 0.4, 0.3, ((1, 0.5),))
     levels = [markov(f"level {number}", table) for number, table in enumerate(made)]

@@ -118,7 +118,7 @@ def test_a_package_has_it_as_a_level_between_models_and_look_ups(folder: Path, k
 def test_orders_that_make_no_sense_are_refused(folder: Path, kind: str, tmp_path: Path) -> None:
     with pytest.raises(MxconvError, match=f"{kind}: reads the target's states, with checkpoint below it"):
         quantize(folder / "source", tmp_path / "p", drafts=(f"{kind}:{folder}/{kind}", f"checkpoint:{folder}/noisy"))
-    message = rf"level {kind} is no model .* and noisy stands below it"
+    message = rf"level {kind} is no model .* and noisy is below it"
     with (
         LoadedPackage(folder / f"{kind}-package", ["target", kind, "noisy"]) as loaded,
         pytest.raises(ModelError, match=message),

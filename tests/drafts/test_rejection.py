@@ -123,7 +123,7 @@ def tails(
 
 
 def _shares(table: np.ndarray, sampling: Sampling, vocab_size: int, width: int) -> np.ndarray:
-    """What a level draws behind each token that it knows, rows that it does not know left empty."""
+    """What a level draws after each token that it knows, rows that it does not know left empty."""
     found = np.zeros((width, width))
     for token, row in enumerate(table[:width]):
         found[token, :vocab_size] = distribution(row[:vocab_size], sampling)

@@ -92,7 +92,7 @@ def test_what_was_lent_comes_back_as_it_was(held: list[int], other: list[int], s
     made.feed(decoder, held, 1)
     before = [array[:, :, : len(held)].copy() for array in made.cache.arrays]
     context = [*held[:shared], *other]
-    with made.lent(context):
+    with made.borrow(context):
         made.feed(decoder, made.align(context), 1)
         for token in range(num_more):
             made.feed(decoder, [token % VOCAB_SIZE], 1)
@@ -105,7 +105,7 @@ def test_what_was_lent_comes_back_as_it_was(held: list[int], other: list[int], s
 def test_what_was_lent_comes_back_after_an_error() -> None:
     made = session([1, 2, 3, 4])
     before = [array[:, :, :4].copy() for array in made.cache.arrays]
-    with pytest.raises(KeyboardInterrupt), made.lent([1, 7, 7]):
+    with pytest.raises(KeyboardInterrupt), made.borrow([1, 7, 7]):
         made.feed(DECODER, made.align([1, 7, 7]), 1)
         raise KeyboardInterrupt
     assert (made.tokens, made.cache.length) == ([1, 2, 3, 4], 4)

@@ -21,7 +21,7 @@ def test_only_the_likeliest_token_of_each_place_on_the_path_counts() -> None:
         ([5, 7, 8, 1], 0.25 + 0.5 + 0.75),
         ([5, 7, 1], 0.25 + 0.5 - 0.25),
         ([5, 9], 0.25 - 0.5),
-        ([6, 9], -0.75),  # behind the sibling nothing was guessed
+        ([6, 9], -0.75),  # after the sibling nothing was guessed
         ([9], -0.75),
     ):
         sharpness = Sharpness()

@@ -82,7 +82,7 @@ def test_it_sees_the_states_of_a_plain_pass_over_the_text(
         for context, run, memory in seen:
             states = plain_states(decoder_of(loaded.levels[0]), context)[:, run.start : run.stop]
             same = (memory == states).all(axis=(0, 2))
-            num_own = len(run) - int(np.argmin([*same, False]))  # of the 4-bit level, behind what the target verified
+            num_own = len(run) - int(np.argmin([*same, False]))  # of the 4-bit level, after what the target verified
             assert num_own <= (0 if len(levels) == 1 else 3)
 
 

@@ -1,4 +1,4 @@
-"""N-grams of probabilities against lists of everything that was ever seen behind them."""
+"""N-grams of probabilities against lists of everything that was ever seen after them."""
 
 import math
 
@@ -34,7 +34,7 @@ def logits_of(*rows: list[float]) -> np.ndarray:
 
 @st.composite
 def passes(draw: st.DrawFn) -> list[tuple[list[int], Proposal, np.ndarray]]:
-    """Contexts, trees or chains behind them, and what followed."""
+    """Contexts, trees or chains after them, and what followed."""
     found = []
     for _ in range(draw(st.integers(1, 4))):
         context = draw(st.lists(TOKENS, min_size=1, max_size=6))
@@ -70,12 +70,12 @@ def test_the_longest_n_gram_says_the_mean_of_all_that_followed_it(
         draft.observe(*each)
     table = means(seen, max_ngram)
 
-    def behind(text: list[int]) -> np.ndarray | None:
+    def after(text: list[int]) -> np.ndarray | None:
         ends = (tuple(text[-n:]) for n in range(min(max_ngram, len(text)), 0, -1))
         return next((table[end] for end in ends if end in table), None)
 
     tree = draft.grow(context, 1, ALL)
-    expected = behind(context)
+    expected = after(context)
     if expected is None:
         assert tree.tokens == []
     else:
@@ -84,12 +84,12 @@ def test_the_longest_n_gram_says_the_mean_of_all_that_followed_it(
         assert tree.probabilities == sorted(tree.probabilities, reverse=True)
     text, chain = list(context), draft.propose(context, 5).tokens
     for token in chain:
-        shares = behind(text)
+        shares = after(text)
         assert shares is not None
         assert shares[token] >= shares.max() - 1e-6
         assert shares[token] >= confidence - 1e-6
         text.append(token)
-    left = behind(text)
+    left = after(text)
     assert len(chain) == 5 or left is None or left.max() < confidence + 1e-6
 
 
@@ -115,7 +115,7 @@ def test_what_one_prompt_left_serves_the_next_and_nothing_is_said_behind_the_uns
     assert isinstance(draft, TreeDraft)
     assert draft.propose([1], 4).tokens == []
     draft.observe([9, 1], Proposal([2]), logits_of([0.1, 0.1, 0.7, 0.1], [0.1, 0.1, 0.1, 0.7]))
-    assert draft.propose([5, 1], 4).tokens == [2, 3]  # behind 3 nothing was seen
+    assert draft.propose([5, 1], 4).tokens == [2, 3]  # after 3 nothing was seen
     statistics = draft.statistics
     assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (2, 0, 0)
 

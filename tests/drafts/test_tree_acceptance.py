@@ -107,7 +107,7 @@ def certain_tree(shape: Shape, random: np.random.Generator) -> Proposal:
 def tail_of_pairs(
     rule: RejectionAcceptance, tree: Callable[[Shape, np.random.Generator], Proposal], shape: Shape, sampling: Sampling
 ) -> float:
-    """The chi-square tail of the first two tokens: the logits behind a node follow from its token."""
+    """The chi-square tail of the first two tokens: the logits after a node follow from its token."""
     random = np.random.default_rng(5)
     counts = np.zeros((VOCAB_SIZE, VOCAB_SIZE))
     for _ in range(NUM_DRAWS):
@@ -116,8 +116,8 @@ def tail_of_pairs(
         first, *rest = verdict.tokens
         second = rest[0] if rest else rule._draw(distribution(TARGET[1 + first % 2], sampling))
         counts[first, second] += 1
-    behind = np.array([distribution(TARGET[1 + token % 2], sampling) for token in range(VOCAB_SIZE)])
-    return tail_of_counts(counts.ravel(), (distribution(TARGET[0], sampling)[:, None] * behind).ravel())
+    after = np.array([distribution(TARGET[1 + token % 2], sampling) for token in range(VOCAB_SIZE)])
+    return tail_of_counts(counts.ravel(), (distribution(TARGET[0], sampling)[:, None] * after).ravel())
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=4)], ids=str)

@@ -80,7 +80,7 @@ def test_recycled_candidates_of_every_token_make_the_tree() -> None:
     draft.observe([0], Proposal([1]), np.log(np.array([[0.1, 0.6, 0.3, 0.001], [0.7, 0.1, 0.1, 0.1]], np.float32)))
     found = draft.grow([3, 0], 3, ALL)
     assert paths_of(found)[:6] == [(1,), (1, 0), (2,), (1, 0, 1), (1, 0, 2), (1, 1)]
-    assert draft.grow([3], 3, ALL).tokens == []  # nothing was seen behind 3
+    assert draft.grow([3], 3, ALL).tokens == []  # nothing was seen after 3
     assert isinstance(draft, TreeDraft)
 
 

@@ -47,7 +47,7 @@ def run(kernel: object, *arrays: np.ndarray) -> np.ndarray:
 
 
 def test_bytes_are_picked_by_every_selector() -> None:
-    """PTX ISA, prmt: bits 2..0 of a nibble pick one of eight bytes, b's behind a's; bit 3 repeats its sign."""
+    """PTX ISA, prmt: bits 2..0 of a nibble pick one of eight bytes, b's after a's; bit 3 repeats its sign."""
     selectors = np.arange(1 << 16, dtype=np.uint32) | words(1 << 16, 0) << np.uint32(16)  # the upper half says nothing
     a, b = words(1 << 16, 1), words(1 << 16, 2)
     eight = np.concatenate([a.view(np.uint8).reshape(-1, 4), b.view(np.uint8).reshape(-1, 4)], axis=1)

@@ -119,8 +119,8 @@ def short_convolution(taps: Any = None, inputs: Any = None) -> Any:
     )
 
 
-def branch(part: Any, before: Any = None, is_parallel: bool = False, behind: Any = None) -> Any:
-    return _native.Branch(part, before, is_parallel, behind, 1.0)
+def branch(part: Any, before: Any = None, is_parallel: bool = False, after: Any = None) -> Any:
+    return _native.Branch(part, before, is_parallel, after, 1.0)
 
 
 def decoder(*branches: Any, cache: tuple[int, int, int] = (2, KEY_VALUE_HEADS, HEAD_DIM)) -> Any:
@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: attention(norms=_native.HeadNorms(norm(8), None, None, True, False, 0.0)),
     ),
     "a norm before of another length": ("norm: 31 weights", lambda: branch(mlp(), norm(31))),
-    "a norm behind of another length": ("sum_norm: 31 weights", lambda: branch(mlp(), None, False, norm(31))),
+    "a later norm of another length": ("sum_norm: 31 weights", lambda: branch(mlp(), None, False, norm(31))),
     "a bias of a norm that is not centered": (
         "takes the mean away",
         lambda: _native.Norm(np.ones(3, np.float32), np.ones(3, np.float32), 1e-5, False),

@@ -29,7 +29,7 @@ def decoder() -> Any:
 
 
 def forward(has_walk: bool = True, **changes: Any) -> None:
-    """A pass of three rows behind five: the state has seen four, the fifth is walked again."""
+    """A pass of three rows after five: the state has seen four, the fifth is walked again."""
     inputs = np.zeros((1, ROOM, CHANNELS), np.float32)
     way: dict[str, Any] = {
         "windows": np.zeros((SLOTS, 1, 2, CHANNELS), np.float32),
@@ -67,8 +67,8 @@ SMALL = np.zeros((1, 6, CHANNELS), np.float32)
         ("memories: shape", {"memories": np.zeros((3, 1, 0, 0, 0), np.float32)}),
         ("inputs: shape", {"inputs": (0, np.zeros((1, ROOM, CHANNELS - 1), np.float32))}),
         ("from a slot that there is not", {"source": SLOTS}),
-        ("begins behind its end", {"first": LENGTH + 1}),
-        ("begins behind its end", {"stop": LENGTH + NEW + 1, "branches": []}),
+        ("begins after its end", {"first": LENGTH + 1}),
+        ("begins after its end", {"stop": LENGTH + NEW + 1, "branches": []}),
         ("inputs that are gone", {"inputs": (LENGTH, np.zeros((1, ROOM, CHANNELS), np.float32))}),
         ("no room for inputs", {"kept": (0, SMALL)}),
         ("a save in a slot", {"saves": [(LENGTH, 0)]}),

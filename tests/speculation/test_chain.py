@@ -11,6 +11,7 @@ from tiny_levels import assert_lossless, by_hand, decoder_of, look_up, noisy_cop
 from trained_levels import PROMPTS, write_noisy, write_padded, write_renumbered
 
 import mxconv
+from mxconv.decode import Options
 from mxconv.drafts.acceptance import GreedyAcceptance
 from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.kinds import parse_draft
@@ -28,7 +29,6 @@ from mxconv.speculation.level import Level
 from mxconv.speculation.merged import Merged, Retrieving
 from mxconv.speculation.pace import FixedPace
 from mxconv.speculation.selection import GREEDY, Selection
-from mxconv.decode import Options
 from mxconv.speculation.through_text import ThroughText
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
@@ -288,8 +288,7 @@ def test_a_look_up_has_nothing_below_it(kind: str) -> None:
     with pytest.raises(ModelError) as caught:
         Hierarchy([target_level(), look_up(kind), noisy_copy()])  # type: ignore[arg-type]
     assert str(caught.value) == (
-        f"hierarchy: level {kind} is a look-up, and noisy stands below it; only a model can use a draft. "
-        "Put look-ups last."
+        f"hierarchy: level {kind} is a look-up, and noisy is below it; only a model can use a draft. Put look-ups last."
     )
 
 

@@ -77,17 +77,17 @@ def through(inner: Says, target: Tokenizer, draft: Tokenizer, max_positions: int
 
 def assert_fits(target: Tokenizer, context: list[int], tokens: list[int], written: str) -> None:
     """The text of the proposal is the beginning of what was written: no byte is lost, none doubled."""
-    before, behind = target.decode(context), target.decode([*context, *tokens])
+    before, after = target.decode(context), target.decode([*context, *tokens])
     # a context that ends inside a character: only its last characters may be completed, by what was written
     num_pending = len(before) - len(before.rstrip(REPLACEMENT))
     places = range(len(before) - min(num_pending, 3), len(before) + 1)
     if not tokens:
         return
     if num_pending == 0:
-        assert behind.startswith(before)
-        assert written.startswith(behind[len(before) :])
+        assert after.startswith(before)
+        assert written.startswith(after[len(before) :])
     else:
-        assert any(written.startswith(behind[place:]) and before[:place] == behind[:place] for place in places)
+        assert any(written.startswith(after[place:]) and before[:place] == after[:place] for place in places)
     assert not any(target.is_silent(token) for token in tokens)
 
 

@@ -1,4 +1,4 @@
-"""What the tokens of a text do to the logits behind it, against transformers' processors."""
+"""What the tokens of a text do to the logits after it, against transformers' processors."""
 
 from collections import Counter
 

@@ -137,7 +137,7 @@ def test_a_table_of_counts_that_were_pruned_holds_probabilities(docs: list[list[
 
 
 def test_pairs_that_were_dropped_have_the_probability_of_what_is_left() -> None:
-    """P(w | b) by the rule: of a pair that is counted, of one that is not, and behind a token that nothing follows."""
+    """P(w | b) by the rule: of a pair that is counted, of one that is not, and after a token that nothing follows."""
     pairs = np.array([1 << 21 | 2, 1 << 21 | 3], np.uint64)
     left = Followers.of(pairs, np.array([3, 1]))
     chances = np.array([0.1, 0.2, 0.3, 0.4])

@@ -34,7 +34,7 @@ def test_a_text_depends_on_seed_and_number_alone() -> None:
 
 
 def test_draws_follow_the_distribution() -> None:
-    """The first token behind one prompt, 2,000 times: within five standard deviations everywhere."""
+    """The first token after one prompt, 2,000 times: within five standard deviations everywhere."""
     decoder = decoder_of(target_level())
     prompts = np.repeat(PROMPTS[:1], 2_000, 0)
     found = np.concatenate(list(continuations(decoder, prompts, 1, Sampling(1.0), 4)))[:, -1]

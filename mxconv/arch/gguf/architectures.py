@@ -78,7 +78,7 @@ class Architecture:
         is_gated: whether each query has a gate beside it, of what its head gives.
         parts_gates: whether an MLP's gates are a tensor of their own, also where the checkpoint has them in one.
         has_sections: whether pairs rotate by three positions in turn, of which a text's are equal.
-        is_chunked: whether windows stand side by side, of its own length whatever a file says.
+        is_chunked: whether windows lie side by side, of its own length whatever a file says.
         temperature: of the layers that do not rotate, its own whatever a file says.
         has_sinks: whether each head of queries has one.
         clamped: what is made of gates and ups of experts, its own; biases of experts and routers go with it.

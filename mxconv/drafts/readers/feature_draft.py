@@ -28,7 +28,7 @@ class FeatureDraft(ReadingDraft):
         self._head = head
         self._knows_any = head.knows_any(listener.vocab_size)
         self._cache = head.new_cache()
-        # of the pairs in the cache that are of the text: the numbers of the states, and the tokens behind them
+        # of the pairs in the cache that are of the text: the numbers of the states, and the tokens after them
         self._numbers: I64 = np.empty(0, np.int64)
         self._tokens: I64 = np.empty(0, np.int64)
 
@@ -62,7 +62,7 @@ class _Passes:
 
     Args:
         head: the model.
-        cache: its keys and values, of the pairs before; drafted ones are left behind those of the context.
+        cache: its keys and values, of the pairs before; drafted ones are left after those of the context.
         statistics: of the draft.
         vocab_size: of the logits.
         features: (n, hidden_size) before the last n tokens of the context.

@@ -168,7 +168,7 @@ class MlpSpeculator:
         return rms_norm(states, ones, EPS) / np.float32(sqrt(2))
 
     def advance(self, index: int, states: F32, tokens: Sequence[int]) -> F32:
-        """One stage: the states (n, inner_dim) behind tokens, from those that chose them."""
+        """One stage: the states (n, inner_dim) after tokens, from those that chose them."""
         stage = self.stages[index]
         mixed = stage.projection.multiply(states)
         mixed += self._token_weight * stage.embedding.rows(np.array(tokens, np.intp))

@@ -75,7 +75,7 @@ def check_target(reader: ReaderSizes, target: ModelConfig, num_tokens: int, name
 class FeatureReader(Reader, Protocol):
     """Takes in pairs: a token, and a *feature* of the token before it.
 
-    Of tokens that the target has evaluated features are made of its states; behind them it feeds itself with its own.
+    Of tokens that the target has evaluated features are made of its states; after them it feeds itself with its own.
     """
 
     def new_cache(self) -> KVCache:

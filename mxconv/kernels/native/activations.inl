@@ -21,7 +21,7 @@ inline Floats with_sign_of(Floats x, Floats of) {
     return x;
 }
 
-// Within 4 units in the last place: a polynomial near zero, where the quotient behind it would lose digits.
+// Within 4 units in the last place: a polynomial near zero, where the quotient after it would lose digits.
 inline Floats hyperbolic_tangent(Floats x) {
     const Floats size = magnitude(x), square = x * x;
     Floats p = all_lanes(-5.70498872745e-3f);  // tanh x = x + x^3 p(x^2), minimax on |x| < 0.625 (Cephes, tanhf)

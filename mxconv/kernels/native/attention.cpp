@@ -116,7 +116,7 @@ int64_t Attention::tokens_together() const {
 
 // ---- what is done to queries, keys and values between their matrices and the attention ----
 
-// A head by its number among those that the matrices give: all queries, each perhaps with a gate behind it, then keys, then
+// A head by its number among those that the matrices give: all queries, each perhaps with a gate after it, then keys, then
 // values; or one of each in turn.
 void Attention::place_head(const Step& step, int64_t token, int64_t number, float* values) const {
     if (fused == Fused::kHeads) {
@@ -132,7 +132,7 @@ void Attention::place_head(const Step& step, int64_t token, int64_t number, floa
     place(step, token, is_key ? Role::kKey : Role::kValue, is_key ? number : number - num_key_value_heads, 1, values);
 }
 
-// All heads of a row together, behind a barrier: a norm needs them all. Those that are fused one by one are put side by side.
+// All heads of a row together, after a barrier: a norm needs them all. Those that are fused one by one are put side by side.
 void Attention::place_rows(Step& step, const Memory& m) const {
     const int64_t num_roles = m.width == num_heads * head_dim ? 1 : keys_are_values() ? 2 : 3;
     const int64_t keys = num_heads * head_dim, values = keys + num_key_value_heads * head_dim;

@@ -9,7 +9,7 @@ namespace mxconv {
 // How queries and keys follow from their positions.
 struct HeadRotation {
     int64_t table;      // which of the pass's rotations; -1: none
-    int64_t num_pairs;  // the values behind these stay
+    int64_t num_pairs;  // the values after these stay
     bool is_interleaved;
 };
 
@@ -17,7 +17,7 @@ struct HeadRotation {
 struct HeadNorms {
     Norm query, key, value;
     bool span_rows;   // queries and keys: all heads of a row together
-    bool are_behind;  // queries and keys: behind their rotation
+    bool are_behind;  // queries and keys: after their rotation
     float clip;       // which queries, keys and values are kept within before they rotate; 0: none
 };
 
@@ -39,7 +39,7 @@ struct Attention final : Part {
     int64_t temperature;  // which of the pass's, that multiply queries; -1: none
     float logit_cap;      // 0: none
     const float* sinks;   // (num_heads): see AttentionQueries; or null
-    bool is_gated;        // a gate lies behind each query, whose sigmoid multiplies what the head gives
+    bool is_gated;        // a gate lies after each query, whose sigmoid multiplies what the head gives
 
     // From one query to the next.
     int64_t query_dim() const { return is_gated ? 2 * head_dim : head_dim; }

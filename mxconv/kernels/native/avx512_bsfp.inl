@@ -122,7 +122,7 @@ struct PatchList {
 
     // Take the escapes of tiles index .. index + count - 1 from the lists. `nowhere` is a byte of scratch that no tile has.
     void take(const Matrix& matrix, int64_t index, int64_t count, EscapeCursor& escapes, int64_t nowhere) {
-        uint8_t* const tile_of = high;  // overwritten by the bytes themselves, behind where it is read
+        uint8_t* const tile_of = high;  // overwritten by the bytes themselves, after where it is read
         const uint8_t* counts = matrix.escape_counts + index;
         int64_t num_escapes = 0;
         __m128i number = _mm_setzero_si128();

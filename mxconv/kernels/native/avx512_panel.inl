@@ -38,7 +38,7 @@ struct F16Panel {
     static void total(const float* sums, float* out) { f16_sum(sums, out); }
 };
 
-// Some quarters of a row tile times kTokens tokens, and kMore of the panel behind theirs.
+// Some quarters of a row tile times kTokens tokens, and kMore of the panel after theirs.
 template <class Format, int kTokens, int kMore, int kQuarters>
 void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typename Format::Element* x,
                     const typename Format::Element* more, float* sums) {

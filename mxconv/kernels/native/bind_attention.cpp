@@ -153,7 +153,7 @@ BoundPart make_latent(int64_t layer, const MaybeProjection& query_down, const Ma
         throw nb::value_error("heads of impossible sizes");
     }
     if (rotation.table < 0 || rotation.num_pairs < 1 || 2 * rotation.num_pairs > a->rotated_size) {
-        throw nb::value_error("more pairs rotate than there are behind latent vectors");
+        throw nb::value_error("more pairs rotate than there are after latent vectors");
     }
     const int64_t hidden = output.projection.rows();
     const int64_t rank = query_down ? query_down->projection.rows() : hidden;

@@ -67,7 +67,7 @@ struct BoundSequence {
     const std::optional<BoundWalk> walk;
 
   private:
-    // A token sees itself and nothing behind itself.
+    // A token sees itself and nothing after itself.
     void set_masks(SequenceTokens& sequence) const {
         require(*masks, "masks", {num_tokens});
         if (mask_start < 0 || mask_start > length || length + num_tokens - mask_start > kTreeTokens) {
@@ -75,7 +75,7 @@ struct BoundSequence {
         }
         for (int64_t token = 0; token < num_tokens; ++token) {
             const int64_t itself = length + token - mask_start;
-            if (masks->data()[token] >> itself != 1) throw nb::value_error("a token sees itself and nothing behind");
+            if (masks->data()[token] >> itself != 1) throw nb::value_error("a token sees itself and nothing after");
         }
         sequence.masks = masks->data();
         sequence.mask_start = mask_start;
@@ -234,7 +234,7 @@ void bind_decoder(nb::module_& module) {
         .def(
             "forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("rotations"), nb::arg("temperatures"),
             nb::arg("layer_inputs").noconvert().none(), nb::arg("logits").noconvert(), nb::arg("sequences"),
-            "Evaluate tokens of some sequences, no two of one cache, each behind those of the one before in x (tokens, "
+            "Evaluate tokens of some sequences, no two of one cache, each after those of the one before in x (tokens, "
             "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines "
             "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).");
     nb::class_<BoundSequence>(module, "SequenceTokens", "The tokens of one sequence in a pass.")
@@ -246,10 +246,10 @@ void bind_decoder(nb::module_& module) {
             nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
             nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
             nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(),
-            "Tokens behind `length` positions, where their keys and values are written; the last num_logits of them "
+            "Tokens after `length` positions, where their keys and values are written; the last num_logits of them "
             "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
             "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "
-            "the last layer's is what they all give, two more that behind the norm. num_left_out positions of the text "
+            "the last layer's is what they all give, two more that after the norm. num_left_out positions of the text "
             "before these are in no place.");
 }
 

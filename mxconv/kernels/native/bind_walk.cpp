@@ -76,7 +76,7 @@ Walk BoundWalk::checked(const DecoderParts& decoder, int64_t num_tokens) const {
 void BoundWalk::check_places(int64_t num_tokens, int64_t num_slots) const {
     const int64_t end = walk.length + num_tokens, settled = std::min(walk.stop, walk.length);
     require_that(walk.source >= 0 && walk.source < num_slots, "a walk from a slot that there is not");
-    require_that(walk.first >= 0 && walk.first <= settled && walk.stop <= end, "a walk that begins behind its end");
+    require_that(walk.first >= 0 && walk.first <= settled && walk.stop <= end, "a walk that begins after its end");
     require_that(has(walk.inputs, walk.first, settled), "a walk over inputs that are gone");
     require_that(has(walk.kept, std::max(walk.length, walk.kept.origin), end), "no room for inputs");
     require_that(walk.saves.size() < static_cast<size_t>(num_slots), "more saves than slots");
@@ -86,7 +86,7 @@ void BoundWalk::check_places(int64_t num_tokens, int64_t num_slots) const {
     }
 }
 
-// New rows are walked by the running state up to `stop`, and those behind it by branches, each once and in their order.
+// New rows are walked by the running state up to `stop`, and those after it by branches, each once and in their order.
 void BoundWalk::check_branches(int64_t num_tokens) const {
     require_that(walk.branches.size() <= static_cast<size_t>(kTreeTokens), "more branches than a tree has rows");
     std::set<int64_t> known{walk.stop - 1};

@@ -40,7 +40,7 @@ inline Floats load_floats(const KeptF16* from) {
 #endif
 }
 
-// The first `count`, zeros behind them.
+// The first `count`, zeros after them.
 template <class Element>
 inline Floats load_floats(const Element* from, int64_t count) {
     Element padded[kVector] = {};

@@ -127,7 +127,7 @@ void Decoder::evaluate(const Layer& layer, Step& step) const {
     }
 }
 
-// x was last written before a barrier, and will be next behind another.
+// x was last written before a barrier, and will be next after another.
 void Decoder::copy_states(Step& step, int64_t stage) const {
     const int64_t hidden = parts_.hidden_size;
     const bool is_normed = stage > static_cast<int64_t>(parts_.layers.size());

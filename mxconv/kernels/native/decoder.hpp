@@ -1,5 +1,5 @@
 // A forward pass: some tokens of one sequence, or of several, through all layers, by a thread team that stays together.
-// Five barriers a layer of attention and an MLP; one more for each norm behind a part, and for norms of whole rows of heads.
+// Five barriers a layer of attention and an MLP; one more for each norm after a part, and for norms of whole rows of heads.
 #pragma once
 
 #include <memory>

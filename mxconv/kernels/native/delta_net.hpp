@@ -27,7 +27,7 @@ struct DeltaNet final : Recurrent {
     int64_t num_keys() const { return num_key_heads * key_dim(); }
     int64_t num_values() const { return num_value_heads() * value_dim(); }
 
-    // Once, behind all of the above.
+    // Once, after all of the above.
     void prepare();
 
     int forms() const override;
@@ -42,7 +42,7 @@ struct DeltaNet final : Recurrent {
         Activations mixed;
         float* products;  // (tokens, hidden_size)
         float* keyed;     // of some steps, a query and a key
-        float* value;     // of a step's value head, and behind it what is read of a row that is there
+        float* value;     // of a step's value head, and after it what is read of a row that is there
         float* row;       // of some heads
         Way way;
     };

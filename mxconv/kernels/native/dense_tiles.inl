@@ -1,4 +1,4 @@
-// A 16-bit matrix's tiles into scratch, eight columns of a row at a time. Included behind place_of.
+// A 16-bit matrix's tiles into scratch, eight columns of a row at a time. Included after place_of.
 
 void dense_tiles(const Matrix& matrix, int64_t row_tile, int64_t first, int64_t count, uint16_t* scratch) {
     for (int64_t r = 0; r < kTileRows; ++r) {

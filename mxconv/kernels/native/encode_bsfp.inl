@@ -98,7 +98,7 @@ uint16_t exact_group_scale(const Rows& rows, const Segments& segments, int64_t r
     return round_to_bf16(static_cast<float>(scale < 0x1.fep127 ? scale : 0x1.fep127));
 }
 
-// One block of a row tile; returns the number of escapes behind the `num_escapes` that were listed before.
+// One block of a row tile; returns the number of escapes after the `num_escapes` that were listed before.
 int64_t bsfp_block(const Rows& rows, const Segments& segments, int64_t row_tile, int64_t block, int64_t num_escapes,
                    const BsfpTile& out) {
     const int64_t planes = segments.residual_bits - 8;

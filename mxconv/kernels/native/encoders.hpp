@@ -43,7 +43,7 @@ struct BsfpTile {
     uint8_t* escape_positions;  // room for every weight of the tile, and kEscapeSlack more
     uint8_t* escape_high;
 };
-constexpr int64_t kEscapeSlack = 64;  // bytes that may be overwritten behind a list
+constexpr int64_t kEscapeSlack = 64;  // bytes that may be overwritten after a list
 
 // What a BSFP segment costs between any two cuts, see `Cells` in mxconv/codecs/bsfp/fit.py.
 struct Cells {

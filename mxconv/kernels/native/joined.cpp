@@ -12,7 +12,7 @@ int Joined::forms() const {
     return forms;
 }
 
-// The rows of the sum, (tokens, hidden_size), behind the memory that its parts use one after another.
+// The rows of the sum, (tokens, hidden_size), after the memory that its parts use one after another.
 float* Joined::memory(Room& room, const Slice& slice) const {
     int64_t shared = 0, own = 0;
     for (const Addend& addend : addends) {

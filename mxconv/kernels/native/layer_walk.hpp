@@ -29,7 +29,7 @@ class LayerWalk {
     // The end of a run of steps from `first` on, of `count` at most: running ones, or branches.
     int64_t run_end(int64_t first, int64_t count) const;
 
-    // Steps [first, last) of a head: move(step, from, to) makes of one memory that behind the step's row. `copies` is room
+    // Steps [first, last) of a head: move(step, from, to) makes of one memory that after the step's row. `copies` is room
     // for those of branches.
     template <class Move>
     void each(int64_t head, int64_t first, int64_t last, float* copies, const Move& move) const {
@@ -41,7 +41,7 @@ class LayerWalk {
         }
     }
 
-    // Behind all steps, of which the first `num_running` were the running state's: windows of the states that were made, and
+    // After all steps, of which the first `num_running` were the running state's: windows of the states that were made, and
     // the inputs of new rows. `windows` is room for those of `num_windows` states.
     void keep(int64_t num_running, float* windows) const;
     static int64_t num_windows(const SliceWalk& walk) { return 1 + static_cast<int64_t>(walk.walk->saves.size()); }

@@ -1,5 +1,5 @@
 // Products of floats, and patterns, which all instruction sets share in shape. Included inside an anonymous namespace by each of them,
-// behind its own definitions of
+// after its own definitions of
 //
 //     place_of                                  where scratch keeps the eight columns of a row of a tile
 //     dense_tiles, bsfp_tiles                   16-bit patterns of some tiles of a row tile, 256 bytes each, into scratch

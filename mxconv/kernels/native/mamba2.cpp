@@ -95,7 +95,7 @@ void Mamba2::move(const Step& step, const LayerWalk& states, int64_t head, int64
     });
 }
 
-// All heads of a row together, behind a barrier: a norm needs them.
+// All heads of a row together, after a barrier: a norm needs them.
 void Mamba2::finish(Step& step, const Memory& m) const {
     const int64_t length = size() / norm_groups;
     step.share(step.slice.num_tokens, [&](int64_t token) {

@@ -13,7 +13,7 @@ struct Mamba2 final : Recurrent {
     const float* rate;
     const float* skip;
     float least_step, most_step;
-    Norm norm;  // behind the gate, of all heads, each of some groups by itself
+    Norm norm;  // after the gate, of all heads, each of some groups by itself
     int64_t norm_groups;
 
     int64_t num_heads() const { return sizes.heads; }
@@ -32,7 +32,7 @@ struct Mamba2 final : Recurrent {
         Activations mixed;
         float* products;  // (tokens, hidden_size)
         float* shared;    // of some steps, b and c of a group
-        float* x;         // of a step's head, and behind it what is read of a row that is there
+        float* x;         // of a step's head, and after it what is read of a row that is there
         Way way;
     };
 

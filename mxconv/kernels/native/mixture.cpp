@@ -80,7 +80,7 @@ int64_t Mixture::group(int64_t num_tokens, const Memory& m) const {
         m.places[i] = place;
         m.chosen_by[place] = static_cast<int32_t>(i);
     }
-    // each beginning stands one behind its own place now
+    // each beginning stands one after its own place now
     std::copy(m.first + 1, m.first + routing.num_experts + 1, m.first);
     m.first[routing.num_experts] = static_cast<int32_t>(entries);
     return num_active;
@@ -181,7 +181,7 @@ void Mixture::multiply(Step& step, const Expert& expert, const Activations& take
     }
 }
 
-// Columns [row, row + count) of what the matrix behind takes in, into `m.row`; `gates` are those of one entry.
+// Columns [row, row + count) of what the matrix after takes in, into `m.row`; `gates` are those of one entry.
 void Mixture::activate(const Step& step, const Expert& expert, int64_t row, int64_t count, float* gates,
                        const Memory& m) const {
     const Rowwise& rowwise = step.kernels.rowwise;

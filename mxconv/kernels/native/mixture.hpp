@@ -27,7 +27,7 @@ struct Routing {
 };
 
 struct Expert {
-    Projection gate;  // with the rows of `up` behind its own, or between them, where that is none
+    Projection gate;  // with the rows of `up` after its own, or between them, where that is none
     Projection up;
     Projection down;
 };
@@ -44,7 +44,7 @@ struct Mixture final : Part {
     bool is_interleaved;  // gates and ups are rows of one matrix in turn
     bool scales_input;    // shares multiply what experts take in, not what they give
 
-    // Rows are normed here: they are gathered by expert behind it.
+    // Rows are normed here: they are gathered by expert after it.
     Norm norm;         // of what experts take in; may be none
     Norm router_norm;  // of what the router takes in, where `is_routed_apart`
     bool is_routed_apart;
@@ -67,7 +67,7 @@ struct Mixture final : Part {
         int32_t* chosen;     // (tokens, num_chosen)
         float* shares;
         Activations taken;   // (entries, hidden_size)
-        float* gates;        // (entries, 2 size), as matrices give them, or ups behind gates
+        float* gates;        // (entries, 2 size), as matrices give them, or ups after gates
         Activations inner;   // (entries, size)
         float* products;     // (entries, hidden_size)
         float* scores;       // of a thread: (2, num_experts)

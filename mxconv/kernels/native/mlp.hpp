@@ -22,7 +22,7 @@ struct Mlp final : Part {
 
   private:
     struct Memory {
-        float* gates;  // (tokens, stride), as are the ups behind them
+        float* gates;  // (tokens, stride), as are the ups after them
         float* ups;    // null: there are none
         int64_t stride;
         float* row;  // of a piece

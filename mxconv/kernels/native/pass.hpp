@@ -40,7 +40,7 @@ struct SequenceTokens {
     int64_t num_tokens;
     int64_t num_logits;  // of how many tokens, the last ones
     CachePages cache;
-    int64_t length;  // positions that hold the tokens before; the new ones are written behind them
+    int64_t length;  // positions that hold the tokens before; the new ones are written after them
 
     int64_t num_left_out;  // positions of the text before these that are in no place
 
@@ -48,8 +48,8 @@ struct SequenceTokens {
     const uint64_t* masks;
     int64_t mask_start;
 
-    // Which states are copied: x before layer i for i up to the number of layers, behind the last; one more is that
-    // behind the final norm.
+    // Which states are copied: x before layer i for i up to the number of layers, after the last; one more is that
+    // after the final norm.
     std::vector<int64_t> stages;
     float* states;  // (stages, num_tokens, hidden_size)
 
@@ -63,7 +63,7 @@ struct Rotations {
     int64_t num_pairs;
 };
 
-// One call: where the tokens come from and where their logits go, those of a sequence behind those of the one before.
+// One call: where the tokens come from and where their logits go, those of a sequence after those of the one before.
 struct Pass {
     std::vector<SequenceTokens> sequences;  // no two of one cache
     int64_t num_tokens;

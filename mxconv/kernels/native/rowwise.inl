@@ -28,7 +28,7 @@ inline __m256i first_lanes(int64_t count) {
 }
 #endif
 
-// The first `count`, zeros behind them.
+// The first `count`, zeros after them.
 inline Floats load_floats(const float* from, int64_t count) {
 #if defined(__AVX512F__)
     return static_cast<Floats>(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from));

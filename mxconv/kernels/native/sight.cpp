@@ -4,7 +4,7 @@
 
 namespace mxconv {
 
-// The branches of a tree, and behind them sinks.
+// The branches of a tree, and after them sinks.
 int64_t Sight::most_others(int64_t most_visible) const { return kTreeTokens + std::min(sink, most_visible); }
 
 Visible Sight::of(const Token& token, int32_t* others) const {

@@ -70,7 +70,7 @@ class Step {
     template <class Work>
     void take(int64_t count, Work work) {
         Pieces& pieces = pieces_[own.operators % 2];
-        // nobody takes of the operator before, behind whose barrier we are, nor yet of the one that comes
+        // nobody takes of the operator before, after whose barrier we are, nor yet of the one that comes
         if (own.thread == 0) pieces_[(own.operators + 1) % 2].reset();
         ++own.operators;
         for (int64_t i; (i = pieces.take(count, own.thread)) >= 0;) work(i);
@@ -83,7 +83,7 @@ class Step {
         barrier();
     }
 
-    // Tokens in turn by thread: what is done to rows by themselves needs a barrier before and behind it.
+    // Tokens in turn by thread: what is done to rows by themselves needs a barrier before and after it.
     template <class Work>
     void each_token(Work work) const {
         for (int64_t token = own.thread; token < slice.num_tokens; token += num_threads()) work(token);
@@ -132,7 +132,7 @@ class Step {
     // Add to the slice's rows what a matrix makes of others, over `products` (tokens, hidden_size).
     void add_product(const Projection& projection, const Activations& inputs, const Sum& sum, float* products);
 
-    // Add `products`, behind a barrier; ends with one. For what is not complete before all pieces are.
+    // Add `products`, after a barrier; ends with one. For what is not complete before all pieces are.
     void add_rows(const float* products, const Sum& sum);
 
   private:

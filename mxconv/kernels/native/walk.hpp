@@ -13,7 +13,7 @@ constexpr int64_t kTip = 0;  // the running state's slot; those of snapshots fol
 struct StateSizes {
     int64_t kernel_size = 1;                   // rows that the convolution sees, its own included
     int64_t num_channels = 0;                  // of the convolution
-    int64_t num_gates = 0;                     // of a row's input, behind the channels
+    int64_t num_gates = 0;                     // of a row's input, after the channels
     int64_t heads = 0, rows = 0, columns = 0;  // of the memory
 
     int64_t input() const { return num_channels + num_gates; }
@@ -48,7 +48,7 @@ struct Walk {
     int64_t stop;                     // the running state walks first .. stop - 1
     int64_t length;                   // rows from here on are new
     std::vector<PlacePair> saves;     // (place, slot): of the running state that has seen so many places
-    std::vector<PlacePair> branches;  // (row, parent) behind `stop`, parents before children
+    std::vector<PlacePair> branches;  // (row, parent) after `stop`, parents before children
 };
 
 // A row on its way through a layer.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import mxconv
+from mxconv.decode import TextModel
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
 from mxconv.serving.http.api_error import ApiError, invalid
@@ -15,7 +16,6 @@ from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.sampling_in_use import CHAT_DEFAULTS, Asked, SamplingInUse
 from mxconv.speculation.selection import GREEDY, MAX_SEED, Selection
-from mxconv.decode import TextModel
 from mxconv.text.chat import ChatTemplate
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, of completions

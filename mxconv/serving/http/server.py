@@ -18,6 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mxconv.decode import Options, TextModel
 from mxconv.errors import ModelError
 from mxconv.serving.http.app import application
 from mxconv.serving.http.call import Desk
@@ -27,7 +28,6 @@ from mxconv.serving.http.prompt_scores import Scorer
 from mxconv.serving.http.serve_options import ServeOptions
 from mxconv.serving.http.served import ServedModel
 from mxconv.serving.llm_engine import Engine
-from mxconv.decode import Options, TextModel
 
 KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 2  # for answers that were broken off to leave

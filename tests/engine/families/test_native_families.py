@@ -79,7 +79,7 @@ class Model:
 
     @cached_property
     def in_f16(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Logits, and the cache behind them."""
+        """Logits, and the cache after them."""
         cache = KVCache(self.family.config, LENGTH)
         decoder = Decoder(self.family.config, self.weights(FP16), "numpy")
         return decoder.forward(self.ids, cache), held(cache)
@@ -168,7 +168,7 @@ def test_a_rows_bits_are_those_of_its_prefix_however_the_text_is_cut_on_any_numb
             found = logits_in_steps(model.native(BF16, kernel, num_threads), model.ids, widths)
             assert_same_bits(found, whole, f"{kernel}, {num_threads} threads, cut at {widths}")
         parts = logits_after_rollback(model.native(BF16, kernel, 1), model.ids, 30, [5, 6, 7, 8])
-        assert_same_bits(np.concatenate(parts), whole, f"{kernel}, behind tokens that were taken back")
+        assert_same_bits(np.concatenate(parts), whole, f"{kernel}, after tokens that were taken back")
         rebuilt = model.native(BF16, kernel, 1, "bsfp")
         assert_same_bits(logits_in_steps(rebuilt, model.ids, [LENGTH]), whole, f"{kernel}, BSFP")
 

@@ -47,7 +47,7 @@ def native(family_of: Callable[[str], Any]) -> Native:
 
 
 class Text:
-    """A cache, the tokens that it should hold, and the logits behind each."""
+    """A cache, the tokens that it should hold, and the logits after each."""
 
     def __init__(self, decoder: Decoder, rewinds: bool) -> None:
         self.decoder = decoder

@@ -141,7 +141,7 @@ def test_slow_and_whole_is_good(patient: Running) -> None:
 
 
 def test_memory_stays_where_it_is(patient: Running) -> None:
-    """A sequence that stays behind would keep its caches: here those of 400 choices."""
+    """A sequence that stays after would keep its caches: here those of 400 choices."""
     quick = BAD[4:]
 
     def round_() -> int:

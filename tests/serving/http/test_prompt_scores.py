@@ -59,7 +59,7 @@ def test_a_prompts_logprobs_are_those_of_the_targets_softmax(server: Running) ->
         assert found["token_logprobs"][place] == pytest.approx(float(exact[place - 1, ids[place]]), abs=1e-12)
         best = sorted(found["top_logprobs"][place].values(), reverse=True)
         assert best == pytest.approx(np.sort(exact[place - 1])[::-1][: len(best)].astype(float).tolist(), abs=1e-12)
-    for place in range(1, len(ids)):  # behind the token that begins all texts
+    for place in range(1, len(ids)):  # after the token that begins all texts
         assert PROMPT.startswith(found["tokens"][place], found["text_offset"][place])
 
 
@@ -117,7 +117,7 @@ def test_clients_that_leave_and_engines_that_fail_leave_no_prompt_behind(
 
 
 class TestScorer:
-    """Prompts one behind the other."""
+    """Prompts one after the other."""
 
     def prompts(self, server: Running) -> list[Unscored]:
         return [Unscored(server.model.encode(PROMPT)[number:], 1, lambda _: None) for number in range(3)]

@@ -1,0 +1,55 @@
+"""The house: names that are used once, imports without a circle, files of a size to read."""
+
+import ast
+import re
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "mxconv").rglob("*.py"))
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+NAMED = [path for path in FILES if path.stem not in ("__init__", "__main__")]
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of mxconv that a file imports anywhere, for types alone or inside a function too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            members = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {member if member in MODULES else node.module for member in members}
+    return found & MODULES.keys()
+
+
+def repeated(names: list[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def test_a_modules_name_is_used_once() -> None:
+    assert repeated([path.stem for path in NAMED]) == []
+
+
+def test_a_classs_name_is_used_once() -> None:
+    nodes = [node for path in FILES for node in ast.walk(ast.parse(path.read_text()))]
+    assert repeated([node.name for node in nodes if isinstance(node, ast.ClassDef) and node.name[0] != "_"]) == []
+
+
+def test_imports_have_no_circle_even_for_types() -> None:
+    lazy = {"mxconv": set[str]()}  # mxconv.load, which a user asks for by name: imported when it is first asked for
+    graph = {module: imported(path) for module, path in MODULES.items()} | lazy
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+def test_small_files_have_a_reason_in_contributing() -> None:
+    """A row of the table names a file, or a folder whose files are all of one kind."""
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("## Small files")[1].split("\n## ")[0]
+    allowed = re.findall(r"^\| `(mxconv/[\w/.]+)`", table, re.MULTILINE)
+    small = {str(path.relative_to(ROOT)) for path in NAMED if len(path.read_text().splitlines()) < 40}
+    assert sorted(path for path in small if not path.startswith(tuple(allowed))) == []
+    assert [entry for entry in allowed if not any(path.startswith(entry) for path in small)] == []
