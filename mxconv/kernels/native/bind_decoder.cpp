@@ -231,26 +231,24 @@ void bind_decoder(nb::module_& module) {
              nb::arg("logit_cap"), nb::arg("cache"),
              "Layers, then a norm and a head, whose logits are multiplied and, where logit_cap is not 0, capped. "
              "`cache` is layers, heads and head_dim of its pages.")
-        .def(
-            "forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("rotations"), nb::arg("temperatures"),
-            nb::arg("layer_inputs").noconvert().none(), nb::arg("logits").noconvert(), nb::arg("sequences"),
-            "Evaluate tokens of some sequences, no two of one cache, each after those of the one before in x (tokens, "
-            "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines "
-            "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).");
+        .def("forward", &BoundDecoder::forward, nb::arg("x").noconvert(), nb::arg("rotations"), nb::arg("temperatures"),
+             nb::arg("layer_inputs").noconvert().none(), nb::arg("logits").noconvert(), nb::arg("sequences"),
+             "Evaluate tokens of some sequences, no two of one cache, each after those of the one before in x (tokens, "
+             "hidden_size), which is overwritten, and in logits (sum of num_logits, vocabulary). Rotations are cosines "
+             "and sines, (tokens, pairs) each; temperatures are (tokens,); layer_inputs (layers, tokens, size).");
     nb::class_<BoundSequence>(module, "SequenceTokens", "The tokens of one sequence in a pass.")
-        .def(
-            nb::init<BoundPages, int64_t, int64_t, int64_t, std::optional<Array<uint64_t>>, int64_t,
-                     std::vector<int64_t>, std::optional<MutableArray<float>>, int64_t,
-                     const std::optional<BoundWalk>&>(),
-            nb::arg("pages"), nb::arg("length"), nb::arg("num_tokens"), nb::arg("num_logits"),
-            nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
-            nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
-            nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(),
-            "Tokens after `length` positions, where their keys and values are written; the last num_logits of them "
-            "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
-            "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "
-            "the last layer's is what they all give, two more that after the norm. num_left_out positions of the text "
-            "before these are in no place.");
+        .def(nb::init<BoundPages, int64_t, int64_t, int64_t, std::optional<Array<uint64_t>>, int64_t,
+                      std::vector<int64_t>, std::optional<MutableArray<float>>, int64_t,
+                      const std::optional<BoundWalk>&>(),
+             nb::arg("pages"), nb::arg("length"), nb::arg("num_tokens"), nb::arg("num_logits"),
+             nb::arg("masks").noconvert() = nb::none(), nb::arg("mask_start") = 0,
+             nb::arg("stages") = std::vector<int64_t>{}, nb::arg("states").noconvert() = nb::none(),
+             nb::arg("num_left_out") = 0, nb::arg("walk") = nb::none(),
+             "Tokens after `length` positions, where their keys and values are written; the last num_logits of them "
+             "get logits. With masks, token i sees the positions before mask_start and mask_start + b for each bit b. "
+             "states (stages, num_tokens, hidden_size) receives x before the layers of those numbers; one more than "
+             "the last layer's is what they all give, two more that after the norm. num_left_out positions of the text "
+             "before these are in no place.");
 }
 
 }  // namespace mxconv
