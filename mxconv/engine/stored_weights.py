@@ -128,7 +128,7 @@ def _dense_stacks(tensors: Mapping[str, SourceTensor], make: Matrices) -> dict[s
     Matrices that are stored turned are views; native kernels, which read rows, get a copy of those that rows choose.
     """
     found = {
-        name: _stack(experts, partial(_dense, tensors[name], experts, make))
+        name: _stack(experts, partial(_dense, tensors[name], cast(U16, tensors[name].array()), experts, make))
         for name, experts in stacked_experts(tensors).items()
         if tensors[name].dtype in FORMATS
     }
@@ -138,8 +138,9 @@ def _dense_stacks(tensors: Mapping[str, SourceTensor], make: Matrices) -> dict[s
     return found
 
 
-def _dense(tensor: SourceTensor, experts: StackedExperts, make: Matrices, expert: int) -> Matrix:
-    return make.dense(experts.matrix(cast(U16, tensor.array())[expert]), FORMATS[tensor.dtype])
+def _dense(tensor: SourceTensor, patterns: U16, experts: StackedExperts, make: Matrices, expert: int) -> Matrix:
+    """A view of one expert; `patterns` is the whole tensor, mapped while its file was open."""
+    return make.dense(experts.matrix(patterns[expert]), FORMATS[tensor.dtype])
 
 
 def _repacked(blocks: SourceTensor, scales: SourceTensor, make: Matrices, expert: int) -> Matrix:

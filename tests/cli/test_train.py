@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.cli.train_ngram_command import ngram
 from mxconv.package.ngram_table import read_ngram_table
+from mxconv.train import ngram_trainer
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_table_is_trained_and_reported(run: Any, package: Path, text: Path, tm
 def test_what_was_dropped_while_counting_is_said(
     run: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ngram, "MIN_HELD", 8)
+    monkeypatch.setattr(ngram_trainer, "MIN_HELD", 8)
     text = tmp_path / "text.txt"
     text.write_text("".join(map(chr, range(32, 127))))  # 94 pairs, none twice
     outcome = run("train", "ngram", text, "--tokenizer", source, "-o", tmp_path / "t", "--max-entries", 1)

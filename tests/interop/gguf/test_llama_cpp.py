@@ -147,7 +147,7 @@ def test_trained_sentence_piece_models_write_the_same_text_and_are_as_perplexed(
     # a vocabulary of letters alone makes llama.cpp end the process at anything else
     vocabulary = BackendTokenizer.from_file(str(story_package / "tokenizer.json")).get_vocab()
     prompts = [prompt for prompt in STORY_PROMPTS if set(prompt) - {" "} <= vocabulary.keys()]
-    assert len(prompts) >= 18
+    assert len(prompts) >= 9
     with LoadedPackage(story_package, num_threads=1) as loaded:
         texts = continued(loaded, prompts)
         check_target(loaded, target, texts, 0.3)
