@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import IO
 
-import psutil
-
 STATUS = Path("/proc/self/status")
 
 
@@ -18,6 +16,8 @@ def peak_rss_bytes() -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     if sys.platform == "win32":
+        import psutil
+
         return int(psutil.Process().memory_info().peak_wset)
     import resource
 
