@@ -1,6 +1,8 @@
 """Drafting ahead while the target verifies (PEARL), on two threads, against the same two models in turn.
 
-    python examples/pearl.py TARGET_PACKAGE DRAFT_PACKAGE PROMPTS.jsonl [NUM_PROMPTS] [LENGTH] [--in-turn-threads N]
+    python examples/papers/pearl.py TARGET DRAFT PROMPTS.jsonl [NUM_PROMPTS] [LENGTH] [--in-turn-threads N]
+
+TARGET and DRAFT are packages.
 
 Each model has an engine of its own with one thread, and a pass releases the interpreter, so that both run at once: the
 target verifies what was proposed, the draft meanwhile goes on as if all of it were accepted. Where it is, and the

@@ -119,6 +119,7 @@ def test_a_package_decodes_as_without_them(loaded: list[LoadedLevel], selection:
         found, generation = speculate(hierarchy, ids, 20, (), selection)
         assert found == plain
         assert generation.trace.statistics[1].num_proposed > 0
+        assert drafts == [exits] or generation.trace.statistics[1].num_accepted > 0  # three layers have no early exit
         assert next(iter(hierarchy._chain._variants.values())).choice.num_studies > 0
 
 
@@ -254,7 +255,7 @@ def test_a_draft_comes_to_leave_out_what_the_target_does_without(spec: str, idle
     best, wanted = choice.best, Skipped.parse(idle, 6)
     assert best.attention <= wanted.attention
     assert best.mlp <= wanted.mlp
-    assert len(best) >= len(wanted) - 1
+    assert len(best) >= len(wanted) - (1 if spec.startswith("swift") else 0)
     assert generation.trace.statistics[1].acceptance_rate == 1.0
 
 

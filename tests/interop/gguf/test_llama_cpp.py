@@ -25,13 +25,23 @@ NUM_NEW_TOKENS = 24
 STORY_PROMPTS = [
     "Once upon a time",
     "One day, a little girl named Lily found a needle in her",
+    "Tom and Jane are friends.",
     "The dog was big and",
     "Lily  had two  spaces.",
     '"Hello", said the bird.',
     "The sun",
+    "He wanted to play",
+    "Mom said no.",
     "It was a sunny day",
+    "She saw a cat",
     "In the park,",
+    "Ben likes to run",
     "The old man",
+    "They went home",
+    "A small boat",
+    "Sara was sad",
+    "The ball is red",
+    "There was a frog",
     "At night",
 ]
 
@@ -104,7 +114,7 @@ def check_target(loaded: LoadedPackage, file: Path, texts: list[Continued], limi
             assert third < second  # so that it was between these two
             assert rows[at][found[place]] == second
         print(f"{num_equal} of {len(texts)} texts equal, logits differ by up to {largest:.4f}")
-        assert num_equal >= len(texts) - max(len(texts) // 5, 2)
+        assert num_equal >= len(texts) - 4
         for ours in texts:
             assert theirs.tokenize(ours.text) == ours.prompt
 
@@ -147,7 +157,7 @@ def test_trained_sentence_piece_models_write_the_same_text_and_are_as_perplexed(
     # a vocabulary of letters alone makes llama.cpp end the process at anything else
     vocabulary = BackendTokenizer.from_file(str(story_package / "tokenizer.json")).get_vocab()
     prompts = [prompt for prompt in STORY_PROMPTS if set(prompt) - {" "} <= vocabulary.keys()]
-    assert len(prompts) >= 9
+    assert len(prompts) >= 18
     with LoadedPackage(story_package, num_threads=1) as loaded:
         texts = continued(loaded, prompts)
         check_target(loaded, target, texts, 0.3)
