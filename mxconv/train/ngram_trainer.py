@@ -19,7 +19,7 @@ from mxconv.errors import ModelError
 from mxconv.package.ngram_table import MAX_VOCAB_SIZE, NgramEntries, NgramTable
 from mxconv.progress import Progress, silent
 from mxconv.text.tokenizer import Tokenizer
-from mxconv.train.texts import read_pieces
+from mxconv.text.texts import read_pieces
 
 TOKEN_BITS = np.uint64(21)  # three tokens in 64 bits
 TOKEN_MASK = np.uint64((1 << 21) - 1)

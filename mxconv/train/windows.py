@@ -13,7 +13,7 @@ from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_
 from mxconv.errors import ModelError
 from mxconv.progress import Progress, silent
 from mxconv.text.tokenizer import Tokenizer
-from mxconv.train.texts import MAX_LINE_BYTES, read_pieces
+from mxconv.text.texts import MAX_LINE_BYTES, read_pieces
 
 WARM_UP = 0.05  # of a stage
 

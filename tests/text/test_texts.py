@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mxconv.errors import MxconvError
 from mxconv.train import texts
-from mxconv.train.texts import DocumentPiece, read_pieces
+from mxconv.text.texts import DocumentPiece, read_pieces
 
 
 def ignore(num_bytes: int) -> None:
