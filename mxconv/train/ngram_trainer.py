@@ -18,8 +18,8 @@ from mxconv.checkpoint.sentencepiece.derived_tokenizer import read_tokenizer_jso
 from mxconv.errors import ModelError
 from mxconv.package.ngram_table import MAX_VOCAB_SIZE, NgramEntries, NgramTable
 from mxconv.progress import Progress, silent
-from mxconv.text.tokenizer import Tokenizer
 from mxconv.text.texts import read_pieces
+from mxconv.text.tokenizer import Tokenizer
 
 TOKEN_BITS = np.uint64(21)  # three tokens in 64 bits
 TOKEN_MASK = np.uint64((1 << 21) - 1)

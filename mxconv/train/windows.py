@@ -12,8 +12,8 @@ from mxconv.arrays import I32, I64
 from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
 from mxconv.errors import ModelError
 from mxconv.progress import Progress, silent
-from mxconv.text.tokenizer import Tokenizer
 from mxconv.text.texts import MAX_LINE_BYTES, read_pieces
+from mxconv.text.tokenizer import Tokenizer
 
 WARM_UP = 0.05  # of a stage
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mxconv.errors import MxconvError
-from mxconv.train import texts
+from mxconv.text import texts
 from mxconv.text.texts import DocumentPiece, read_pieces
 
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.errors import MxconvError
 from mxconv.package.ngram_table import NgramTable, write_ngram_table
-from mxconv.train import ngram_trainer, texts
+from mxconv.text import texts
+from mxconv.train import ngram_trainer
 from mxconv.train.ngram_trainer import Followers, NgramCounts, NgramTrainer, train_ngram
 
 VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
