@@ -52,7 +52,7 @@ def convert(
     check_target(target, options.force)
     check_apart(checkpoint, target)
     workers = executor or (lambda: Workers(options.num_threads))
-    if options.on_nonfinite == "error":
+    if options.on_nonfinite == "error" and options.draft_weights is None:  # given codes find no such weight
         try:
             return _convert(checkpoint, target, options, progress, workers(), assume_finite=True)
         except NonFiniteError:  # the survey finds the first one and says it well
@@ -73,7 +73,9 @@ def _convert(
     to_store = isinstance(target, Store)
     preparation = prepare(checkpoint, options, progress, workers, assume_finite=assume_finite, to_store=to_store)
     sizes, record = preparation.source_sizes, preparation.record.model_dump()
-    decisive = __version__, record, options.max_shard_bytes, sizes, list(options.drafts)
+    decisive = [__version__, record, options.max_shard_bytes, sizes, list(options.drafts)]
+    if preparation.draft_file is not None:
+        decisive.append(preparation.draft_file.record.sha256)
     staging = open_staging(target, fingerprint(*decisive))
     try:
         finished = FinishedTensors(staging, hashes, _finished_before(preparation, hashes, workers, staging))
@@ -91,6 +93,8 @@ def _convert(
         raise
     finally:
         staging.close()
+        if preparation.draft_file is not None:
+            preparation.draft_file.close()
     return manifest
 
 

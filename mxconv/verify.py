@@ -36,6 +36,17 @@ class Verification:
         return sum(tensor.status == "bit-exact" for tensor in self.tensors)
 
     @property
+    def given_note(self) -> str | None:
+        """One sentence on draft tensors whose codes nothing was compared with; None where all were cast."""
+        given = self.manifest.draft_weights
+        if given is None:
+            return None
+        return (
+            f"The codes of {len(given.tensors)} draft tensors were given ({given.description.get('rule')}): no source "
+            "encodes to them, and only the hash of their file speaks for them. The target does not depend on them."
+        )
+
+    @property
     def lossless(self) -> bool:
         """Whether every tensor was rebuilt bit for bit from this package alone."""
         return self.manifest.lossless and self.num_bit_exact == len(self.tensors)

@@ -62,6 +62,13 @@ def quantize(
             autocompletion=drafts,
         ),
     ] = None,
+    draft_weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="MXFP4: codes and scales of matrices that another program chose, such as `mxconv train self-draft`: "
+            "a draft file, see formats/package.md."
+        ),
+    ] = None,
     revision: Revision = None,
     max_shard_bytes: Annotated[int, typer.Option(help="Largest file to write.")] = 5_000_000_000,
     threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
@@ -103,6 +110,7 @@ def quantize(
             skip=tuple(skip or ()),
             residual_bits=None if residual_bits == "auto" else int(residual_bits),
             drafts=tuple(draft or ()),
+            draft_weights=None if draft_weights is None else str(draft_weights),
             max_shard_bytes=max_shard_bytes,
             num_threads=usable_processors() if threads is None else threads,
             memory_bytes=memory,

@@ -119,6 +119,7 @@ def _members(verification: "Verification") -> dict[str, Any]:
         "num_bit_exact": verification.num_bit_exact,
         "damaged_files": verification.damaged_files,
         "source_compared": verification.source_compared,
+        "num_draft_tensors_given": len(given.tensors) if (given := verification.manifest.draft_weights) else 0,
         "rounded_from": verification.manifest.rounded_from,
         "tensors": tensors,
         "decode": verification.decode.model_dump() if verification.decode else None,
@@ -144,8 +145,9 @@ def _print(verification: "Verification", package: str, out: Output) -> None:
             f"{d.num_tokens} tokens of {d.num_prompts} prompts{chats} decoded by {d.target}, with drafts and without"
             f"{batch}: {d.num_token_mismatches} token mismatches, {d.num_logit_mismatches} logit mismatches"
         )
-    if verification.manifest.quantizer_note is not None:
-        out.line(verification.manifest.quantizer_note)
+    for note in (verification.given_note, verification.manifest.quantizer_note):
+        if note is not None:
+            out.line(note)
     verdict = "ok" if verification.ok else "not ok"
     out.line(
         f"{package}: {verdict}{', lossless' if verification.lossless else ''}", "green" if verification.ok else "red"

@@ -47,6 +47,7 @@ def describe(
         if tokenizer
         else None,
         options=preparation.record,
+        draft_weights=preparation.draft_file.record if preparation.draft_file else None,
         lossless=preparation.is_lossless,
         bits_per_weight=preparation.bits_per_weight,
         levels=levels_of(preparation),

@@ -16,7 +16,7 @@ from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.packing import PackedBsfp, escape_offsets
 from mxconv.codecs.mxfp4 import BLOCK, NonFiniteError, ScaleRule
 from mxconv.codecs.mxint8 import quantize_mxint8
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad
+from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad, padded
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.survey import Segments, Survey
 from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4, row_shifts_of
@@ -90,6 +90,7 @@ def encoded_slices(
         NonFiniteError: MXFP4 or MXINT8 of a weight that is not finite.
     """
     plan, num_escapes, is_first = survey.plan, 0, True
+    first_tile = 0
     if plan.carried is not None:
         yield from _carried_slices(plan, plan.carried)
         return
@@ -97,6 +98,10 @@ def encoded_slices(
         parts: dict[str, NDArray[np.generic]] = {}
         if not len(piece.patterns):
             pass
+        elif survey.given is not None:
+            tiles = first_tile, first_tile + padded(len(piece.patterns), TILE_ROWS) // TILE_ROWS
+            parts = {"codes": survey.given.codes.rows(*tiles), "scales": survey.given.scales.rows(*tiles)}
+            first_tile = tiles[1]
         elif plan.codec == "mxfp4":
             codes, scales = encode_mxfp4(piece.patterns, survey.float_format, scale_rule)
             parts = {"codes": codes, "scales": scales}

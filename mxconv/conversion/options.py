@@ -28,6 +28,7 @@ class QuantizeOptions:
     dtype: Literal["bf16", "fp16"] | None = None
     target: Literal["include", "reference"] | None = None  # None: include a local source, reference a Hub one
     drafts: tuple[str, ...] = ()
+    draft_weights: str | None = None  # a file of codes and scales, see draft_file.py
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
     num_threads: int = 1
     memory_bytes: int | None = None  # that a worker may need; no byte of a package depends on it
@@ -55,7 +56,12 @@ class QuantizeOptions:
             if getattr(self, name) < least:
                 raise MxconvError(f"{_flag(name)}: {getattr(self, name)}; at least {least} is required.")
         foreign = (
-            {"scale_rule": ("ocp",), "target": (None, "include"), "lm_head": (None, "exact", "quantize", "keep")}
+            {
+                "scale_rule": ("ocp",),
+                "target": (None, "include"),
+                "lm_head": (None, "exact", "quantize", "keep"),
+                "draft_weights": (None,),
+            }
             if self.codec == "bsfp"
             else {
                 "outliers": ("exact",),

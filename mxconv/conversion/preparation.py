@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from mxconv.checkpoint.source import Checkpoint
+from mxconv.conversion.draft_file import DraftFile
 from mxconv.conversion.drafts import open_drafts
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
@@ -38,6 +39,7 @@ class Preparation:
     derived_files: dict[str, bytes]  # companions that are made from the source's own file
     stores_target: bool  # in shards of its own, because the source's files cannot be linked
     to_store: bool  # goes the package
+    draft_file: DraftFile | None = None  # that gave some surveys their codes
 
     @property
     def num_bytes_source(self) -> int:
@@ -123,6 +125,9 @@ def prepare(
     check_any_quantized(checkpoint, [survey.plan for survey in surveys])
     cannot_link = must_store or checkpoint.is_on_store
     stores_target = options.codec == "mxfp4" and cannot_link and record.target == "include"
+    draft_file = None if options.draft_weights is None else DraftFile.open(Path(options.draft_weights))
+    if draft_file is not None:
+        surveys = draft_file.give(surveys)
     layout = plan_layout(_groups(surveys, options, stores_target), options.max_shard_bytes)
     preparation = Preparation(
         checkpoint,
@@ -135,6 +140,7 @@ def prepare(
         derived_files,
         stores_target,
         to_store,
+        draft_file,
     )
     check_names(checkpoint, layout, drafts, preparation.links_target)
     return preparation

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxconv.arrays import I8
+from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.fit import FittedTable
 from mxconv.codecs.bsfp.histogram import NUM_PATTERNS, PatternHistogram
@@ -37,11 +38,20 @@ class Segments:
 
 
 @dataclass(frozen=True)
+class GivenCodes:
+    """MXFP4 of a tensor that is not encoded here, as a package stores it; see `draft_file.py`."""
+
+    codes: SourceTensor  # (T, C, 64)
+    scales: SourceTensor  # (T, B, 16)
+
+
+@dataclass(frozen=True)
 class Survey:
     """A tensor's plan with what its weights decided."""
 
     plan: TensorPlan
     segments: tuple[Segments, ...] = ()  # of BSFP: of the matrix, or of all experts together, or of each
+    given: GivenCodes | None = None  # of MXFP4: what is stored instead of what the weights encode to
 
     @property
     def float_format(self) -> FloatFormat:

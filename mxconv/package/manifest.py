@@ -23,6 +23,7 @@ __all__ = [
     "FILE_NAME",
     "CertificateRecord",
     "DecodeRecord",
+    "DraftWeightsRecord",
     "FileRecord",
     "Manifest",
     "OptionsRecord",
@@ -76,6 +77,14 @@ class OptionsRecord(Record):
     target: Literal["include", "reference"]
 
 
+class DraftWeightsRecord(Record):
+    """Codes and scales that `--draft-weights` or `--calibrate` gave, see formats/package.md."""
+
+    sha256: Digest = Field(description="of the draft file")
+    description: dict[str, Any] = Field(description="how they were made; `rule` names the method")
+    tensors: list[str] = Field(description="whose codes they are; any other MXFP4 tensor is cast from the source")
+
+
 class DecodeRecord(Record):
     num_prompts: Count
     num_tokens: Count
@@ -118,6 +127,9 @@ class Manifest(Record):
     source: SourceRecord
     tokenizer: TokenizerRecord | None = Field(description="null where the source has no tokenizer.json")
     options: OptionsRecord
+    draft_weights: DraftWeightsRecord | None = Field(
+        default=None, description="absent where every draft tensor is cast from the source"
+    )
     lossless: bool = Field(description="whether the 16-bit source can be rebuilt from this package alone")
     bits_per_weight: float
     levels: Annotated[list[LevelRecord], Field(min_length=1)]
@@ -152,7 +164,10 @@ class Manifest(Record):
 
     def to_bytes(self) -> bytes:
         """The file's bytes, digest filled in."""
-        blank = json.dumps(self.model_copy(update={"manifest_sha256": NO_DIGEST}).model_dump(), indent=1).encode()
+        members = self.model_copy(update={"manifest_sha256": NO_DIGEST}).model_dump()
+        if self.draft_weights is None:
+            del members["draft_weights"]
+        blank = json.dumps(members, indent=1).encode()
         return _with_digest(blank, hashlib.sha256(blank).hexdigest())
 
 

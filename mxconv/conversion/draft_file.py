@@ -1,0 +1,221 @@
+"""Draft files: codes and scales of MXFP4 matrices that somebody else chose, for `mxconv quantize --draft-weights`.
+
+    shapes = {"model.layers.0.mlp.up_proj.weight": (1536, 576)}
+    with DraftFileWriter(Path("draft.safetensors"), shapes) as writer:
+        writer.write("model.layers.0.mlp.up_proj.weight", codes, scales)  # as `encode_mxfp4` gives them
+        writer.commit({"rule": "distilled", "num_tokens": 9000})
+
+Normative text: formats/package.md, "Draft weights".
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from mxconv.arrays import U8
+from mxconv.checkpoint.hashing import sha256_file
+from mxconv.checkpoint.mapped_file import MappedFile
+from mxconv.checkpoint.regular_file import parse_json_object
+from mxconv.checkpoint.safetensors_header import format_header
+from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.codecs.e8m0 import BIAS
+from mxconv.codecs.mxfp4 import BLOCK, MAX_EXPONENT
+from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles
+from mxconv.conversion.survey import GivenCodes, Survey, quantized_arrays
+from mxconv.errors import CheckpointError, PackageError
+from mxconv.package.manifest import DraftWeightsRecord
+from mxconv.package.stored import mxfp4_arrays
+from mxconv.system.disk import write_at
+
+KEY = "mxconv_draft"
+MAX_DESCRIPTION_BYTES = 1 << 16  # of the JSON in the header; the manifest repeats it
+MAX_SCALE = MAX_EXPONENT + BIAS  # with larger ones codes reach infinity; 255 is NaN
+
+
+class DraftFileWriter:
+    """Writes a draft file beside its place, and renames it when all matrices are there.
+
+    Args:
+        path: of the file; what is there is replaced.
+        shapes: (rows, in_features) of each matrix by the name of its tensor; of a stack of experts
+            `StackedExperts.stored_shape`.
+
+    Raises:
+        PackageError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, int]]) -> None:
+        self.path, self._partial = path, path.with_name(path.name + ".partial")
+        self._arrays = {name: mxfp4_arrays(name, shape) for name, shape in shapes.items()}
+        self._missing = set(shapes)
+        _, begins = self._header({})
+        names = [array.name for arrays in self._arrays.values() for array in arrays]
+        self._begins = dict(zip(names, begins, strict=True))
+        try:
+            self._file = self._partial.open("wb", buffering=0)
+        except OSError as error:
+            raise PackageError(f"{path}: cannot be written ({error.strerror}). Check its folder.") from error
+
+    def write(self, name: str, codes: U8, scales: U8) -> None:
+        """Write a matrix: (T, C, 64) and (T, B, 16) uint8, in any order of the names.
+
+        Raises:
+            ValueError: they have other shapes.
+            PackageError: the disk is full, or fails.
+        """
+        for array, values in zip(self._arrays[name], (codes, scales), strict=True):
+            if values.shape != array.shape or values.dtype != np.uint8:
+                raise ValueError(f"{array.name}: {values.dtype} {values.shape}; uint8 {array.shape} is required")
+            self._write(self._begins[array.name], values.tobytes())
+        self._missing.discard(name)
+
+    def commit(self, description: Mapping[str, Any]) -> None:
+        """Finish the file.
+
+        Args:
+            description: how the codes were made, for the manifest; `rule`, a text, is required.
+        """
+        assert not self._missing, f"matrices that were not written: {sorted(self._missing)[:5]}"
+        self._write(0, self._header(description)[0])
+        self._file.close()
+        self._partial.replace(self.path)
+
+    def _header(self, description: Mapping[str, Any]) -> tuple[bytes, list[int]]:
+        """Of one length whatever the description: JSON may end in spaces."""
+        text = json.dumps(description)
+        text += " " * (MAX_DESCRIPTION_BYTES - len(json.dumps(text)))
+        if len(text) > MAX_DESCRIPTION_BYTES:
+            raise ValueError(f"a description of {len(text)} bytes; at most {MAX_DESCRIPTION_BYTES} are read")
+        entries = [(a.name, a.dtype, a.shape) for arrays in self._arrays.values() for a in arrays]
+        return format_header(entries, {KEY: text})
+
+    def _write(self, begin: int, content: bytes) -> None:
+        try:
+            write_at(self._file, content, begin)
+        except OSError as error:
+            raise PackageError(f"{self.path}: cannot be written ({error.strerror}). Make room.") from error
+
+    def __enter__(self) -> "DraftFileWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class DraftFile:
+    """An open draft file, its header checked."""
+
+    file: MappedFile
+    description: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: Path) -> "DraftFile":
+        """Open and map it.
+
+        Raises:
+            CheckpointError: it cannot be read, is no draft file, or holds other arrays than pairs of codes and scales.
+        """
+        file = MappedFile(path)
+        label = f"{path}: metadata {KEY}"
+        if (text := file.metadata.get(KEY)) is None:
+            raise CheckpointError(
+                f"{label}: missing; a JSON object that says how the codes were made is required. Give a file that "
+                "`mxconv train self-draft` or mxconv.conversion.draft_file wrote."
+            )
+        if len(text.encode()) > MAX_DESCRIPTION_BYTES:
+            raise CheckpointError(f"{label}: {len(text)} bytes; at most {MAX_DESCRIPTION_BYTES} are read. Shorten it.")
+        description = parse_json_object(text.encode(), label, unique_keys=True)
+        if not isinstance(description.get("rule"), str):
+            raise CheckpointError(f"{label}: no `rule`; a text that names the method is required. Add it.")
+        if not file.entries:
+            raise CheckpointError(f"{path}: holds no arrays; codes and scales of a matrix are required.")
+        for name in file.entries:
+            stem, _, part = name.rpartition(".")
+            other = {"codes": "scales", "scales": "codes"}.get(part)
+            if other is None or f"{stem}.{other}" not in file.entries:
+                raise CheckpointError(
+                    f"{path}: array {name}: no pair of it; NAME.codes and NAME.scales of each matrix are required."
+                )
+        return cls(file, description)
+
+    @property
+    def names(self) -> list[str]:
+        """The tensors whose codes it holds, sorted."""
+        return sorted(name.removesuffix(".codes") for name in self.file.entries if name.endswith(".codes"))
+
+    @cached_property
+    def record(self) -> DraftWeightsRecord:
+        """For the manifest; reads the whole file."""
+        return DraftWeightsRecord(sha256=sha256_file(self.file.path), description=self.description, tensors=self.names)
+
+    def give(self, surveys: Sequence[Survey]) -> list[Survey]:
+        """Surveys whose MXFP4 matrices have the codes of this file, where it holds them.
+
+        Raises:
+            CheckpointError: it holds what the package has not, other shapes, a scale that no weight has, or padding
+                that is not zero.
+        """
+        given = {
+            name: GivenCodes(*(SourceTensor(f"{name}.{p}", self.file) for p in ("codes", "scales")))
+            for name in self.names
+        }
+        made = []
+        for survey in surveys:
+            name = survey.plan.name
+            is_mxfp4 = survey.plan.codec == "mxfp4" and survey.plan.carried is None
+            if is_mxfp4 and (codes := given.pop(name, None)):
+                survey = replace(survey, given=codes)
+                self._check(survey, codes)
+            made.append(survey)
+        if given:
+            name = next(iter(given))
+            raise CheckpointError(
+                f"{self.file.path}: holds codes of {name}, which this package does not have in MXFP4; names of "
+                "matrices that are encoded are required. `mxconv quantize --dry-run` lists them."
+            )
+        return made
+
+    def _check(self, survey: Survey, given: GivenCodes) -> None:
+        for array, tensor in zip(quantized_arrays(survey), (given.codes, given.scales), strict=True):
+            if (tensor.dtype, tensor.shape) != (array.dtype, array.shape):
+                raise CheckpointError(
+                    f"{self.file.path}: {array.name} is {tensor.dtype} {list(tensor.shape)}; {array.dtype} "
+                    f"{list(array.shape)} is required. Make the draft from this source."
+                )
+        rows, columns = survey.plan.matrix_shape
+        tiles = -(-rows // TILE_ROWS)
+        for first in range(0, given.scales.shape[0], tiles):
+            scales = given.scales.rows(first, first + tiles)
+            if (greatest := int(scales.max())) > MAX_SCALE:
+                raise CheckpointError(
+                    f"{self.file.path}: {given.scales.name} holds the scale {greatest}"
+                    f"{' (NaN)' if greatest == 255 else ''}; 0 to {MAX_SCALE} are required."
+                )
+            last = given.codes.rows(first + tiles - 1, first + tiles)
+            below = rows % TILE_ROWS or TILE_ROWS
+            right = np.asarray(given.codes.rows(first, first + tiles))[:, -BLOCK // 8 :]
+            beyond = columns % BLOCK or BLOCK
+            if (
+                unpack_nibbles(last)[below:].any()
+                or scales[-1, :, below:].any()
+                or unpack_nibbles(right)[:, beyond:].any()
+            ):
+                raise CheckpointError(
+                    f"{self.file.path}: {given.codes.name}: padding that is not zero; zero bytes below row {rows} and "
+                    f"right of column {columns} are required."
+                )
+            given.codes.release(first, first + tiles)
+
+    def close(self) -> None:
+        """Unmap it."""
+        self.file.close()
