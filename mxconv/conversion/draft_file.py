@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from mxconv.checkpoint.safetensors_header import format_header
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.e8m0 import BIAS
 from mxconv.codecs.mxfp4 import BLOCK, MAX_EXPONENT
-from mxconv.codecs.vnni8 import TILE_ROWS, unpack_nibbles
+from mxconv.codecs.vnni8 import TILE_COLUMNS, TILE_ROWS, unpack_nibbles
 from mxconv.conversion.survey import GivenCodes, Survey, quantized_arrays
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.package.manifest import DraftWeightsRecord
@@ -195,21 +195,16 @@ class DraftFile:
         rows, columns = survey.plan.matrix_shape
         tiles = -(-rows // TILE_ROWS)
         for first in range(0, given.scales.shape[0], tiles):
-            scales = given.scales.rows(first, first + tiles)
+            scales = cast(U8, given.scales.rows(first, first + tiles))
             if (greatest := int(scales.max())) > MAX_SCALE:
                 raise CheckpointError(
                     f"{self.file.path}: {given.scales.name} holds the scale {greatest}"
                     f"{' (NaN)' if greatest == 255 else ''}; 0 to {MAX_SCALE} are required."
                 )
-            last = given.codes.rows(first + tiles - 1, first + tiles)
-            below = rows % TILE_ROWS or TILE_ROWS
-            right = np.asarray(given.codes.rows(first, first + tiles))[:, -BLOCK // 8 :]
-            beyond = columns % BLOCK or BLOCK
-            if (
-                unpack_nibbles(last)[below:].any()
-                or scales[-1, :, below:].any()
-                or unpack_nibbles(right)[:, beyond:].any()
-            ):
+            codes = cast(U8, given.codes.rows(first, first + tiles))
+            below, beyond = rows % TILE_ROWS or TILE_ROWS, columns % BLOCK or BLOCK
+            last, right = unpack_nibbles(codes[-1:]), unpack_nibbles(codes[:, -BLOCK // TILE_COLUMNS :])
+            if last[below:].any() or scales[-1, :, below:].any() or right[:, beyond:].any():
                 raise CheckpointError(
                     f"{self.file.path}: {given.codes.name}: padding that is not zero; zero bytes below row {rows} and "
                     f"right of column {columns} are required."
