@@ -21,6 +21,7 @@ from mxconv.conversion.encode import EncodePiece, EncodeTensors, hash_tensor
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.preparation import Preparation, draft_folder, prepare, relative_name
 from mxconv.conversion.source_hash import FinishedTensors, SourceHashes
+from mxconv.package.draft_vocabulary import VOCABULARY_FILE, draft_vocabulary_file
 from mxconv.package.manifest import FileRecord, Manifest
 from mxconv.package.staging import EncodedTensor, PlacedFile, Staging, fingerprint
 from mxconv.package.target import Target, check_apart, check_target, open_staging, recover_target
@@ -147,5 +148,8 @@ def _place_files(
         files += placed_files(draft, draft_folder(number, draft))
     known = {record.path: record for record in sources} if preparation.links_target else {}
     staging.place_files(files, known, workers, progress)
-    for name, content in {**preparation.derived_files, **preparation.layout.indexes}.items():
+    contents = {**preparation.derived_files, **preparation.layout.indexes}
+    if preparation.vocabulary is not None:
+        contents[VOCABULARY_FILE] = draft_vocabulary_file(preparation.vocabulary.tokens)
+    for name, content in contents.items():
         staging.write_file(name, content)

@@ -69,6 +69,16 @@ def quantize(
             "a draft file, see formats/package.md."
         ),
     ] = None,
+    draft_vocabulary: Annotated[
+        int | None,
+        typer.Option(help="Tokens that the 4-bit draft and views of the target choose from; all by default."),
+    ] = None,
+    draft_vocabulary_texts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Plain text, or .jsonl with `text` or `prompt`, whose most frequent tokens these are. Repeatable."
+        ),
+    ] = None,
     revision: Revision = None,
     max_shard_bytes: Annotated[int, typer.Option(help="Largest file to write.")] = 5_000_000_000,
     threads: Annotated[int | None, typer.Option(help="Tensors at a time; all processors by default.")] = None,
@@ -111,6 +121,8 @@ def quantize(
             residual_bits=None if residual_bits == "auto" else int(residual_bits),
             drafts=tuple(draft or ()),
             draft_weights=None if draft_weights is None else str(draft_weights),
+            draft_vocabulary=draft_vocabulary,
+            draft_vocabulary_texts=tuple(draft_vocabulary_texts or ()),
             max_shard_bytes=max_shard_bytes,
             num_threads=usable_processors() if threads is None else threads,
             memory_bytes=memory,

@@ -1,6 +1,7 @@
 """The options of a conversion."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from mxconv.codecs.mxfp4 import SCALE_RULES, ScaleRule
@@ -29,6 +30,8 @@ class QuantizeOptions:
     target: Literal["include", "reference"] | None = None  # None: include a local source, reference a Hub one
     drafts: tuple[str, ...] = ()
     draft_weights: str | None = None  # a file of codes and scales, see draft_file.py
+    draft_vocabulary: int | None = None  # tokens that drafts of the target's own weights choose from; None: all
+    draft_vocabulary_texts: tuple[Path, ...] = ()  # in which they are counted
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
     num_threads: int = 1
     memory_bytes: int | None = None  # that a worker may need; no byte of a package depends on it
@@ -55,6 +58,11 @@ class QuantizeOptions:
         for name, least in (("max_shard_bytes", 1), ("num_threads", 1)):
             if getattr(self, name) < least:
                 raise MxconvError(f"{_flag(name)}: {getattr(self, name)}; at least {least} is required.")
+        if (self.draft_vocabulary is None) != (not self.draft_vocabulary_texts):
+            raise MxconvError(
+                f"--draft-vocabulary: {self.draft_vocabulary} with {len(self.draft_vocabulary_texts)} of "
+                "--draft-vocabulary-texts; a number of tokens and texts to count them in are required. Give both."
+            )
         foreign = (
             {
                 "scale_rule": ("ocp",),

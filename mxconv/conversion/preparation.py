@@ -8,6 +8,7 @@ from typing import Literal
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.conversion.draft_file import DraftFile
 from mxconv.conversion.drafts import open_drafts
+from mxconv.conversion.frequent_tokens import FrequentTokens, frequent_tokens
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, check_any_quantized, plan_tensors
 from mxconv.conversion.survey import Survey, SurveyTensor, must_check_kept, quantized_arrays
@@ -15,6 +16,7 @@ from mxconv.conversion.worker_memory import fit_slices, worker_bytes
 from mxconv.drafts.kind import OpenedDraft
 from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import CheckpointError, MxconvError
+from mxconv.package.draft_vocabulary import VOCABULARY_FILE
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import FILE_NAME, OptionsRecord
 from mxconv.package.shard_layout import ShardLayout, plan_layout
@@ -40,6 +42,7 @@ class Preparation:
     stores_target: bool  # in shards of its own, because the source's files cannot be linked
     to_store: bool  # goes the package
     draft_file: DraftFile | None = None  # that gave some surveys their codes
+    vocabulary: FrequentTokens | None = None  # of its drafts
 
     @property
     def num_bytes_source(self) -> int:
@@ -108,6 +111,10 @@ def prepare(
     plans = fit_slices(plan_tensors(checkpoint, options), options.memory_bytes, to_store or checkpoint.is_on_store)
     derived_files = _with_dtype(checkpoint.derive_files(), options.dtype)
     drafts = unique_names(open_drafts([parse_draft(text) for text in options.drafts], checkpoint), options.codec)
+    vocabulary = None
+    if options.draft_vocabulary is not None:
+        texts = options.draft_vocabulary_texts
+        vocabulary = frequent_tokens(checkpoint, texts, options.draft_vocabulary, progress)
     is_safetensors = checkpoint.container == "safetensors"
     must_store = not is_safetensors or any(plan.is_cast for plan in plans)
     if must_store and record.target == "reference":
@@ -141,6 +148,7 @@ def prepare(
         stores_target,
         to_store,
         draft_file,
+        vocabulary,
     )
     check_names(checkpoint, layout, drafts, preparation.links_target)
     return preparation
@@ -216,7 +224,7 @@ def check_names(checkpoint: Checkpoint, layout: ShardLayout, drafts: list[Opened
         CheckpointError: a name in the source is one that we write, or none that a manifest may hold.
         MxconvError: the same for a draft.
     """
-    ours = {FILE_NAME, *layout.indexes, *(shard.file_name for shard in layout.shards)}
+    ours = {FILE_NAME, VOCABULARY_FILE, *layout.indexes, *(shard.file_name for shard in layout.shards)}
     weights = [*checkpoint.weight_files, *([checkpoint.index_file] if checkpoint.index_file else [])]
     for path in [*weights, *checkpoint.companion_files]:
         name = path.relative_to(checkpoint.root).as_posix()

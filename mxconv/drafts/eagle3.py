@@ -27,7 +27,7 @@ from mxconv.drafts.readers.feature_draft import FeatureDraft
 from mxconv.drafts.readers.reader import Reader, ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.engine.cache import KVCache
-from mxconv.engine.decoder import Decoder
+from mxconv.engine.decoder import Decoder, among_all
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.matrices import Matrices
@@ -197,9 +197,7 @@ class Eagle3:
             if not self.config.norm_output:
                 normed = rms_norm(features, self.norm, self.config.layer.rms_norm_eps)
             known = self.head.multiply(normed)
-        logits = np.full((len(known), self.vocab_size), -np.inf, np.float32)
-        logits[:, self.tokens] = known
-        return logits
+        return among_all(known, self.tokens, self.vocab_size)
 
 
 def with_embedding(weights: ModelWeights, embedding: Matrix) -> ModelWeights:

@@ -1,6 +1,6 @@
 """What a pass of a level costs: the bytes of weights that it reads, and the sizes of what it computes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mxconv.arch.model_sizes import ModelSizes
@@ -53,6 +53,20 @@ class PassCost:
         with Package(folder) as package:
             codec = "bsfp-draft" if package.manifest.levels[0].codec == "bsfp" else "mxfp4"
             return cls(codec, package_bytes(package, is_draft=True), sizes, typical)
+
+    def limited(self, package: Package, record: LevelRecord) -> "PassCost":
+        """The same pass of a package's own weights with an output head of the level's vocabulary alone."""
+        if record.vocabulary is None or self.sizes is None:
+            return self
+        number = record.vocabulary.num_tokens
+        head = head_bytes(package, record.kind == "self-draft", number)
+        return replace(
+            self,
+            num_bytes=self.num_bytes - (self.head_bytes or 0) + head,
+            sizes=replace(self.sizes, vocab_size=number),
+            whole=self.whole and replace(self.whole, vocab_size=number),
+            head_bytes=head,
+        )
 
     def bytes_read(self, decoder: Decoder | None) -> int:
         """Bytes of weights that a pass over one token reads; of a mixture of experts, those of the experts chosen.

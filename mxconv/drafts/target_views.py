@@ -19,6 +19,7 @@ from mxconv.engine.decoder import Decoder
 from mxconv.engine.experts import check_fewer
 from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
+from mxconv.package.draft_vocabulary import read_draft_vocabulary
 from mxconv.package.level_record import (
     FewerExpertsRecord,
     LayerSkipRecord,
@@ -53,13 +54,26 @@ class SelfDraft(ModelKind):
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         weights = run.own.four_bits(record.name, with_target=bool(run.levels))
-        decoder = run.matrices.decoder(run.own.config, weights, record.name)
+        decoder = limited(run.matrices.decoder(run.own.config, weights, record.name), record, run)
         if run.levels and any(layer.skips_attention for layer in run.target.layers):  # of which nobody writes keys
             record = record.model_copy(update={"shares": [part for part in record.shares if part != "kv_cache"]})
         return LoadedLevel(record, decoder, run.tokenizer)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
-        return PassCost.of_package(package, record)
+        cost = PassCost.of_package(package, record)
+        return cost if target is None else cost.limited(package, record)
+
+
+def limited(decoder: Decoder, record: LevelRecord, run: Run) -> Decoder:
+    """The decoder of a level, with an output head over its vocabulary alone; as the run's first level it says all.
+
+    Raises:
+        PackageError: the vocabulary is damaged.
+    """
+    if record.vocabulary is None or not run.levels:
+        return decoder
+    tokens = read_draft_vocabulary(run.package, record, decoder.config.vocab_size)
+    return decoder.with_head(run.own.head_rows(decoder.head, tokens, record.kind == "self-draft"), tokens)
 
 
 class TargetView(ModelKind):
@@ -100,7 +114,7 @@ class TargetView(ModelKind):
             whole = run.target
         else:
             whole = run.matrices.decoder(run.own.config, run.own.sixteen_bits, "target")
-        return LoadedLevel(record, self.of_decoder(whole, record), run.tokenizer)
+        return LoadedLevel(record, limited(self.of_decoder(whole, record), record, run), run.tokenizer)
 
     def of_decoder(self, whole: Decoder, record: LevelRecord) -> Decoder:
         """The view of a decoder; where that is a view itself, what it lacks is left out too.
@@ -117,7 +131,8 @@ class TargetView(ModelKind):
         target = target or PassCost.of_package(package, package.manifest.levels[0])
         assert target.sizes is not None, "a target is a model"
         whole = target.whole or target.sizes
-        return replace(target, sizes=self.sizes(record, target.sizes), whole=whole, typical=None)
+        view = replace(target, sizes=self.sizes(record, target.sizes), whole=whole, typical=None)
+        return view.limited(package, record)
 
 
 class LayerSkip(TargetView):
@@ -184,7 +199,8 @@ class EarlyExit(TargetView):
 
     def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
         count = target.config.num_hidden_layers
-        return Variants(loaded.record, target, [Skipped.exit_after(kept, count) for kept in range(1, max(count, 2))])
+        exits = [Skipped.exit_after(kept, count) for kept in range(1, max(count, 2))]
+        return Variants(loaded.record, target, exits, head_of=loaded.decoder)
 
 
 class Swift(TargetView):
@@ -202,7 +218,7 @@ class Swift(TargetView):
 
     def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants:
         first = self.left_out(loaded.record, target.config.num_hidden_layers)
-        return Variants(loaded.record, target, [first], len(first))
+        return Variants(loaded.record, target, [first], len(first), loaded.decoder)
 
 
 TARGET, SELF_DRAFT = Target(), SelfDraft()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.description import Attending
 from mxconv.arch.elements import Linear
-from mxconv.arrays import F32
+from mxconv.arrays import F32, I64
 from mxconv.engine.cache import KVCache
 from mxconv.engine.experts import WeightedMixture, check_fewer
 from mxconv.engine.forest import SequenceRows, checked_ids, spans
@@ -30,7 +30,7 @@ from mxconv.engine.sight import SinkWindow
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.states import StateRoom, States
 from mxconv.engine.tree import Tree
-from mxconv.engine.weights import CheckedWeights, ModelWeights
+from mxconv.engine.weights import CheckedWeights, ModelWeights, Projection
 from mxconv.kernels.matrix import Matrix
 
 
@@ -60,11 +60,12 @@ class Decoder:
         self.layers = [Layer(tensors, config, index) for index in range(config.num_hidden_layers)]
         self.norm = tensors.norm(config.final_norm, size)
         self.output = tensors.projection(Linear(config.head), config.vocab_size, size)
+        self.tokens: I64 | None = None  # that the head has rows of; None: every one
         self._bind()
 
     @property
     def head(self) -> Matrix:
-        """The matrix that logits come from, (vocab_size, hidden_size)."""
+        """The matrix that logits come from, (vocab_size, hidden_size); of some tokens alone, their rows."""
         return self.output.matrix
 
     def new_cache(self, capacity: int = 0, rewinds: bool = False, pool: KVPool | None = None) -> KVCache:
@@ -127,6 +128,8 @@ class Decoder:
         # weights may hold infinities and NaNs that somebody chose to keep: let them flow as IEEE says
         with np.errstate(over="ignore", invalid="ignore"):
             logits = self._evaluate(ids, sequences, positions, rooms)
+        if self.tokens is not None:
+            logits = among_all(logits, self.tokens, self.config.vocab_size)
         for rows, room in zip(sequences, rooms, strict=True):
             rows.cache.advance(rows.num_rows)
             if rows.states and room:
@@ -169,6 +172,22 @@ class Decoder:
         made._bind()
         return made
 
+    def with_head(self, head: Matrix, tokens: I64) -> Self:
+        """A draft made of this decoder's own weights that chooses from some tokens alone: cheap to make.
+
+        Args:
+            head: (num_tokens, hidden_size), their rows of the output head.
+            tokens: (num_tokens,) different ids; the logits of all others are minus infinity.
+
+        Source:
+            FR-Spec, arXiv 2502.14856.
+        """
+        assert head.shape == (len(tokens), self.config.hidden_size), "a row a token"
+        made = copy(self)
+        made.output, made.tokens = Projection(head, None), tokens
+        made._bind()
+        return made
+
     def _bind(self) -> None:
         """Prepare passes through `layers`, which are final; the reference has nothing to prepare."""
 
@@ -203,7 +222,7 @@ class Decoder:
         positions: Positions,
         rooms: Sequence[StateRoom | None],
     ) -> F32:
-        """Logits of the rows that want them, (sum of num_wanted, vocab_size).
+        """Logits of the rows that want them, (sum of num_wanted, rows of the head).
 
         Args:
             ids: (num_tokens,), the rows of each sequence after those of the one before.
@@ -227,7 +246,7 @@ class Decoder:
             [x[place.stop - rows.num_wanted : place.stop] for rows, place in zip(sequences, places, strict=True)]
         )
         if len(wanted) == 0:
-            return np.empty((0, self.config.vocab_size), np.float32)
+            return np.empty((0, self.head.shape[0]), np.float32)
         return self._finished(self.output(self.norm(wanted)))
 
     def _finished(self, logits: F32) -> F32:
@@ -238,3 +257,16 @@ class Decoder:
             for row in logits:  # one at a time: a vectorized tanh may treat the ends of an array differently
                 row[...] = np.tanh(row / np.float32(cap)) * np.float32(cap)
         return logits
+
+
+def among_all(known: F32, tokens: I64, vocab_size: int) -> F32:
+    """The logits of all tokens, (n, vocab_size): minus infinity for those that a head does not know.
+
+    Args:
+        known: (n, num_tokens) of the head.
+        tokens: (num_tokens,) the ids that its rows stand for.
+        vocab_size: of all tokens.
+    """
+    logits = np.full((len(known), vocab_size), -np.inf, np.float32)
+    logits[:, tokens] = known
+    return logits

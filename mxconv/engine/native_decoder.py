@@ -56,7 +56,7 @@ class NativeDecoder(Decoder):
     ) -> F32:
         x = self._embed(ids, positions)
         own = self.layer_inputs(ids, x) if self.layer_inputs else None
-        logits = np.empty((sum(rows.num_wanted for rows in sequences), self.config.vocab_size), np.float32)
+        logits = np.empty((sum(rows.num_wanted for rows in sequences), self.head.shape[0]), np.float32)
         tokens = [_sequence_tokens(rows, room) for rows, room in zip(sequences, rooms, strict=True)]
         self.handle.forward(x, *self._native_layers.tables(positions), own, logits, tokens)
         return logits

@@ -7,13 +7,16 @@ from functools import cached_property, partial
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe_file
+from mxconv.arrays import I64
 from mxconv.checkpoint.tensor import SourceTensor
+from mxconv.codecs.float16 import BF16, FORMATS
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import (
     dense_weights,
     exact_matrix,
     exact_stacks,
     four_bit_matrices,
+    four_bit_matrix,
     four_bit_stacks,
     has_exact_head,
     head_tensor,
@@ -76,6 +79,21 @@ class OwnWeights:
                 exact, matrices={**exact.matrices, **drafts}, stacks={**exact.stacks, **stacks}
             )
         return self._in_four_bits
+
+    def head_rows(self, whole: Matrix, tokens: I64, in_four_bits: bool) -> Matrix:
+        """The rows of an output head that belong to some tokens, copied.
+
+        Args:
+            whole: the head of the level.
+            tokens: ascending ids.
+            in_four_bits: whether the level is the 4-bit one.
+        """
+        config, records = self.config, [r for r in self.package.manifest.tensors if r.name in self._heads]
+        own = next((r for r in records if config.own_name(r.name) == head_tensor(config)), records[0])
+        if in_four_bits and own.codec != "keep" and not has_exact_head(self.package):
+            return four_bit_matrix(self.package, own, self._make, tokens)
+        float_format = FORMATS.get(own.dtype, BF16)  # FP8 stands for BF16 weights
+        return self._make.dense(float_format.encode(whole.rows(tokens)), float_format)
 
     @cached_property
     def _heads(self) -> frozenset[str]:

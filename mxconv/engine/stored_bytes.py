@@ -34,12 +34,26 @@ def package_bytes(package: Package, is_draft: bool) -> int:
     return sum(_record_bytes(record, is_draft and record.name not in exact) for record in multiplied)
 
 
-def head_bytes(package: Package, is_draft: bool) -> int:
-    """Bytes of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors."""
+def head_bytes(package: Package, is_draft: bool, num_rows: int | None = None) -> int:
+    """Bytes of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors.
+
+    Args:
+        package: open.
+        is_draft: of which of the two.
+        num_rows: of so many rows that were copied, the exact ones in 16 bits; None for the head as it is stored.
+    """
     names = {record.name for record in package.manifest.tensors}
     heads = _heads(names, _config(package.root))
     as_draft = is_draft and not has_exact_head(package)
-    return sum(_record_bytes(record, as_draft) for record in package.manifest.tensors if record.name in heads)
+    found = [record for record in package.manifest.tensors if record.name in heads]
+    if num_rows is None:
+        return sum(_record_bytes(record, as_draft) for record in found)
+    copied = [record.model_copy(update={"shape": [num_rows, *record.shape[1:]]}) for record in found]
+    is_exact = [record.codec == "keep" or not as_draft for record in found]
+    return sum(
+        prod(record.shape) * BYTES_PER_WEIGHT if exact else _record_bytes(record, True)
+        for record, exact in zip(copied, is_exact, strict=True)
+    )
 
 
 def mtp_bytes(package: Package, in_four_bits: bool) -> int:

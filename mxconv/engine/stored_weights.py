@@ -5,6 +5,9 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, U8, U16
 from mxconv.checkpoint.carried import CarriedTensor, carried_tensors
@@ -58,14 +61,23 @@ def four_bit_matrices(package: Package, make: Matrices, heads: Container[str]) -
         make: its matrices.
         heads: names of tensors that are output heads: they are missing where the level multiplies their exact weights.
     """
-    made: dict[str, Callable[[TensorRecord], Matrix]] = {
-        "mxfp4": lambda record: make.mxfp4_draft(package.mxfp4(record)),
-        "mxint8": lambda record: make.mxint8_draft(package.mxint8(record)),
-        "bsfp": lambda record: make.bsfp_draft(package.bsfp(record)),
-    }
-    matrices = [record for record in package.manifest.tensors if record.codec in made and record.stack is None]
+    matrices = [record for record in package.manifest.tensors if record.codec != "keep" and record.stack is None]
     is_exact = has_exact_head(package)
-    return {r.name: made[r.codec](r) for r in matrices if not (is_exact and r.name in heads)}
+    return {r.name: four_bit_matrix(package, r, make) for r in matrices if not (is_exact and r.name in heads)}
+
+
+def four_bit_matrix(
+    package: Package, record: TensorRecord, make: Matrices, rows: NDArray[np.integer] | None = None
+) -> Matrix:
+    """A matrix of a package's 4-bit level, or some of its rows, which are copied."""
+    if record.codec == "mxfp4":
+        mxfp4 = package.mxfp4(record)
+        return make.mxfp4_draft(mxfp4 if rows is None else mxfp4.gathered(rows))
+    if record.codec == "mxint8":
+        mxint8 = package.mxint8(record)
+        return make.mxint8_draft(mxint8 if rows is None else mxint8.gathered(rows))
+    bsfp = package.bsfp(record)
+    return make.bsfp_draft(bsfp if rows is None else bsfp.gathered(rows))
 
 
 def exact_matrix(package: Package, record: TensorRecord, make: Matrices) -> Matrix:

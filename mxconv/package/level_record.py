@@ -7,9 +7,9 @@ and so the union is here.
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from mxconv.package.tensor_record import Count, Record
+from mxconv.package.tensor_record import Count, Digest, Record
 
 if TYPE_CHECKING:
     Null = Any  # a class of a kind gives its own member another type
@@ -36,6 +36,13 @@ def check_relative(path: str) -> str:
 RelativePath = Annotated[str, AfterValidator(check_relative)]
 
 
+class VocabularyRecord(Record):
+    """The tokens that a level's output head is limited to, see formats/package.md, "Draft vocabulary"."""
+
+    num_tokens: Annotated[int, Field(ge=1, lt=2**31)]
+    texts: list[Digest] = Field(description="SHA-256 of each text in which tokens were counted")
+
+
 class LevelBase(Record):
     """One level of the hierarchy; `levels[0]` is the target, each next one is cheaper."""
 
@@ -59,6 +66,14 @@ class LevelBase(Record):
     max_ngram: Null = None
     min_ngram: Null = None
     num_candidates: Null = None
+    vocabulary: VocabularyRecord | None = Field(
+        default=None, description="absent where the output head has every token; of self-drafts and views of the target"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_null_vocabulary(self, members: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Packages without one keep the bytes of those that were written before there was this member."""
+        return {name: value for name, value in members(self).items() if name != "vocabulary" or value is not None}
 
 
 class PlainRecord(LevelBase):

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mxconv.arrays import I8, I64, U8, U16
 from mxconv.codecs.bsfp.packing import PackedBsfp, decode_bsfp
 from mxconv.codecs.bsfp.speq import undo_rescale
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.mxint8 import mxint8_patterns
-from mxconv.codecs.vnni8 import TILE_ROWS, unpack_quads, unpack_scales
+from mxconv.codecs.vnni8 import TILE_ROWS, gather_rows, unpack_quads, unpack_scales
 
 DecodeBsfp = Callable[[PackedBsfp, SegmentTable, tuple[int, int]], U16]
 
@@ -22,6 +23,11 @@ class StoredMxfp4:
     shape: tuple[int, int]
     codes: U8  # (row tiles, column tiles, 64)
     scales: U8  # (row tiles, blocks, 16)
+
+    def gathered(self, rows: NDArray[np.integer]) -> "StoredMxfp4":
+        """Some rows, copied into tiles of their own."""
+        shape = len(rows), self.shape[1]
+        return StoredMxfp4(shape, gather_rows(self.codes, rows), gather_rows(self.scales, rows))
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,11 @@ class StoredMxint8:
         tiles = slice(start // TILE_ROWS, -(-stop // TILE_ROWS))
         rows = mxint8_patterns(unpack_quads(self.elements[tiles]), unpack_scales(self.scales[tiles]))
         return rows[: stop - start, : self.shape[1]]
+
+    def gathered(self, rows: NDArray[np.integer]) -> "StoredMxint8":
+        """Some rows, copied into tiles of their own."""
+        shape = len(rows), self.shape[1]
+        return StoredMxint8(shape, gather_rows(self.elements, rows), gather_rows(self.scales, rows))
 
 
 @dataclass(frozen=True)
@@ -93,3 +104,13 @@ class StoredBsfp:
         patterns = decode(tiles, self.table, (stop - start, self.shape[1]))
         with np.errstate(over="ignore"):  # of a forged factor; the tensor's hash tells
             return undo_rescale(patterns, self.rescale_factor, self.table.float_format)
+
+    def gathered(self, rows: NDArray[np.integer]) -> "StoredBsfp":
+        """Some rows of the draft, in tiles of their own; without residuals and escapes, which it does not read."""
+        packed = replace(
+            self.row_tiles(0, 0),
+            codes=gather_rows(self.packed.codes, rows),
+            scales=gather_rows(self.packed.scales, rows),
+        )
+        shape = len(rows), self.shape[1]
+        return replace(self, shape=shape, packed=packed, escape_offsets=self.escape_offsets[:1])

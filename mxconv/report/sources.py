@@ -104,12 +104,16 @@ def package_weights(source: str, package: Package, stack: ExitStack) -> OpenWeig
 def _head_note(package: Package) -> list[str]:
     """A line about the share of the output head in the bytes that a pass of the draft reads."""
     head, draft = head_bytes(package, is_draft=True), package_bytes(package, is_draft=True)
+    tokens = next((level.vocabulary for level in package.manifest.levels if level.vocabulary is not None), None)
+    if tokens is not None:
+        whole, head = head, head_bytes(package, True, tokens.num_tokens)
+        draft -= whole - head
     if not head or draft <= head:
         return []
     kind = {"int8": "MXINT8", "exact": "all bits of the exact weights", "keep": "16 bits", "quantize": "4 bits"}
     return [
         f"the output head is {head:,} of the {draft:,} bytes that a pass of the draft reads ({head / draft:.0%}): "
-        f"{kind[package.manifest.options.lm_head]}."
+        f"{kind[package.manifest.options.lm_head]}{'' if tokens is None else f', {tokens.num_tokens:,} tokens'}."
     ]
 
 

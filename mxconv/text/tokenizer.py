@@ -30,9 +30,9 @@ class Tokenizer:
 
     def __init__(self, backend: "Backend", bos_token_id: int | None, eos_token_ids: frozenset[int], name: str) -> None:
         self._backend = backend
-        self._special_token_ids = {
+        self.special_token_ids = frozenset(
             token for token, added in backend.get_added_tokens_decoder().items() if added.special
-        }
+        )
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
         self.name = name
@@ -96,7 +96,7 @@ class Tokenizer:
 
     def is_silent(self, token: int) -> bool:
         """Whether `decode` leaves a token out: a special one, or none of this tokenizer."""
-        return token in self._special_token_ids or self._backend.id_to_token(token) is None
+        return token in self.special_token_ids or self._backend.id_to_token(token) is None
 
     def is_byte(self, token: int) -> bool:
         """Whether a token is a single byte, written as <0xE2>, of which several may make a character."""

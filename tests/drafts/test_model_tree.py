@@ -215,9 +215,13 @@ class KeepsLikelyDraws(RejectionAcceptance):
         )
 
 
-def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[float]) -> float:
-    """The chi-square tail of the first two tokens of many texts whose drafts are trees."""
+def tail_of_trees(
+    rule: RejectionAcceptance, num_levels: int, floors: Sequence[float], unknown: Sequence[int] = ()
+) -> float:
+    """The chi-square tail of the first two tokens of many texts whose drafts are trees, of all tokens but `unknown`."""
     made = tables((5,) * num_levels)
+    for table in made[1:]:
+        table[:, list(unknown)] = -np.inf
     levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
     chain = Chain(levels, [FixedPace(3, len(floors))] * (num_levels - 1), [0.0] * (num_levels - 1))
     target = chain.link([LevelStatistics(level.name) for level in levels], rule)
@@ -232,14 +236,21 @@ def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[f
 
 
 @pytest.mark.parametrize(
-    ("num_levels", "num_nodes", "sampling"),
-    [(2, 3, Sampling()), (2, 20, Sampling()), (2, 8, Sampling(0.8, top_k=4)), (3, 8, Sampling())],
+    ("num_levels", "num_nodes", "sampling", "unknown"),
+    [
+        (2, 3, Sampling(), ()),
+        (2, 20, Sampling(), (1, 4)),
+        (2, 8, Sampling(0.8, top_k=4), ()),
+        (3, 8, Sampling(), ()),
+        (3, 8, Sampling(), (0, 2)),
+    ],
     ids=str,
 )
 def test_trees_that_models_draw_keep_the_targets_distribution(
-    num_levels: int, num_nodes: int, sampling: Sampling
+    num_levels: int, num_nodes: int, sampling: Sampling, unknown: tuple[int, ...]
 ) -> None:
-    assert tail_of_trees(RejectionAcceptance(sampling, 5), num_levels, [0.0] * num_nodes) > FALSE_ALARM
+    tail = tail_of_trees(RejectionAcceptance(sampling, 5), num_levels, [0.0] * num_nodes, unknown)
+    assert tail > FALSE_ALARM
 
 
 def test_a_tree_that_keeps_nodes_for_what_was_drawn_is_found_out() -> None:

@@ -151,6 +151,19 @@ def test_vocabularies_of_different_sizes_change_no_distribution(sizes: tuple[int
     assert min(tails(tables(sizes), Sampling()).all) > FALSE_ALARM
 
 
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=4)], ids=str)
+def test_drafts_that_do_not_know_some_tokens_change_no_distribution(sampling: Sampling) -> None:
+    """Their logits are minus infinity: the target says such tokens, and a level in the middle never does."""
+    made = tables()
+    made[1][:, [1, 3]] = -np.inf
+    made[2][:, [0, 3]] = -np.inf
+    found = tails(made, sampling)
+    assert len(found.all) == 3
+    assert min(found.all) > FALSE_ALARM
+    assert all(rate is not None and 0.1 < rate < 0.98 for rate in found.acceptance_rates)
+    assert min(tails(made, sampling, rule=DrawsAnewWithoutSubtracting).all) < FALSE_ALARM
+
+
 def test_a_draft_without_chance_changes_no_distribution() -> None:
     found = tails(tables(), Sampling(), last=Certain)
     assert len(found.all) == 2  # the certain draft has no distribution to keep
