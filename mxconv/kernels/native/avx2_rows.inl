@@ -30,7 +30,8 @@ struct F16Rows {
 };
 
 constexpr int64_t kRowsAhead = 256;     // weights of a row that are asked for before they are needed, into level 1
-constexpr int64_t kPieceValues = 4096;  // activations of a panel that are multiplied before the next ones
+constexpr int64_t kPieceValues = 5120;  // activations of a panel that are multiplied before the next ones
+constexpr int64_t kNarrow = 2048;       // columns at most of a piece whose next rows are asked for one after another
 
 // Some rows of weights, `row` elements apart, whose next 16 columns are `step` elements on.
 struct RowsAt {
@@ -39,17 +40,28 @@ struct RowsAt {
     int64_t ahead;  // elements from a piece of a row to what is needed in its place next; 0 asks for nothing
 };
 
-// kRows rows times a panel of kWidth tokens, added to sums of (tokens, 16 rows, 8 lanes). Two groups of 16 columns a turn: a
-// line of memory.
-template <class Format, int kWidth, int kRows>
-inline void multiply_rows(const RowsAt& rows, int64_t groups, const float* x, float* sums) {
-    __m256 sum[kWidth][kRows];
-    each<kWidth>([&](auto t) kInlined {
+// kRows rows times kTokens of a panel's `width` tokens, added to sums of (tokens, 16 rows, 8 lanes). Two groups of 16 columns
+// a turn: a line of memory. What is needed next begins at `next`, rows too, and is asked for row after row, kLines a turn: as
+// many short streams as rows would be read a fifth slower. Where it is null, rows are long, and each asks for its own.
+template <class Format, int kTokens, int kRows, int kLines>
+inline void multiply_rows(const RowsAt& rows, int64_t groups, const float* x, int64_t width, const uint16_t* next,
+                          float* sums) {
+    __m256 sum[kTokens][kRows];
+    each<kTokens>([&](auto t) kInlined {
         each<kRows>([&](auto r) kInlined { sum[t][r] = _mm256_load_ps(sums + t * 128 + 8 * r); });
     });
     const uint16_t* at = rows.at;
+    int64_t left = groups * 16;  // columns of a row to ask for
     for (int64_t group = 0; group < groups; group += 2) {
-        if (rows.ahead != 0) {
+        if (next != nullptr) {
+            each<kLines>([&](auto line) kInlined { ask_level1(next + 32 * line); });
+            next += 32 * kLines;
+            left -= 32 * kLines;
+            if (left <= 0) {
+                next += rows.row - groups * 16;
+                left += groups * 16;
+            }
+        } else if (rows.ahead != 0) {
             each<kRows>([&](auto r) kInlined {
                 ask_level2(at + r * rows.row + rows.ahead);
                 ask_level1(at + r * rows.row + kRowsAhead);
@@ -62,8 +74,9 @@ inline void multiply_rows(const RowsAt& rows, int64_t groups, const float* x, fl
                 const uint16_t* from = at + r * rows.row;
                 weights[r] = kSecond ? Format::second(from) : Format::first(from);
             });
-            each<kWidth>([&](auto t) kInlined {
-                __m256 values = _mm256_loadu_ps(x + (kSecond ? Format::to_second(kWidth) : 0) + t * Format::kStep);
+            const float* values_at = x + (kSecond ? Format::to_second(width) : 0);
+            each<kTokens>([&](auto t) kInlined {
+                __m256 values = _mm256_loadu_ps(values_at + t * Format::kStep);
                 if (kRows > 1) hold(values);
                 each<kRows>([&](auto r) kInlined {
                     sum[t][r] = _mm256_fmadd_ps(weights[r], values, sum[t][r]);
@@ -72,38 +85,60 @@ inline void multiply_rows(const RowsAt& rows, int64_t groups, const float* x, fl
             });
             if (kSecond) {
                 at += rows.step;
-                x += 16 * kWidth;
+                x += 16 * width;
             }
         });
     }
-    each<kWidth>([&](auto t) kInlined {
+    each<kTokens>([&](auto t) kInlined {
         each<kRows>([&](auto r) kInlined { _mm256_store_ps(sums + t * 128 + 8 * r, sum[t][r]); });
     });
 }
 
-// The 16 rows of a tile times a panel of kWidth tokens, kRows at once.
-template <class Format, int kWidth, int kRows>
+// The 16 rows of a tile times a panel of kFirst + kSecond tokens, kRows at once: sixteen registers hold eight to twelve sums
+// and what they are multiplied from.
+template <class Format, int kRows, int kFirst, int kSecond = 0>
 void multiply_panel(RowsAt rows, int64_t groups, const float* x, float* sums) {
-    for (int r = 0; r < kTileRows; r += kRows, rows.at += kRows * rows.row) {
-        multiply_rows<Format, kWidth, kRows>(rows, groups, x, sums + 8 * r);
+    constexpr int kWidth = kFirst + kSecond, kLines = kSecond > 0 ? kRows / 2 : kRows;
+    const bool is_narrow = rows.ahead != 0 && groups * 16 <= kNarrow;
+    const uint16_t* after = rows.at + rows.ahead;
+    for (int r = 0; r < kTileRows; r += kRows, rows.at += kRows * rows.row, sums += 8 * kRows) {
+        const uint16_t* next = !is_narrow ? nullptr : r + kRows < kTileRows ? rows.at + kRows * rows.row : after;
+        multiply_rows<Format, kFirst, kRows, kLines>(rows, groups, x, kWidth, next, sums);
+        if constexpr (kSecond > 0) {
+            if (is_narrow) next += kRows / 2 * rows.row;
+            multiply_rows<Format, kSecond, kRows, kLines>(rows, groups, x + kFirst * Format::kStep, kWidth, next,
+                                                          sums + kFirst * 128);
+        }
     }
 }
 
-// Sixteen registers: sums of eight or twelve, and what they are multiplied from.
 template <class Format>
 void multiply_tile(const RowsAt& rows, int64_t groups, const float* x, int64_t width, float* sums) {
-    with_width(width, [&](auto tokens) {
-        multiply_panel<Format, tokens, tokens <= 3 ? 4 : tokens <= 6 ? 2 : 1>(rows, groups, x, sums);
-    });
+    switch (width) {
+        case 1: return multiply_panel<Format, 4, 1>(rows, groups, x, sums);
+        case 2: return multiply_panel<Format, 4, 2>(rows, groups, x, sums);
+        case 3: return multiply_panel<Format, 4, 3>(rows, groups, x, sums);
+        case 4: return multiply_panel<Format, 2, 4>(rows, groups, x, sums);
+        case 5: return multiply_panel<Format, 2, 5>(rows, groups, x, sums);
+        case 6: return multiply_panel<Format, 2, 6>(rows, groups, x, sums);
+        case 7: return multiply_panel<Format, 2, 4, 3>(rows, groups, x, sums);
+        default: return multiply_panel<Format, 2, 4, 4>(rows, groups, x, sums);
+    }
 }
 
 constexpr int64_t kBf16Lanes = 8;
 constexpr int64_t kF16Lanes = 8;
 
+// Of each row ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), by lanes.
 void f16_sum(const float* sums, float* out) {
-    for (int r = 0; r < 16; ++r) {
-        const float* s = sums + 8 * r;
-        out[r] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+    for (int r = 0; r < 16; r += 4) {
+        __m256 pairs[2];
+        for (int i = 0; i < 2; ++i) {
+            const float* two = sums + 8 * (r + 2 * i);
+            pairs[i] = _mm256_hadd_ps(_mm256_load_ps(two), _mm256_load_ps(two + 8));
+        }
+        const __m256 halves = _mm256_hadd_ps(pairs[0], pairs[1]);
+        _mm_storeu_ps(out + r, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
     }
 }
 
