@@ -1,8 +1,7 @@
 // BSFP tiles into scratch for AVX2: look up the starts' bytes, add the residuals, patch the escapes. Two tiles at once, one a
 // 128-bit lane, so that a register ends as 16 columns of one row.
 
-constexpr int64_t kPlanesAhead = 12;  // tiles of each plane that are asked for before they are needed, into level 1
-constexpr int64_t kPlanesFarAhead = 64;
+constexpr int64_t kPlanesAhead = 24;  // tiles of each plane that are asked for before they are needed, into level 1
 
 // The starts of two rows as tables of bytes. High bytes are one too large: what is added next is -1 where there is no
 // carry. Where all rows have the same starts both halves do, the second with the sign, so that a nibble is the index.
@@ -87,13 +86,11 @@ struct Rebuilder {
         ask_page(codes + tile * 64, 128);
         ask_page(low + tile * 128, 256);
         if (kPlanes > 0) ask_page(planes + tile * kPlanes * 16, kPlanes * 32);
-        const int64_t later = tile + kPlanesFarAhead, soon = tile + kPlanesAhead;
+        const int64_t soon = tile + kPlanesAhead;
         for (int64_t line = 0; line < 128; line += 64) {
-            ask_level2(codes + later * 64 + line);
             ask_level1(codes + soon * 64 + line);
         }
         for (int64_t line = 0; line < 256; line += 64) {
-            ask_level2(low + later * 128 + line);
             ask_level1(low + soon * 128 + line);
         }
     }
