@@ -19,6 +19,7 @@ from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.errors import ModelError
+from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.package_folder import find_package
 from mxconv.speculation.generation import Generation
 from mxconv.speculation.hierarchy import Hierarchy
@@ -180,6 +181,7 @@ def load(
     num_threads: int | None = None,
     levels: Sequence[str] | None = None,
     kv_dtype: KvDtype = "fp32",
+    weights: WeightPlace = "auto",
 ) -> TextModel:
     """Open a package for generation.
 
@@ -190,6 +192,8 @@ def load(
         num_threads: of native kernels; None takes every processor that this process may use.
         levels: names of the package's levels to load; the first, any model of them, is what is decoded. None for all.
         kv_dtype: of keys and values in caches: "fp32", or rounded to "bf16" or "fp16".
+        weights: "map" leaves them in their files, "copy" copies them into large pages of memory, which is faster;
+            "auto" copies them where half of the memory that is available has room for them.
 
     Raises:
         MxconvError: the package is damaged, or a draft cannot be one.
@@ -197,4 +201,4 @@ def load(
     specs = [parse_draft(text) for text in drafts]
     wanted = None if levels is None else list(levels)
     folder = find_package(str(package))
-    return TextModel(LoadedPackage(folder, wanted, kernel, num_threads, specs, kv_dtype=kv_dtype))
+    return TextModel(LoadedPackage(folder, wanted, kernel, num_threads, specs, kv_dtype=kv_dtype, weights=weights))

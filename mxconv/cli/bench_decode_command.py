@@ -127,14 +127,15 @@ def decode(
     machine, kv_dtype = this_machine(engine.num_threads), runtime.kv_dtype
     results: Sequence[StrategyResult]
     with ExitStack() as stack:
-        loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts, kv_dtype=kv_dtype))
+        settings: dict[str, Any] = {"kv_dtype": kv_dtype, "weights": runtime.weights}
+        loaded = stack.enter_context(LoadedPackage(folder, names, name, engine.num_threads, drafts, **settings))
         target, fp32 = loaded.levels[0].name, None
         if ablation:
             pair = [target, four_bit_level(loaded.levels).name]
-            other = LoadedPackage(folder, pair, name, engine.num_threads, activations="fp32", kv_dtype=kv_dtype)
+            other = LoadedPackage(folder, pair, name, engine.num_threads, activations="fp32", **settings)
             fp32 = stack.enter_context(other).levels[1]
         members: dict[str, Any] = {"machine": asdict(machine), "implementation": name, "target": target}
-        members |= {"kv_dtype": kv_dtype, "num_chat_prompts": num_chat_prompts(texts)}
+        members |= settings | {"num_chat_prompts": num_chat_prompts(texts)}
         progress = stack.enter_context(progress_bars("runs"))
         common = (loaded, engine, texts, prompts.max_new_tokens)
         if sizes is not None:

@@ -103,7 +103,9 @@ def serve(
     machine = this_machine(engine.num_threads)
     key = os.environ.get("MXCONV_API_KEY") or None
     flags = ["--kernel", name, "--threads", str(engine.num_threads), "--max-sequences", str(max_sequences)]
-    flags += ["--kv-dtype", runtime.kv_dtype] + ([] if kv_bytes is None else ["--kv-bytes", str(kv_bytes)])
+    flags += ["--kv-dtype", runtime.kv_dtype, "--weights", runtime.weights] + (
+        [] if kv_bytes is None else ["--kv-bytes", str(kv_bytes)]
+    )
     drafting = [*(word for one in levels.draft or () for word in ("--draft", one)), "--tree", levels.tree]
     drafting += [] if levels.levels is None else ["--levels", levels.levels]
     with ExitStack() as stack:

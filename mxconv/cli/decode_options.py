@@ -185,12 +185,18 @@ class Runtime:
         Literal["fp32", "bf16", "fp16"],
         typer.Option(help="Keys and values in caches: fp32, or rounded to 16 bits; each is exact in itself."),
     ] = "fp32"
+    weights: Annotated[
+        Literal["auto", "map", "copy"],
+        typer.Option(help="Weights stay in their mapped files (map), or go into large pages: copy, or auto by memory."),
+    ] = "auto"
 
     def load(self, package: str, drafting: Drafting) -> "TextModel":
         """Open a package with the levels and further drafts that were named."""
         from mxconv.decode import load
 
-        return load(package, drafting.draft or (), self.kernel, self.threads, drafting.names, self.kv_dtype)
+        return load(
+            package, drafting.draft or (), self.kernel, self.threads, drafting.names, self.kv_dtype, self.weights
+        )
 
 
 def check_system(system: str | None, chat: bool) -> None:

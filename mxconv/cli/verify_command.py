@@ -87,6 +87,7 @@ def verify(
                 runtime.kernel,
                 runtime.threads,
                 runtime.kv_dtype,
+                runtime.weights,
             )
             with progress_bars("prompts") as progress:
                 if workers == "threads":  # all processors for one text after another

@@ -1,4 +1,4 @@
-"""From a package to decoders, one a level; weights stay in the memory-mapped files."""
+"""From a package to decoders, one a level; weights stay in the memory-mapped files or are copied into large pages."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,6 +17,7 @@ from mxconv.engine.matrices import Matrices
 from mxconv.engine.own_weights import OwnWeights
 from mxconv.kernels.draft_matrix import Activations
 from mxconv.kernels.engine import choose_engine
+from mxconv.kernels.weight_pages import WeightPages, WeightPlace
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 from mxconv.text.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ class LoadedPackage:
         drafts: Sequence[DraftSpec] = (),
         activations: Activations = "int8",
         kv_dtype: KvDtype = "fp32",
+        weights: WeightPlace = "auto",
     ) -> None:
         """Load some levels.
 
@@ -48,13 +50,17 @@ class LoadedPackage:
             drafts: further levels that are not in the package, below the others.
             activations: what the package's 4-bit weights are multiplied by.
             kv_dtype: of keys and values in caches, of all levels.
+            weights: where they lie, see `WeightPages`.
 
         Raises:
             MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
         """
-        self.matrices = Matrices(choose_engine(kernel, num_threads), activations, kv_dtype)
+        pages = WeightPages(weights)
+        self.matrices = Matrices(choose_engine(kernel, num_threads), activations, kv_dtype, pages)
+        self._weights = weights
         self._kernel = kernel, num_threads
         self.stack = ExitStack()
+        self.stack.callback(pages.forget)
         try:
             self.package = self.stack.enter_context(Package(path))
             self.own = OwnWeights(self.package, self.matrices, self.stack)
@@ -130,7 +136,7 @@ class LoadedPackage:
 
     def nested(self, folder: Path, level: str) -> Decoder:
         """The decoder of one level of another package."""
-        inner = LoadedPackage(folder, [level], *self._kernel, kv_dtype=self.kv_dtype)
+        inner = LoadedPackage(folder, [level], *self._kernel, kv_dtype=self.kv_dtype, weights=self._weights)
         return self.stack.enter_context(inner).target
 
     def _load(self, record: LevelRecord, place: Path | None) -> LoadedLevel:

@@ -19,6 +19,7 @@ from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.draft_matrix import Activations, bsfp_draft_matrix, mxfp4_matrix, mxint8_matrix
 from mxconv.kernels.matrix import BsfpMatrix, DenseMatrix, Matrix
+from mxconv.kernels.weight_pages import WeightPages
 from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4, StoredMxint8
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ except ImportError:  # without the extension there is no engine to use them with
     pass
 
 
+MAPPED = WeightPages("map")
+
+
 @dataclass(frozen=True)
 class Matrices:
     """Makes matrices, and decoders of them, for one engine; None is NumPy.
@@ -45,18 +49,23 @@ class Matrices:
         engine: which kernels, how many threads.
         activations: what 4-bit weights are multiplied by.
         kv_dtype: of keys and values in the caches that decoders make.
+        pages: where weights that native kernels multiply lie.
     """
 
     engine: "_native.Engine | None" = None
     activations: Activations = "int8"
     kv_dtype: KvDtype = "fp32"
+    pages: WeightPages = MAPPED
 
     def dense(self, patterns: U16, float_format: FloatFormat) -> Matrix:
         """16-bit weights, (out_features, in_features)."""
-        matrix = DenseMatrix(patterns, float_format)
-        if self.engine is None or 0 in matrix.shape:  # no model has an empty matrix; its shape will be refused
-            return matrix
-        return native_dense(self.engine, matrix)
+        if self.engine is None or 0 in patterns.shape:  # no model has an empty matrix; its shape will be refused
+            return DenseMatrix(patterns, float_format)
+        return native_dense(self.engine, DenseMatrix(self.pages.put(patterns), float_format))
+
+    def table(self, patterns: U16, float_format: FloatFormat) -> Matrix:
+        """16-bit weights of which rows are looked up, and which stay in their file."""
+        return replace(self, pages=MAPPED).dense(patterns, float_format)
 
     def fp8(self, stored: Fp8Matrix) -> Matrix:
         """The BF16 weights that an FP8 matrix holds, decoded once and for good."""
@@ -76,6 +85,15 @@ class Matrices:
             # its rows are rounded once more after they are rebuilt, which kernels do not do: rebuild it here for good
             return self.dense(stored.target_rows(0, stored.shape[0]), float_format)
         packed, offsets = stored.packed, stored.escape_offsets
+        put = self.pages.put
+        packed = replace(
+            packed,
+            codes=put(packed.codes),
+            residual_low=put(packed.residual_low),
+            residual_high=put(packed.residual_high),
+            escape_positions=put(packed.escape_positions),
+            escape_high=put(packed.escape_high),
+        )
         return native_bsfp(self.engine, reference, packed, offsets, stored.table, name)
 
     def mxfp4_draft(self, stored: StoredMxfp4) -> Matrix:
@@ -83,7 +101,8 @@ class Matrices:
         reference = mxfp4_matrix(stored.shape, stored.codes, stored.scales, self.activations)
         if self.engine is None:
             return reference
-        return native_mxfp4(self.engine, reference, stored.codes, stored.scales, self.activations)
+        codes, scales = self.pages.put(stored.codes), self.pages.put(stored.scales)
+        return native_mxfp4(self.engine, reference, codes, scales, self.activations)
 
     def mxfp4_target(self, stored: StoredMxfp4) -> Matrix:
         """MXFP4 weights that are a target's own: activations stay float32, and a row has the same bits among others."""
@@ -97,7 +116,7 @@ class Matrices:
         reference = mxint8_matrix(stored.shape, elements, stored.scales)
         if self.engine is None:
             return reference
-        return native_mxint8(self.engine, reference, elements, stored.scales)
+        return native_mxint8(self.engine, reference, self.pages.put(elements), self.pages.put(stored.scales))
 
     def bsfp_draft(self, stored: StoredBsfp) -> Matrix:
         """The 4-bit weights of a BSFP tensor."""
@@ -105,6 +124,7 @@ class Matrices:
         reference = bsfp_draft_matrix(stored.shape, codes, scales, table, self.activations)
         if self.engine is None:
             return reference
+        codes, scales = self.pages.put(codes), self.pages.put(scales)
         return native_bsfp_draft(self.engine, reference, codes, scales, table, self.activations)
 
     def decoder(self, config: ModelConfig, weights: ModelWeights, name: str) -> Decoder:

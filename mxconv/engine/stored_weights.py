@@ -42,7 +42,9 @@ def dense_weights(
             continue
         float_format = FORMATS.get(tensor.dtype)
         if len(tensor.shape) == 2 and float_format:
-            matrices[name] = make.dense(cast(U16, tensor.array()), float_format)
+            is_multiplied = config is None or config.tie_word_embeddings or name != config.embedding
+            place = make.dense if is_multiplied else make.table
+            matrices[name] = place(cast(U16, tensor.array()), float_format)
         elif len(tensor.shape) == 1 or (len(tensor.shape) == 3 and tensor.shape[1] == 1):
             kept = vectors if len(tensor.shape) == 1 else arrays
             if float_format:

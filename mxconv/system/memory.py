@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-STATUS = Path("/proc/self/status")
+STATUS, MEMORY = Path("/proc/self/status"), Path("/proc/meminfo")
 
 
 def peak_rss_bytes() -> int:
@@ -23,6 +23,15 @@ def peak_rss_bytes() -> int:
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def available_bytes() -> int:
+    """Memory that programs can still take without others losing theirs; 0 where the system does not say."""
+    if MEMORY.is_file():
+        for line in MEMORY.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 NEIGHBOUR_BYTES = 1 << 21  # with a page that is read Linux maps others of its cache, as far away as its largest pages

@@ -13,6 +13,7 @@ from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.errors import MxconvError
 from mxconv.kernels.engine import NUMPY
+from mxconv.kernels.weight_pages import WeightPlace
 from mxconv.package.manifest import DecodeRecord, read_manifest
 from mxconv.progress import Progress, silent
 from mxconv.serving.llm_engine import Engine
@@ -136,6 +137,7 @@ class DecodeSettings:
         kernel: an implementation that every node has; None is the best that each has.
         num_threads: of native kernels, in each process.
         kv_dtype: of keys and values in caches.
+        weights: where they lie.
     """
 
     folder: Path
@@ -150,6 +152,7 @@ class DecodeSettings:
     kernel: str | None = None
     num_threads: int | None = None
     kv_dtype: KvDtype = "fp32"
+    weights: WeightPlace = "auto"
 
     def open(self) -> tuple[LoadedPackage, Hierarchy]:
         """The package and its levels, to be closed.
@@ -158,7 +161,13 @@ class DecodeSettings:
             MxconvError: the package is damaged, or a level, a draft or the kernel cannot be had here.
         """
         loaded = LoadedPackage(
-            self.folder, list(self.levels), self.kernel, self.num_threads, self.drafts, kv_dtype=self.kv_dtype
+            self.folder,
+            list(self.levels),
+            self.kernel,
+            self.num_threads,
+            self.drafts,
+            kv_dtype=self.kv_dtype,
+            weights=self.weights,
         )
         try:
             return loaded, Hierarchy(loaded.levels, self.lengths, self.thresholds, self.tree)
