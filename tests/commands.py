@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -62,6 +64,18 @@ def run_mxconv(*arguments: str, launcher: tuple[str, ...] = ()) -> "subprocess.C
         words = [sys.executable, *launcher, "-m", "mxconv.cli.main", *arguments]
         return subprocess.run(words, capture_output=True, text=True, env=environment(), check=False)
     return run_forked(arguments, environment(), Path.cwd(), ("mxconv.train.training_loop", "mxconv.train.written"))
+
+
+def kill_after(num_steps: int, log: Path, arguments: list[str]) -> None:
+    """Begin a training and kill it once so many steps are in its log."""
+    words = [sys.executable, "-m", "mxconv.cli.main", *arguments]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+    deadline = time.monotonic() + 120
+    while not log.is_file() or len(log.read_text().splitlines()) < num_steps:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
 
 
 def run_forked(

@@ -28,6 +28,7 @@ from mxconv.cli.train_draft_command import draft
 from mxconv.cli.train_generate_command import generate as write_texts
 from mxconv.cli.train_ngram_command import ngram
 from mxconv.cli.train_readers_commands import eagle3, speculator, spire
+from mxconv.cli.train_self_draft_command import self_draft
 from mxconv.cli.verify_command import verify
 from mxconv.errors import MxconvError
 
@@ -92,7 +93,7 @@ bench = typer.Typer(
 for command in (kernels, decode, serve_load, convert, machine):
     bench.command()(command)
 train = typer.Typer(help="Make drafts from text.", no_args_is_help=True, rich_markup_mode=None)
-for command in (ngram, write_texts, speculator, spire, eagle3, draft):
+for command in (ngram, write_texts, speculator, spire, eagle3, draft, self_draft):
     train.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")

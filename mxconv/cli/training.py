@@ -96,10 +96,10 @@ class Training:
         return self.output.with_name(self.output.name + ".training")
 
     def stages(self, least_length: int) -> "list[TrainingStage]":
-        """The given text, and then the target's own where there is some.
+        """The given text, and then the target's own where there is some; or that alone.
 
         Raises:
-            MxconvError: a file is no text of this target's tokens, or windows are too long or too short.
+            MxconvError: a file is no text of this target's tokens, windows are too long, too short or none.
         """
         from mxconv.errors import MxconvError
         from mxconv.text.tokenizer import Tokenizer
@@ -114,13 +114,15 @@ class Training:
                 f"--length {length}: {least_length}, what this draft needs, to {sizes.num_positions}, the target's "
                 "positions, is required."
             )
-        with progress_bars() as progress:
-            windows = text_windows(self.texts, Tokenizer.from_folder(self.target), length, progress)
+        if not self.texts and not generated:
+            raise MxconvError("no texts were given; files of text or --generated are required. Name some.")
+        stages = []
         later = round(steps * LATER_SHARE) if generated else 0
-        batch = max(batch_tokens // length, 1)
-        stages = [
-            TrainingStage("text", windows, max(steps - later, 1), batch, learning_rate, LAST_RATE * learning_rate)
-        ]
+        if self.texts:
+            with progress_bars() as progress:
+                windows = text_windows(self.texts, Tokenizer.from_folder(self.target), length, progress)
+            batch, own_steps = max(batch_tokens // length, 1), max(steps - later, 1)
+            stages.append(TrainingStage("text", windows, own_steps, batch, learning_rate, LAST_RATE * learning_rate))
         if generated:
             written = written_windows(generated, sizes.vocab_size)
             num_new = written.length - written.num_prompt_tokens
@@ -129,9 +131,9 @@ class Training:
                     f"{generated}: texts of {written.length} tokens, {num_new} of them new; at most "
                     f"{sizes.num_positions}, and {least_length} new ones are required. Generate others."
                 )
-            peak = LATER_RATE * learning_rate
+            peak, own_steps = (LATER_RATE * learning_rate, max(later, 1)) if stages else (learning_rate, steps)
             batch = max(batch_tokens // written.length, 1)
-            stages.append(TrainingStage("own text", written, max(later, 1), batch, peak, LAST_RATE * peak))
+            stages.append(TrainingStage("own text", written, own_steps, batch, peak, LAST_RATE * peak))
         return stages
 
     def _check_output(self) -> None:
@@ -165,12 +167,14 @@ class Training:
             "num_tokens": num_tokens,
             "num_different_tokens": sum(stage.windows.token_ids.size for stage in stages),
             "flops": task.flops_per_token(model) * num_tokens,
+            "memory_bytes": task.num_bytes(model),
         }
         out = Output(schedule.json_output)
         if process.is_main_process:
             out.line(
                 f"{num_parameters:,} parameters, {result['num_steps']:,} steps over {num_tokens:,} tokens "
-                f"({result['num_different_tokens']:,} different ones), {result['flops']:.2g} FLOPs"
+                f"({result['num_different_tokens']:,} different ones), {result['flops']:.2g} FLOPs, "
+                f"{result['memory_bytes'] / 1e9:.2g} GB"
             )
         if schedule.dry_run:
             out.json(result | {"dry_run": True})
@@ -200,6 +204,10 @@ class Training:
             path.chmod(0o666 & made.stat().st_mode)
         shutil.copyfile(self.work / LOG, made / LOG)
         write_loss_curves(self.work / LOG, made / "losses.svg", f"{self.output.name} for {self.target.name}")
+        if self.output.suffix == ".safetensors":  # a file and no folder: its losses go beside it
+            for name in (LOG, "losses.svg"):
+                (made / name).replace(self.output.with_name(f"{self.output.stem}.{name}"))
+            made /= "draft.safetensors"
         if self.output.exists():  # with --force: the old draft goes when the new one is there
             self.output.replace(self.work / "replaced")
         made.replace(self.output)

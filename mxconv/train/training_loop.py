@@ -29,7 +29,7 @@ from mxconv.errors import MxconvError
 from mxconv.train.training_task import TrainingTask
 from mxconv.train.windows import TrainingStage, stage_of
 
-BETAS, WEIGHT_DECAY, MOST_NORM = (0.9, 0.95), 0.1, 1.0
+BETAS, MOST_NORM = (0.9, 0.95), 1.0
 STATE, LOG = "state.safetensors", "losses.jsonl"
 WHOLE = StateDictOptions(full_state_dict=True)  # offloaded, all but the first process would get nothing
 MODEL, OPTIMIZER = "model/", "optimizer/"  # the latter with the average's name before the parameter's
@@ -97,7 +97,7 @@ def fit(
             )
     num_steps = sum(stage.num_steps for stage in stages)
     run = _fingerprint(run, stages, seed)
-    optimizer = torch.optim.AdamW(_groups(model), betas=BETAS)
+    optimizer = torch.optim.AdamW(_groups(model, task.weight_decay), betas=BETAS)
     model, optimizer = accelerator.prepare(model, optimizer)
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,11 +134,11 @@ def fit(
     return tensors if accelerator.is_main_process else None
 
 
-def _groups(model: nn.Module) -> list[dict[str, object]]:
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
     """Matrices decay, vectors do not."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    groups: list[dict[str, object]] = [{"params": matrices, "weight_decay": WEIGHT_DECAY}]
+    groups: list[dict[str, object]] = [{"params": matrices, "weight_decay": weight_decay}]
     return [*groups, {"params": vectors, "weight_decay": 0.0}] if vectors else groups
 
 

@@ -78,6 +78,8 @@ class TrainingTask(ABC):
         parts: names of the losses, in their order.
     """
 
+    weight_decay = 0.1  # of matrices
+
     def __init__(
         self, values: Mapping[str, Any], target: FrozenTarget, dtype: torch.dtype, parts: Sequence[str]
     ) -> None:
@@ -103,6 +105,10 @@ class TrainingTask(ABC):
     def flops_per_token(self, model: nn.Module) -> float:
         """FLOPs of a training step: six a weight of the draft, two a weight of the target."""
         return 6.0 * num_parameters(model) + 2.0 * self.target.num_parameters
+
+    def num_bytes(self, model: nn.Module) -> int:
+        """Memory of a training without activations: weights, gradients, two averages, and the target."""
+        return 16 * num_parameters(model) + 4 * self.target.num_parameters
 
     def write(self, tensors: dict[str, Tensor], folder: Path) -> None:
         """Write the trained draft into an empty folder, as others load it."""

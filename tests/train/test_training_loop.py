@@ -2,16 +2,12 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import environment, run_mxconv
+from commands import kill_after, run_mxconv
 from safetensors.numpy import load_file, save_file
 from trained_levels import TRAINED
 
@@ -25,18 +21,6 @@ def command(folder: Path, name: str, *more: str) -> list[str]:
     options = ("--target", TRAINED, "-o", folder / name, "--generated", folder / "own.jsonl", "--length", "32")
     sizes = ("--batch-tokens", "128", "--inner-dim", "16", "--steps", str(STEPS), "--save-every", "3")
     return [str(word) for word in ("train", "speculator", folder / "texts.txt", *options, *sizes, *more)]
-
-
-def kill_after(num_steps: int, log: Path, arguments: list[str]) -> None:
-    """Begin a training and kill it once so many steps are in its log."""
-    words = [sys.executable, "-m", "mxconv.cli.main", *arguments]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
-    deadline = time.monotonic() + 120
-    while not log.is_file() or len(log.read_text().splitlines()) < num_steps:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
 
 
 def losses(path: Path) -> list[dict[str, Any]]:
