@@ -160,6 +160,7 @@ class Training:
         model = task.model()
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         num_tokens = sum(stage.num_tokens for stage in stages)
+        memory_bytes = task.num_bytes(model)
         result = {
             "draft": str(self.output),
             "num_parameters": num_parameters,
@@ -167,14 +168,14 @@ class Training:
             "num_tokens": num_tokens,
             "num_different_tokens": sum(stage.windows.token_ids.size for stage in stages),
             "flops": task.flops_per_token(model) * num_tokens,
-            "memory_bytes": task.num_bytes(model),
+            "memory_bytes": memory_bytes,
         }
         out = Output(schedule.json_output)
         if process.is_main_process:
             out.line(
                 f"{num_parameters:,} parameters, {result['num_steps']:,} steps over {num_tokens:,} tokens "
                 f"({result['num_different_tokens']:,} different ones), {result['flops']:.2g} FLOPs, "
-                f"{result['memory_bytes'] / 1e9:.2g} GB"
+                f"{memory_bytes / 1e9:.2g} GB"
             )
         if schedule.dry_run:
             out.json(result | {"dry_run": True})

@@ -8,7 +8,7 @@ the output head MXINT8, as the package has them.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.func import functional_call
 
-from mxconv.arrays import F32, U8
+from mxconv.arrays import F32, U8, U16
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.codecs.e2m1 import MAX, decode_e2m1, encode_e2m1
 from mxconv.codecs.e8m0 import BIAS, decode_e8m0
@@ -98,8 +98,8 @@ class SelfDraftTask(TrainingTask):
                         "required. Give that, or leave --from out."
                     )
                 shape = self.matrices[name][0].shape
-                codes, scales = (draft.file.view(f"{name}.{part}") for part in ("codes", "scales"))
-                found = unpack_nibbles(codes)[: shape[0]], unpack_scales(scales)[: shape[0]]  # type: ignore[arg-type]
+                codes, scales = (cast(U8, draft.file.view(f"{name}.{part}")) for part in ("codes", "scales"))
+                found = unpack_nibbles(codes)[: shape[0]], unpack_scales(scales)[: shape[0]]
                 if found[0].shape != shape:
                     raise ModelError(
                         f"{path}: {name} is {found[0].shape}; {shape} is required. Give a draft of the same model."
@@ -117,6 +117,8 @@ class SelfDraftModel(nn.Module):
         matrices: by the names of its parameters.
         head: (vocab_size, hidden_size) values of the output head; None leaves the target's.
     """
+
+    head: Tensor | None
 
     def __init__(self, target: Any, matrices: Mapping[str, Matrix], head: F32 | None) -> None:
         super().__init__()
@@ -199,7 +201,7 @@ def _values(plan: TensorPlan, parameters: Mapping[str, Tensor]) -> F32:
             "not trained. Convert the model with mxconv quantize alone."
         )
     assert plan.float_format is not None
-    values: F32 = plan.float_format.decode(plan.tensor.array())  # type: ignore[arg-type]
+    values = plan.float_format.decode(cast(U16, plan.tensor.array()))
     if parameter is None or not np.array_equal(parameter.cpu().numpy(), values):
         raise ModelError(
             f"{plan.tensor.path}: tensor {name}: transformers has {'no' if parameter is None else 'another'} parameter "
