@@ -10,9 +10,14 @@ formats/package.md says what comes out.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from mxconv import __version__
+from mxconv.calibrate import calibrate
 from mxconv.checkpoint.object_store import Store
+from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.codecs.mxfp4 import NonFiniteError
 from mxconv.conversion.describe import describe
@@ -52,6 +57,8 @@ def convert(
     recover_target(target)
     check_target(target, options.force)
     check_apart(checkpoint, target)
+    if options.calibrate:
+        return _convert_calibrated(checkpoint, target, options, progress, executor)
     workers = executor or (lambda: Workers(options.num_threads))
     if options.on_nonfinite == "error" and options.draft_weights is None:  # given codes find no such weight
         try:
@@ -59,6 +66,30 @@ def convert(
         except NonFiniteError:  # the survey finds the first one and says it well
             pass
     return _convert(checkpoint, target, options, progress, workers(), assume_finite=False)
+
+
+def _convert_calibrated(
+    checkpoint: Checkpoint,
+    target: Target,
+    options: QuantizeOptions,
+    progress: Progress,
+    executor: Callable[[], Executor] | None,
+) -> Manifest:
+    """Convert to a package beside the target, whose draft is cast; make better codes by it; convert with these."""
+    files = [Path(name) for name in options.calibrate]
+    for path in files:
+        check_regular_file(path)
+    beside = None if isinstance(target, Store) else target.absolute().parent
+    if beside is not None:
+        beside.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".mxconv-calibration-", dir=beside) as scratch:
+        cast, draft_file = Path(scratch, "cast"), Path(scratch, "draft.safetensors")
+        can_refer = checkpoint.container == "safetensors" and options.dtype is None  # to weights: nothing is copied
+        plain = replace(options, calibrate=(), drafts=(), force=False, target="reference" if can_refer else "include")
+        convert(checkpoint, cast, plain, progress, executor)
+        calibrate(cast, files, draft_file, options.calibration_tokens, options.num_threads, progress)
+        given = replace(options, calibrate=(), draft_weights=str(draft_file))
+        return convert(checkpoint, target, given, progress, executor)
 
 
 def _convert(

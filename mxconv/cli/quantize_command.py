@@ -69,6 +69,15 @@ def quantize(
             "a draft file, see formats/package.md."
         ),
     ] = None,
+    calibrate: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="MXFP4: choose the draft's codes by texts like those that it will draft: a text file, or JSONL with "
+            "`text`, or with `prompt` or `messages`, which the target answers. Takes minutes; the target stays as it "
+            "is. Repeatable."
+        ),
+    ] = None,
+    calibration_tokens: Annotated[int, typer.Option(help="Of these texts and answers, at most.")] = 16_384,
     draft_vocabulary: Annotated[
         int | None,
         typer.Option(help="Tokens that the 4-bit draft and views of the target choose from; all by default."),
@@ -120,6 +129,8 @@ def quantize(
             skip=tuple(skip or ()),
             residual_bits=None if residual_bits == "auto" else int(residual_bits),
             drafts=tuple(draft or ()),
+            calibrate=tuple(map(str, calibrate or ())),
+            calibration_tokens=calibration_tokens,
             draft_weights=None if draft_weights is None else str(draft_weights),
             draft_vocabulary=draft_vocabulary,
             draft_vocabulary_texts=tuple(draft_vocabulary_texts or ()),

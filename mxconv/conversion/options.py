@@ -12,6 +12,7 @@ Codec = Literal["mxfp4", "bsfp"]
 Head = Literal["int8", "exact", "quantize", "keep"]
 DEFAULT_HEADS: dict[Codec, Head] = {"mxfp4": "int8", "bsfp": "quantize"}
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
+DEFAULT_CALIBRATION_TOKENS = 16_384
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class QuantizeOptions:
     target: Literal["include", "reference"] | None = None  # None: include a local source, reference a Hub one
     drafts: tuple[str, ...] = ()
     draft_weights: str | None = None  # a file of codes and scales, see draft_file.py
+    calibrate: tuple[str, ...] = ()  # files of texts or prompts: such a file is made by them, see calibrate.py
+    calibration_tokens: int = DEFAULT_CALIBRATION_TOKENS  # of these texts, at most
     draft_vocabulary: int | None = None  # tokens that drafts of the target's own weights choose from; None: all
     draft_vocabulary_texts: tuple[Path, ...] = ()  # in which they are counted
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
@@ -55,7 +58,7 @@ class QuantizeOptions:
             if value not in allowed:
                 shown = ", ".join(str(choice) for choice in allowed if choice is not None)
                 raise MxconvError(f"{_flag(name)}: {value!r}; one of {shown} is required.")
-        for name, least in (("max_shard_bytes", 1), ("num_threads", 1)):
+        for name, least in (("max_shard_bytes", 1), ("num_threads", 1), ("calibration_tokens", 256)):
             if getattr(self, name) < least:
                 raise MxconvError(f"{_flag(name)}: {getattr(self, name)}; at least {least} is required.")
         if (self.draft_vocabulary is None) != (not self.draft_vocabulary_texts):
@@ -69,6 +72,7 @@ class QuantizeOptions:
                 "target": (None, "include"),
                 "lm_head": (None, "exact", "quantize", "keep"),
                 "draft_weights": (None,),
+                "calibrate": ((),),
             }
             if self.codec == "bsfp"
             else {
@@ -85,6 +89,11 @@ class QuantizeOptions:
                     f"{_flag(name)}: {getattr(self, name)!r} with --codec {self.codec}; only {other} has this option. "
                     f"Leave it out, or use --codec {other}."
                 )
+        if self.calibrate and self.draft_weights is not None:
+            raise MxconvError(
+                f"--calibrate: given with --draft-weights {self.draft_weights}; one of the two is required, since both "
+                "choose the draft's codes. Leave one out."
+            )
         if self.segments == "paper" and self.residual_bits is not None:
             raise MxconvError(
                 f"--residual-bits: {self.residual_bits} with --segments paper, whose width is fixed. Leave it out."

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mxconv.arch.description import Attention
 from mxconv.arrays import F32
@@ -74,6 +75,44 @@ def attend(
     return mixed.reshape(num_heads, -1)
 
 
+def attend_together(
+    queries: F32,
+    keys: F32,
+    values: F32,
+    seen: NDArray[np.bool_],
+    scale: float | None = None,
+    logit_cap: float | None = None,
+    sinks: F32 | None = None,
+) -> F32:
+    """What `attend` gives for many positions, by matrix products: fast, and the bits of a row depend on the others.
+
+    Args:
+        queries: (num_rows, num_heads, head_dim) float32; keys and values as for `attend`.
+        seen: (num_rows, num_positions), what each row attends to.
+
+    Returns:
+        (num_rows, num_heads, head_dim of the values) float32.
+    """
+    num_rows, num_heads, head_dim = queries.shape
+    count = len(keys)
+    scale = 1 / math.sqrt(head_dim) if scale is None else scale
+    grouped = (queries * np.float32(scale)).transpose(1, 0, 2).reshape(count, -1, head_dim)
+    scores = (grouped @ keys.transpose(0, 2, 1)).reshape(count, num_heads // count, num_rows, -1)
+    if logit_cap is not None:
+        scores = np.tanh(scores / np.float32(logit_cap)) * np.float32(logit_cap)
+    scores[..., ~seen] = -np.inf
+    greatest = scores.max(axis=-1, keepdims=True)
+    total = np.float32(0)
+    if sinks is not None:
+        own = sinks.reshape(count, -1, 1, 1)
+        greatest = np.maximum(greatest, own)
+        total = np.exp(own - greatest)
+    shares = np.exp(scores - greatest)
+    total = total + shares.sum(axis=-1, keepdims=True)
+    mixed = (shares.reshape(count, -1, shares.shape[-1]) @ values).reshape(*shares.shape[:3], -1) / total
+    return mixed.reshape(num_heads, num_rows, -1).transpose(1, 0, 2)
+
+
 class WeightedAttention(WeightedPart):
     """Attention with its matrices and norms; a fused matrix is all of `query`, `key` and `value`.
 
@@ -85,6 +124,8 @@ class WeightedAttention(WeightedPart):
         index: of the layer.
         sizes: of the rows that it takes in and gives.
     """
+
+    attends_together = False  # all rows of a sequence at once: for calibration, which needs no row promise
 
     def __init__(self, weights: CheckedWeights, parts: Attention, index: int, sizes: tuple[int, int]) -> None:
         self.index = index
@@ -133,6 +174,9 @@ class WeightedAttention(WeightedPart):
         for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True):
             if written is not None:
                 rows.cache.write(self.index, written[0][span], written[1][span])
+            if self.attends_together:
+                mixed[span] = self._together(queries[span], rows, source)
+                continue
             for row in range(rows.num_rows):
                 keys_seen, values_seen = rows.cache.read(
                     source, seen_by(row, rows, parts.window, parts.is_chunked, sink_window)
@@ -149,6 +193,18 @@ class WeightedAttention(WeightedPart):
             for row, above in zip(mixed, gate, strict=True):
                 row *= row_sigmoid(above)
         return self.output(mixed.reshape(len(h), -1))
+
+    def _together(self, queries: F32, rows: SequenceRows, source: int) -> F32:
+        """(num_rows, num_heads, head_dim) of the rows of one sequence."""
+        parts, num_places = self.parts, rows.cache.length + rows.num_rows
+        seen = np.zeros((rows.num_rows, num_places), np.bool_)
+        for row, places in enumerate(seen):
+            places[seen_by(row, rows, parts.window, parts.is_chunked)] = True
+        keys, values = (
+            heads[: parts.num_key_value_heads, :, : parts.head_dim]
+            for heads in rows.cache.read(source, range(num_places))
+        )
+        return attend_together(queries, keys, values, seen, parts.scale, parts.logit_cap, self.sinks)
 
     def keys_and_values(self, h: F32, positions: Positions) -> tuple[F32, F32]:
         """Keys and values, (num_tokens, num_key_value_heads, head_dim) each, of its input (num_tokens, hidden_size)."""

@@ -215,6 +215,12 @@ class Decoder:
             x = x + self.position_embedding.rows(np.array(positions.numbers, np.intp))
         return x
 
+    def first_inputs(self, ids: NDArray[np.intp], positions: Positions) -> tuple[F32, F32 | None]:
+        """The input of the first layer, (num_tokens, hidden_size), and the layers' own embeddings of the tokens,
+        (num_layers, num_tokens, size), where the model has such."""
+        x = self._embed(ids, positions)
+        return x, self.layer_inputs(ids, x) if self.layer_inputs else None
+
     def _evaluate(
         self,
         ids: NDArray[np.intp],
@@ -233,13 +239,12 @@ class Decoder:
         places = spans(rows.num_rows for rows in sequences)
         reading = [(room, place) for room, place in zip(rooms, places, strict=True) if room]
         num_layers = len(self.layers)
-        x = self._embed(ids, positions)
-        own = self.layer_inputs(ids, x) if self.layer_inputs else [None] * num_layers
+        x, own = self.first_inputs(ids, positions)
         for stage in range(num_layers + 1):
             for room, place in reading:
                 room.take(stage, x[place])
             if stage < num_layers:
-                x = self.layers[stage](x, sequences, positions, own[stage])
+                x = self.layers[stage](x, sequences, positions, None if own is None else own[stage])
         for room, place in reading:
             room.take(num_layers + 1, self.norm(x[place]))
         wanted = np.concatenate(

@@ -54,8 +54,7 @@ class NativeDecoder(Decoder):
         positions: Positions,
         rooms: Sequence[StateRoom | None],
     ) -> F32:
-        x = self._embed(ids, positions)
-        own = self.layer_inputs(ids, x) if self.layer_inputs else None
+        x, own = self.first_inputs(ids, positions)
         logits = np.empty((sum(rows.num_wanted for rows in sequences), self.head.shape[0]), np.float32)
         tokens = [_sequence_tokens(rows, room) for rows, room in zip(sequences, rooms, strict=True)]
         self.handle.forward(x, *self._native_layers.tables(positions), own, logits, tokens)

@@ -1,7 +1,9 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
-from mxconv.engine.attention import attend
+from mxconv.engine.attention import attend, attend_together
 
 rng = np.random.default_rng(3)
 
@@ -51,3 +53,15 @@ def test_attention_has_the_same_bits_wherever_keys_and_values_lie_in_memory() ->
     roomy = rng.standard_normal((2, 2, 512, 8), np.float32)
     keys, values = roomy[0, :, 3:133], roomy[1, :, 3:133]
     assert (attend(query, keys, values) == attend(query, keys.copy(), values.copy())).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"scale": 0.3, "logit_cap": 2.0}, {"sinks": np.array([1, -2, 0, 3], np.float32)}]
+)
+def test_rows_together_are_what_each_is_alone(options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(4)
+    queries = rng.standard_normal((70, 4, 8)).astype(np.float32)
+    keys, values = (rng.standard_normal((2, 70, size)).astype(np.float32) for size in (8, 6))
+    seen = np.tril(np.ones((70, 70), np.bool_)) & ~np.tril(np.ones((70, 70), np.bool_), -9)
+    alone = [attend(query, keys[:, row], values[:, row], **options) for query, row in zip(queries, seen, strict=True)]
+    assert np.allclose(attend_together(queries, keys, values, seen, **options), alone, atol=1e-6)

@@ -1,0 +1,65 @@
+"""GPTQ on the MXFP4 grid, beside the algorithm as its paper writes it: one column after another, in float64."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mxconv.arrays import F64
+from mxconv.codecs.gptq import BLOCK_INPUTS, DAMPING, InputFactor, compensated_codes, output_errors
+
+GRID = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def slow_gptq(weights: F64, scales: F64, inputs: F64) -> F64:
+    """Quantized weights by arXiv 2210.17323, equations 2 and 3: after each input the Hessian's inverse loses it."""
+    hessian = inputs.T @ inputs
+    hessian += np.eye(len(hessian)) * DAMPING * hessian.diagonal().mean()
+    made, rest = np.zeros_like(weights), weights.copy()
+    left = sorted(range(len(hessian)), key=lambda j: -float(np.square(inputs[:, j]).sum()))
+    while left:
+        j, inverse = left[0], np.linalg.inv(hessian[np.ix_(left, left)])
+        # ml_dtypes rounds to nearest, ties to even; beyond 6 it has no infinity
+        rounded = np.clip(rest[:, j] / scales[:, j], -6, 6).astype(np.float32).astype(ml_dtypes.float4_e2m1fn)
+        made[:, j] = rounded.astype(np.float64) * scales[:, j]
+        rest[:, left] -= np.outer((rest[:, j] - made[:, j]) / inverse[0, 0], inverse[0])
+        left = left[1:]
+    return made
+
+
+def values(codes: NDArray[np.uint8], scales: F64) -> F64:
+    return np.where(codes & 8, -1, 1) * GRID[codes & 7] * scales
+
+
+@pytest.mark.parametrize(("rows", "columns", "num_inputs"), [(3, 5, 40), (7, 33, 20), (4, BLOCK_INPUTS + 30, 300)])
+def test_codes_are_those_of_the_algorithm_column_by_column(rows: int, columns: int, num_inputs: int) -> None:
+    rng = np.random.default_rng(columns)
+    mixed = rng.standard_normal((columns, columns)) * rng.gamma(1.0, size=columns)
+    inputs = rng.standard_normal((num_inputs, columns)) @ mixed
+    weights = rng.standard_normal((rows, columns))
+    scales = 2.0 ** rng.integers(-3, 1, (rows, columns))
+    codes = compensated_codes(weights, scales, InputFactor.of(inputs.T @ inputs))
+    assert np.allclose(values(codes, scales), slow_gptq(weights, scales, inputs))
+
+
+def test_an_input_that_is_always_zero_neither_gives_nor_takes() -> None:
+    rng = np.random.default_rng(2)
+    inputs = rng.standard_normal((50, 8))
+    inputs[:, 3] = 0
+    weights, scales = rng.standard_normal((4, 8)), np.full((4, 8), 0.25)
+    kept = [0, 1, 2, 4, 5, 6, 7]
+    codes = compensated_codes(weights, scales, InputFactor.of(inputs.T @ inputs, 0.01))
+    nearest = np.abs(values(codes, scales)[:, 3] - weights[:, 3])
+    assert (nearest <= 0.25).all()
+    others = inputs[:, kept]
+    damping = 0.01 * 7 / 8  # the mean over eight squares, one of them zero
+    alone = compensated_codes(weights[:, kept], scales[:, kept], InputFactor.of(others.T @ others, damping))
+    assert np.array_equal(codes[:, kept], alone)
+
+
+def test_errors_are_those_of_the_outputs() -> None:
+    rng = np.random.default_rng(3)
+    inputs, weights, scales = rng.standard_normal((60, 40)), rng.standard_normal((5, 40)), np.full((5, 40), 0.5)
+    codes = compensated_codes(weights, scales, InputFactor.of(inputs.T @ inputs))
+    made = inputs @ (weights - values(codes, scales)).T
+    assert np.allclose(output_errors(codes, weights, scales, inputs.T @ inputs), np.square(made).sum(axis=0))

@@ -1,0 +1,130 @@
+"""Calibrated packages: the draft errs less on the texts, the target stays what it is, and says what was done."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import write_tiny_tokenizer
+from dequantized import dequantized
+from packages import check_exact, compare, files_of, quantize
+
+from mxconv.drafts.loader import LoadedPackage
+from mxconv.errors import MxconvError
+from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.verification.decode_proof import verify_decoding
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "examples/models/pylib-0.2m"
+TOKENS = 512
+FAMILIES = ["gpt2", "gemma4", "granitemoe", "lfm2"]  # turned; layers that share keys; stacked experts; states
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "text.txt"
+    path.write_text((ROOT / "mxconv/convert.py").read_text()[:4000])
+    return path
+
+
+@pytest.fixture(scope="module")
+def packages(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two packages: `cast` and `calibrated`."""
+    folder = tmp_path_factory.mktemp("packages")
+    quantize(SOURCE, folder / "cast")
+    quantize(SOURCE, folder / "calibrated", calibrate=(str(text),), calibration_tokens=TOKENS)
+    return folder
+
+
+def test_the_outputs_of_the_first_layer_err_less_on_the_texts(packages: Path, text: Path) -> None:
+    """Its inputs by transformers, in float32; weights by the tables of the format."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(SOURCE, dtype=torch.float32)
+    names = [f"self_attn.{part}_proj" for part in "qkvo"] + [f"mlp.{part}_proj" for part in ("gate", "up", "down")]
+    inputs: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for name in names:
+        module = model.model.layers[0].get_submodule(name)
+        module.register_forward_pre_hook(lambda _, x, name=name: inputs[name].append(x[0][0].numpy()))
+    with LoadedPackage(packages / "cast") as loaded, torch.no_grad():
+        ids = loaded.tokenizer.encode(text.read_text())[:TOKENS]
+        model(torch.tensor([ids]))
+    for name in names:
+        tensor = f"model.layers.0.{name}.weight"
+        exact = model.get_parameter(tensor).detach().numpy()
+        rows = np.concatenate(inputs[name])
+        errors = [
+            np.square(rows @ (exact - dequantized(packages / folder)[tensor]).T).sum(axis=0)
+            for folder in ("calibrated", "cast")
+        ]
+        assert (errors[0] <= 1.001 * errors[1]).all(), name
+        assert errors[0].sum() < 0.9 * errors[1].sum(), name
+
+
+def test_scales_stay_and_the_manifest_says_what_was_done(packages: Path, text: Path) -> None:
+    import safetensors.numpy
+
+    made, cast = (safetensors.numpy.load_file(packages / name / "mxfp4.safetensors") for name in ("calibrated", "cast"))
+    for name, array in cast.items():
+        is_codes = name.endswith(".codes")
+        assert np.array_equal(made[name], array) != is_codes, name
+    members = json.loads((packages / "calibrated/mxconv.json").read_bytes())
+    description = members["draft_weights"]["description"]
+    assert (description["rule"], description["num_tokens"], description["num_matrices"]) == ("gptq", TOKENS, 21)
+    assert [each["num_bytes"] for each in description["texts"]] == [text.stat().st_size]
+    assert "draft_weights" not in json.loads((packages / "cast/mxconv.json").read_bytes())
+    check_exact(packages / "calibrated", SOURCE)
+    assert sorted(path.name for path in packages.iterdir()) == ["calibrated", "cast"]
+
+
+def test_decoding_with_a_calibrated_draft_changes_nothing(packages: Path) -> None:
+    with LoadedPackage(packages / "calibrated") as loaded:
+        record = verify_decoding(loaded, Hierarchy(loaded.levels), ["def read(", "import "], 24)
+    assert (record.num_tokens, record.num_token_mismatches, record.num_logit_mismatches) == (48, 0, 0)
+
+
+def test_prompts_are_answered_by_the_target_and_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "def read(path):"}\n{"prompt": "import os"}\n')
+    for name in ("first", "second"):
+        quantize(SOURCE, tmp_path / name, calibrate=(str(prompts),), calibration_tokens=256)
+    assert files_of(tmp_path / "first") == files_of(tmp_path / "second")
+    description = json.loads((tmp_path / "first/mxconv.json").read_bytes())["draft_weights"]["description"]
+    assert description["num_tokens"] == 256 > description["num_tokens_written"] > 200
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_model_that_is_decoded_is_calibrated(family: str, tmp_path: Path) -> None:
+    checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transformers make these checkpoints")
+    checkpoints.write_checkpoint(checkpoints.make_model(family), tmp_path / "source")
+    write_tiny_tokenizer(tmp_path / "source/tokenizer.json", 96)
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time the sun was A big b. " * 30)
+    quantize(tmp_path / "source", tmp_path / "cast")
+    quantize(tmp_path / "source", tmp_path / "package", calibrate=(str(text),), calibration_tokens=300)
+    description = json.loads((tmp_path / "package/mxconv.json").read_bytes())["draft_weights"]["description"]
+    assert description["num_matrices"] > 3 * description["num_matrices_cast"], description
+    check_exact(tmp_path / "package", tmp_path / "source")
+    assert compare(tmp_path / "package", tmp_path / "source").ok
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (None, {}, "text.txt: no such file"),
+        ("", {}, "text.txt: holds no text; some tokens to calibrate with are required"),
+        ("some text", {"codec": "bsfp"}, "--calibrate: .* with --codec bsfp; only mxfp4 has this option"),
+        ("some text", {"draft_weights": "f"}, "--calibrate: given with --draft-weights f; one of the two is required"),
+        ("some text", {"calibration_tokens": 3}, "--calibration-tokens: 3; at least 256 is required"),
+    ],
+)
+def test_what_cannot_be_calibrated_with_is_refused(
+    content: str | None, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    if content is not None:
+        text.write_text(content)
+    with pytest.raises(MxconvError, match=message):
+        quantize(SOURCE, tmp_path / "package", calibrate=(str(text),), **options)
+    assert [path.name for path in tmp_path.iterdir()] == (["text.txt"] if content is not None else [])
