@@ -109,7 +109,7 @@ def attend_together(
         total = np.exp(own - greatest)
     shares = np.exp(scores - greatest)
     total = total + shares.sum(axis=-1, keepdims=True)
-    mixed = (shares.reshape(count, -1, shares.shape[-1]) @ values).reshape(*shares.shape[:3], -1) / total
+    mixed: F32 = (shares.reshape(count, -1, shares.shape[-1]) @ values).reshape(*shares.shape[:3], -1) / total
     return mixed.reshape(num_heads, num_rows, -1).transpose(1, 0, 2)
 
 
