@@ -1,7 +1,7 @@
 """Which 4-bit draft suits a model? Bits, perplexity and greedy agreement of each, below the 16-bit model.
 
     python examples/compare_codecs.py MODEL_FOLDER PROMPTS.jsonl [KEY]
-    python examples/compare_codecs.py MODEL_FOLDER QUESTIONS.jsonl --answers 128
+    python examples/compare_codecs.py MODEL_FOLDER QUESTIONS.jsonl --answers 128 [--calibrate OTHER_QUESTIONS.jsonl]
 
 With --answers, the 16-bit model answers 20 of the questions in its chat template, with so many tokens at most, and
 every draft that a package may hold (codec, scale rule, output head) reads the answers on the kernels that decode: for
@@ -148,7 +148,10 @@ def main() -> None:
     parser.add_argument("prompts", type=Path)
     parser.add_argument("key", nargs="?", default="text")
     parser.add_argument("--answers", type=int, metavar="TOKENS", help="compare on the model's own answers")
+    parser.add_argument("--calibrate", action="append", help="with --answers: texts for one more draft, calibrated")
     given = parser.parse_args()
+    if given.calibrate:
+        DRAFTS["mxfp4 mse, calibrated"] = QuantizeOptions(scale_rule="mse", calibrate=tuple(given.calibrate))
     with tempfile.TemporaryDirectory() as folder, open_checkpoint(str(given.model)) as checkpoint:
         if given.answers is None:
             compare_formats(checkpoint, Path(folder), given.prompts, given.key)

@@ -34,7 +34,10 @@ def quantize(
         typer.Option(help="Convert many: JSONL, an object of source, output and options a line. Report what failed."),
     ] = None,
     codec: Annotated[str, choice("How matrices are stored", "mxfp4", "bsfp")] = "mxfp4",
-    scale_rule: Annotated[str, choice("MXFP4 block scales", "ocp", "even", "ceil", "ggml", "mse")] = "ocp",
+    scale_rule: Annotated[
+        str | None,
+        choice("MXFP4 block scales: ocp by default, mse with --calibrate", "ocp", "even", "ceil", "ggml", "mse"),
+    ] = None,
     lm_head: Annotated[
         str | None,
         choice(
@@ -121,7 +124,8 @@ def quantize(
 
     if residual_bits != "auto" and not residual_bits.isdecimal():
         raise typer.BadParameter(f"--residual-bits: {residual_bits!r}; auto or a number from 8 to 12 is required.")
-    choices: dict[str, Any] = {"codec": codec, "scale_rule": scale_rule, "lm_head": lm_head, "outliers": outliers}
+    rule = scale_rule or ("mse" if calibrate else "ocp")
+    choices: dict[str, Any] = {"codec": codec, "scale_rule": rule, "lm_head": lm_head, "outliers": outliers}
     choices |= {"segments": segments, "on_nonfinite": on_nonfinite, "dtype": dtype, "target": target}
     try:
         options = QuantizeOptions(
