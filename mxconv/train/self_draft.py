@@ -89,6 +89,10 @@ class SelfDraftTask(TrainingTask):
             writer.commit(self.record)
 
     def _start_from(self, path: Path) -> None:
+        """Take codes and scales of a file.
+
+        A weight that rounds to its code there begins as it is in the target. Any other one begins as the code's value.
+        """
         draft = DraftFile.open(path)
         try:
             for name in draft.names:
@@ -97,14 +101,18 @@ class SelfDraftTask(TrainingTask):
                         f"{path}: holds {name}, which is no 4-bit matrix of the target; a draft of the same model is "
                         "required. Give that, or leave --from out."
                     )
-                shape = self.matrices[name][0].shape
+                elements, own = self.matrices[name]
+                shape = elements.shape
                 codes, scales = (cast(U8, draft.file.view(f"{name}.{part}")) for part in ("codes", "scales"))
                 found = unpack_nibbles(codes)[: shape[0]], unpack_scales(scales)[: shape[0]]
                 if found[0].shape != shape:
                     raise ModelError(
                         f"{path}: {name} is {found[0].shape}; {shape} is required. Give a draft of the same model."
                     )
-                self.matrices[name] = decode_e2m1(found[0]), found[1]
+                steps = np.repeat(own.astype(np.int32) - found[1], BLOCK, 1)
+                elements = np.ldexp(elements, steps)
+                kept = encode_e2m1(elements) == found[0]
+                self.matrices[name] = np.where(kept, elements, decode_e2m1(found[0])), found[1]
         finally:
             draft.close()
 

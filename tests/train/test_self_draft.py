@@ -100,7 +100,9 @@ def test_the_file_holds_the_trained_weights(folder: Path, tmp_path: Path) -> Non
     made.write({f"elements.{place}": each.detach() for place, each in enumerate(model.elements)}, tmp_path)
     draft = DraftFile.open(tmp_path / "draft.safetensors")
     assert draft.names == sorted(made.matrices)
+    again = task(tmp_path / "draft.safetensors").model().weights()
     for name, values in model.weights().items():
+        torch.testing.assert_close(again[name], values, rtol=0, atol=0)
         if name in made.matrices:
             codes, scales = (draft.file.view(f"{name}.{part}") for part in ("codes", "scales"))
             found = dequantize_mxfp4(unpack_nibbles(codes), unpack_scales(scales))
