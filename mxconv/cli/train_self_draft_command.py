@@ -26,7 +26,8 @@ def self_draft(
     target: Target,
     output: Annotated[Path, typer.Option("--output", "-o", help="The draft file, .safetensors.")],
     start: Annotated[
-        Path | None, typer.Option("--from", help="A draft file to begin with; else the direct cast, rule mse.")
+        Path | None,
+        typer.Option("--from", help="A draft file or MXFP4 package to begin with; else the direct cast, rule mse."),
     ] = None,
     schedule: SelfDraftSchedule,
 ) -> None:
@@ -37,6 +38,7 @@ def self_draft(
     """
     from mxconv.checkpoint.hashing import sha256_file
     from mxconv.errors import ModelError
+    from mxconv.package.manifest import FILE_NAME
     from mxconv.train.self_draft import SelfDraftTask
     from mxconv.train.training_loop import accelerator
     from mxconv.train.training_task import FrozenTarget
@@ -48,7 +50,9 @@ def self_draft(
     files = [*(texts or []), *([schedule.generated] if schedule.generated else [])]
     record = {
         "rule": "distilled: KL(target || draft), straight-through rounding, fixed scales",
-        "start": sha256_file(start) if start else "direct cast, scale rule mse",
+        "start": sha256_file(start / FILE_NAME if start.is_dir() else start)
+        if start
+        else "direct cast, scale rule mse",
         "texts": [sha256_file(path) for path in files],
         "num_tokens": sum(stage.num_tokens for stage in stages),
         **{key: asdict(schedule)[key] for key in ("steps", "batch_tokens", "learning_rate", "seed")},

@@ -6,7 +6,7 @@ Adam is the same share of the scale in every block, whatever the size of its wei
 the output head MXINT8, as the package has them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from mxconv.conversion.draft_file import DraftFile, DraftFileWriter
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan, plan_tensors
 from mxconv.errors import ModelError
+from mxconv.package.package import Package
 from mxconv.train.losses import kl_divergence
 from mxconv.train.training_task import FrozenTarget, TrainingTask
 from mxconv.train.windows import Windows
@@ -41,7 +42,7 @@ class SelfDraftTask(TrainingTask):
     Args:
         folder: of the target.
         target: what they learn from.
-        start: a draft file to begin with; matrices that it lacks, or all, begin as the direct cast, rule `mse`.
+        start: a draft file or a package to begin with; what it lacks, or all, begins as the direct cast, rule `mse`.
         record: how the draft is made, for the file.
 
     Raises:
@@ -89,32 +90,47 @@ class SelfDraftTask(TrainingTask):
             writer.commit(self.record)
 
     def _start_from(self, path: Path) -> None:
-        """Take codes and scales of a file.
+        """Take given codes and scales.
 
         A weight that rounds to its code there begins as it is in the target. Any other one begins as the code's value.
         """
-        draft = DraftFile.open(path)
-        try:
-            for name in draft.names:
-                if name not in self.matrices:
-                    raise ModelError(
-                        f"{path}: holds {name}, which is no 4-bit matrix of the target; a draft of the same model is "
-                        "required. Give that, or leave --from out."
-                    )
-                elements, own = self.matrices[name]
-                shape = elements.shape
-                codes, scales = (cast(U8, draft.file.view(f"{name}.{part}")) for part in ("codes", "scales"))
-                found = unpack_nibbles(codes)[: shape[0]], unpack_scales(scales)[: shape[0]]
-                if found[0].shape != shape:
-                    raise ModelError(
-                        f"{path}: {name} is {found[0].shape}; {shape} is required. Give a draft of the same model."
-                    )
-                steps = np.repeat(own.astype(np.int32) - found[1], BLOCK, 1)
-                elements = np.ldexp(elements, steps)
-                kept = encode_e2m1(elements) == found[0]
-                self.matrices[name] = np.where(kept, elements, decode_e2m1(found[0])), found[1]
-        finally:
-            draft.close()
+        is_empty = True
+        for name, packed, packed_scales in _given(path):
+            if name not in self.matrices:
+                raise ModelError(
+                    f"{path}: holds {name}, which is no 4-bit matrix of the target; a draft of the same model is "
+                    "required. Give that, or leave --from out."
+                )
+            elements, own = self.matrices[name]
+            codes, scales = unpack_nibbles(packed)[: len(own)], unpack_scales(packed_scales)[: len(own)]
+            if codes.shape != elements.shape:
+                raise ModelError(
+                    f"{path}: {name} is {codes.shape}; {elements.shape} is required. Give a draft of the same model."
+                )
+            elements = np.ldexp(elements, np.repeat(own.astype(np.int32) - scales, BLOCK, 1))
+            kept = encode_e2m1(elements) == codes
+            self.matrices[name] = np.where(kept, elements, decode_e2m1(codes)), scales
+            is_empty = False
+        if is_empty:
+            raise ModelError(f"{path}: holds no MXFP4 matrix; one at least is required. Convert with --codec mxfp4.")
+
+
+def _given(path: Path) -> Iterator[tuple[str, U8, U8]]:
+    """Stored codes and scales of a draft file, or of a package, with the names of the tensors."""
+    if path.is_dir():
+        with Package(path) as package:
+            for record in package.manifest.tensors:
+                if record.codec == "mxfp4":
+                    stored = package.mxfp4(record)
+                    yield record.name, stored.codes, stored.scales
+        return
+    draft = DraftFile.open(path)
+    try:
+        for name in draft.names:
+            codes, scales = (cast(U8, draft.file.view(f"{name}.{part}")) for part in ("codes", "scales"))
+            yield name, codes, scales
+    finally:
+        draft.close()
 
 
 class SelfDraftModel(nn.Module):
