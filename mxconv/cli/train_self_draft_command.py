@@ -26,8 +26,7 @@ def self_draft(
     target: Target,
     output: Annotated[Path, typer.Option("--output", "-o", help="The draft file, .safetensors.")],
     start: Annotated[
-        Path | None,
-        typer.Option("--from", help="A draft file or MXFP4 package to begin with; else the direct cast, rule mse."),
+        Path | None, typer.Option("--from", help="A draft file or package to begin with; else the direct cast.")
     ] = None,
     schedule: SelfDraftSchedule,
 ) -> None:
@@ -48,11 +47,10 @@ def self_draft(
     training = Training(texts or [], target, output, schedule)
     stages = training.stages(8)
     files = [*(texts or []), *([schedule.generated] if schedule.generated else [])]
+    begun = sha256_file(start / FILE_NAME if start.is_dir() else start) if start else "direct cast, scale rule mse"
     record = {
         "rule": "distilled: KL(target || draft), straight-through rounding, fixed scales",
-        "start": sha256_file(start / FILE_NAME if start.is_dir() else start)
-        if start
-        else "direct cast, scale rule mse",
+        "start": begun,
         "texts": [sha256_file(path) for path in files],
         "num_tokens": sum(stage.num_tokens for stage in stages),
         **{key: asdict(schedule)[key] for key in ("steps", "batch_tokens", "learning_rate", "seed")},
