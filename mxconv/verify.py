@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mxconv import __version__
+from mxconv.checkpoint.safetensors_header import shown
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.errors import PackageError
 from mxconv.package.manifest import CertificateRecord, DecodeRecord, Manifest, read_manifest, replace_manifest
@@ -41,9 +42,10 @@ class Verification:
         given = self.manifest.draft_weights
         if given is None:
             return None
+        rule = shown(given.description.get("rule"))
         return (
-            f"The codes of {len(given.tensors)} draft tensors were given ({given.description.get('rule')}): no source "
-            "encodes to them, and only the hash of their file speaks for them. The target does not depend on them."
+            f"The codes of {len(given.tensors)} draft tensors were given ({rule}): no source encodes "
+            "to them, and only the hash of their file speaks for them. The target does not depend on them."
         )
 
     @property

@@ -190,4 +190,4 @@ def test_a_draft_is_calibrated_and_verify_says_what_it_cannot_know(run: Any, tmp
     assert read_manifest(tmp_path / "package").options.scale_rule == "mse"
     outcome = run("verify", tmp_path / "package", "--source", source, "--json")
     assert (outcome.exit_code, outcome.json["num_draft_tensors_given"]) == (0, 21)
-    assert "21 draft tensors were given (gptq): no source encodes to them" in outcome.stderr.replace("\n", " ")
+    assert "21 draft tensors were given ('gptq'): no source encodes to them" in outcome.stderr.replace("\n", " ")

@@ -12,6 +12,8 @@ from packages import check_exact, compare, files_of, quantize
 
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.errors import MxconvError
+from mxconv.interop.hub.card import SourceCard, model_card
+from mxconv.package.manifest import read_manifest
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.verification.decode_proof import verify_decoding
 
@@ -74,6 +76,7 @@ def test_scales_stay_and_the_manifest_says_what_was_done(packages: Path, text: P
     assert (description["rule"], description["num_tokens"], description["num_matrices"]) == ("gptq", TOKENS, 21)
     assert [each["num_bytes"] for each in description["texts"]] == [text.stat().st_size]
     assert "draft_weights" not in json.loads((packages / "cast/mxconv.json").read_bytes())
+    assert "codes of 21 tensors `gptq` |" in model_card(read_manifest(packages / "calibrated"), "me/tiny", SourceCard())
     check_exact(packages / "calibrated", SOURCE)
     assert sorted(path.name for path in packages.iterdir()) == ["calibrated", "cast"]
 

@@ -57,7 +57,7 @@ def test_given_codes_are_what_the_draft_decodes_and_the_target_stays_bit_exact(s
     assert manifest.draft_weights is not None
     assert (manifest.draft_weights.tensors, manifest.draft_weights.description["tokens"]) == ([NAME], 3)
     check_exact(tmp_path / "package", source)
-    assert "1 draft tensors were given (by hand)" in (verify(tmp_path / "package").given_note or "")
+    assert "1 draft tensors were given ('by hand')" in (verify(tmp_path / "package").given_note or "")
 
 
 def test_a_tensor_that_was_cast_is_still_encoded_again_beside_given_ones(source: Path, tmp_path: Path) -> None:
