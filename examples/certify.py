@@ -1,6 +1,6 @@
 """Every kind of draft and mixed hierarchies against plain decoding, greedy and sampled: tokens and logits, bit by bit.
 
-    python examples/certify.py CHECKPOINT SAME_TOKENIZER OTHER_TOKENIZER PROMPTS.jsonl [NUM_PROMPTS]
+    python examples/certify.py CHECKPOINT SAME_TOKENIZER OTHER_TOKENIZER PROMPTS.jsonl [NUM_PROMPTS [NUM_TOKENS]]
 
 CHECKPOINT is converted to both codecs; the other two are small models that draft for it. Look-ups are there as chains
 and as trees of 16 nodes. What says auto chooses lengths, levels and trees by measured times, so that no two runs of it
@@ -27,6 +27,7 @@ from mxconv.verification.decode_proof import verify_decoding
 
 checkpoint, same, other, prompt_file = map(Path, sys.argv[1:5])
 prompts = read_prompts(prompt_file)[: int(sys.argv[5]) if len(sys.argv) > 5 else None]
+num_tokens = int(sys.argv[6]) if len(sys.argv) > 6 else 64
 folder = Path(tempfile.mkdtemp())
 table, small, foreign = f"ngram:{folder}/table", f"checkpoint:{same}", f"checkpoint:{other}"
 write_ngram_table(train_ngram([prompt_file], checkpoint), folder / "table")
@@ -58,6 +59,8 @@ for codec in ("bsfp", "mxfp4"):
         levels = [codec if level == "own" else level for level in (target, *drafts) if level in ("target", "own")]
         with LoadedPackage(folder / codec, levels, drafts=specs) as loaded:
             for selection in (GREEDY, Selection(Sampling(temperature=0.8, top_p=0.95), seed=1)):
-                record = verify_decoding(loaded, Hierarchy(loaded.levels, lengths, tree=tree), prompts, 64, selection)
+                record = verify_decoding(
+                    loaded, Hierarchy(loaded.levels, lengths, tree=tree), prompts, num_tokens, selection
+                )
                 mode = f"{'greedy' if selection is GREEDY else 'coupled'}, {lengths or 'fixed lengths'}, {tree}"
                 print(f"{codec} {mode}", " <- ".join(level.name for level in loaded.levels), record, flush=True)

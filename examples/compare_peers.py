@@ -37,7 +37,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-import make_random_model
 import numpy as np
 from peer_engines import LATER_WIDTHS, THREADS, WIDTHS, LlamaCppModel, MxconvModel, OpenVinoModel
 from peer_timing import RATIO, Entry, Plan, Row, has, measure, running, say_how_llama_was_built, table_of
@@ -103,6 +102,8 @@ def prepare(folder: Path, checkpoint: Path | None, console: Console) -> tuple[Pa
     folder.mkdir(parents=True, exist_ok=True)
     model = checkpoint or folder / "model"
     if not model.is_dir():
+        import make_random_model  # and torch, which no contender's process needs
+
         console.print("making the model of random weights, 2.2 GB")
         partial = folder / f"{model.name}.partial"
         shutil.rmtree(partial, ignore_errors=True)

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-# Imports modules, then runs a command a line: in a child with its own environment, folder, stdout and stderr, where
-# waits before a request is sent again are short.
+# Imports modules, then runs a command, or a program in Python, a line: in a child with its own environment, folder,
+# stdout and stderr, where waits before a request is sent again are short.
 FORKS = """
-import importlib, json, os, sys, time, traceback
+import importlib, json, os, runpy, sys, time, traceback
 from mxconv.cli.main import main
 for name in sys.argv[1:]:
     importlib.import_module(name)
@@ -34,9 +34,15 @@ for line in sys.stdin:
         if constants := sys.modules.get("huggingface_hub.constants"):
             importlib.reload(constants)  # of the environment
         sys.argv = ["mxconv", *job["arguments"]]
+        script = sys.argv[1].endswith(".py")
         sleep = time.sleep
         time.sleep = lambda seconds: sleep(min(seconds, 0.02))
-        main()
+        if script:
+            del sys.argv[0]
+            sys.path.insert(0, os.path.dirname(sys.argv[0]))
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:
+            main()
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -51,6 +57,7 @@ IMPORTED = (
     "mxconv.convert", "mxconv.verify", "mxconv.serving.batch", "mxconv.interop.hub.push",
     "huggingface_hub.hf_api", "huggingface_hub.repocard", "jinja2",
 )  # fmt: skip
+TRAINING = ("mxconv.train.training_loop", "mxconv.train.written")  # and torch with them
 
 
 def environment() -> dict[str, str]:
@@ -63,7 +70,7 @@ def run_mxconv(*arguments: str, launcher: tuple[str, ...] = ()) -> "subprocess.C
     if launcher:
         words = [sys.executable, *launcher, "-m", "mxconv.cli.main", *arguments]
         return subprocess.run(words, capture_output=True, text=True, env=environment(), check=False)
-    return run_forked(arguments, environment(), Path.cwd(), ("mxconv.train.training_loop", "mxconv.train.written"))
+    return run_forked(arguments, environment(), Path.cwd(), TRAINING)
 
 
 def kill_after(num_steps: int, log: Path, arguments: list[str]) -> None:
@@ -81,7 +88,7 @@ def kill_after(num_steps: int, log: Path, arguments: list[str]) -> None:
 def run_forked(
     arguments: tuple[str, ...], environment: Mapping[str, str], folder: Path, imported: tuple[str, ...] = IMPORTED
 ) -> "subprocess.CompletedProcess[str]":
-    """A command in a folder, with environment variables that are read after the imported modules."""
+    """A command, or a program in Python, in a folder, with variables that are read after the imported modules."""
     if not hasattr(os, "fork"):
         words = [sys.executable, "-m", "mxconv.cli.main", *arguments]
         return subprocess.run(words, capture_output=True, text=True, env=environment, cwd=folder, check=False)

@@ -2,11 +2,10 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import TRAINING, environment, run_forked
 
 ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("drafts", "training")}
@@ -19,14 +18,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the page's reader is: beside a package, with the repository's examples."""
     folder = tmp_path_factory.mktemp("docs")
     (folder / "examples").symlink_to(ROOT / "examples")
-    run(folder, "-m", "mxconv.cli.main", "quantize", "examples/models/pylib-1.5m", "-o", "package")
+    run(folder, "quantize", "examples/models/pylib-1.5m", "-o", "package")
     return folder
 
 
 def run(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words], check=False, cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    done = run_forked(words, environment(), folder, TRAINING)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -43,7 +40,7 @@ def test_the_pages_commands_work(page: str, folder: Path) -> None:
     for line in lines:
         words = shlex.split(line)
         assert words[0] == "mxconv"
-        out = run(folder, "-m", "mxconv.cli.main", *words[1:])
+        out = run(folder, *words[1:])
         if "--check" in words:
             assert "1 of 1 texts identical to plain decoding" in out
         said += out
@@ -52,7 +49,8 @@ def test_the_pages_commands_work(page: str, folder: Path) -> None:
 
 def test_the_pages_python_works(folder: Path) -> None:
     (code,) = blocks("drafts", "python")
-    assert "rounds" not in run(folder, "-c", code).lower()
+    (folder / "page.py").write_text(code)
+    assert "rounds" not in run(folder, "page.py").lower()
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
@@ -69,14 +67,12 @@ def test_files_and_targets_that_a_page_names_exist(page: str) -> None:
     assert all(f"\n{target}:" in makefile for target in targets)
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
-def test_options_that_a_page_names_exist(page: str) -> None:
-    known = "".join(run(ROOT, "-m", "mxconv.cli.main", command, "--help") for command in ("generate", "push", "pull"))
-    known += run(ROOT, "-m", "mxconv.cli.main", "--help") + run(
-        ROOT, "-m", "mxconv.cli.main", "bench", "kernels", "--help"
-    )
-    for option in re.findall(r"`[^`\n]*?(--[a-z-]+)", (ROOT / page).read_text()):
-        assert option in known, option
+def test_options_that_the_pages_name_exist() -> None:
+    words = ("generate",), ("push",), ("pull",), (), ("bench", "kernels")
+    known = "".join(run(ROOT, *command, "--help") for command in words)
+    for page in ("CONTRIBUTING.md", "SECURITY.md"):
+        for option in re.findall(r"`[^`\n]*?(--[a-z-]+)", (ROOT / page).read_text()):
+            assert option in known, option
 
 
 def test_the_page_names_every_kind_of_draft() -> None:

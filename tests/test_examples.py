@@ -3,12 +3,12 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from commands import IMPORTED, TRAINING, environment, run_forked
 from hub_server import TOKEN, HubServer
 
 from mxconv.drafts.statistics import LevelStatistics, Trace, TraceEntry
@@ -20,11 +20,10 @@ PAPERS = EXAMPLES / "papers"
 TARGET, DRAFT = EXAMPLES / "models" / "pylib-1.5m", EXAMPLES / "models" / "pylib-0.2m"
 
 
-def run(*words: str | Path, **options: object) -> str:
-    """Standard output of a Python process that must succeed."""
-    done = subprocess.run(
-        [sys.executable, *map(str, words)], check=False, capture_output=True, text=True, timeout=600, **options
-    )
+def run(*words: str | Path, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> str:
+    """Standard output of a command, or of a program in Python, that must succeed."""
+    imported = (*IMPORTED, *TRAINING) if find_spec("torch") else IMPORTED
+    done = run_forked(tuple(map(str, words)), env or environment(), cwd, imported)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -46,23 +45,28 @@ def test_the_readmes_lines_work_on_a_hub_id(tmp_path: Path) -> None:
     code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert (len(first), len(others), len(code)) == (6, 5, 2)
     with HubServer({MODEL_ID: {"main": TARGET}}, tmp_path / "hub") as hub:
-        options: dict[str, object] = {"env": hub.environment(tmp_path / "cache", HF_TOKEN=TOKEN), "cwd": tmp_path}
+        variables = hub.environment(tmp_path / "cache", HF_TOKEN=TOKEN)
         for command in [*first, *others]:
             words = shlex.split(command, comments=True)
             if words[0] == "python":
                 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-                assert run(*words[1:], **options).strip()
+                assert words[1] == "-c"
+                (tmp_path / "line.py").write_text(words[2])
+                assert run("line.py", env=variables, cwd=tmp_path).strip()
             else:
                 assert words[0] == "mxconv"
-                run("-m", "mxconv.cli.main", *words[1:], **options)
-        texts = [run("-c", block, **options).strip() for block in code]
+                run(*words[1:], env=variables, cwd=tmp_path)
+        texts = []
+        for number, block in enumerate(code):
+            (tmp_path / f"{number}.py").write_text(block)
+            texts.append(run(f"{number}.py", env=variables, cwd=tmp_path).strip())
     assert texts[1].endswith(texts[0]) or texts[0] in texts[1]  # torch and mxconv write the same text
 
 
 def test_random_gaussian_matrices_reach_the_documented_draft_quality(tmp_path: Path) -> None:
     path = tmp_path / "matrices.safetensors"
     run(EXAMPLES / "make_matrices.py", path, "bf16", "256")
-    lines = run("-m", "mxconv.cli.main", "inspect", path, "--json").splitlines()
+    lines = run("inspect", path, "--json").splitlines()
     gaussian = [t for t in json.loads(lines[-1])["tensors"] if t["name"].startswith("gaussian-0")]
     assert len(gaussian) == 5
     for tensor in gaussian:
@@ -84,22 +88,20 @@ def test_the_random_model_has_tinyllamas_shape_and_decodes(tmp_path: Path) -> No
     config = json.loads((model / "config.json").read_text())
     assert (config["hidden_size"], config["intermediate_size"], config["vocab_size"]) == (128, 352, 2000)
     assert (model / "model.safetensors").stat().st_size > 2 * (2 * 2000 * 128 + 2 * 128 * 128 + 3 * 128 * 352)
-    run("-m", "mxconv.cli.main", "quantize", model, "-o", package)
-    out = run(
-        "-m", "mxconv.cli.main", "generate", package, "--prompt", "Hello", "--max-new-tokens", "5", "--check", "--json"
-    )
+    run("quantize", model, "-o", package)
+    out = run("generate", package, "--prompt", "Hello", "--max-new-tokens", "5", "--check", "--json")
     result = json.loads(out.splitlines()[-1])["results"][0]
     assert len(result["token_ids"]) == 5
     assert result["identical_to_target"]
 
 
 def test_every_draft_kind_is_certified_on_the_embedded_pair() -> None:
-    lines = run(EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1").splitlines()
+    lines = run(EXAMPLES / "certify.py", TARGET, DRAFT, DRAFT, EXAMPLES / "prompts.jsonl", "1", "20").splitlines()
     assert len(lines) == 2 * 2 * 29
     for line in lines:
         *_, levels, record = re.split(r" (?=num_prompts)|chain |auto |16 ", line)
         target = levels.split(" <- ")[0]
-        assert "num_tokens=64 num_token_mismatches=0 num_logit_mismatches=0" in record
+        assert "num_tokens=20 num_token_mismatches=0 num_logit_mismatches=0" in record
         assert f"target='{target}' batch=None" in record
     assert sum("target='target'" in line for line in lines) == 2 * 2 * 23
 
@@ -154,7 +156,7 @@ def test_sequences_side_by_side_are_compared_and_timed(tmp_path: Path) -> None:
 def test_drafting_ahead_on_a_thread_of_its_own_writes_the_same_text(tmp_path: Path) -> None:
     pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
     for model in (TARGET, DRAFT):
-        run("-m", "mxconv.cli.main", "quantize", model, "-o", tmp_path / model.name)
+        run("quantize", model, "-o", tmp_path / model.name)
     packages = tmp_path / TARGET.name, tmp_path / DRAFT.name
     out = run(PAPERS / "pearl.py", *packages, EXAMPLES / "prompts.jsonl", "2")  # it ends with an error where it differs
     found = json.loads(out.splitlines()[-1])

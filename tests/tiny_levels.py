@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -107,34 +108,47 @@ def look_up(kind: str, **members: Any) -> LoadedLevel:
 
 def target_level(seed: int = 0, float_format: FloatFormat = BF16, **config: Any) -> LoadedLevel:
     """A 16-bit target."""
+    return LoadedLevel(record("target"), _target(seed, float_format, **config))
+
+
+@cache
+def _target(seed: int, float_format: FloatFormat, **config: Any) -> Decoder:
     sizes = tiny_config(**config)
     weights = ModelWeights(dense(tiny_values(sizes, seed), float_format), norms(sizes))
-    return LoadedLevel(record("target"), Decoder(sizes, weights, "target"))
+    return Decoder(sizes, weights, "target")
 
 
 def self_draft(
     seed: int = 0, float_format: FloatFormat = BF16, shares_cache: bool = True, **config: Any
 ) -> LoadedLevel:
     """The 4-bit copy of that target: its own embedding, everything else in MXFP4."""
+    return LoadedLevel(record("mxfp4", shares_cache), _self_draft(seed, float_format, **config))
+
+
+@cache
+def _self_draft(seed: int, float_format: FloatFormat, **config: Any) -> Decoder:
     sizes = tiny_config(**config)
     values = tiny_values(sizes, seed)
     weights = ModelWeights(dense(values, float_format) | four_bit(values), norms(sizes))
-    return LoadedLevel(record("mxfp4", shares_cache), Decoder(sizes, weights, "mxfp4"))
+    return Decoder(sizes, weights, "mxfp4")
 
 
 def noisy_copy(
     seed: int = 0, noise: float = 0.1, shares_cache: bool = False, name: str = "noisy", **config: Any
 ) -> LoadedLevel:
     """A dense model near the target of that seed: noise 0 always agrees with it, noise 10 hardly ever."""
+    return LoadedLevel(record(name, shares_cache), _noisy_copy(seed, noise, name, **config))
+
+
+@cache
+def _noisy_copy(seed: int, noise: float, name: str, **config: Any) -> Decoder:
     sizes = tiny_config(**config)
     rng = np.random.default_rng(seed + 1)
     values = {
         tensor: array + (noise * 0.4 * rng.standard_normal(array.shape)).astype(np.float32)
         for tensor, array in tiny_values(sizes, seed).items()
     }
-    return LoadedLevel(
-        record(name, shares_cache), Decoder(sizes, ModelWeights(dense(values, BF16), norms(sizes)), name)
-    )
+    return Decoder(sizes, ModelWeights(dense(values, BF16), norms(sizes)), name)
 
 
 FORMATS = {"BF16": BF16, "F16": FP16}
@@ -166,7 +180,14 @@ def by_hand(
     stop_tokens: Collection[int] = (),
     selection: Selection = GREEDY,
 ) -> Decoded:
-    """One token after another, from the decoder alone: greedy, or with coupled noise."""
+    """One token after another, from the decoder alone, greedy or with coupled noise; made once for many hierarchies."""
+    return _by_hand(decoder, tuple(prompt), max_new_tokens, frozenset(stop_tokens), selection)
+
+
+@lru_cache(maxsize=512)
+def _by_hand(
+    decoder: Decoder, prompt: tuple[int, ...], max_new_tokens: int, stop_tokens: frozenset[int], selection: Selection
+) -> Decoded:
     cache = KVCache(decoder.config)
     token_ids: list[int] = []
     logits: list[bytes] = []

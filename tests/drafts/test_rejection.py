@@ -79,7 +79,7 @@ class Tails:
         return [*self.of_levels, self.of_pairs]
 
 
-NUM_TEXTS = 1500
+NUM_TEXTS = 1000
 
 
 def tails(
@@ -130,9 +130,7 @@ def _shares(table: np.ndarray, sampling: Sampling, vocab_size: int, width: int) 
     return found
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(0.7), Sampling(1.0, top_k=3), Sampling(1.2, top_p=0.8)], ids=str
-)
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.2, top_p=0.8)], ids=str)
 def test_every_level_of_three_keeps_its_own_distribution(sampling: Sampling) -> None:
     found = tails(tables(), sampling)
     assert len(found.all) == 3
@@ -140,15 +138,21 @@ def test_every_level_of_three_keeps_its_own_distribution(sampling: Sampling) -> 
     assert all(rate is not None and 0.2 < rate < 0.98 for rate in found.acceptance_rates)  # both outcomes came often
 
 
-@pytest.mark.parametrize("confidence", [(0.5, 0.0), (0.0, 0.5), (0.45, 0.45), (1.0, 1.0)])
-def test_thresholds_change_no_distribution(confidence: tuple[float, float]) -> None:
-    assert min(tails(tables(spread=1.5), Sampling(), confidence).all) > FALSE_ALARM
-
-
-@pytest.mark.parametrize("sizes", [(7, 5, 5), (5, 7, 6), (6, 5, 7), (5, 6, 8), (8, 6, 5)])
-def test_vocabularies_of_different_sizes_change_no_distribution(sizes: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "confidence", "sampling"),
+    [
+        ((5, 7, 6), (0.5, 0.0), Sampling(0.7)),
+        ((6, 5, 7), (0.0, 0.5), Sampling()),
+        ((7, 5, 5), (0.45, 0.45), Sampling(1.0, top_k=3)),
+        ((5, 6, 8), (1.0, 1.0), Sampling()),
+        ((8, 6, 5), (0.0, 0.0), Sampling()),
+    ],
+)
+def test_thresholds_and_vocabularies_of_different_sizes_change_no_distribution(
+    sizes: tuple[int, int, int], confidence: tuple[float, float], sampling: Sampling
+) -> None:
     """A draft with more rows never proposes what the level above does not have; one with fewer is helped out."""
-    assert min(tails(tables(sizes), Sampling()).all) > FALSE_ALARM
+    assert min(tails(tables(sizes, spread=1.5), sampling, confidence).all) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=4)], ids=str)

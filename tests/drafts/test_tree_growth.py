@@ -124,16 +124,16 @@ def looks_up(kind: str, tmp_path: Path) -> LoadedLevel:
 def test_any_tree_gives_the_targets_tokens_and_logits(kind: str, tree: int | str, tmp_path: Path) -> None:
     last = looks_up(kind, tmp_path)
     lengths = "auto" if isinstance(tree, str) else [6]
-    for levels in ([target_level(), last], [target_level(), self_draft(), last], [target_level(), noisy_copy(), last]):
-        for selection in SELECTIONS:
-            hierarchy = Hierarchy(levels, lengths, [0.0], tree)  # type: ignore[arg-type]
-            for prompt in ([1, 2, 3, 1, 2, 3, 1, 2], [5]):
-                found, generation = speculate(hierarchy, prompt, 30, (), selection)
-                expected = by_hand(decoder_of(levels[0]), prompt, 30, (), selection)
-                assert (found.token_ids, found.logits) == (expected.token_ids, expected.logits)
-            if isinstance(tree, int) and kind in ("token-recycling", "stand") and tree > 3:
-                statistics = generation.trace.statistics[-1]
-                assert statistics.num_nodes > statistics.num_proposed  # trees, not chains
+    hierarchies = [target_level(), last], [target_level(), self_draft(), last], [target_level(), noisy_copy(), last]
+    for turn, levels in enumerate(hierarchies):
+        hierarchy = Hierarchy(levels, lengths, [0.0], tree)  # type: ignore[arg-type]
+        for prompt in ([1, 2, 3, 1, 2, 3, 1, 2], [5]):
+            selection = SELECTIONS[(turn + len(prompt)) % 2]
+            found, generation = speculate(hierarchy, prompt, 30, (), selection)
+            assert found == by_hand(decoder_of(levels[0]), prompt, 30, (), selection)
+        if isinstance(tree, int) and kind in ("token-recycling", "stand") and tree > 3:
+            statistics = generation.trace.statistics[-1]
+            assert statistics.num_nodes > statistics.num_proposed  # trees, not chains
 
 
 def test_a_tree_behind_a_prompt_that_is_new_fits_into_a_pass(tmp_path: Path) -> None:

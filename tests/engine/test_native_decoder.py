@@ -50,6 +50,12 @@ def matrices(request: pytest.FixtureRequest) -> Matrices:
     return Matrices(choose_engine(request.param, 2))
 
 
+@pytest.fixture
+def in_turn(architecture: str, architectures: list[str]) -> Matrices:
+    """Implementations take turns, from architecture to architecture."""
+    return Matrices(choose_engine(IMPLEMENTATIONS[architectures.index(architecture) % len(IMPLEMENTATIONS)], 2))
+
+
 @pytest.fixture(scope="module")
 def checkpoint() -> Iterator[Checkpoint]:
     with open_checkpoint(TRAINED) as opened:
@@ -60,54 +66,52 @@ def logits(decoder: Decoder, ids: list[int], last_only: bool = False) -> np.ndar
     return decoder.forward(ids, KVCache(decoder.config), last_only)
 
 
-def test_f16_logits_of_every_architecture_are_those_of_numpy_up_to_float32_sums(
-    oracle: Any, matrices: Matrices
-) -> None:
+def test_f16_logits_of_every_architecture_are_those_of_numpy_up_to_float32_sums(oracle: Any, in_turn: Matrices) -> None:
     weights = with_format(oracle.weights, FP16)
     ids = oracle.text(100)
     expected = logits(Decoder(oracle.decoder.config, weights, "numpy"), ids)
-    found = logits(native_copy(oracle.decoder.config, weights, matrices), ids)
+    found = logits(native_copy(oracle.decoder.config, weights, in_turn), ids)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()))
 
 
 def test_bf16_logits_of_every_architecture_are_those_of_numpy_with_rounded_activations(
-    oracle: Any, matrices: Matrices
+    oracle: Any, in_turn: Matrices
 ) -> None:
     weights = with_format(oracle.weights, BF16)
     config, ids = oracle.decoder.config, oracle.text(100)
     expected, unrounded = (
         logits(Decoder(config, each, "numpy"), ids) for each in (rounding_as_native(weights), weights)
     )
-    found = logits(native_copy(config, weights, matrices), ids)
+    found = logits(native_copy(config, weights, in_turn), ids)
     assert_rounded_alike(found, expected, unrounded, "BF16")
 
 
 @pytest.mark.parametrize("form", DRAFTS)
-def test_drafts_of_every_architecture_are_near_those_of_numpy(oracle: Any, matrices: Matrices, form: str) -> None:
+def test_drafts_of_every_architecture_are_near_those_of_numpy(oracle: Any, in_turn: Matrices, form: str) -> None:
     weights = with_format(oracle.weights, BF16)
     config, ids = oracle.decoder.config, oracle.text(60)
     draft = convert(weights, Matrices(), DRAFTS[form])
     expected, unrounded = (
         logits(Decoder(config, each, "numpy"), ids) for each in (rounding_as_native(draft), rounding_nothing(draft))
     )
-    found = logits(native_copy(config, weights, matrices, DRAFTS[form]), ids)
+    found = logits(native_copy(config, weights, in_turn, DRAFTS[form]), ids)
     assert_rounded_alike(found, expected, unrounded, form)
 
 
 @pytest.mark.parametrize("float_format", ["BF16", "F16"])
-def test_bsfp_logits_are_the_bits_of_the_16_bit_logits(oracle: Any, matrices: Matrices, float_format: str) -> None:
+def test_bsfp_logits_are_the_bits_of_the_16_bit_logits(oracle: Any, in_turn: Matrices, float_format: str) -> None:
     weights = with_format(oracle.weights, FORMATS[float_format])
     ids = oracle.text(70)
     found, expected = (
-        logits(native_copy(oracle.decoder.config, weights, matrices, make), ids) for make in TARGETS.values()
+        logits(native_copy(oracle.decoder.config, weights, in_turn, make), ids) for make in TARGETS.values()
     )
     assert_same_bits(found, expected, "BSFP")
 
 
 @pytest.mark.parametrize("num_tokens", [1, 65])
-def test_last_only_gives_the_last_row_of_all_logits(oracle: Any, matrices: Matrices, num_tokens: int) -> None:
-    decoder = native_copy(oracle.decoder.config, oracle.weights, matrices)
+def test_last_only_gives_the_last_row_of_all_logits(oracle: Any, in_turn: Matrices, num_tokens: int) -> None:
+    decoder = native_copy(oracle.decoder.config, oracle.weights, in_turn)
     ids = oracle.text(num_tokens)
     last = logits(decoder, ids, last_only=True)
     assert last.shape == (1, oracle.decoder.config.vocab_size)
@@ -116,12 +120,12 @@ def test_last_only_gives_the_last_row_of_all_logits(oracle: Any, matrices: Matri
 
 @pytest.mark.parametrize("num_tokens", [1, 66])
 def test_the_cache_holds_the_keys_and_values_of_numpy_and_nothing_after_them(
-    oracle: Any, matrices: Matrices, num_tokens: int
+    oracle: Any, in_turn: Matrices, num_tokens: int
 ) -> None:
     weights = with_format(oracle.weights, FP16)
     config = oracle.decoder.config
     caches = []
-    for decoder in (Decoder(config, weights, "numpy"), native_copy(config, weights, matrices)):
+    for decoder in (Decoder(config, weights, "numpy"), native_copy(config, weights, in_turn)):
         cache = KVCache(config, 90)
         decoder.forward(oracle.text(num_tokens + 3)[3:], cache)
         assert cache.length == num_tokens

@@ -21,7 +21,6 @@ from mxconv.gpu.weight import Activations, BsfpWeight, FourBitWeight
 from mxconv.kernels.draft_matrix import bsfp_draft_matrix, mxfp4_matrix
 
 SHAPES = [(1, 1), (5, 31), (70, 172), (17, 1100)]  # ragged rows, columns, programs of rows and splits of columns
-CODECS = pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
 
 
 def mxfp4(codes: np.ndarray, scales: np.ndarray, shape: tuple[int, int], activations: Activations) -> FourBitWeight:
@@ -39,8 +38,9 @@ def weight(shape: tuple[int, int], codec: str, activations: Activations = "bf16"
     return matrix, decode_bsfp_draft(packed, table, shape)
 
 
-@CODECS
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "codec"), [*((shape, "mxfp4") for shape in SHAPES), (SHAPES[1], "bsfp"), (SHAPES[3], "bsfp")]
+)
 def test_values_and_products_are_those_of_the_codec(shape: tuple[int, int], codec: str) -> None:
     matrix, values = weight(shape, codec)
     assert (matrix.rows, matrix.columns) == shape
@@ -83,8 +83,9 @@ def test_int8_activations_are_the_cpus_bit_for_bit(num_columns: int) -> None:
     assert np.array_equal(scales.cpu().numpy(), expected_scales)
 
 
-@CODECS
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "codec"), [*((shape, "bsfp") for shape in SHAPES), (SHAPES[1], "mxfp4"), (SHAPES[3], "mxfp4")]
+)
 def test_int8_products_are_the_cpus_bit_for_bit(shape: tuple[int, int], codec: str) -> None:
     """Of each split of 1024 columns; the sums of the splits are then added in order."""
     values, x = gaussian(shape), gaussian((4, shape[1]), seed=6)
@@ -103,8 +104,7 @@ def test_int8_products_are_the_cpus_bit_for_bit(shape: tuple[int, int], codec: s
     assert np.array_equal(matrix.product(torch.from_numpy(x).to(DEVICE)).cpu().numpy(), expected)
 
 
-@CODECS
-@pytest.mark.parametrize("activations", ["bf16", "int8"])
+@pytest.mark.parametrize(("codec", "activations"), [("mxfp4", "int8"), ("bsfp", "bf16")])
 def test_each_of_1_to_16_tokens_is_as_if_alone(codec: str, activations: Activations) -> None:
     matrix, _ = weight((20, 136), codec, activations)
     x = torch.randn(16, 136, generator=torch.Generator().manual_seed(3)).to(DEVICE)

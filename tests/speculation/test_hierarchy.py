@@ -41,7 +41,7 @@ def test_output_is_that_of_plain_greedy_for_every_number_of_draft_tokens(
     dtype: str, num_levels: int, confidence: float
 ) -> None:
     levels = levels_of(num_levels, dtype)
-    for num_draft_tokens in range(1, 17):
+    for num_draft_tokens in (1, 2, 3, 5, 8, 16):
         assert_lossless(Hierarchy(levels, [num_draft_tokens], [confidence]), PROMPT, 17)
 
 
@@ -188,7 +188,7 @@ def hierarchies(draw: st.DrawFn) -> Hierarchy:
 TOKENS = st.integers(0, VOCAB_SIZE - 1)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     hierarchy=hierarchies(),
     prompt=st.lists(TOKENS, min_size=1, max_size=MAX_POSITIONS),

@@ -147,16 +147,16 @@ def test_any_look_ups_together_give_the_targets_tokens_and_logits(
 ) -> None:
     for models in ([target_level()], [target_level(), self_draft()], [target_level(), noisy_copy(), self_draft()]):
         lengths: Literal["auto"] | list[int] = "auto" if tree == "auto" else [6]
-        for selection in SELECTIONS:
-            hierarchy = Hierarchy([*models, *looks_up(kinds, tmp_path)], lengths, [0.0], tree)
-            for prompt in PROMPTS:
-                found, generation = speculate(hierarchy, prompt, 30, (), selection)
-                assert found == by_hand(decoder_of(models[0]), prompt, 30, (), selection)
-                if len(models) == 1 and tree != "auto" and selection is GREEDY:
-                    assert_truthful(generation, tree == 16)
+        hierarchy = Hierarchy([*models, *looks_up(kinds, tmp_path)], lengths, [0.0], tree)
+        for number, prompt in enumerate(PROMPTS):
+            selection = SELECTIONS[(number + len(models) + 1) % 2]
+            found, generation = speculate(hierarchy, prompt, 30, (), selection)
+            assert found == by_hand(decoder_of(models[0]), prompt, 30, (), selection)
+            if len(models) == 1 and tree != "auto" and selection is GREEDY:
+                assert_truthful(generation, tree == 16)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.sampled_from(KINDS[:3]), min_size=2, max_size=4, unique=False),
     st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12),
