@@ -14,8 +14,9 @@ NATIVE := CMakeLists.txt $(wildcard mxconv/kernels/native/*)
 demo: .venv/core.stamp
 	$(BIN)/python examples/demo.py
 
-# Each process takes a stretch of the tests, in their order, so that what a module or a family needs is made once.
-PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+# Each process takes a stretch of the tests, in their order, so that what a module or a family needs is made once. Two
+# processes keep two cores busy: threads that torch and BLAS started beside them would wait for each other.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 test: .venv/test.stamp
 	$(PYTEST)

@@ -14,7 +14,7 @@ from hypothesis import settings
 from mxconv.kernels.engine import native_names
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
-settings.register_profile("mxconv", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("mxconv", deadline=None, max_examples=50, derandomize="CI" in os.environ)
 settings.load_profile("mxconv")
 
 SHARED_MODELS = os.environ.get("MXCONV_TEST_MODELS")

@@ -196,8 +196,7 @@ def test_the_exported_draft_writes_the_same_text_in_transformers(tmp_path: Path)
     assert ours == theirs[0, len(ids) :].tolist()
 
 
-@SELECTIONS
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+@pytest.mark.parametrize(("codec", "selection"), [("mxfp4", GREEDY), ("bsfp", COUPLED)])
 def test_a_part_of_the_model_is_decoded_with_the_4_bit_copy_below_it(
     tmp_path: Path, codec: str, selection: Selection
 ) -> None:

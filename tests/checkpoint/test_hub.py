@@ -1,10 +1,8 @@
-"""Each client is a process of its own, because huggingface_hub reads its environment when it is imported."""
+"""Each client is a process of its own, because huggingface_hub keeps what its environment said."""
 
 import json
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import llama_tensors, write_index, write_safetensors, write_tiny_llama
+from commands import run_forked
 from hub_server import TOKEN, HubServer, commit_of
 
 CLIENT = """
@@ -55,13 +54,9 @@ def hub(folder: Path) -> Iterator[HubServer]:
 
 def fetch(hub: HubServer, cache: Path, *arguments: str, **environment: str) -> dict[str, Any]:
     """Open a checkpoint in a new process; returns what it found, or its error."""
-    run = subprocess.run(
-        [sys.executable, "-c", CLIENT, *arguments],
-        env=hub.environment(cache, **environment),
-        cwd=cache.parent,
-        capture_output=True,
-        text=True,
-    )
+    program = cache.parent / "client.py"
+    program.write_text(CLIENT)
+    run = run_forked((str(program), *arguments), hub.environment(cache, **environment), cache.parent)
     assert run.returncode == 0, run.stderr
     result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return result

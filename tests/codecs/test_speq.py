@@ -83,11 +83,6 @@ def test_bf16_zero_lies_outside_the_window() -> None:
         encode_layout(np.zeros(1, np.uint16), BF16)
 
 
-def test_nothing_encodes_to_nothing() -> None:
-    wq, wr = encode_layout(np.zeros((0, 4), np.uint16), FP16)
-    assert wq.shape == wr.shape == (0, 4)
-
-
 def test_only_tensors_above_2_are_scaled() -> None:
     assert rescale_factor(0.0) == 1
     assert rescale_factor(2.0) == 1

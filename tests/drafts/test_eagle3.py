@@ -54,7 +54,6 @@ def test_the_vectors_have_every_switch_and_both_vocabularies() -> None:
     assert {config.draft_vocab_size == config.vocab_size for config in configs} == {False, True}
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("known", [None, KNOWN], ids=["all tokens", "some tokens"])
 @pytest.mark.parametrize("norm_before_residual", [False, True])
 @pytest.mark.parametrize(
@@ -72,10 +71,10 @@ def test_a_tree_of_continuations_is_that_of_torch_path_by_path(
     layer: dict[str, Any],
     norm_before_residual: bool,
     known: list[int] | None,
-    kernel: str,
     tmp_path: Path,
 ) -> None:
     """The text in two parts, and a tree in two frontiers, each row with the feature of its parent."""
+    kernel = KERNELS[(norm_before_residual + (known is None)) % len(KERNELS)]
     sizes = {"draft_vocab_size": len(known)} if known else {}
     switches = {"norm_before_residual": norm_before_residual}
     config = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, changes | sizes | switches, layer)

@@ -191,7 +191,7 @@ def test_a_tree_fills_a_pass_and_no_more() -> None:
     assert assert_lossless(hierarchy, CONTEXT, 8).trace.statistics[1].num_nodes == 63
 
 
-NUM_TEXTS = 2000
+NUM_TEXTS = 1200  # of a right rule; a wrong one is found out in 2,000
 
 
 class KeepsLikelyDraws(RejectionAcceptance):
@@ -216,7 +216,11 @@ class KeepsLikelyDraws(RejectionAcceptance):
 
 
 def tail_of_trees(
-    rule: RejectionAcceptance, num_levels: int, floors: Sequence[float], unknown: Sequence[int] = ()
+    rule: RejectionAcceptance,
+    num_levels: int,
+    floors: Sequence[float],
+    unknown: Sequence[int] = (),
+    num_texts: int = NUM_TEXTS,
 ) -> float:
     """The chi-square tail of the first two tokens of many texts whose drafts are trees, of all tokens but `unknown`."""
     made = tables((5,) * num_levels)
@@ -226,7 +230,7 @@ def tail_of_trees(
     chain = Chain(levels, [FixedPace(3, len(floors))] * (num_levels - 1), [0.0] * (num_levels - 1))
     target = chain.link([LevelStatistics(level.name) for level in levels], rule)
     pairs = np.zeros((5, 5))
-    for _ in range(NUM_TEXTS):
+    for _ in range(num_texts):
         text = [0]
         while len(text) < 3:
             text += target.step(text, 5).tokens
@@ -253,4 +257,4 @@ def test_trees_that_models_draw_keep_the_targets_distribution(
 
 
 def test_a_tree_that_keeps_nodes_for_what_was_drawn_is_found_out() -> None:
-    assert tail_of_trees(KeepsLikelyDraws(Sampling(), 5), 2, [0.0] * 8) < FALSE_ALARM
+    assert tail_of_trees(KeepsLikelyDraws(Sampling(), 5), 2, [0.0] * 8, num_texts=2000) < FALSE_ALARM

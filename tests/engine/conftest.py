@@ -20,7 +20,7 @@ from mxconv.codecs.float16 import BF16, FORMATS, FP16, FloatFormat
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.weights import ModelWeights
-from mxconv.kernels.engine import choose_engine
+from mxconv.kernels.engine import choose_engine, native_names
 from mxconv.kernels.matrix import DenseMatrix
 
 try:
@@ -155,6 +155,13 @@ def architecture(request: pytest.FixtureRequest) -> str:
     """The name of every architecture in turn."""
     name: str = request.param
     return name
+
+
+@pytest.fixture
+def in_turn(architecture: str) -> Matrices:
+    """Native implementations take turns, from architecture to architecture; on two threads."""
+    names = native_names()
+    return Matrices(choose_engine(names[list(ARCHITECTURES).index(architecture) % len(names)], 2))
 
 
 @pytest.fixture(scope="session")

@@ -28,12 +28,6 @@ def test_attention_is_the_softmax_weighted_mean(num_positions: int, num_heads: i
     np.testing.assert_allclose(attend(query, keys, values), exact_attention(query, keys, values), atol=2e-6)
 
 
-def test_one_position_gives_its_value() -> None:
-    values = rng.standard_normal((2, 1, 8), np.float32)
-    result = attend(rng.standard_normal((4, 8), np.float32), rng.standard_normal((2, 1, 8), np.float32), values)
-    assert (result == values[:, 0].repeat(2, axis=0)).all()
-
-
 def test_large_scores_do_not_overflow() -> None:
     query = np.full((1, 4), 1e3, np.float32)
     keys = np.array([[[1e3] * 4, [-1e3] * 4]], np.float32)

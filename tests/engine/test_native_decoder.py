@@ -50,12 +50,6 @@ def matrices(request: pytest.FixtureRequest) -> Matrices:
     return Matrices(choose_engine(request.param, 2))
 
 
-@pytest.fixture
-def in_turn(architecture: str, architectures: list[str]) -> Matrices:
-    """Implementations take turns, from architecture to architecture."""
-    return Matrices(choose_engine(IMPLEMENTATIONS[architectures.index(architecture) % len(IMPLEMENTATIONS)], 2))
-
-
 @pytest.fixture(scope="module")
 def checkpoint() -> Iterator[Checkpoint]:
     with open_checkpoint(TRAINED) as opened:
@@ -66,13 +60,22 @@ def logits(decoder: Decoder, ids: list[int], last_only: bool = False) -> np.ndar
     return decoder.forward(ids, KVCache(decoder.config), last_only)
 
 
-def test_f16_logits_of_every_architecture_are_those_of_numpy_up_to_float32_sums(oracle: Any, in_turn: Matrices) -> None:
-    weights = with_format(oracle.weights, FP16)
-    ids = oracle.text(100)
-    expected = logits(Decoder(oracle.decoder.config, weights, "numpy"), ids)
-    found = logits(native_copy(oracle.decoder.config, weights, in_turn), ids)
+@pytest.mark.parametrize("num_tokens", [1, 100])
+def test_f16_logits_and_caches_of_every_architecture_are_those_of_numpy_up_to_float32_sums(
+    oracle: Any, in_turn: Matrices, num_tokens: int
+) -> None:
+    """And after its tokens a cache holds nothing."""
+    weights, config = with_format(oracle.weights, FP16), oracle.decoder.config
+    caches = [KVCache(config, 120), KVCache(config, 120)]
+    decoders = Decoder(config, weights, "numpy"), native_copy(config, weights, in_turn)
+    expected, found = (
+        each.forward(oracle.text(num_tokens + 3)[3:], cache) for each, cache in zip(decoders, caches, strict=True)
+    )
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()))
+    assert [cache.length for cache in caches] == [num_tokens] * 2
+    for ours, theirs in ((found, expected), *zip(caches[1].arrays, caches[0].arrays, strict=True)):
+        np.testing.assert_allclose(ours, theirs, atol=2e-4 * float(np.abs(theirs).max()))
+    assert not any(array[:, :, num_tokens:].any() for array in caches[1].arrays)
 
 
 def test_bf16_logits_of_every_architecture_are_those_of_numpy_with_rounded_activations(
@@ -116,23 +119,6 @@ def test_last_only_gives_the_last_row_of_all_logits(oracle: Any, in_turn: Matric
     last = logits(decoder, ids, last_only=True)
     assert last.shape == (1, oracle.decoder.config.vocab_size)
     assert_same_bits(last, logits(decoder, ids)[-1:], "last only")
-
-
-@pytest.mark.parametrize("num_tokens", [1, 66])
-def test_the_cache_holds_the_keys_and_values_of_numpy_and_nothing_after_them(
-    oracle: Any, in_turn: Matrices, num_tokens: int
-) -> None:
-    weights = with_format(oracle.weights, FP16)
-    config = oracle.decoder.config
-    caches = []
-    for decoder in (Decoder(config, weights, "numpy"), native_copy(config, weights, in_turn)):
-        cache = KVCache(config, 90)
-        decoder.forward(oracle.text(num_tokens + 3)[3:], cache)
-        assert cache.length == num_tokens
-        caches.append(cache)
-    for expected, found in zip(*(cache.arrays for cache in caches), strict=True):
-        np.testing.assert_allclose(found, expected, atol=2e-4 * float(np.abs(expected).max()))
-        assert not found[:, :, num_tokens:].any()
 
 
 def test_the_trained_model_says_what_it_says_on_numpy(checkpoint: Checkpoint, matrices: Matrices) -> None:

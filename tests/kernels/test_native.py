@@ -273,13 +273,6 @@ def test_arrays_are_taken_as_they_are_or_refused(rng: np.random.Generator) -> No
         replace(made, packed=replace(made.packed, escape_counts=counts)).target()
 
 
-def test_the_forced_implementation_is_the_one_that_runs() -> None:
-    assert [_native.Engine(name, 1).name for name in IMPLEMENTATIONS] == IMPLEMENTATIONS
-    assert IMPLEMENTATIONS[-1] == "portable"
-    with pytest.raises(ValueError, match="no implementation sse9"):
-        _native.Engine("sse9", 1)
-
-
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 5])
 def test_threads_do_not_change_bits(rng: np.random.Generator, num_threads: int) -> None:
     patterns = BF16.encode(weights(rng, (300, 200)))

@@ -76,12 +76,6 @@ def test_integers_agree_bit_for_bit_at_their_limits(engine: Any, rng: np.random.
     assert (native(engine, weights).multiply(x) == expected).all()
 
 
-def test_zeros_of_either_side_give_zeros(engine: Any, rng: np.random.Generator) -> None:
-    nothing = Mxint8Weights(np.zeros((20, 100), np.int8), np.zeros((20, 4), np.uint8))
-    assert (native(engine, nothing).multiply(rng.standard_normal((3, 100)).astype(np.float32)) == 0).all()
-    assert (native(engine, mxint8_weights(rng, (20, 100))).multiply(np.zeros((3, 100), np.float32)) == 0).all()
-
-
 @pytest.mark.parametrize("intruder", [np.nan, np.inf, -np.inf])
 def test_a_token_that_is_not_finite_gets_nans_and_leaves_others_alone(
     engine: Any, rng: np.random.Generator, intruder: float

@@ -114,12 +114,13 @@ def test_a_package_gives_manifest_certificate_histogram_and_traces(
     certificate = CertificateRecord(
         created_by="mxconv", source_compared=True, num_tensors=9, num_bit_exact=9, lossless=True, decode=decode
     )
+    assert "drafted, acceptance by position: 0.828, 0.750, 0.667, 0.500" in words(page)
+    question = replace(question, models=["speedup"])
     page = rendered(question, manifest.model_copy(update={"certificate": certificate}), inspection)
     assert facts(page)["bit-exact tensors"] == "9 of 9"
     assert facts(page)["decoded with and without drafts"] == "1,234 tokens, 3 prompts"
     assert facts(page)["level decoded"] == "target"  # a certificate that names none is of the first
     assert facts(page)["token mismatches"] == "0"
-    assert "drafted, acceptance by position: 0.828, 0.750, 0.667, 0.500" in words(page)
 
 
 def test_the_mean_error_leaves_out_targets_that_the_cache_holds(

@@ -25,8 +25,9 @@ def name_of(row: ElementTree.Element) -> str:
 
 
 def columns_of(page: str) -> dict[str, list[str | None]]:
-    """The texts of the tensors' table by heading, without names."""
-    table = parse(page).findall(".//table")[-1]
+    """The texts of the tensors' table by heading, without names; rows of all tables are as wide as their heads."""
+    *_, table = tables = parse(page).findall(".//table")
+    assert all(len({len(row) for row in each.iter("tr")}) == 1 for each in tables)
     heads = [" ".join((head.text or "").split()) for head in table.findall("./thead/tr/th")]
     columns = zip(*(row[1:] for row in table.findall("./tbody/tr")), strict=True)
     return {head: [cell.text for cell in column] for head, column in zip(heads[1:], columns, strict=True)}
@@ -48,14 +49,6 @@ def test_the_page_has_a_row_a_tensor_the_totals_and_a_picture(
     assert figures["weights"] == f"{inspection.total.num_weights:,}"
     (picture,) = root.iter("img")
     assert picture.get("src", "").startswith("data:image/svg+xml;base64,")
-
-
-def test_every_row_is_as_wide_as_its_head(
-    tiny_llama: Path, inspect_path: Inspect, package: Callable[..., Path]
-) -> None:
-    for path in (tiny_llama, package(tiny_llama)):
-        for table in parse(render_page(inspect_path(path))).iter("table"):
-            assert len({len(row) for row in table.iter("tr")}) == 1
 
 
 def test_the_page_needs_no_network_and_no_scripts(tiny_llama: Path, inspect_path: Inspect) -> None:
@@ -140,7 +133,7 @@ def test_an_svg_is_well_formed_and_the_same_each_time(tiny_llama: Path, inspect_
     assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.SVG").read_bytes()
 
 
-@pytest.mark.parametrize("glob", ["*", "positions", "zeros*", "experts", "a &*"])
+@pytest.mark.parametrize("glob", ["*", "positions", "a &*"])
 def test_odd_checkpoints_and_names_are_drawn(
     glob: str, odd_checkpoint: Path, inspect_path: Inspect, tmp_path: Path
 ) -> None:

@@ -61,7 +61,6 @@ def enlarged(inspection: Inspection) -> Inspection:
     "options",
     [
         pytest.param({"codec": "bsfp"}, id="bsfp"),
-        pytest.param({"codec": "mxfp4"}, id="mxfp4"),
         pytest.param(None, id="checkpoint"),
     ],
 )

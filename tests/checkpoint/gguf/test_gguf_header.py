@@ -169,7 +169,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 1300), st.integers(0, 255), st.integers(0, 1300), st.integers(0, 255))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_raises_our_error_or_nothing(tmp_path: Path, first: int, byte: int, second: int, another: int) -> None:
     path = tmp_path / "a.gguf"
     if not path.exists():

@@ -202,12 +202,6 @@ def test_templates_by_name_and_the_file_of_a_template(tmp_path: Path) -> None:
     }
 
 
-def test_windows_are_noted(tmp_path: Path) -> None:
-    quantize(write_model(tmp_path / "source", model_type="mistral", sliding_window=32), tmp_path / "package")
-    (note, *_) = export_gguf(tmp_path / "package", tmp_path / "out").notes
-    assert note == ("llama.cpp's llama attends to all positions: beyond the model's window of 32 its text differs.")
-
-
 def test_values_without_a_block_stay_exact_in_bf16_of_an_f16_model(tmp_path: Path) -> None:
     """F16 could not hold them all: a 4-bit value may be smaller than its smallest."""
     quantize(write_model(tmp_path / "source", dtype="F16"), tmp_path / "package")

@@ -137,7 +137,7 @@ def has_case_or_is_mark(character: str) -> bool:
     return not character.isascii() and (kind in ("Lu", "Ll", "Lt") or kind.startswith("M"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(text=TEXTS)
 def test_llama_cpp_makes_the_same_tokens(pair: tuple[Tokenizer, LlamaCppVocabulary, GgufVocabulary], text: str) -> None:
     ours, theirs, vocabulary = pair
