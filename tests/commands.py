@@ -34,7 +34,7 @@ for line in sys.stdin:
         if constants := sys.modules.get("huggingface_hub.constants"):
             importlib.reload(constants)  # of the environment
         sys.argv = ["mxconv", *job["arguments"]]
-        script = sys.argv[1].endswith(".py")
+        script = "".join(sys.argv[1:2]).endswith(".py")
         sleep = time.sleep
         time.sleep = lambda seconds: sleep(min(seconds, 0.02))
         if script:
