@@ -68,8 +68,8 @@ class SelfDraftTask(TrainingTask):
         return kl_divergence(model(token_ids)[:, first:-1], theirs)[None]
 
     def num_bytes(self, model: nn.Module) -> int:
-        """With the rounded weights."""
-        return super().num_bytes(model) + 4 * sum(elements.size for elements, _ in self.matrices.values())
+        """With the rounded weights, and those that the training began with."""
+        return super().num_bytes(model) + 8 * sum(elements.size for elements, _ in self.matrices.values())
 
     def flops_per_token(self, model: nn.Module) -> float:
         """Two a weight forward in each of both; back, two for the states and, where weights move, two for them."""
