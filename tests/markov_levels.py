@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ class Markov:
     table: np.ndarray
     name: str = "markov"
 
-    @property
+    @cached_property
     def config(self) -> Any:
         return tiny_config(64, num_layers=1, vocab_size=len(self.table))
 
