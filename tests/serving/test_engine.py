@@ -100,7 +100,7 @@ def test_every_text_is_what_it_would_be_alone(name: str, at_a_time: int) -> None
         assert 0 < sequence.generation.prompt_seconds <= sequence.generation.seconds
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     st.sampled_from(sorted(HIERARCHIES)),
     st.integers(1, 16),

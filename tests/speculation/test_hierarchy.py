@@ -41,7 +41,7 @@ def test_output_is_that_of_plain_greedy_for_every_number_of_draft_tokens(
     dtype: str, num_levels: int, confidence: float
 ) -> None:
     levels = levels_of(num_levels, dtype)
-    for num_draft_tokens in (1, 2, 3, 5, 8, 16):
+    for num_draft_tokens in (1, 2, 5, 16):
         assert_lossless(Hierarchy(levels, [num_draft_tokens], [confidence]), PROMPT, 17)
 
 

@@ -148,7 +148,7 @@ def test_any_look_ups_together_give_the_targets_tokens_and_logits(
     for models in ([target_level()], [target_level(), self_draft()], [target_level(), noisy_copy(), self_draft()]):
         lengths: Literal["auto"] | list[int] = "auto" if tree == "auto" else [6]
         hierarchy = Hierarchy([*models, *looks_up(kinds, tmp_path)], lengths, [0.0], tree)
-        for number, prompt in enumerate(PROMPTS):
+        for number, prompt in enumerate(PROMPTS[: 1 + (len(models) == 1)]):
             selection = SELECTIONS[(number + len(models) + 1) % 2]
             found, generation = speculate(hierarchy, prompt, 30, (), selection)
             assert found == by_hand(decoder_of(models[0]), prompt, 30, (), selection)

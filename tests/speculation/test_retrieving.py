@@ -61,7 +61,7 @@ def test_it_is_asked_in_hierarchies(kinds: Sequence[Literal["stand", "prompt-loo
     assert " + ".join(["noisy", *kinds]) in names
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12), st.integers(0, 2**64 - 1))
 def test_the_targets_own_tokens_come_out(prompt: list[int], seed: int) -> None:
     levels = [target_level(), noisy_copy(), look_up("stand"), look_up("prompt-lookup")]

@@ -91,7 +91,7 @@ def assert_fits(target: Tokenizer, context: list[int], tokens: list[int], writte
     assert not any(target.is_silent(token) for token in tokens)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_proposals_say_what_the_draft_wrote(pair: tuple[Tokenizer, Tokenizer], data: st.DataObject) -> None:
     target, draft = pair
