@@ -293,7 +293,7 @@ def _rounded_anew(
 
 
 def better_codes(weights: F64, scales: F64, cast_codes: U8, products: F64, factor: InputFactor) -> U8:
-    """Of each output the compensated codes, or those of the cast where these err no more over the inputs."""
+    """The compensated codes of each output, or those of the cast where these err no more over the inputs."""
     codes = compensated_codes(weights, scales, factor)
     errors, cast_errors = (output_errors(each, weights, scales, products) for each in (codes, cast_codes))
     return np.where((errors < cast_errors)[:, None], codes, cast_codes)

@@ -87,7 +87,7 @@ class DraftFileWriter:
         self._partial.replace(self.path)
 
     def _header(self, description: Mapping[str, Any]) -> tuple[bytes, list[int]]:
-        """Of one length whatever the description: JSON may end in spaces."""
+        """A header of one length whatever the description, since JSON may end in spaces."""
         text = json.dumps(description)
         text += " " * (MAX_DESCRIPTION_BYTES - len(json.dumps(text)))
         if len(text) > MAX_DESCRIPTION_BYTES:
