@@ -5,6 +5,7 @@ stopped at the end of each, so that passes that read all weights are 8 to 10% fa
 """
 
 import mmap
+import sys
 from typing import Literal, TypeVar, cast, get_args
 
 import numpy as np
@@ -71,12 +72,12 @@ class WeightPages:
 
 def has_large_pages() -> bool:
     """Whether the system gives programs large pages when they ask: Linux, unless somebody forbade them."""
-    return hasattr(mmap, "MADV_HUGEPAGE")
+    return sys.platform == "linux" and hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def large_pages(num_bytes: int) -> NDArray[np.uint8]:
     """Memory that begins at a large page, in such pages where the system has them."""
-    if not has_large_pages():
+    if sys.platform != "linux" or not has_large_pages():
         return np.empty(num_bytes, np.uint8)
     mapped = mmap.mmap(-1, num_bytes + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapped.madvise(mmap.MADV_HUGEPAGE)

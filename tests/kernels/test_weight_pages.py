@@ -45,7 +45,8 @@ def test_an_array_that_two_matrices_share_is_copied_once_until_it_is_forgotten()
 def test_a_chunk_is_filled_before_the_next_and_what_is_larger_has_its_own():
     pages = WeightPages("copy")
     first, second = pages.put(array(FEWEST_BYTES)), pages.put(array(FEWEST_BYTES, 1))
-    assert second.ctypes.data - first.ctypes.data == FEWEST_BYTES and first.ctypes.data % LARGE_PAGE == 0
+    assert second.ctypes.data - first.ctypes.data == FEWEST_BYTES
+    assert first.ctypes.data % LARGE_PAGE == 0 or not weight_pages.has_large_pages()
     large = array(CHUNK_BYTES + 2)
     np.testing.assert_array_equal(pages.put(large), large)
 
