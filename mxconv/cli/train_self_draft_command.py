@@ -30,7 +30,7 @@ def self_draft(
     ] = None,
     schedule: SelfDraftSchedule,
 ) -> None:
-    """Train the MXFP4 copy of a model to predict what the model does.
+    """Distil the MXFP4 copy of a model.
 
     Best on text of its own: --generated alone, from `train generate`. The file is for `mxconv quantize
     --draft-weights`. It goes on where it was killed. Under `torchrun` the processes share every batch.
