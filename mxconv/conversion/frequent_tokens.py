@@ -14,13 +14,12 @@ import numpy as np
 from mxconv.arch.families.registry import describe_values
 from mxconv.arrays import I32, I64
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.checkpoint.source import Checkpoint
 from mxconv.errors import MxconvError
 from mxconv.package.level_record import VocabularyRecord
 from mxconv.progress import Progress
 from mxconv.text.chat import ChatTemplate
-from mxconv.text.texts import read_pieces
+from mxconv.text.texts import read_documents
 from mxconv.text.tokenizer import Tokenizer
 
 
@@ -77,17 +76,9 @@ def frequent_tokens(checkpoint: Checkpoint, texts: Sequence[Path], number: int, 
 def _counts(texts: Sequence[Path], tokenizer: Tokenizer, vocab_size: int, progress: Progress) -> I64:
     """(vocab_size,) how often each token occurs."""
     counts: I64 = np.zeros(vocab_size, np.int64)
-    num_bytes, num_read = sum(check_regular_file(path) for path in texts), 0
-
-    def count_bytes(more: int) -> None:
-        nonlocal num_read
-        num_read += more
-        progress("count", num_read, num_bytes)
-
-    for path in texts:
-        for piece in read_pieces(path, count_bytes):
-            found = np.array(tokenizer.encode(piece.text, add_special_tokens=False), np.int64)
-            counts += np.bincount(found[found < vocab_size], minlength=vocab_size)
+    for piece in read_documents(texts, "count", progress):
+        found = np.array(tokenizer.encode(piece.text, add_special_tokens=False), np.int64)
+        counts += np.bincount(found[found < vocab_size], minlength=vocab_size)
     return counts
 
 

@@ -46,11 +46,12 @@ class WeightPages:
         self._copies: dict[tuple[int, int], tuple[NDArray[np.generic], NDArray[np.uint8]]] = {}
 
     def put(self, array: NDArray[Element]) -> NDArray[Element]:
-        """A read-only copy of an array, or the array itself where it is small or memory is short."""
+        """A read-only copy of an array of a file, or the array itself where it is small or memory is short."""
         num_bytes = array.nbytes
         key = array.ctypes.data, num_bytes
         if key not in self._copies:
-            if num_bytes < FEWEST_BYTES or num_bytes > self._left or not array.flags.c_contiguous:
+            is_taken = FEWEST_BYTES <= num_bytes <= self._left and array.flags.c_contiguous
+            if not is_taken or _is_in_memory(array):
                 return array
             self._left -= num_bytes
             copy = self._room(num_bytes)
@@ -68,6 +69,13 @@ class WeightPages:
             self._chunk = large_pages(max(num_bytes, CHUNK_BYTES))
         room, self._chunk = self._chunk[:num_bytes], self._chunk[-(-num_bytes // LINE) * LINE :]
         return room
+
+
+def _is_in_memory(array: NDArray[np.generic]) -> bool:
+    """Whether NumPy made the array or what it is a view of: weights that were decoded, which a copy would double."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array.base is None
 
 
 def has_large_pages() -> bool:

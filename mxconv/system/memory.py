@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO
 
 STATUS, MEMORY = Path("/proc/self/status"), Path("/proc/meminfo")
+GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def peak_rss_bytes() -> int:
@@ -26,12 +27,20 @@ def peak_rss_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """Memory that programs can still take without others losing theirs; 0 where the system does not say."""
+    """Memory that this process can still take without others losing theirs; 0 where the system does not say.
+
+    Limits of containers count: those of the process' control group (version 2) and of the groups around it.
+    """
+    rooms = [0]
     if MEMORY.is_file():
-        for line in MEMORY.read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 0
+        text = MEMORY.read_text(encoding="ascii", errors="replace")
+        rooms = [int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemAvailable:")]
+    own = OWN_GROUP.read_text().partition("0::/")[2].strip() if OWN_GROUP.is_file() else ""
+    for group in (GROUPS / own, *(GROUPS / own).parents):
+        limit, used = group / "memory.max", group / "memory.current"
+        if limit.is_file() and used.is_file() and (most := limit.read_text().strip()).isdecimal():
+            rooms.append(max(int(most) - int(used.read_text()), 0))
+    return min(rooms, default=0)
 
 
 NEIGHBOUR_BYTES = 1 << 21  # with a page that is read Linux maps others of its cache, as far away as its largest pages

@@ -1,12 +1,13 @@
 """Texts to count, piece by piece: a file of any length in bounded memory."""
 
 import codecs
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxconv.checkpoint.regular_file import open_file, parse_json_object
+from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
 from mxconv.errors import ModelError
+from mxconv.progress import Progress
 
 PIECE_BYTES = 1 << 18
 MAX_LINE_BYTES = 100_000_000  # of .jsonl; the limit of other JSON that mxconv reads
@@ -18,6 +19,19 @@ class DocumentPiece:
 
     text: str
     begins_document: bool
+
+
+def read_documents(paths: Sequence[Path], stage: str, progress: Progress) -> Iterator[DocumentPiece]:
+    """The text of files, one after another, as `read_pieces` gives it; `progress` is told the bytes read."""
+    total, done = sum(check_regular_file(path) for path in paths), 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        progress(stage, done, total)
+
+    for path in paths:
+        yield from read_pieces(path, count)
 
 
 def read_pieces(path: Path, progress: Callable[[int], None]) -> Iterator[DocumentPiece]:

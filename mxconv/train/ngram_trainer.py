@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from mxconv.arrays import F64, I64, U32, U64, Bool
-from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.checkpoint.sentencepiece.derived_tokenizer import read_tokenizer_json
 from mxconv.errors import ModelError
 from mxconv.package.ngram_table import MAX_VOCAB_SIZE, NgramEntries, NgramTable
 from mxconv.progress import Progress, silent
-from mxconv.text.texts import read_pieces
+from mxconv.text.texts import read_documents
 from mxconv.text.tokenizer import Tokenizer
 
 TOKEN_BITS = np.uint64(21)  # three tokens in 64 bits
@@ -49,20 +48,11 @@ def train_ngram(
     """
     if min_count < 1 or max_entries < 1:
         raise ModelError(f"min_count {min_count}, max_entries {max_entries}; each must be at least 1. Choose others.")
-    num_bytes = sum(check_regular_file(path) for path in texts)
     tokenizer = Tokenizer.from_folder(tokenizer_folder)
     trainer = NgramTrainer(tokenizer.vocab_size, max(HELD_PER_ENTRY * max_entries, MIN_HELD))
-    num_read = 0
-
-    def count_bytes(num_bytes_more: int) -> None:
-        nonlocal num_read
-        num_read += num_bytes_more
-        progress("count", num_read, num_bytes)
-
-    for path in texts:
-        for piece in read_pieces(path, count_bytes):
-            # no special tokens: in the middle of a document they would be counted where no text has them
-            trainer.add(tokenizer.encode(piece.text, add_special_tokens=False), piece.begins_document)
+    for piece in read_documents(texts, "count", progress):
+        # no special tokens: in the middle of a document they would be counted where no text has them
+        trainer.add(tokenizer.encode(piece.text, add_special_tokens=False), piece.begins_document)
     if trainer.num_tokens == 0:
         raise ModelError(
             f"{', '.join(map(str, texts))}: 0 tokens; at least one is required. Give texts that hold some."

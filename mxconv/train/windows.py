@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from mxconv.arrays import I32, I64
-from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
+from mxconv.checkpoint.regular_file import open_file, parse_json_object
 from mxconv.errors import ModelError
 from mxconv.progress import Progress, silent
-from mxconv.text.texts import MAX_LINE_BYTES, read_pieces
+from mxconv.text.texts import MAX_LINE_BYTES, read_documents
 from mxconv.text.tokenizer import Tokenizer
 
 WARM_UP = 0.05  # of a stage
@@ -39,7 +39,7 @@ def text_windows(texts: Sequence[Path], tokenizer: Tokenizer, length: int, progr
     """Documents one after another, cut into windows; what is left over at the end is dropped.
 
     Args:
-        texts: files as `read_pieces` takes them.
+        texts: files as `read_documents` takes them.
         tokenizer: of the target.
         length: tokens of a window.
         progress: stage and bytes.
@@ -47,19 +47,10 @@ def text_windows(texts: Sequence[Path], tokenizer: Tokenizer, length: int, progr
     Raises:
         MxconvError: a file cannot be read or is no text, or there is not one window.
     """
-    total = sum(check_regular_file(path) for path in texts)
-    ids: list[I32] = []
-    done = 0
-
-    def count(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        progress("read texts", done, total)
-
-    for path in texts:
-        for piece in read_pieces(path, count):
-            encoded = tokenizer.encode(piece.text, piece.begins_document)
-            ids.append(np.array(encoded, np.int32))
+    ids = [
+        np.array(tokenizer.encode(piece.text, piece.begins_document), np.int32)
+        for piece in read_documents(texts, "read texts", progress)
+    ]
     return Windows(_cut(np.concatenate([np.empty(0, np.int32), *ids]), length, ", ".join(str(path) for path in texts)))
 
 

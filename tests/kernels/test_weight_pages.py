@@ -11,13 +11,15 @@ import mxconv
 from mxconv.errors import MxconvError
 from mxconv.kernels import weight_pages
 from mxconv.kernels.weight_pages import CHUNK_BYTES, FEWEST_BYTES, LARGE_PAGE, LINE, WeightPages, large_pages
+from mxconv.system import memory
 from tests.packages import quantize
 
 MODEL = Path(__file__).parent.parent.parent / "examples/models/pylib-0.2m"
 
 
 def array(num_bytes: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 1 << 16, num_bytes // 2, np.uint16)
+    """Numbers in memory that NumPy does not own, as of a mapped file."""
+    return np.frombuffer(bytearray(np.random.default_rng(seed).bytes(num_bytes)), np.uint16)
 
 
 def test_copies_are_equal_read_only_aligned_and_apart():
@@ -59,6 +61,34 @@ def test_small_and_strided_arrays_stay_and_so_does_all_where_memory_is_short(mon
     pages = WeightPages()
     one, other = array(FEWEST_BYTES), array(FEWEST_BYTES, 1)
     assert pages.put(one) is not one and pages.put(other) is other and WeightPages("map").put(one) is one
+
+
+def test_weights_that_were_decoded_are_in_memory_already():
+    made = array(FEWEST_BYTES).copy()
+    pages = WeightPages("copy")
+    assert pages.put(made) is made and (view := made.reshape(2, -1)[:]) is pages.put(view)
+
+
+def test_memory_that_a_container_may_not_take_is_not_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "meminfo").write_text("MemTotal: 2048 kB\nMemAvailable: 1024 kB\n")
+    (tmp_path / "own").write_text("0::/box/inner\n")
+    for name, value in (
+        ("MEMORY", tmp_path / "meminfo"),
+        ("OWN_GROUP", tmp_path / "own"),
+        ("GROUPS", tmp_path / "groups"),
+    ):
+        monkeypatch.setattr(memory, name, value)
+    assert memory.available_bytes() == 1 << 20
+    inner = tmp_path / "groups/box/inner"
+    inner.mkdir(parents=True)
+    for group, most, used in ((inner, "max", 5), (inner.parent, "500000", 100000)):
+        (group / "memory.max").write_text(f"{most}\n")
+        (group / "memory.current").write_text(f"{used}\n")
+    assert memory.available_bytes() == 400000
+    (inner / "memory.max").write_text("3\n")
+    assert memory.available_bytes() == 0
+    (tmp_path / "meminfo").unlink()
+    assert memory.available_bytes() == 0
 
 
 def test_an_unknown_word_is_refused():
