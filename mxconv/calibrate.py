@@ -38,6 +38,7 @@ from mxconv.package.stored import stored_shape
 from mxconv.package.stored_matrix import StoredMxfp4
 from mxconv.package.tensor_record import TensorRecord
 from mxconv.progress import Progress, silent
+from mxconv.speculation.continuations import continuations
 from mxconv.speculation.prompts import read_prompts
 from mxconv.text.chat import encode_prompts
 from mxconv.text.texts import MAX_LINE_BYTES, read_pieces
@@ -202,26 +203,16 @@ def _windows(loaded: LoadedPackage, path: Path) -> Iterator[tuple[list[int], int
 
 def _answers(loaded: LoadedPackage, path: Path, num_tokens: int, progress: Progress) -> Iterator[tuple[list[int], int]]:
     """Prompts with the target's own greedy answers, and the prompts' lengths; `num_tokens` are wanted in all."""
-    target, ends = loaded.target, loaded.tokenizer.eos_token_ids
+    target = loaded.target
     most = target.config.max_position_embeddings - NEW_TOKENS
     prompts = encode_prompts(loaded.tokenizer, loaded.folder, read_prompts(path)[:MAX_PROMPTS])
     prompts = [ids for ids in prompts if 0 < len(ids) <= most]
+    texts = continuations(target, prompts, NEW_TOKENS, ends=loaded.tokenizer.eos_token_ids, batch=BATCH)
     done = 0
-    for first in range(0, len(prompts), BATCH):
-        rows = [list(ids) for ids in prompts[first : first + BATCH]]
-        fed, caches = dict(enumerate(rows)), [KVCache(target.config) for _ in rows]
-        for _ in range(NEW_TOKENS):
-            logits = target.forward_forest([SequenceRows(ids, caches[n], None, 1) for n, ids in fed.items()])
-            tokens = {n: int(row[0].argmax()) for n, row in zip(fed, logits, strict=True)}
-            fed = {n: [token] for n, token in tokens.items() if token not in ends}
-            for n, ids in fed.items():
-                rows[n] += ids
-            if not fed:
-                break
-        for prompt, ids in zip(prompts[first:], rows, strict=False):
-            done += len(ids)
-            yield ids, len(prompt)
+    for prompt, text in zip(prompts, texts, strict=True):
+        done += len(text)
         progress("answer prompts", min(done, num_tokens), num_tokens)
+        yield text, len(prompt)
 
 
 def _prefixes(loaded: LoadedPackage) -> list[str]:

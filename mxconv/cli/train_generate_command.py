@@ -21,6 +21,12 @@ def generate(
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each that the target writes.")] = 256,
     temperature: Annotated[float, typer.Option(min=0.0, help="Of its draws; 0 takes the likeliest token.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws and of the places that are taken.")] = 0,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat", help="The files are prompts: each is put whole into the model's chat template, and answered."
+        ),
+    ] = False,
     force: Force = False,
     json_output: Json = False,
 ) -> None:
@@ -28,40 +34,44 @@ def generate(
 
     It is what a draft is to predict. Source: arXiv 2404.19124, section 3.2, second stage: 256 tokens of the model's
     own. That 64 tokens of a text come before them follows from section 4: four written tokens for each one of a text.
-    """
-    import numpy as np
 
+    With --chat an answer ends where the model ends it, --new-tokens are the most, and the file is one of texts: give it
+    to the trainings in the place of texts. More texts than prompts answer these again, with other draws.
+    """
     from mxconv.report.output_file import write_output
+    from mxconv.speculation.continuations import continuations
     from mxconv.text.distribution import Sampling
     from mxconv.text.tokenizer import Tokenizer
-    from mxconv.train.windows import text_windows
-    from mxconv.train.written import continuations, target_decoder
+    from mxconv.train.written import chat_prompts, target_decoder, text_beginnings
 
     check_outputs(force, [], [output])
     begin = time.perf_counter()
     tokenizer = Tokenizer.from_folder(target)
     sampling = Sampling(temperature) if temperature else None
-    with progress_bars() as progress:
-        found = text_windows(texts, tokenizer, prompt_tokens, progress).token_ids
-    random = np.random.Generator(np.random.Philox(key=seed))
-    prompts = found[random.permutation(len(found))[np.arange(num_texts) % len(found)]]
+    if chat:
+        prompts = chat_prompts(texts, target, tokenizer, num_texts)
+    else:
+        with progress_bars() as progress:
+            prompts = text_beginnings(texts, tokenizer, prompt_tokens, num_texts, seed, progress)
+    ends = tokenizer.eos_token_ids if chat else frozenset()
+    num_tokens = 0
 
     def write(path: Path) -> None:
-        done = 0
+        nonlocal num_tokens
         with (
             target_decoder(target) as decoder,
             progress_bars("texts") as progress,
             path.open("w", encoding="utf-8") as file,
         ):
-            for rows in continuations(decoder, prompts, new_tokens, sampling, seed):
-                for row in rows.tolist():
-                    line = {"num_prompt_tokens": prompt_tokens, "token_ids": row, "text": tokenizer.decode(row)}
-                    file.write(json.dumps(line) + "\n")
-                done += len(rows)
+            written = continuations(decoder, prompts, new_tokens, sampling, seed, ends)
+            for done, (prompt, row) in enumerate(zip(prompts, written, strict=True), 1):
+                text = tokenizer.decode(row, skip_special_tokens=not chat)
+                file.write(json.dumps({"num_prompt_tokens": len(prompt), "token_ids": row, "text": text}) + "\n")
+                num_tokens += len(row) - len(prompt)
                 progress("write texts", done, num_texts)
 
     write_output(output, write)
     seconds = time.perf_counter() - begin
-    num_tokens, out = num_texts * new_tokens, Output(json_output)
+    out = Output(json_output)
     out.line(f"{output}: {num_texts:,} texts, {num_tokens:,} tokens written in {seconds:.0f} s")
     out.json({"file": str(output), "num_texts": num_texts, "num_tokens": num_tokens, "seconds": seconds})

@@ -1,5 +1,6 @@
 """`mxconv train` as the shell runs it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.package.ngram_table import read_ngram_table
+from mxconv.text.tokenizer import Tokenizer
 from mxconv.train import ngram_trainer
 
 
@@ -88,3 +90,18 @@ def test_numbers_below_one_are_bad_usage(run: Any, source: Path, text: Path, tmp
     outcome = run("train", "ngram", text, "--tokenizer", source, "-o", tmp_path / "t", option, 0)
     assert outcome.exit_code == 2
     assert option in outcome.stderr
+
+
+def test_questions_are_answered_in_the_chat_template(run: Any, source: Path, tmp_path: Path) -> None:
+    questions, output = tmp_path / "questions.jsonl", tmp_path / "own.jsonl"
+    questions.write_text('{"prompt": "a cat"}\n{"messages": [{"role": "user", "content": "a mat"}]}\n')
+    (source / "chat_template.jinja").write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}")
+    arguments = ("train", "generate", questions, "--target", source, "-o", output, "--chat", "--temperature", 0)
+    outcome = run(*arguments, "--num-texts", 3, "--new-tokens", 5, "--json")
+    assert outcome.exit_code == 0, outcome.stderr
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    tokenizer = Tokenizer.from_folder(source)
+    prompts = [tokenizer.encode(f"<user>{text};", add_special_tokens=False) for text in ("a cat", "a mat", "a cat")]
+    assert [row["token_ids"][: row["num_prompt_tokens"]] for row in rows] == prompts
+    assert rows[0] == rows[2]
+    assert outcome.json["num_tokens"] == sum(len(row["token_ids"]) - row["num_prompt_tokens"] for row in rows) <= 15
