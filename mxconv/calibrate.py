@@ -1,28 +1,30 @@
-"""Calibration: better codes for the 4-bit draft of an MXFP4 package, by what its matrices multiply in given texts.
+"""Calibration: better codes for the 4-bit draft of a package, by what its matrices multiply in given texts.
 
-    calibrate(Path("package"), [Path("texts.jsonl")], Path("draft.safetensors"))
+    calibrate(Path("package"), [Path("texts.jsonl")], Path("draft.safetensors"), 16_384)
 
 The package holds the direct cast. The texts go through the target's layers, one after another; X^T X of what each
-matrix of a layer multiplies is summed (`engine/recorded_inputs.py`); its codes are rounded anew at the scales of the
-cast (`codecs/gptq.py`), and kept for each row that errs less than in the cast. Memory holds the sums of one layer. What
-comes out is a draft file. Inputs that the 4-bit layers before give, as in GPTQ's paper, took half as long again, and
-the draft agreed with its target no more often.
+matrix of a layer multiplies is summed (`engine/recorded_inputs.py`); its codes are rounded anew (`codecs/gptq.py`), and
+kept for each row that errs less than in the cast. MXFP4 keeps its scales. BSFP chooses its scales anew as well, and
+among the codes that reach a weight (`codecs/bsfp/reach.py`). Memory holds the sums of one layer. What comes out is a
+draft file. Inputs that the 4-bit layers before give, as in GPTQ's paper, took half as long again, and the draft agreed
+with its target no more often.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from mxconv.arch.description import Attending
-from mxconv.arrays import F32, F64, U8
+from mxconv.arrays import F32, F64, U8, U16
 from mxconv.checkpoint.hashing import sha256_file
-from mxconv.checkpoint.regular_file import check_regular_file, open_file, parse_json_object
+from mxconv.checkpoint.regular_file import check_regular_file
+from mxconv.codecs.bsfp.reach import ReachGrid, fit_scales, reaching_table
 from mxconv.codecs.e8m0 import decode_e8m0
-from mxconv.codecs.gptq import DAMPING, InputFactor, compensated_codes, output_errors
+from mxconv.codecs.gptq import DAMPING, E2m1Grid, Grid, InputFactor, compensated_codes, output_errors
 from mxconv.codecs.mxfp4 import BLOCK
-from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pad, unpack_nibbles, unpack_scales
+from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.conversion.draft_file import DraftFileWriter
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.attention import WeightedAttention
@@ -30,25 +32,20 @@ from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows, spans
 from mxconv.engine.layer import Layer
-from mxconv.engine.recorded_inputs import InputRecorder, InputSum, Key
+from mxconv.engine.recorded_inputs import InputRecorder, InputSum
 from mxconv.engine.rope import Positions
-from mxconv.engine.weights import CheckedWeights
-from mxconv.errors import ModelError
+from mxconv.engine.weights import CheckedWeights, WeightedNorm
 from mxconv.package.stored import stored_shape
-from mxconv.package.stored_matrix import StoredMxfp4
+from mxconv.package.stored_matrix import StoredBsfp, StoredMxfp4
 from mxconv.package.tensor_record import TensorRecord
 from mxconv.progress import Progress, silent
-from mxconv.speculation.continuations import continuations
-from mxconv.speculation.prompts import read_prompts
-from mxconv.text.chat import encode_prompts
-from mxconv.text.texts import MAX_LINE_BYTES, read_pieces
+from mxconv.speculation.calibration_texts import read_texts
 
-WINDOW = 512  # tokens of a piece of plain text
-MAX_PROMPTS = 128  # of a file
-NEW_TOKENS = 256  # that the target answers to each
-BATCH = 8  # prompts that are answered at a time
 PASS_TOKENS = 2048  # that go through a layer at a time
 MIN_ROWS = 64  # of inputs; a matrix that multiplied fewer is cast
+
+Draft = tuple[U8, U8 | U16]
+"""Codes and scales of a matrix as a package stores them."""
 
 
 @dataclass
@@ -60,6 +57,7 @@ class Calibration:
     states: list[F32]  # of each text, (num_tokens, hidden_size): the input of the next layer
     own_inputs: list[F32 | None]  # of each text, where layers have own ones: (num_layers, num_tokens, size)
     caches: list[KVCache] | None  # of each text, where layers read what other layers wrote
+    norm: WeightedNorm  # of what the head takes
     num_compensated: int = 0
     num_cast: int = 0
 
@@ -71,7 +69,8 @@ class Calibration:
         states, own_inputs = [x for x, _ in first], [own for _, own in first]
         mixers = [layer.mixer for layer in decoder.config.layers]
         shares = any(isinstance(mixer, Attending) and mixer.source is not None for mixer in mixers)
-        return cls(loaded, texts, states, own_inputs, [KVCache(decoder.config) for _ in texts] if shares else None)
+        caches = [KVCache(decoder.config) for _ in texts] if shares else None
+        return cls(loaded, texts, states, own_inputs, caches, decoder.norm)
 
     def passes(self, layer: Layer) -> Iterator[tuple[int, F32]]:
         """What a layer makes of the texts: the number of a text and its rows, one text after another."""
@@ -109,7 +108,7 @@ def calibrate(
     """Write a draft file for a package that was cast.
 
     Args:
-        package: with codec mxfp4, made from the source that the draft is for.
+        package: made from the source that the draft is for.
         files: of texts, or .jsonl with `text`, or with `prompt`, `messages` or `turns`, which the target answers.
         draft_file: to write.
         num_tokens: of all texts and answers, at most.
@@ -124,13 +123,14 @@ def calibrate(
         records = {
             own: record
             for record in loaded.package.manifest.tensors
-            if record.codec == "mxfp4"
+            if record.codec in ("mxfp4", "bsfp")
             and record.carried is None
             and (own := loaded.own.config.own_name(record.name)) is not None
         }
+        options = loaded.package.manifest.options
         description = {
             "rule": "gptq",
-            "scale_rule": loaded.package.manifest.options.scale_rule,
+            "scale_rule": options.scale_rule if options.codec == "mxfp4" else "inputs",
             "damping": DAMPING,
             "texts": [{"sha256": sha256_file(path), "num_bytes": check_regular_file(path)} for path in files],
             "num_texts": len(texts),
@@ -139,80 +139,19 @@ def calibrate(
         }
         calibration = Calibration.begin(loaded, texts)
         shapes = {record.name: stored_shape(record) for record in records.values()}
-        with DraftFileWriter(draft_file, shapes) as writer:
+        with DraftFileWriter(draft_file, shapes, options.codec) as writer:
             left = dict(records)
             for index, layer_prefix in enumerate(_prefixes(loaded)):
                 progress("calibrate layers", index, loaded.own.config.num_hidden_layers)
                 of_layer = {own: left.pop(own) for own in list(left) if own.startswith(layer_prefix)}
                 _calibrate_layer(calibration, index, layer_prefix, of_layer, writer)
+            _calibrate_head(calibration, left, writer)
             for record in left.values():
-                stored = loaded.package.mxfp4(record)
-                writer.write(record.name, stored.codes, stored.scales)
+                writer.write(record.name, *_cast(loaded, record))
                 calibration.num_cast += 1
             counts = {"num_matrices": calibration.num_compensated, "num_matrices_cast": calibration.num_cast}
             writer.commit(description | counts)
     progress("calibrate layers", 1, 1)
-
-
-def read_texts(
-    loaded: LoadedPackage, files: Sequence[Path], num_tokens: int, progress: Progress
-) -> tuple[list[list[int]], int]:
-    """Token ids of texts, and how many of them the target wrote; each file gives its share of the tokens at most.
-
-    Raises:
-        MxconvError: a file cannot be read or holds no text.
-    """
-    texts: list[list[int]] = []
-    num_written, share = 0, num_tokens // max(len(files), 1)
-    for path in files:
-        found: Iterable[tuple[list[int], int]] = (
-            _answers(loaded, path, share, progress) if _holds_prompts(path) else _windows(loaded, path)
-        )
-        taken = 0
-        for ids, num_given in found:
-            ids = ids[: share - taken]
-            if len(ids) > 1:
-                texts.append(ids)
-                taken, num_written = taken + len(ids), num_written + max(len(ids) - num_given, 0)
-            if taken >= share:
-                break
-        if not taken:
-            raise ModelError(f"{path}: holds no text; some tokens to calibrate with are required. Give a longer file.")
-    return texts, num_written
-
-
-def _holds_prompts(path: Path) -> bool:
-    """Whether the first line of a .jsonl file has no `text`."""
-    check_regular_file(path)
-    if path.suffix != ".jsonl":
-        return False
-    with open_file(path) as file:
-        for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
-            if line.strip():
-                return "text" not in parse_json_object(line, f"{path}: line 1", unique_keys=False)
-    return True  # whoever reads it says that nothing is there
-
-
-def _windows(loaded: LoadedPackage, path: Path) -> Iterator[tuple[list[int], int]]:
-    """Pieces of a text of the length of a window, and that nothing of them is written."""
-    length = min(WINDOW, loaded.config.max_position_embeddings)
-    for piece in read_pieces(path, lambda _: None):
-        ids = loaded.tokenizer.encode(piece.text, piece.begins_document)
-        yield from ((ids[start : start + length], length) for start in range(0, len(ids), length))
-
-
-def _answers(loaded: LoadedPackage, path: Path, num_tokens: int, progress: Progress) -> Iterator[tuple[list[int], int]]:
-    """Prompts with the target's own greedy answers, and the prompts' lengths; `num_tokens` are wanted in all."""
-    target = loaded.target
-    most = target.config.max_position_embeddings - NEW_TOKENS
-    prompts = encode_prompts(loaded.tokenizer, loaded.folder, read_prompts(path)[:MAX_PROMPTS])
-    prompts = [ids for ids in prompts if 0 < len(ids) <= most]
-    texts = continuations(target, prompts, NEW_TOKENS, ends=loaded.tokenizer.eos_token_ids, batch=BATCH)
-    done = 0
-    for prompt, text in zip(prompts, texts, strict=True):
-        done += len(text)
-        progress("answer prompts", min(done, num_tokens), num_tokens)
-        yield text, len(prompt)
 
 
 def _prefixes(loaded: LoadedPackage) -> list[str]:
@@ -242,52 +181,104 @@ def _calibrate_layer(
     exact = recorder.weights(loaded.own.sixteen_bits, prefix)
     made = dict(calibration.passes(Layer(CheckedWeights(exact, "calibration"), config, index)))
     calibration.states = [made[number] for number in range(len(calibration.texts))]
-    factors: dict[int, InputFactor] = {}
+    _write_anew(calibration, recorder, records, writer)
+
+
+def _calibrate_head(calibration: Calibration, records: dict[str, TensorRecord], writer: DraftFileWriter) -> None:
+    """The output head, if it is among the matrices that are left: it takes the last layer's normed rows."""
+    config, recorder = calibration.loaded.own.config, InputRecorder()
+    name = config.head if config.head in records else config.embedding
+    if name not in records or not (name == config.head or config.tie_word_embeddings):
+        return
+    found = recorder.sums[name, None] = InputSum(config.hidden_size)
+    for states in calibration.states:
+        found.add(calibration.norm(states))
+    _write_anew(calibration, recorder, {name: records.pop(name)}, writer)
+
+
+def _write_anew(
+    calibration: Calibration, recorder: InputRecorder, records: dict[str, TensorRecord], writer: DraftFileWriter
+) -> None:
+    """Round matrices anew by the inputs that were recorded, and write them; the cast where there were too few."""
+    loaded, factors = calibration.loaded, dict[int, InputFactor]()
     for own, record in records.items():
-        experts = range(record.stack.num_experts) if record.stack else (None,)
-        stored = [_rounded_anew(calibration, recorder, (own, expert), record, factors) for expert in experts]
-        codes, scales = (np.concatenate(each) for each in zip(*((s.codes, s.scales) for s in stored), strict=True))
-        writer.write(record.name, codes, scales)
+        drafts = []
+        for expert in range(record.stack.num_experts) if record.stack else (None,):
+            key, found = (own, expert), recorder.sums.get((own, expert))
+            if found is None or found.num_rows < MIN_ROWS or not _is_usable(found):
+                calibration.num_cast += 1
+                drafts.append(_cast(loaded, record, expert))
+                continue
+            calibration.num_compensated += 1
+            if id(found) not in factors:
+                factors[id(found)] = InputFactor.of(found.products)
+            inputs = _Inputs(found.products, factors[id(found)], found.num_rows, key in recorder.turned)
+            exact = loaded.own.sixteen_bits
+            matrix = exact.matrices[own] if expert is None else exact.stacks[own].matrix(expert)
+            weights = matrix.rows(np.arange(matrix.shape[0])).astype(np.float64)
+            if record.codec == "mxfp4":
+                drafts.append(_mxfp4_anew(loaded.package.mxfp4(record, expert), weights, inputs))
+            else:
+                drafts.append(_bsfp_anew(loaded.package.bsfp(record, expert), weights, inputs))
+        codes, scales = zip(*drafts, strict=True)
+        writer.write(record.name, np.concatenate(codes), np.concatenate(scales))
 
 
-def _rounded_anew(
-    calibration: Calibration,
-    recorder: InputRecorder,
-    key: Key,
-    record: TensorRecord,
-    factors: dict[int, InputFactor],
-) -> StoredMxfp4:
-    """A matrix with compensated codes; the cast where there were too few inputs."""
-    loaded, (own, expert) = calibration.loaded, key
-    cast, found = loaded.package.mxfp4(record, expert), recorder.sums.get(key)
-    if found is None or found.num_rows < MIN_ROWS or not _is_usable(found):
-        calibration.num_cast += 1
-        return cast
-    calibration.num_compensated += 1
-    exact = loaded.own.sixteen_bits
-    matrix = exact.matrices[own] if expert is None else exact.stacks[own].matrix(expert)
+def _cast(loaded: LoadedPackage, record: TensorRecord, expert: int | None = None) -> Draft:
+    """Codes and scales of the direct cast; of a stack of experts all, or one's."""
+    if record.codec == "mxfp4":
+        mxfp4 = loaded.package.mxfp4(record, expert)
+        return mxfp4.codes, mxfp4.scales
+    if expert is None and record.stack:
+        each = [_cast(loaded, record, number) for number in range(record.stack.num_experts)]
+        return np.concatenate([codes for codes, _ in each]), np.concatenate([scales for _, scales in each])
+    bsfp = loaded.package.bsfp(record, expert).packed
+    return bsfp.codes, bsfp.scales
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What a matrix multiplied: X^T X, its factor, how many rows; and whether stored rows are its inputs."""
+
+    products: F64
+    factor: InputFactor
+    num_rows: int
+    is_turned: bool
+
+    def better_codes(self, weights: F64, grid: Grid, nearest: U8) -> U8:
+        """The compensated codes of each output, or the nearest ones where these err no more over the inputs."""
+        if self.is_turned:
+            weights, grid, nearest = weights.T, grid.turned(), nearest.T
+        codes = compensated_codes(weights, grid, self.factor)
+        errors, others = (output_errors(weights - grid.values(each), self.products) for each in (codes, nearest))
+        made = np.where((errors < others)[:, None], codes, nearest)
+        return made.T if self.is_turned else made
+
+
+def _mxfp4_anew(cast: StoredMxfp4, weights: F64, inputs: _Inputs) -> Draft:
+    """Codes at the scales of the cast."""
     rows, columns = cast.shape
-    weights: F64 = matrix.rows(np.arange(rows)).astype(np.float64)
-    padded = unpack_nibbles(cast.codes)
-    cast_codes = padded[:rows, :columns]
+    cast_codes = unpack_nibbles(cast.codes)[:rows, :columns]
     exponents = np.repeat(unpack_scales(cast.scales)[:rows], BLOCK, axis=1)[:, :columns]
-    scales: F64 = decode_e8m0(exponents).astype(np.float64)
-    if id(found) not in factors:
-        factors[id(found)] = InputFactor.of(found.products)
-    arrays = weights, scales, cast_codes
-    if key in recorder.turned:
-        arrays = weights.T, scales.T, cast_codes.T
-    codes = better_codes(*arrays, found.products, factors[id(found)])
-    codes = codes.T if key in recorder.turned else codes
+    grid = E2m1Grid(decode_e8m0(exponents).astype(np.float64))
+    codes = inputs.better_codes(weights, grid, cast_codes)
     codes = np.where(exponents == 0, cast_codes, codes)  # a block of zeros is zero bytes
-    return StoredMxfp4(cast.shape, pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), cast.scales)
+    return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), cast.scales
 
 
-def better_codes(weights: F64, scales: F64, cast_codes: U8, products: F64, factor: InputFactor) -> U8:
-    """The compensated codes of each output, or those of the cast where these err no more over the inputs."""
-    codes = compensated_codes(weights, scales, factor)
-    errors, cast_errors = (output_errors(each, weights, scales, products) for each in (codes, cast_codes))
-    return np.where((errors < cast_errors)[:, None], codes, cast_codes)
+def _bsfp_anew(cast: StoredBsfp, weights: F64, inputs: _Inputs) -> Draft:
+    """Codes that reach the weights, and scales that suit what these multiply."""
+    packed, rows = cast.packed, cast.shape[0]
+    if cast.rescale_factor != 1.0:
+        return packed.codes, packed.scales
+    table, patterns = reaching_table(cast.table), cast.target_rows(0, rows)
+    shifts = None if packed.row_shifts is None else packed.row_shifts[:rows]
+    squares = (inputs.products.diagonal() / inputs.num_rows).astype(np.float32)
+    squares = squares[:, None] if inputs.is_turned else squares
+    scales = fit_scales(patterns, table, shifts, unpack_scales(packed.scales)[:rows], squares)
+    grid = ReachGrid.of(patterns, table, shifts, scales)
+    codes = inputs.better_codes(weights, grid, grid.cast(patterns))
+    return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
 
 
 def _is_usable(found: InputSum) -> bool:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mxconv.codecs.bsfp.packing import decode_bsfp_draft
 from mxconv.codecs.mxfp4 import dequantize_mxfp4
 from mxconv.codecs.mxint8 import dequantize_mxint8
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_quads, unpack_scales
@@ -11,7 +12,7 @@ from mxconv.package.package import Package
 
 
 def dequantized(package: Path) -> dict[str, np.ndarray]:
-    """Float32 values of every MXFP4 or MXINT8 tensor, by name."""
+    """Float32 values of every tensor that the draft has in other bits, by name."""
     with Package(package) as opened:
         found = {}
         for record in opened.manifest.tensors:
@@ -23,4 +24,7 @@ def dequantized(package: Path) -> dict[str, np.ndarray]:
                 head = opened.mxint8(record)
                 values = dequantize_mxint8(unpack_quads(head.elements), unpack_scales(head.scales))
                 found[record.name] = values[: head.shape[0], : head.shape[1]].copy()
+            elif record.codec == "bsfp":
+                bsfp = opened.bsfp(record)
+                found[record.name] = decode_bsfp_draft(bsfp.packed, bsfp.table, bsfp.shape)
         return found

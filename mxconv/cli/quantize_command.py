@@ -68,14 +68,14 @@ def quantize(
     draft_weights: Annotated[
         Path | None,
         typer.Option(
-            help="MXFP4: codes and scales of matrices that another program chose, such as `mxconv train self-draft`: "
+            help="Codes and scales of matrices that another program chose, such as `mxconv train self-draft`: "
             "a draft file, see formats/package.md."
         ),
     ] = None,
     calibrate: Annotated[
         list[Path] | None,
         typer.Option(
-            help="MXFP4: choose the draft's codes by texts like those that it will draft: a text file, or JSONL with "
+            help="Choose the draft's codes by texts like those that it will draft: a text file, or JSONL with "
             "`text`, or with `prompt` or `messages`, which the target answers. Takes minutes; the target stays as it "
             "is. Repeatable."
         ),
@@ -124,7 +124,7 @@ def quantize(
 
     if residual_bits != "auto" and not residual_bits.isdecimal():
         raise typer.BadParameter(f"--residual-bits: {residual_bits!r}; auto or a number from 8 to 12 is required.")
-    rule = scale_rule or ("mse" if calibrate else "ocp")
+    rule = scale_rule or ("mse" if calibrate and codec == "mxfp4" else "ocp")
     choices: dict[str, Any] = {"codec": codec, "scale_rule": rule, "lm_head": lm_head, "outliers": outliers}
     choices |= {"segments": segments, "on_nonfinite": on_nonfinite, "dtype": dtype, "target": target}
     try:

@@ -3,11 +3,12 @@
 Inputs of a matrix are taken one after another; the rounding error of each is made up for by those that are not rounded
 yet, as far as the inputs go together (X^T X says how far). Inputs with the largest sum of squares come first.
 
-Source: arXiv 2210.17323, Algorithm 1, with the order that its authors' code calls act_order. The grid is E2M1 with
-block scales that were chosen before; the original's is of integers.
+Source: arXiv 2210.17323, Algorithm 1, with the order that its authors' code calls act_order. The grid is of levels
+with scales that were chosen before (`E2m1Grid`, `bsfp.reach.ReachGrid`); the original's is of integers.
 """
 
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -45,12 +46,53 @@ class InputFactor:
         return cls(order, inverse / inverse.diagonal()[:, None])
 
 
-def compensated_codes(weights: F64, scales: F64, factor: InputFactor) -> U8:
-    """Round to E2M1 codes with GPTQ's compensation.
+class Grid(Protocol):
+    """What each weight of a matrix may be rounded to."""
+
+    def turned(self) -> Self:
+        """The grid of the transposed matrix."""
+        ...
+
+    def part(self, rows: slice, order: I64) -> Self:
+        """Some rows, transposed: inputs in this order, and a place of it is an input of all these rows."""
+        ...
+
+    def round(self, place: int, values: F64) -> tuple[U8, F64]:
+        """The codes nearest to the values of a row of the grid, and what these stand for."""
+        ...
+
+    def values(self, codes: U8) -> F64:
+        """What codes of all weights stand for."""
+        ...
+
+
+@dataclass(frozen=True)
+class E2m1Grid:
+    """E2M1 at given scales, (rows, columns) float64, powers of two: implements `Grid`."""
+
+    scales: F64
+
+    def turned(self) -> Self:
+        return type(self)(self.scales.T)
+
+    def part(self, rows: slice, order: I64) -> Self:
+        return type(self)(np.ascontiguousarray(self.scales[rows].T[order]))
+
+    def round(self, place: int, values: F64) -> tuple[U8, F64]:
+        codes = encode_e2m1((values / self.scales[place]).astype(np.float32))
+        return codes, VALUES[codes] * self.scales[place]
+
+    def values(self, codes: U8) -> F64:
+        made: F64 = VALUES[codes] * self.scales
+        return made
+
+
+def compensated_codes(weights: F64, grid: Grid, factor: InputFactor) -> U8:
+    """Round to codes with GPTQ's compensation.
 
     Args:
         weights: (out_features, in_features) float64, finite.
-        scales: of each weight, the same shape, powers of two.
+        grid: of the same shape.
         factor: of the inputs.
 
     Returns:
@@ -60,27 +102,31 @@ def compensated_codes(weights: F64, scales: F64, factor: InputFactor) -> U8:
     for start in range(0, len(weights), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
         # an input a row: what is read together lies together
-        rest, steps = (np.ascontiguousarray(array[rows].T[factor.order]) for array in (weights, scales))
-        codes[rows, factor.order] = _rounded(rest, steps, factor.unit).T
+        rest = np.ascontiguousarray(weights[rows].T[factor.order])
+        codes[rows, factor.order] = _rounded(rest, grid.part(rows, factor.order), factor.unit).T
     return codes
 
 
-def output_errors(codes: U8, weights: F64, scales: F64, products: F64) -> F64:
-    """The squared error of each output over the inputs, sum((X (w - q))^2): (out_features,) float64."""
-    off = weights - VALUES[codes] * scales
+def output_errors(off: F64, products: F64) -> F64:
+    """The squared error of each output over the inputs, sum((X off)^2): (out_features,) float64.
+
+    Args:
+        off: (out_features, in_features), the weights less what they were rounded to.
+        products: X^T X.
+    """
     errors: F64 = np.einsum("ij,ij->i", off @ products, off)
     return errors
 
 
-def _rounded(rest: F64, steps: F64, unit: F64) -> U8:
+def _rounded(rest: F64, grid: Grid, unit: F64) -> U8:
     """Codes of weights (in_features, rows), which are changed."""
     codes = np.empty(rest.shape, np.uint8)
     for begin in range(0, len(rest), BLOCK_INPUTS):
         end = min(begin + BLOCK_INPUTS, len(rest))
         errors = np.empty((end - begin, rest.shape[1]))
         for place in range(begin, end):
-            codes[place] = encode_e2m1((rest[place] / steps[place]).astype(np.float32))
-            error = errors[place - begin] = rest[place] - VALUES[codes[place]] * steps[place]
+            codes[place], made = grid.round(place, rest[place])
+            error = errors[place - begin] = rest[place] - made
             rest[place + 1 : end] -= unit[place, place + 1 : end, None] * error
         rest[end:] -= unit[begin:end, end:].T @ errors
     return codes

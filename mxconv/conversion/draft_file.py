@@ -1,8 +1,8 @@
-"""Draft files: codes and scales of MXFP4 matrices that somebody else chose, for `mxconv quantize --draft-weights`.
+"""Draft files: codes and scales of matrices that somebody else chose, for `mxconv quantize --draft-weights`.
 
     shapes = {"model.layers.0.mlp.up_proj.weight": (1536, 576)}
     with DraftFileWriter(Path("draft.safetensors"), shapes) as writer:
-        writer.write("model.layers.0.mlp.up_proj.weight", codes, scales)  # as `encode_mxfp4` gives them
+        writer.write("model.layers.0.mlp.up_proj.weight", codes, scales)  # as a package has them
         writer.commit({"rule": "distilled", "num_tokens": 9000})
 
 Normative text: formats/package.md, "Draft weights".
@@ -10,7 +10,7 @@ Normative text: formats/package.md, "Draft weights".
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -18,24 +18,27 @@ from typing import Any, cast
 
 import numpy as np
 
-from mxconv.arrays import U8
+from mxconv.arrays import U8, U16
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.mapped_file import MappedFile
 from mxconv.checkpoint.regular_file import parse_json_object
 from mxconv.checkpoint.safetensors_header import format_header
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs.e8m0 import BIAS
+from mxconv.codecs.float16 import BF16
 from mxconv.codecs.mxfp4 import BLOCK, MAX_EXPONENT
 from mxconv.codecs.vnni8 import TILE_COLUMNS, TILE_ROWS, unpack_nibbles
-from mxconv.conversion.survey import GivenCodes, Survey, quantized_arrays
+from mxconv.conversion.options import Codec
+from mxconv.conversion.survey import GivenCodes, Survey, with_codes
 from mxconv.errors import CheckpointError, PackageError
 from mxconv.package.manifest import DraftWeightsRecord
-from mxconv.package.stored import mxfp4_arrays
+from mxconv.package.stored import draft_arrays
 from mxconv.system.disk import write_at
 
 KEY = "mxconv_draft"
 MAX_DESCRIPTION_BYTES = 1 << 16  # of the JSON in the header; the manifest repeats it
 MAX_SCALE = MAX_EXPONENT + BIAS  # with larger ones codes reach infinity; 255 is NaN
+MAX_BF16 = BF16.infinity - 1  # patterns of what is finite and not negative
 
 
 class DraftFileWriter:
@@ -45,14 +48,15 @@ class DraftFileWriter:
         path: of the file; what is there is replaced.
         shapes: (rows, in_features) of each matrix by the name of its tensor; of a stack of experts
             `StackedExperts.stored_shape`.
+        codec: of the matrices.
 
     Raises:
         PackageError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, int]]) -> None:
+    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, int]], codec: Codec = "mxfp4") -> None:
         self.path, self._partial = path, path.with_name(path.name + ".partial")
-        self._arrays = {name: mxfp4_arrays(name, shape) for name, shape in shapes.items()}
+        self._arrays = {name: draft_arrays(codec, name, shape) for name, shape in shapes.items()}
         self._missing = set(shapes)
         _, begins = self._header({})
         names = [array.name for arrays in self._arrays.values() for array in arrays]
@@ -62,16 +66,19 @@ class DraftFileWriter:
         except OSError as error:
             raise PackageError(f"{path}: cannot be written ({error.strerror}). Check its folder.") from error
 
-    def write(self, name: str, codes: U8, scales: U8) -> None:
-        """Write a matrix: (T, C, 64) and (T, B, 16) uint8, in any order of the names.
+    def write(self, name: str, codes: U8, scales: U8 | U16) -> None:
+        """Write a matrix: (T, C, 64) uint8 and its scales, in any order of the names.
 
         Raises:
             ValueError: they have other shapes.
             PackageError: the disk is full, or fails.
         """
         for array, values in zip(self._arrays[name], (codes, scales), strict=True):
-            if values.shape != array.shape or values.dtype != np.uint8:
-                raise ValueError(f"{array.name}: {values.dtype} {values.shape}; uint8 {array.shape} is required")
+            dtype = np.uint16 if array.dtype == "BF16" else np.uint8
+            if values.shape != array.shape or values.dtype != dtype:
+                raise ValueError(
+                    f"{array.name}: {values.dtype} {values.shape}; {dtype.__name__} {array.shape} is required"
+                )
             self._write(self._begins[array.name], values.tobytes())
         self._missing.discard(name)
 
@@ -159,7 +166,7 @@ class DraftFile:
         return DraftWeightsRecord(sha256=sha256_file(self.file.path), description=self.description, tensors=self.names)
 
     def give(self, surveys: Sequence[Survey]) -> list[Survey]:
-        """Surveys whose MXFP4 matrices have the codes of this file, where it holds them.
+        """Surveys whose matrices have the codes of this file, where it holds them.
 
         Raises:
             CheckpointError: it holds what the package has not, other shapes, a scale that no weight has, or padding
@@ -172,21 +179,23 @@ class DraftFile:
         made = []
         for survey in surveys:
             name = survey.plan.name
-            is_mxfp4 = survey.plan.codec == "mxfp4" and survey.plan.carried is None
-            if is_mxfp4 and (codes := given.pop(name, None)):
-                survey = replace(survey, given=codes)
+            is_encoded = survey.plan.codec in ("mxfp4", "bsfp") and survey.plan.carried is None
+            if is_encoded and (codes := given.pop(name, None)):
                 self._check(survey, codes)
+                survey = with_codes(survey, codes)
             made.append(survey)
         if given:
             name = next(iter(given))
             raise CheckpointError(
-                f"{self.file.path}: holds codes of {name}, which this package does not have in MXFP4; names of "
+                f"{self.file.path}: holds codes of {name}, which this package does not have in 4 bits; names of "
                 "matrices that are encoded are required. `mxconv quantize --dry-run` lists them."
             )
         return made
 
     def _check(self, survey: Survey, given: GivenCodes) -> None:
-        for array, tensor in zip(quantized_arrays(survey), (given.codes, given.scales), strict=True):
+        codec, shape = survey.plan.codec, survey.plan.stored_shape
+        stored = draft_arrays(codec, survey.plan.name, shape)
+        for array, tensor in zip(stored, (given.codes, given.scales), strict=True):
             if (tensor.dtype, tensor.shape) != (array.dtype, array.shape):
                 raise CheckpointError(
                     f"{self.file.path}: {array.name} is {tensor.dtype} {list(tensor.shape)}; {array.dtype} "
@@ -195,11 +204,13 @@ class DraftFile:
         rows, columns = survey.plan.matrix_shape
         tiles = -(-rows // TILE_ROWS)
         for first in range(0, given.scales.shape[0], tiles):
-            scales = cast(U8, given.scales.rows(first, first + tiles))
-            if (greatest := int(scales.max())) > MAX_SCALE:
+            scales = given.scales.rows(first, first + tiles)
+            most = MAX_SCALE if codec == "mxfp4" else MAX_BF16
+            if (greatest := int(scales.max())) > most:
+                is_nan = codec == "mxfp4" and greatest == 255
                 raise CheckpointError(
-                    f"{self.file.path}: {given.scales.name} holds the scale {greatest}"
-                    f"{' (NaN)' if greatest == 255 else ''}; 0 to {MAX_SCALE} are required."
+                    f"{self.file.path}: {given.scales.name} holds the scale {greatest}{' (NaN)' if is_nan else ''}; "
+                    f"0 to {most} are required."
                 )
             codes = cast(U8, given.codes.rows(first, first + tiles))
             below, beyond = rows % TILE_ROWS or TILE_ROWS, columns % BLOCK or BLOCK

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from mxconv.arrays import U8, U16
 from mxconv.checkpoint.carried import CarriedTensor
 from mxconv.codecs import e8m0
-from mxconv.codecs.bsfp.packing import PackedBsfp, escape_offsets
+from mxconv.codecs.bsfp.packing import PackedBsfp, encode_bsfp_as, escape_offsets
 from mxconv.codecs.mxfp4 import BLOCK, NonFiniteError, ScaleRule
 from mxconv.codecs.mxint8 import quantize_mxint8
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_quads, pack_scales, pad, padded
 from mxconv.conversion.plan import TensorPlan
-from mxconv.conversion.survey import Segments, Survey
-from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4, row_shifts_of
+from mxconv.conversion.survey import Survey
+from mxconv.kernels.encoders import encode_bsfp, encode_mxfp4
 from mxconv.package.staging import EncodedTensor, Sink, Write, Written
 from mxconv.package.stored import carried_array
 from mxconv.workers import Advance
@@ -98,7 +98,7 @@ def encoded_slices(
         parts: dict[str, NDArray[np.generic]] = {}
         if not len(piece.patterns):
             pass
-        elif survey.given is not None:
+        elif survey.given is not None and plan.codec == "mxfp4":
             tiles = first_tile, first_tile + padded(len(piece.patterns), TILE_ROWS) // TILE_ROWS
             parts = {"codes": survey.given.codes.rows(*tiles), "scales": survey.given.scales.rows(*tiles)}
             first_tile = tiles[1]
@@ -110,7 +110,14 @@ def encoded_slices(
             elements, scales = pad(elements, TILE_ROWS, 1), pad(scales, TILE_ROWS, 1)
             parts = {"elements": pack_quads(elements), "scales": pack_scales(scales)}
         elif plan.codec == "bsfp":
-            packed = _bsfp_piece(survey.segments_of(piece.matrix), piece.start, piece.patterns)
+            segments = survey.segments_of(piece.matrix)
+            shifts = segments.shifts_of(piece.start, piece.patterns)
+            if survey.given is None:
+                packed = encode_bsfp(piece.patterns, segments.table, shifts)
+            else:
+                draft = survey.given.bsfp_rows(first_tile, piece.patterns.shape)
+                packed = encode_bsfp_as(piece.patterns, *draft, segments.table, shifts)
+            first_tile += len(packed.codes)
             offsets = num_escapes + escape_offsets(packed)
             parts = _bsfp_parts(packed) | {"escape_offsets": offsets if is_first else offsets[1:]}
             num_escapes, is_first = int(offsets[-1]), False
@@ -123,16 +130,6 @@ def tensor_sha256(survey: Survey) -> str:
     for piece in _slices(survey):
         digest.update(np.ascontiguousarray(piece.original).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _bsfp_piece(segments: Segments, first: int, patterns: U16) -> PackedBsfp:
-    """Some rows, of which this is the first, as BSFP."""
-    table, shifts = segments.table, None
-    if table.has_row_shifts and segments.row_shifts is not None:
-        shifts = segments.row_shifts[first : first + len(patterns)]
-    elif table.has_row_shifts:
-        shifts = row_shifts_of(patterns, table.float_format)
-    return encode_bsfp(patterns, table, shifts)
 
 
 def _bsfp_parts(packed: PackedBsfp) -> dict[str, NDArray[np.generic]]:

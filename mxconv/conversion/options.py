@@ -71,8 +71,6 @@ class QuantizeOptions:
                 "scale_rule": ("ocp",),
                 "target": (None, "include"),
                 "lm_head": (None, "exact", "quantize", "keep"),
-                "draft_weights": (None,),
-                "calibrate": ((),),
             }
             if self.codec == "bsfp"
             else {

@@ -5,24 +5,27 @@ After it the length of every stored array is known, so headers can be written be
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mxconv.arrays import I8
+from mxconv.arrays import I8, U8, U16
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.codecs import e8m0
 from mxconv.codecs.bsfp.fit import FittedTable
 from mxconv.codecs.bsfp.histogram import NUM_PATTERNS, PatternHistogram
-from mxconv.codecs.bsfp.planes import encode_planes
+from mxconv.codecs.bsfp.planes import encode_planes, planes_of
+from mxconv.codecs.bsfp.reach import reaching_table
 from mxconv.codecs.bsfp.speq import paper_table, rescale_factor
 from mxconv.codecs.bsfp.table import NUM_CODES, RESIDUAL_BITS, SHIFTS_PER_OCTAVE, SegmentTable
 from mxconv.codecs.float16 import MAGNITUDE_MASK, FloatFormat
+from mxconv.codecs.vnni8 import TILE_ROWS, padded, unpack_nibbles, unpack_scales
 from mxconv.conversion.options import QuantizeOptions
 from mxconv.conversion.plan import TensorPlan
 from mxconv.conversion.rows import PatternRows, rounded
 from mxconv.errors import CheckpointError
-from mxconv.kernels.encoders import add_to_histogram, fit_table
+from mxconv.kernels.encoders import add_to_histogram, fit_table, row_shifts_of
 from mxconv.package.stored import StoredArray, carried_array, matrix_arrays
 from mxconv.workers import Advance
 
@@ -36,13 +39,28 @@ class Segments:
     rescale_factor: float = 1.0
     row_shifts: I8 | None = None  # (rows,) where the table has some and they are known already
 
+    def shifts_of(self, first: int, patterns: U16) -> I8 | None:
+        """The row shifts of some rows, of which this is the first; None where the table has none."""
+        if not self.table.has_row_shifts:
+            return None
+        if self.row_shifts is not None:
+            return self.row_shifts[first : first + len(patterns)]
+        return row_shifts_of(patterns, self.table.float_format)
+
 
 @dataclass(frozen=True)
 class GivenCodes:
-    """MXFP4 of a tensor that is not encoded here, as a package stores it; see `draft_file.py`."""
+    """The draft of a tensor that is not encoded here, as a package stores it; see `draft_file.py`."""
 
     codes: SourceTensor  # (T, C, 64)
-    scales: SourceTensor  # (T, B, 16)
+    scales: SourceTensor  # (T, B, 16) of MXFP4, (T, G, 16) of BSFP
+
+    def bsfp_rows(self, first_tile: int, shape: tuple[int, ...]) -> tuple[U8, U16]:
+        """Codes, (rows, columns), and group scales, (rows, num_groups), of rows that begin with a row tile."""
+        rows, columns = shape
+        tiles = first_tile, first_tile + padded(rows, TILE_ROWS) // TILE_ROWS
+        codes, scales = cast(U8, self.codes.rows(*tiles)), cast(U16, self.scales.rows(*tiles))
+        return unpack_nibbles(codes)[:rows, :columns], unpack_scales(scales)[:rows]
 
 
 @dataclass(frozen=True)
@@ -51,7 +69,7 @@ class Survey:
 
     plan: TensorPlan
     segments: tuple[Segments, ...] = ()  # of BSFP: of the matrix, or of all experts together, or of each
-    given: GivenCodes | None = None  # of MXFP4: what is stored instead of what the weights encode to
+    given: GivenCodes | None = None  # what is stored instead of the draft that the weights encode to
 
     @property
     def float_format(self) -> FloatFormat:
@@ -195,6 +213,23 @@ def _segments(histogram: PatternHistogram, factor: float, options: QuantizeOptio
     fitted = fit_table(histogram, options.residual_bits)
     shifts = histogram.row_shifts if fitted.table.has_row_shifts else None
     return Segments(fitted.table, fitted.num_escapes, factor, shifts)
+
+
+def with_codes(survey: Survey, given: GivenCodes) -> Survey:
+    """A survey whose draft is given. Starts of BSFP reach further then; one reading pass counts the escapes."""
+    if survey.plan.codec != "bsfp":
+        return replace(survey, given=given)
+    segments = [replace(each, table=reaching_table(each.table), num_escapes=0) for each in survey.segments]
+    made, tile = replace(survey, given=given, segments=tuple(segments)), 0
+    for number, rows in enumerate(made.matrices()):
+        place = number if len(segments) > 1 else 0
+        for start, _, patterns in rows.slices():
+            codes, _ = given.bsfp_rows(tile, patterns.shape)
+            shifts = segments[place].shifts_of(start, patterns)
+            found = int(planes_of(patterns, codes, segments[place].table, shifts).escaped.sum())
+            segments[place] = replace(segments[place], num_escapes=segments[place].num_escapes + found)
+            tile += padded(len(patterns), TILE_ROWS) // TILE_ROWS
+    return replace(made, segments=tuple(segments))
 
 
 def num_escapes(histogram: PatternHistogram, table: SegmentTable) -> int:

@@ -81,6 +81,12 @@ def bsfp_arrays(
     )
 
 
+def draft_arrays(codec: str, name: str, shape: tuple[int, int]) -> tuple[StoredArray, ...]:
+    """The arrays that the draft of a matrix in MXFP4 or BSFP reads: codes and scales."""
+    arrays = mxfp4_arrays(name, shape) if codec == "mxfp4" else bsfp_arrays(name, shape, 8, False, 0)
+    return tuple(array for array in arrays if array.name in (f"{name}.codes", f"{name}.scales"))
+
+
 def stored_shape(record: TensorRecord) -> tuple[int, int]:
     """The shape of the matrix that the arrays of a tensor hold."""
     if (stack := record.stack) is not None:

@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mxconv.arrays import F64
-from mxconv.codecs.gptq import BLOCK_INPUTS, DAMPING, InputFactor, compensated_codes, output_errors
+from mxconv.codecs.gptq import BLOCK_INPUTS, DAMPING, E2m1Grid, InputFactor, compensated_codes, output_errors
 
 GRID = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
@@ -38,7 +38,7 @@ def test_codes_are_those_of_the_algorithm_column_by_column(rows: int, columns: i
     inputs = rng.standard_normal((num_inputs, columns)) @ mixed
     weights = rng.standard_normal((rows, columns))
     scales = 2.0 ** rng.integers(-3, 1, (rows, columns))
-    codes = compensated_codes(weights, scales, InputFactor.of(inputs.T @ inputs))
+    codes = compensated_codes(weights, E2m1Grid(scales), InputFactor.of(inputs.T @ inputs))
     assert np.allclose(values(codes, scales), slow_gptq(weights, scales, inputs))
 
 
@@ -48,18 +48,19 @@ def test_an_input_that_is_always_zero_neither_gives_nor_takes() -> None:
     inputs[:, 3] = 0
     weights, scales = rng.standard_normal((4, 8)), np.full((4, 8), 0.25)
     kept = [0, 1, 2, 4, 5, 6, 7]
-    codes = compensated_codes(weights, scales, InputFactor.of(inputs.T @ inputs, 0.01))
+    codes = compensated_codes(weights, E2m1Grid(scales), InputFactor.of(inputs.T @ inputs, 0.01))
     nearest = np.abs(values(codes, scales)[:, 3] - weights[:, 3])
     assert (nearest <= 0.25).all()
     others = inputs[:, kept]
     damping = 0.01 * 7 / 8  # the mean over eight squares, one of them zero
-    alone = compensated_codes(weights[:, kept], scales[:, kept], InputFactor.of(others.T @ others, damping))
+    alone = compensated_codes(weights[:, kept], E2m1Grid(scales[:, kept]), InputFactor.of(others.T @ others, damping))
     assert np.array_equal(codes[:, kept], alone)
 
 
 def test_errors_are_those_of_the_outputs() -> None:
     rng = np.random.default_rng(3)
     inputs, weights, scales = rng.standard_normal((60, 40)), rng.standard_normal((5, 40)), np.full((5, 40), 0.5)
-    codes = compensated_codes(weights, scales, InputFactor.of(inputs.T @ inputs))
+    codes = compensated_codes(weights, E2m1Grid(scales), InputFactor.of(inputs.T @ inputs))
     made = inputs @ (weights - values(codes, scales)).T
-    assert np.allclose(output_errors(codes, weights, scales, inputs.T @ inputs), np.square(made).sum(axis=0))
+    off = weights - E2m1Grid(scales).values(codes)
+    assert np.allclose(output_errors(off, inputs.T @ inputs), np.square(made).sum(axis=0))

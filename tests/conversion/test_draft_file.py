@@ -12,8 +12,9 @@ from checkpoints import write_safetensors
 from packages import StoppedError, check_exact, files_of, forge, quantize, stop_after
 
 from mxconv.checkpoint.source import open_checkpoint
+from mxconv.codecs.vnni8 import pack_nibbles, pack_scales
 from mxconv.conversion.draft_file import DraftFileWriter
-from mxconv.errors import CheckpointError, MxconvError
+from mxconv.errors import CheckpointError
 from mxconv.package.package import Package
 from mxconv.verify import verify
 
@@ -112,7 +113,7 @@ def put(place: tuple[int, ...], value: int) -> Any:
         (arrays() | {"elements": np.zeros(3)}, "array elements: no pair of it"),
         (
             {name.replace("0", "7"): array for name, array in arrays().items()},
-            "holds codes of layers.7.weight, which this package does not have in MXFP4",
+            "holds codes of layers.7.weight, which this package does not have in 4 bits",
         ),
     ],
 )  # fmt: skip
@@ -140,8 +141,38 @@ def test_files_that_say_nothing_of_themselves_are_refused(source: Path, tmp_path
     path.unlink()
     with pytest.raises(CheckpointError, match="no such file"):
         quantize(source, tmp_path / "package", draft_weights=str(path))
-    with pytest.raises(MxconvError, match=r"--draft-weights: .* with --codec bsfp; only mxfp4 has this option"):
-        quantize(source, tmp_path / "package", codec="bsfp", draft_weights=str(path))
+    with pytest.raises(CheckpointError, match=r"scales is U8 \[2, 2, 16\]; BF16 \[2, 1, 16\] is required"):
+        quantize(source, tmp_path / "package", codec="bsfp", draft_weights=str(draft_file(path, arrays())))
+
+
+def bsfp_arrays(seed: int) -> dict[str, np.ndarray]:
+    """Any codes and scales of one matrix: every nibble has one of the eight codes and some sign."""
+    rng = np.random.default_rng(seed)
+    codes, scales = np.zeros((32, 64), np.uint8), np.zeros((32, 1), np.uint16)
+    codes[:20, :40] = rng.integers(0, 16, SHAPE)
+    scales[:20] = rng.integers(0, 0x7F80, (20, 1))
+    return {f"{NAME}.codes": pack_nibbles(codes), f"{NAME}.scales": pack_scales(scales).view(ml_dtypes.bfloat16)}
+
+
+@pytest.mark.parametrize("residual_bits", [8, 9])
+def test_bsfp_with_any_codes_is_exact_and_drafts_as_told(source: Path, tmp_path: Path, residual_bits: int) -> None:
+    given = bsfp_arrays(residual_bits)
+    path, options = draft_file(tmp_path / "draft.safetensors", given), {"codec": "bsfp", "residual_bits": residual_bits}
+    quantize(source, tmp_path / "package", draft_weights=str(path), **options)
+    check_exact(tmp_path / "package", source)
+    quantize(source, tmp_path / "cast", **options)
+    made, cast = (safetensors.numpy.load_file(tmp_path / name / "bsfp.safetensors") for name in ("package", "cast"))
+    signs = np.uint8(0x88)  # of both nibbles of a byte: they are the weights' own
+    assert np.array_equal(made[f"{NAME}.codes"] & ~signs, given[f"{NAME}.codes"] & ~signs)
+    assert np.array_equal(made[f"{NAME}.codes"] & signs, cast[f"{NAME}.codes"] & signs)
+    assert np.array_equal(made[f"{NAME}.scales"], given[f"{NAME}.scales"])
+    assert all(np.array_equal(made[name], array) for name, array in cast.items() if name.startswith(OTHER))
+    assert len(made[f"{NAME}.escape_high"]) > len(cast[f"{NAME}.escape_high"])
+    with open_checkpoint(source) as checkpoint:
+        assert verify(tmp_path / "package", checkpoint).ok
+    given[f"{NAME}.scales"] = given[f"{NAME}.scales"] * ml_dtypes.bfloat16("nan")
+    with pytest.raises(CheckpointError, match=r"scales holds the scale \d+; 0 to 32639 are required"):
+        quantize(source, tmp_path / "other", draft_weights=str(draft_file(path, given)), **options)
 
 
 def test_a_draft_file_that_is_not_finished_is_not_there(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from mxconv.arrays import F32, I8, I64, U8, U16
 from mxconv.codecs.bsfp.draft import decode_draft, fit_group_scales
-from mxconv.codecs.bsfp.planes import decode_planes, encode_planes, restore_escapes
+from mxconv.codecs.bsfp.planes import Planes, decode_planes, encode_planes, planes_of, restore_escapes
 from mxconv.codecs.bsfp.table import SegmentTable
 from mxconv.codecs.vnni8 import (
     TILE_ELEMENTS,
@@ -51,7 +51,25 @@ def encode_bsfp(patterns: U16, table: SegmentTable, row_shifts: I8 | None = None
         row_shifts: (rows,) int8 for a table with row shifts.
     """
     planes = encode_planes(patterns, table, row_shifts)
-    scales = fit_group_scales(patterns, planes.nibbles, table)
+    return _packed(patterns, planes, fit_group_scales(patterns, planes.nibbles, table), table, row_shifts)
+
+
+def encode_bsfp_as(
+    patterns: U16, codes: U8, scales: U16, table: SegmentTable, row_shifts: I8 | None = None
+) -> PackedBsfp:
+    """Encode rows whose draft is chosen: as lossless.
+
+    Args:
+        patterns: (rows, columns) uint16.
+        codes: (rows, columns) uint8; signs are those of the patterns.
+        scales: (rows, num_groups) uint16 BF16 patterns.
+        table: the tensor's segment table.
+        row_shifts: (rows,) int8 for a table with row shifts.
+    """
+    return _packed(patterns, planes_of(patterns, codes, table, row_shifts), scales, table, row_shifts)
+
+
+def _packed(patterns: U16, planes: Planes, scales: U16, table: SegmentTable, row_shifts: I8 | None) -> PackedBsfp:
     residuals = pad(planes.residuals, TILE_ROWS, COLUMN_MULTIPLE)
     high = [pack_bits((residuals >> bit & 1).astype(np.uint8)) for bit in range(8, table.residual_bits)]
     low = pack_bytes((residuals & 0xFF).astype(np.uint8))

@@ -38,7 +38,21 @@ def encode_planes(patterns: U16, table: SegmentTable, row_shifts: I8 | None = No
     rank = np.zeros(patterns.shape, np.uint8)
     for code in table.order[1:]:
         rank += magnitudes >= starts[:, code, None]
-    codes = table.order.astype(np.uint8)[rank]
+    return planes_of(patterns, table.order.astype(np.uint8)[rank], table, row_shifts)
+
+
+def planes_of(patterns: U16, codes: U8, table: SegmentTable, row_shifts: I8 | None = None) -> Planes:
+    """Split patterns whose codes are chosen: residual and escape follow from these.
+
+    Args:
+        patterns: (rows, columns) uint16.
+        codes: (rows, columns) uint8; bit 3 and above are not looked at.
+        table: the segment table.
+        row_shifts: as `encode_planes` takes them.
+    """
+    codes = codes & np.uint8(NUM_CODES - 1)
+    starts = table.row_starts(len(patterns), row_shifts)
+    magnitudes = (patterns & MAGNITUDE_MASK).astype(np.int32)
     offsets = magnitudes - np.take_along_axis(starts, codes.astype(np.intp), axis=1)
     escaped = (offsets < 0) | (offsets >= table.num_patterns)
     residuals = np.where(escaped, offsets & 0xFF, offsets).astype(np.uint16)

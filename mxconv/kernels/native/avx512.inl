@@ -126,13 +126,37 @@ void bf16_product(const uint16_t* scratch, int64_t count, const Bf16Element* x, 
     });
 }
 
-// The total of each row, in the order of rows: slot s has its four pair sums at 4s.
-void bf16_sum(const float* sums, float* out) {
-    for (int r = 0; r < kTileRows; ++r) {
-        const float* s = sums + 4 * kSlotOfRow[r];
-        out[r] = (s[0] + s[1]) + (s[2] + s[3]);
+// Which lane of folded sums is each row's: rows lie in the order of scratch, or one after another.
+template <int kTogether, bool kInOrder>
+struct LaneOfRow {
+    alignas(64) int32_t of[kTileRows];
+    constexpr LaneOfRow() : of() {
+        for (int r = 0; r < kTileRows; ++r) {
+            const int slot = kInOrder ? r : kSlotOfRow[r];
+            of[r] = slot % kTogether * (16 / kTogether) + slot / kTogether;
+        }
     }
+};
+
+// The totals of the 16 rows of a tile, in their order: kTogether rows a register have 16 / kTogether sums each, which are
+// added by pairs, and pairs by pairs.
+template <int kTogether, bool kInOrder>
+inline void fold_rows(const float* sums, float* out) {
+    static constexpr LaneOfRow<kTogether, kInOrder> kLanes;
+    constexpr int kRegisters = 16 / kTogether;
+    constexpr unsigned kEvery = kTogether == 4 ? 0x1111 : 0x0101;
+    __m512 all{};
+    each<kRegisters>([&](auto i) kInlined {
+        __m512 s = _mm512_load_ps(sums + 16 * i);
+        s = _mm512_add_ps(s, _mm512_permute_ps(s, 0xB1));
+        s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4E));
+        if constexpr (kTogether == 2) s = _mm512_add_ps(s, _mm512_shuffle_f32x4(s, s, 0xB1));
+        all = _mm512_mask_mov_ps(all, static_cast<__mmask16>(kEvery << i), s);
+    });
+    _mm512_storeu_ps(out, _mm512_permutexvar_ps(_mm512_load_si512(kLanes.of), all));
 }
+
+void bf16_sum(const float* sums, float* out) { fold_rows<4, false>(sums, out); }
 
 // ---- F16: lanes are two rows x eight columns ----
 
@@ -171,12 +195,7 @@ void f16_product(const uint16_t* scratch, int64_t count, const float* x, int64_t
     });
 }
 
-void f16_sum(const float* sums, float* out) {
-    for (int r = 0; r < kTileRows; ++r) {
-        const float* s = sums + 8 * kSlotOfRow[r];
-        out[r] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
-    }
-}
+void f16_sum(const float* sums, float* out) { fold_rows<2, false>(sums, out); }
 
 // ---- 4 bits x float ----
 

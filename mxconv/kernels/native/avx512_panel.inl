@@ -3,6 +3,7 @@
 
 // Weights of each row that are asked for before they are needed, into level 1 and level 2; and how many are a page.
 constexpr int64_t kDenseAhead = 256, kDenseFarAhead = 1024, kPageOfWeights = kPage / 2;
+constexpr int64_t kNarrowWeights = 8192;  // of rows that are multiplied at once: what is asked for stays in level 1
 
 struct Bf16Panel {
     using Element = Bf16Element;
@@ -15,7 +16,7 @@ struct Bf16Panel {
     static void add(const Weights& weights, const Bf16Row& row, __m512 sum[1]) {
         sum[0] = add_row(sum[0], weights, row);
     }
-    static void total(const float* sums, float* out) { bf16_sum(sums, out); }
+    static constexpr int kRows = 4;  // a register
 };
 
 struct F16Panel {
@@ -35,27 +36,24 @@ struct F16Panel {
         sum[0] = _mm512_fmadd_ps(weights.pairs[0], row, sum[0]);
         sum[1] = _mm512_fmadd_ps(weights.pairs[1], row, sum[1]);
     }
-    static void total(const float* sums, float* out) { f16_sum(sums, out); }
+    static constexpr int kRows = 2;
 };
 
-// Some quarters of a row tile times kTokens tokens, and kMore of the panel after theirs.
+// Four rows after another, some times four of a row tile, times kTokens tokens, and kMore of the panel after theirs.
 template <class Format, int kTokens, int kMore, int kQuarters>
 void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typename Format::Element* x,
                     const typename Format::Element* more, float* sums) {
-    const int64_t top = row_tile * kTileRows;
-    const uint16_t* rows[kQuarters][4];
-    for (int q = 0; q < kQuarters; ++q)
-        for (int i = 0; i < 4; ++i) rows[q][i] = matrix.patterns + (top + kQuarterRows[first + q][i]) * matrix.columns;
-    constexpr int kAll = kTokens + kMore;
+    constexpr int kRows = 4 * kQuarters, kAll = kTokens + kMore;
+    const uint16_t* const top = matrix.patterns + (row_tile * kTileRows + 4 * first) * matrix.columns;
     __m512 sum[kQuarters][kAll][Format::kSums];
     for (int q = 0; q < kQuarters; ++q)
         for (int t = 0; t < kAll; ++t)
             for (int k = 0; k < Format::kSums; ++k) sum[q][t][k] = _mm512_setzero_ps();
-    // The rows that come next begin as these end: ask for them in time.
-    const int next = (first + kQuarters) % 4;
-    const int64_t skip = kQuarterRows[next][0] + (next == 0 ? kTileRows : 0) - kQuarterRows[first][0];
-    const auto place = [&, to_next_rows = (skip - 1) * matrix.columns](int64_t column) {
-        return column < matrix.columns ? column : column + to_next_rows;
+    // The rows that come next begin where these end: ask for them in time, short ones in the order of memory.
+    const bool is_narrow = kRows * matrix.columns <= kNarrowWeights;
+    const uint16_t* next = top + kRows * matrix.columns;
+    const auto place = [&](int64_t column) {
+        return column < matrix.columns ? column : column + (kRows - 1) * matrix.columns;
     };
     const int64_t page_ahead = least(2 * kPageOfWeights, matrix.columns);
     const int64_t whole = matrix.columns / 32 * 32;
@@ -80,23 +78,26 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
     };
     for (; column < whole; column += 32, x += kTokens * 32, more += kMore * 32) {
         __m512i tiles[kQuarters][4];
-        const int64_t soon = place(column + kDenseAhead), later = place(column + kDenseFarAhead);
-        for (int q = 0; q < kQuarters; ++q) {
-            for (int i = 0; i < 4; ++i) {
-                ask_level1(rows[q][i] + soon);
-                ask_level2(rows[q][i] + later);
-                if (column % kPageOfWeights == 0) ask_level1(rows[q][i] + place(column + page_ahead));
-                tiles[q][i] = load(rows[q][i] + column);
-            }
+        if (is_narrow) {
+            each<kRows>([&](auto line) kInlined { ask_level1(next + 32 * line); });
+            next += 32 * kRows;
+        } else {
+            const int64_t soon = place(column + kDenseAhead), later = place(column + kDenseFarAhead);
+            each<kRows>([&](auto r) kInlined {
+                const uint16_t* row = top + r * matrix.columns;
+                ask_level1(row + soon);
+                ask_level2(row + later);
+                if (column % kPageOfWeights == 0) ask_level1(row + place(column + page_ahead));
+            });
         }
+        for (int r = 0; r < kRows; ++r) tiles[r / 4][r % 4] = load(top + r * matrix.columns + column);
         multiply(tiles);
     }
     if (column < matrix.columns) {
         __m512i tiles[kQuarters][4];
-        for (int q = 0; q < kQuarters; ++q) {
-            for (int i = 0; i < 4; ++i) {
-                tiles[q][i] = _mm512_maskz_loadu_epi16(columns_inside(matrix, column), rows[q][i] + column);
-            }
+        for (int r = 0; r < kRows; ++r) {
+            const uint16_t* from = top + r * matrix.columns + column;
+            tiles[r / 4][r % 4] = _mm512_maskz_loadu_epi16(columns_inside(matrix, column), from);
         }
         multiply(tiles);
     }
@@ -125,7 +126,8 @@ void dense_panel(const Matrix& matrix, int64_t row_tile, const typename Format::
             dense_quarters<Format, kTokens, kMore, 1>(matrix, row_tile, first, x, more, sums);
         }
     }
-    for (int t = 0; t < kAll; ++t) Format::total(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
+    for (int t = 0; t < kAll; ++t)
+        fold_rows<Format::kRows, true>(sums + t * Format::kFloats, out + t * stride + row_tile * kTileRows);
 }
 
 constexpr int64_t kPanelChunk = 16;  // tiles in one of three scratches of 4 KB
@@ -214,7 +216,7 @@ void panel(const Matrix& matrix, int64_t row_tile, const typename Format::Elemen
     }
     for (int t = 0; t < kTokens; ++t) {
         alignas(64) float rows[kTileRows];
-        Format::total(sums + t * Format::kFloats, rows);
+        fold_rows<Format::kRows, false>(sums + t * Format::kFloats, rows);
         store_rows(rows, matrix, row_tile, out + t * stride);
     }
 }
