@@ -22,7 +22,7 @@ from mxconv.checkpoint.hashing import sha256_file
 from mxconv.checkpoint.regular_file import check_regular_file
 from mxconv.codecs.bsfp.reach import ReachGrid, fit_scales, reaching_table
 from mxconv.codecs.e8m0 import decode_e8m0
-from mxconv.codecs.gptq import DAMPING, E2m1Grid, Grid, InputFactor, compensated_codes, output_errors
+from mxconv.codecs.gptq import BLOCK_ROWS, DAMPING, E2m1Grid, Grid, InputFactor, compensated_codes, output_errors
 from mxconv.codecs.mxfp4 import BLOCK
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad, unpack_nibbles, unpack_scales
 from mxconv.conversion.draft_file import DraftFileWriter
@@ -215,11 +215,14 @@ def _write_anew(
             inputs = _Inputs(found.products, factors[id(found)], found.num_rows, key in recorder.turned)
             exact = loaded.own.sixteen_bits
             matrix = exact.matrices[own] if expert is None else exact.stacks[own].matrix(expert)
-            weights = matrix.rows(np.arange(matrix.shape[0])).astype(np.float64)
-            if record.codec == "mxfp4":
-                drafts.append(_mxfp4_anew(loaded.package.mxfp4(record, expert), weights, inputs))
-            else:
-                drafts.append(_bsfp_anew(loaded.package.bsfp(record, expert), weights, inputs))
+            step = matrix.shape[0] if inputs.is_turned else BLOCK_ROWS
+            for start in range(0, matrix.shape[0], step):
+                rows = slice(start, min(start + step, matrix.shape[0]))
+                weights = matrix.rows(np.arange(rows.start, rows.stop)).astype(np.float64)
+                if record.codec == "mxfp4":
+                    drafts.append(_mxfp4_anew(loaded.package.mxfp4(record, expert), rows, weights, inputs))
+                else:
+                    drafts.append(_bsfp_anew(loaded.package.bsfp(record, expert), rows, weights, inputs))
         codes, scales = zip(*drafts, strict=True)
         writer.write(record.name, np.concatenate(codes), np.concatenate(scales))
 
@@ -255,30 +258,35 @@ class _Inputs:
         return made.T if self.is_turned else made
 
 
-def _mxfp4_anew(cast: StoredMxfp4, weights: F64, inputs: _Inputs) -> Draft:
+def _mxfp4_anew(cast: StoredMxfp4, rows: slice, weights: F64, inputs: _Inputs) -> Draft:
     """Codes at the scales of the cast."""
-    rows, columns = cast.shape
-    cast_codes = unpack_nibbles(cast.codes)[:rows, :columns]
-    exponents = np.repeat(unpack_scales(cast.scales)[:rows], BLOCK, axis=1)[:, :columns]
+    tiles, (num_rows, columns) = _tiles(rows), weights.shape
+    cast_codes = unpack_nibbles(cast.codes[tiles])[:num_rows, :columns]
+    exponents = np.repeat(unpack_scales(cast.scales[tiles])[:num_rows], BLOCK, axis=1)[:, :columns]
     grid = E2m1Grid(decode_e8m0(exponents).astype(np.float64))
     codes = inputs.better_codes(weights, grid, cast_codes)
     codes = np.where(exponents == 0, cast_codes, codes)  # a block of zeros is zero bytes
-    return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), cast.scales
+    return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), cast.scales[tiles]
 
 
-def _bsfp_anew(cast: StoredBsfp, weights: F64, inputs: _Inputs) -> Draft:
+def _bsfp_anew(cast: StoredBsfp, rows: slice, weights: F64, inputs: _Inputs) -> Draft:
     """Codes that reach the weights, and scales that suit what these multiply."""
-    packed, rows = cast.packed, cast.shape[0]
+    packed, num_rows = cast.row_tiles(_tiles(rows).start, _tiles(rows).stop), len(weights)
     if cast.rescale_factor != 1.0:
         return packed.codes, packed.scales
-    table, patterns = reaching_table(cast.table), cast.target_rows(0, rows)
-    shifts = None if packed.row_shifts is None else packed.row_shifts[:rows]
+    table, patterns = reaching_table(cast.table), cast.target_rows(rows.start, rows.stop)
+    shifts = None if packed.row_shifts is None else packed.row_shifts[:num_rows]
     squares = (inputs.products.diagonal() / inputs.num_rows).astype(np.float32)
     squares = squares[:, None] if inputs.is_turned else squares
-    scales = fit_scales(patterns, table, shifts, unpack_scales(packed.scales)[:rows], squares)
+    scales = fit_scales(patterns, table, shifts, unpack_scales(packed.scales)[:num_rows], squares)
     grid = ReachGrid.of(patterns, table, shifts, scales)
     codes = inputs.better_codes(weights, grid, grid.cast(patterns))
     return pack_nibbles(pad(codes, TILE_ROWS, BLOCK)), pack_scales(pad(scales, TILE_ROWS, 1))
+
+
+def _tiles(rows: slice) -> slice:
+    """The row tiles of rows that begin with one."""
+    return slice(rows.start // TILE_ROWS, -(-rows.stop // TILE_ROWS))
 
 
 def _is_usable(found: InputSum) -> bool:

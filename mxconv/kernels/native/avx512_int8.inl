@@ -86,8 +86,8 @@ inline void block_dots(const Levels& levels, const Int8Panel<kTokens>& panel, in
     }
 }
 
-// Blocks [begin, end) of a matrix with a power of two a block. The sums, 16 rows a token, stay in registers: an array of
-// this function's own.
+// Blocks [begin, end) of a matrix with a power of two a block, added to sums, 16 rows a token, which begin with block 0.
+// They stay in registers: an array of this function's own.
 template <int kTokens, class Levels>
 inline void add_e8m0(const Matrix& matrix, int64_t row_tile, const Levels& levels, int64_t begin, int64_t end,
                      const Int8Panel<kTokens>& panel, float* all_sums) {
@@ -98,7 +98,8 @@ inline void add_e8m0(const Matrix& matrix, int64_t row_tile, const Levels& level
     const __m512i factor_exponent = _mm512_set1_epi32(factor - (254 << 23));  // of scale factor and E8M0's bias
     const __m512i largest = _mm512_set1_epi32(231);  // 2^104, beyond which exponents would wrap
     __m512 sums[kTokens];
-    for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_load_ps(all_sums + t * kTileRows);
+    for (int t = 0; t < kTokens; ++t)
+        sums[t] = begin == 0 ? _mm512_setzero_ps() : _mm512_load_ps(all_sums + t * kTileRows);
     for (int64_t block = begin; block < end; ++block) {
         __m512i dots[kTokens];
         block_dots<kTokens>(levels, panel, block, dots);
@@ -125,7 +126,8 @@ inline void add_bf16(const Matrix& matrix, int64_t row_tile, const Levels& level
     const __m512 factor = _mm512_set1_ps(matrix.scale_factor);
     const __m512 base = _mm512_castsi512_ps(_mm512_set1_epi32(kOffsetBase));
     __m512 sums[kTokens];
-    for (int t = 0; t < kTokens; ++t) sums[t] = _mm512_load_ps(all_sums + t * kTileRows);
+    for (int t = 0; t < kTokens; ++t)
+        sums[t] = begin == 0 ? _mm512_setzero_ps() : _mm512_load_ps(all_sums + t * kTileRows);
     for (int64_t group = begin; group < end; group += 4) {
         __m512 in_group[kTokens];
         for (int t = 0; t < kTokens; ++t) in_group[t] = _mm512_setzero_ps();
@@ -155,7 +157,6 @@ inline void add_blocks(const Matrix& matrix, int64_t row_tile, const Levels& lev
 void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
                    float* out) {
     const CodedLevels levels(matrix, row_tile);
-    std::memset(out, 0, static_cast<size_t>(num_tokens * kTileRows) * sizeof(float));
     with_width(num_tokens, [&](auto width) {
         add_blocks(matrix, row_tile, levels, 0, a.padded / kBlock, Int8Panel<width>(a, token), out);
     });
@@ -164,7 +165,6 @@ void four_bit_int8(const Matrix& matrix, int64_t row_tile, const Activations& a,
 void mxint8(const Matrix& matrix, int64_t row_tile, const Activations& a, int64_t token, int64_t num_tokens,
             float* out) {
     const StoredElements elements(matrix, row_tile);
-    std::memset(out, 0, static_cast<size_t>(num_tokens * kTileRows) * sizeof(float));
     with_width(num_tokens, [&](auto width) {
         add_e8m0(matrix, row_tile, elements, 0, a.padded / kBlock, Int8Panel<width>(a, token), out);
     });
@@ -180,7 +180,6 @@ bool many_int8(const Matrix& matrix, int64_t row_tile, const Activations& a, int
     alignas(64) uint8_t known[kKnownBlocks * 4 * 128];
     const CodedLevels coded(matrix, row_tile);
     const int64_t blocks = a.padded / kBlock;
-    std::memset(out, 0, static_cast<size_t>(num_tokens * kTileRows) * sizeof(float));
     for (int64_t begin = 0; begin < blocks; begin += kKnownBlocks) {
         const int64_t end = least(begin + kKnownBlocks, blocks);
         for (int64_t tile = 0; tile < 4 * (end - begin); ++tile) {

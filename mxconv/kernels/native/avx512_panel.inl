@@ -3,7 +3,9 @@
 
 // Weights of each row that are asked for before they are needed, into level 1 and level 2; and how many are a page.
 constexpr int64_t kDenseAhead = 256, kDenseFarAhead = 1024, kPageOfWeights = kPage / 2;
-constexpr int64_t kNarrowWeights = 8192;  // of rows that are multiplied at once: what is asked for stays in level 1
+constexpr int64_t kNarrowWeights =
+    8192;  // of rows at once, whose next ones fit beside them; those of eight rows into level 2
+constexpr int64_t kNearAhead = 128;
 
 struct Bf16Panel {
     using Element = Bf16Element;
@@ -79,7 +81,14 @@ void dense_quarters(const Matrix& matrix, int64_t row_tile, int first, const typ
     for (; column < whole; column += 32, x += kTokens * 32, more += kMore * 32) {
         __m512i tiles[kQuarters][4];
         if (is_narrow) {
-            each<kRows>([&](auto line) kInlined { ask_level1(next + 32 * line); });
+            each<kRows>([&](auto line) kInlined {
+                if (kQuarters == 1) {
+                    ask_level1(next + 32 * line);
+                } else {
+                    ask_level2(next + 32 * line);
+                    ask_level1(top + line * matrix.columns + place(column + kNearAhead));
+                }
+            });
             next += 32 * kRows;
         } else {
             const int64_t soon = place(column + kDenseAhead), later = place(column + kDenseFarAhead);
