@@ -3,9 +3,10 @@
 
 // Weights of each row that are asked for before they are needed, into level 1 and level 2; and how many are a page.
 constexpr int64_t kDenseAhead = 256, kDenseFarAhead = 1024, kPageOfWeights = kPage / 2;
-constexpr int64_t kNarrowWeights =
-    8192;  // of rows at once, whose next ones fit beside them; those of eight rows into level 2
-constexpr int64_t kNearAhead = 128;
+
+// Weights of narrow rows that are multiplied at once: the next ones are asked for meanwhile, four rows into level 1, eight
+// into level 2 and shortly before they are needed into level 1.
+constexpr int64_t kNarrowWeights = 8192, kNearAhead = 128;
 
 struct Bf16Panel {
     using Element = Bf16Element;
