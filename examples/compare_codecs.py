@@ -148,10 +148,11 @@ def main() -> None:
     parser.add_argument("prompts", type=Path)
     parser.add_argument("key", nargs="?", default="text")
     parser.add_argument("--answers", type=int, metavar="TOKENS", help="compare on the model's own answers")
-    parser.add_argument("--calibrate", action="append", help="with --answers: texts for one more draft, calibrated")
+    parser.add_argument("--calibrate", action="append", help="with --answers: texts for two more drafts, calibrated")
     given = parser.parse_args()
     if given.calibrate:
         DRAFTS["mxfp4 mse, calibrated"] = QuantizeOptions(scale_rule="mse", calibrate=tuple(given.calibrate))
+        DRAFTS["bsfp, calibrated"] = QuantizeOptions(codec="bsfp", calibrate=tuple(given.calibrate))
     with tempfile.TemporaryDirectory() as folder, open_checkpoint(str(given.model)) as checkpoint:
         if given.answers is None:
             compare_formats(checkpoint, Path(folder), given.prompts, given.key)

@@ -5,8 +5,8 @@
 
 FOLDER keeps the checkpoint (SmolLM2-135M-Instruct, downloaded once, without --model), its packages and GGUF files for
 the next run. Prompts are JSONL with `prompt`, `question` (GSM8K) or `turns` (MT-Bench, the first). The first of a file
-(--num-prompts) are asked in the chat template, unless --plain. With --calibrate there is a package more, whose 4-bit
-draft is calibrated on these texts.
+(--num-prompts) are asked in the chat template, unless --plain. With --calibrate there are two packages more, whose
+4-bit drafts are calibrated on these texts.
 
 Every answer is compared, token for token, with plain decoding. Tokens a second count answers with their prompts, one
 after another. llama.cpp, where its Python package is installed (compiled as compare_peers.py says), decodes the same
@@ -48,7 +48,8 @@ def packages_of(checkpoint: Path, folder: Path, texts: list[Path]) -> dict[str, 
     """The packages that are compared, made where the folder does not have them."""
     plans: dict[str, list[object]] = {"mxfp4": [], "bsfp": ["--codec", "bsfp"]}
     if texts:
-        plans["mxfp4-calibrated"] = [word for path in texts for word in ("--calibrate", path)]
+        calibrate = [word for path in texts for word in ("--calibrate", path)]
+        plans |= {"mxfp4-calibrated": calibrate, "bsfp-calibrated": ["--codec", "bsfp", *calibrate]}
     made = {name: folder / name for name in plans}
     for name, package in made.items():
         if not package.exists():
