@@ -84,9 +84,9 @@ def _convert_calibrated(
         beside.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".mxconv-calibration-", dir=beside) as scratch:
         cast, draft_file = Path(scratch, "cast"), Path(scratch, "draft.safetensors")
+        # to weights, so that nothing is copied
         can_refer = checkpoint.container == "safetensors" and options.dtype is None and options.codec == "mxfp4"
-        place = "reference" if can_refer else "include"  # where weights can be referred to, nothing is copied
-        plain = replace(options, calibrate=(), drafts=(), force=False, target=place)
+        plain = replace(options, calibrate=(), drafts=(), force=False, target="reference" if can_refer else "include")
         convert(checkpoint, cast, plain, progress, executor)
         calibrate(cast, files, draft_file, options.calibration_tokens, options.num_threads, progress)
         given = replace(options, calibrate=(), draft_weights=str(draft_file))
