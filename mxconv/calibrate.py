@@ -4,7 +4,7 @@
 
 The package holds the direct cast. The texts go through the target's layers, one after another; X^T X of what each
 matrix of a layer multiplies is summed (`engine/recorded_inputs.py`); its codes are rounded anew (`codecs/gptq.py`), and
-kept for each row that errs less than in the cast. MXFP4 keeps its scales. BSFP chooses its scales anew as well, and
+kept for each row that errs less than the nearest codes. MXFP4 keeps its scales. BSFP chooses scales anew as well, and
 among the codes that reach a weight (`codecs/bsfp/reach.py`). Memory holds the sums of one layer. What comes out is a
 draft file. Inputs that the 4-bit layers before give, as in GPTQ's paper, took half as long again, and the draft agreed
 with its target no more often.

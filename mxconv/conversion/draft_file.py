@@ -207,9 +207,9 @@ class DraftFile:
             scales = given.scales.rows(first, first + tiles)
             most = MAX_SCALE if codec == "mxfp4" else MAX_BF16
             if (greatest := int(scales.max())) > most:
-                is_nan = codec == "mxfp4" and greatest == 255
+                kind = "a BF16 pattern" if codec == "bsfp" else "NaN" if greatest == 255 else "E8M0"
                 raise CheckpointError(
-                    f"{self.file.path}: {given.scales.name} holds the scale {greatest}{' (NaN)' if is_nan else ''}; "
+                    f"{self.file.path}: {given.scales.name} holds the scale {greatest} ({kind}); "
                     f"0 to {most} are required."
                 )
             codes = cast(U8, given.codes.rows(first, first + tiles))

@@ -127,6 +127,8 @@ def _given(path: Path) -> Iterator[tuple[str, U8, U8]]:
     draft = DraftFile.open(path)
     try:
         for name in draft.names:
+            if draft.file.entries[f"{name}.scales"].dtype != "U8":  # a draft of BSFP
+                continue
             codes, scales = (cast(U8, draft.file.view(f"{name}.{part}")) for part in ("codes", "scales"))
             yield name, codes, scales
     finally:

@@ -69,7 +69,8 @@ def test_the_outputs_of_every_matrix_err_less_on_the_texts(packages: Path, text:
         exact = model.get_parameter(tensor).detach().numpy()
         rows = np.concatenate(inputs[name])
         errors = [np.square(rows @ (exact - draft[tensor]).T).sum(axis=0) for draft in drafts]
-        assert (errors[0] <= 1.001 * errors[1]).all() or suffix, name  # of MXFP4 each row; BSFP has other scales too
+        if not suffix:  # BSFP has other scales than its cast, and a row may err more
+            assert (errors[0] <= 1.001 * errors[1]).all(), name
         assert errors[0].sum() < 0.9 * errors[1].sum(), name
 
 

@@ -105,7 +105,7 @@ def put(place: tuple[int, ...], value: int) -> Any:
         (changed("codes", lambda codes: codes[:1]), r"layers.0.weight.codes is U8 \[1, 8, 64\]; U8 \[2, 8, 64\]"),
         (changed("scales", lambda s: s.view(np.int8)), r"scales is I8 \[2, 2, 16\]; U8 \[2, 2, 16\] is required"),
         (changed("scales", put((1, 1, 3), 255)), r"layers.0.weight.scales holds the scale 255 \(NaN\); 0 to 252"),
-        (changed("scales", put((0, 0, 0), 253)), "holds the scale 253; 0 to 252 are required"),
+        (changed("scales", put((0, 0, 0), 253)), r"holds the scale 253 \(E8M0\); 0 to 252 are required"),
         (changed("scales", put((1, 0, 4), 1)), "not zero; zero bytes below row 20 and right of column 40"),
         (changed("codes", put((1, 0, 16), 1)), "padding that is not zero"),
         (changed("codes", put((0, 5, 0), 16)), "padding that is not zero"),
@@ -171,7 +171,9 @@ def test_bsfp_with_any_codes_is_exact_and_drafts_as_told(source: Path, tmp_path:
     with open_checkpoint(source) as checkpoint:
         assert verify(tmp_path / "package", checkpoint).ok
     given[f"{NAME}.scales"] = given[f"{NAME}.scales"] * ml_dtypes.bfloat16("nan")
-    with pytest.raises(CheckpointError, match=r"scales holds the scale \d+; 0 to 32639 are required"):
+    with pytest.raises(
+        CheckpointError, match=r"scales holds the scale \d+ \(a BF16 pattern\); 0 to 32639 are required"
+    ):
         quantize(source, tmp_path / "other", draft_weights=str(draft_file(path, given)), **options)
 
 

@@ -18,7 +18,7 @@ from mxconv.codecs.e2m1 import MAGNITUDES, decode_e2m1, encode_e2m1
 from mxconv.codecs.e8m0 import decode_e8m0
 from mxconv.codecs.mxfp4 import dequantize_mxfp4, quantize_mxfp4
 from mxconv.codecs.vnni8 import unpack_nibbles, unpack_scales
-from mxconv.conversion.draft_file import DraftFile
+from mxconv.conversion.draft_file import DraftFile, DraftFileWriter
 from mxconv.errors import ModelError
 from mxconv.train.self_draft import Rounded, SelfDraftTask, round_e2m1
 from mxconv.train.training_task import FrozenTarget
@@ -144,6 +144,12 @@ def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
         assert made.returncode == 1 and message in made.stderr.replace("\n", " "), made.stderr
     made = run_mxconv("train", "self-draft", "--target", str(TRAINED), "-o", str(folder / "refused.safetensors"))
     assert made.returncode == 1 and "no texts were given" in made.stderr
+    name, shape = "model.layers.0.mlp.up_proj.weight", (16, 32)
+    with DraftFileWriter(folder / "bsfp.safetensors", {name: shape}, "bsfp") as writer:
+        writer.write(name, np.zeros((1, 4, 64), np.uint8), np.zeros((1, 1, 16), np.uint16))
+        writer.commit({"rule": "by hand"})
+    with pytest.raises(ModelError, match=r"bsfp\.safetensors: holds no MXFP4 matrix; one at least is required"):
+        task(folder / "bsfp.safetensors")
     with pytest.raises(ModelError, match=r"is required\. Give a draft of the same model"):
         task(folder / "whole.safetensors", LARGER)
     shutil.copytree(TRAINED, tmp_path / "other")
