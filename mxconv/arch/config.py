@@ -80,12 +80,12 @@ class ModelConfig:
         """How many positions each layer with attention sees, a token's own included; None is all."""
         return tuple(mixer.window for mixer in self.attentions)
 
-    @property
+    @cached_property
     def num_key_value_heads(self) -> int:
         """Most of any layer: what a cache has room for; 0 where none attends, as of the next ones."""
         return max((mixer.num_key_value_heads for mixer in self.attentions), default=0)
 
-    @property
+    @cached_property
     def head_dim(self) -> int:
         """Largest of any layer: what a cache has room for."""
         return max((mixer.head_dim for mixer in self.attentions), default=0)

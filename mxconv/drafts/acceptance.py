@@ -24,7 +24,7 @@ from mxconv.arrays import F32, F64, I64
 from mxconv.drafts.guesses import SHARPNESS, Guesses, at_least, likeliest
 from mxconv.drafts.path_penalties import PathPenalties, Rows
 from mxconv.drafts.proposal import Proposal
-from mxconv.text.distribution import Sampling, distribution, greedy
+from mxconv.text.distribution import Sampling, distribution, greedy, likely_tokens
 
 
 @dataclass(frozen=True)
@@ -190,9 +190,8 @@ class CoupledAcceptance:
 
     def _scores(self, logits: F32, position: int) -> tuple[I64, F64]:
         """The tokens that may be drawn, ascending, and what decides between them."""
-        shares = distribution(logits, self.sampling)
-        (support,) = shares.nonzero()
-        return support, self.perturbed(shares[support], position, support)
+        support, shares = likely_tokens(logits, self.sampling)
+        return support, self.perturbed(shares, position, support)
 
     def perturbed(self, shares: F64, position: int, tokens: I64 | None = None) -> F64:
         """Log-probability plus the noise of a position: the argmax is the draw.

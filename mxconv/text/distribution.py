@@ -8,8 +8,7 @@ import numpy as np
 from mxconv.arrays import F32, F64, I64
 from mxconv.errors import ModelError
 
-NUM_BUCKETS = 4096
-NEGLIGIBLE = 64.0  # e^-64 of the most likely token
+BLOCK = 64  # logits of which only the greatest is looked at first
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,15 @@ def greedy(logits: F32) -> I64:
 
 
 def distribution(logits: F32, sampling: Sampling) -> F64:
-    """The probabilities that a token is drawn with.
+    """The probabilities that each token is drawn with, as `likely_tokens` has them: (vocab_size,) float64."""
+    probabilities = np.zeros(logits.size, np.float64)
+    token_ids, shares = likely_tokens(logits, sampling)
+    probabilities[token_ids] = shares
+    return probabilities
+
+
+def likely_tokens(logits: F32, sampling: Sampling) -> tuple[I64, F64]:
+    """The tokens that may be drawn, and the probabilities that they are drawn with.
 
     A pure function of the row: equal logits give equal bits. Among equally likely tokens at the edge of top_p those
     with the lowest ids stay, as the greedy choice takes the lowest id.
@@ -69,7 +76,7 @@ def distribution(logits: F32, sampling: Sampling) -> F64:
         sampling: temperature, top_k, top_p and min_p, applied in this order.
 
     Returns:
-        (vocab_size,) float64, their sum 1 up to rounding.
+        Ascending ids, and their probabilities in float64, the sum of which is 1 up to rounding.
 
     Raises:
         ModelError: the largest logit is not finite: every logit is -inf, or one is inf or NaN.
@@ -84,44 +91,54 @@ def distribution(logits: F32, sampling: Sampling) -> F64:
             f"logits: the largest of {logits.size:,} is {largest}; a finite one is required to draw a token. "
             "Check the weights with mxconv verify, and use less extreme ones."
         )
-    kept = _top_k(logits, sampling.top_k)
-    with np.errstate(over="ignore"):  # far below the largest: -inf is as good
+    left_out = 0.0
+    if 0 < sampling.top_k < logits.size:
+        kept = _top_k(logits, sampling.top_k)
+    elif (sampling.top_p < 1 or sampling.min_p > 0) and 1e-30 < sampling.temperature < 1e30:
+        kept, left_out = _candidates(logits, largest, sampling)
+    else:
+        kept = np.arange(logits.size)
+    with np.errstate(over="ignore", under="ignore"):  # far below the largest: -inf and 0 are as good
         exponents = (logits[kept].astype(np.float64) - np.float64(largest)) / sampling.temperature
-    weights: F64 = np.exp(exponents)
+        weights: F64 = np.exp(exponents)
     if sampling.top_p < 1:
-        nucleus = _top_p(exponents, weights, sampling.top_p * float(weights.sum()))
+        falling = np.argsort(-exponents, kind="stable")
+        sums = np.cumsum(weights[falling])
+        num_kept = 1 + int(np.searchsorted(sums, sampling.top_p * (float(weights.sum()) + left_out)))
+        nucleus = np.sort(falling[:num_kept])
         kept, weights = kept[nucleus], weights[nucleus]
     if sampling.min_p > 0:
         likely = weights >= sampling.min_p  # the likeliest weighs 1
         kept, weights = kept[likely], weights[likely]
-    probabilities = np.zeros(logits.size, np.float64)
-    probabilities[kept] = weights / weights.sum()
-    return probabilities
+    return kept, weights / weights.sum()
 
 
 def _top_k(logits: F32, num_tokens: int) -> I64:
-    """Ascending ids of the largest logits, and of what equals the last of them."""
-    if not 0 < num_tokens < logits.size:
-        return np.arange(logits.size)
-    return np.flatnonzero(logits >= np.partition(logits, -num_tokens)[-num_tokens])
+    """Ascending ids of the largest logits, and of what equals the last of them.
 
-
-def _top_p(exponents: F64, weights: F64, needed: float) -> I64:
-    """Ascending indices of the fewest largest weights whose sum reaches `needed`; one at least.
-
-    Only tokens about as likely as the last one are sorted, not the 150,000 of a vocabulary: `exponents` are cut into
-    buckets, of which all but one stay or go as a whole.
+    The largest maxima of blocks are as many logits: what is smaller than the least of them is not among the largest.
     """
-    depth = np.minimum(-exponents, NEGLIGIBLE)
-    buckets = (depth * (NUM_BUCKETS / max(float(depth.max()), 1.0))).astype(np.int64)
-    sums = np.cumsum(np.bincount(buckets, weights))
-    edge = min(int(np.searchsorted(sums, needed)), len(sums) - 1)
-    whole = np.flatnonzero(buckets < edge)
-    members = np.flatnonzero(buckets == edge)
-    falling = members[np.argsort(-exponents[members], kind="stable")]
-    above = float(sums[edge - 1]) if edge else 0.0
-    num_kept = 1 + int(np.searchsorted(above + np.cumsum(weights[falling]), needed))
-    return np.sort(np.concatenate([whole, falling[:num_kept]]))
+    maxima = np.maximum.reduceat(logits, np.arange(0, logits.size, BLOCK))
+    large = logits
+    if num_tokens <= maxima.size:
+        large = logits[logits >= np.partition(maxima, -num_tokens)[-num_tokens]]
+    return np.flatnonzero(logits >= np.partition(large, -num_tokens)[-num_tokens])
+
+
+def _candidates(logits: F32, largest: np.float32, sampling: Sampling) -> tuple[I64, float]:
+    """Ascending ids of all tokens that top_p and min_p can keep, and the weight of the others, in float32.
+
+    A vocabulary has 150,000 tokens, of which some hundreds are candidates: only these are evaluated in float64 and
+    sorted. The least likely token of a nucleus is as likely as any outside of it, and so weighs at least as much as
+    they do on average, were there as many as tokens.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        weights = np.exp((logits - largest) * np.float32(1 / sampling.temperature))
+    least = max(sampling.min_p, (1 - sampling.top_p) * float(weights.sum()) / (logits.size + 1))
+    candidates = weights >= np.float32(0.999 * least)  # less, for rounding
+    kept = np.flatnonzero(candidates)
+    weights[kept] = 0
+    return kept, float(weights.sum())
 
 
 def _is_number(value: object) -> bool:
