@@ -14,7 +14,7 @@ from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
-from mxconv.drafts.kind import LoadedLevel
+from mxconv.drafts.kind import DraftSpec, LoadedLevel
 from mxconv.drafts.kinds import KINDS
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
@@ -94,6 +94,11 @@ def record(name: str, shares_cache: bool = False) -> LevelRecord:
         files=[],
         shares=["kv_cache", "tokenizer"] if shares_cache else ["tokenizer"],
     )
+
+
+def record_of(spec: DraftSpec, name: str, *rest: Any, **more: Any) -> LevelRecord:
+    """The level that a SPEC becomes; see `DraftKind.record`."""
+    return KINDS[spec.kind].record(spec, name, *rest, **more)
 
 
 def look_up(kind: str, **members: Any) -> LoadedLevel:

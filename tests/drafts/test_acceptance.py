@@ -21,9 +21,8 @@ from tiny_levels import (
     target_level,
 )
 
-from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance, Verdict
+from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
 from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.engine.cache import KVCache
 from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy

@@ -1,9 +1,10 @@
 """What `--draft` may say, what it becomes, and every reason to refuse it."""
 
 import pytest
+from tiny_levels import record_of
 
 from mxconv.drafts.kind import DraftSpec, Value
-from mxconv.drafts.kinds import parse_draft, record_of
+from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import MxconvError
 
 

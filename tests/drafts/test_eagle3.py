@@ -82,7 +82,7 @@ def test_a_tree_of_continuations_is_that_of_torch_path_by_path(
     head, torch_head = open_eagle3(folder, kernel), TorchEagle3(folder)
     rng, ids = np.random.default_rng(1), head.config.layers_of(8)
     text = rng.integers(0, VOCAB_SIZE, 7).tolist()
-    states = rng.standard_normal((len(ids), 6, head.hidden_size)).astype(np.float32)  # in the order of the ids
+    states = rng.standard_normal((len(ids), 6, head.sizes.hidden_size)).astype(np.float32)  # in the order of the ids
     read = states[[ids.index(layer) for layer in head.reads.layers]]
 
     cache = head.new_cache()

@@ -19,7 +19,6 @@ from mxconv.drafts.eagle3 import Eagle3
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.readers.feature_draft import FeatureDraft
 from mxconv.drafts.session import Session
-from mxconv.drafts.trees import Evaluate
 from mxconv.engine.cache import KVCache
 from mxconv.engine.states import Reads, States
 from mxconv.engine.tree import Tree
@@ -117,16 +116,16 @@ def test_it_has_read_what_stands_in_the_end(
         num_rows += len(tokens) if tree is None else 0
         return advance(self, features, tokens, cache, tree)
 
-    def compared(self: FeatureDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
+    def compared(self: FeatureDraft, context: Sequence[int]) -> F32:
         nonlocal num_seen, num_proposals
-        first, evaluate = begin(self, context)
+        first = begin(self, context)
         head, session = self._head, self.listener.session
         features = head.fuse(session.states.read(head.reads, 0, len(context) - 1))
         expected = head.logits(advance(head, features, context[1:], head.new_cache())[-1:])
-        np.testing.assert_array_equal(first, expected[0])
+        np.testing.assert_array_equal(first, expected)
         num_seen += len(context) - 1
         num_proposals += 1
-        return first, evaluate
+        return first
 
     monkeypatch.setattr(Eagle3, "advance", counted)
     monkeypatch.setattr(FeatureDraft, "begin", compared)
@@ -141,7 +140,7 @@ def test_it_reads_the_states_of_a_plain_pass(package: Path, monkeypatch: pytest.
     seen: list[tuple[list[int], F32]] = []
     begin = FeatureDraft.begin
 
-    def note(self: FeatureDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
+    def note(self: FeatureDraft, context: Sequence[int]) -> F32:
         seen.append((list(context), self.listener.session.states.read(self._head.reads, 0, len(context) - 1).copy()))
         return begin(self, context)
 

@@ -21,11 +21,10 @@ from tiny_levels import (
 )
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
+from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
 from mxconv.drafts.guesses import SHARPNESS, Guesses
 from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
@@ -77,7 +76,7 @@ def likeliest(rule: Acceptance, decoder: Decoder, most_depth: int, floors: Seque
     """The same tree, every node evaluated alone in a pass over its whole text."""
 
     def continuations(path: Path) -> Iterator[tuple[int, float, Path]]:
-        said = rule.guesses(logits_behind(decoder, path), len(CONTEXT) + len(path), 0.0, 8)
+        said = rule.guesses(logits_behind(decoder, path), len(CONTEXT) + len(path), 0.0, 8, SHARPNESS)
         for token, chance in zip(said.tokens, said.chances, strict=True):
             yield token, chance, (*path, token)
 
@@ -136,7 +135,7 @@ def test_a_level_with_a_draft_offers_what_it_nearly_chose(rule: Acceptance) -> N
     expected: dict[Path, float] = {}
     for depth in range(4):
         path = tuple(spine[:depth])
-        said = rule.guesses(logits_behind(decoder, path), len(CONTEXT) + depth, 0.0, 8)
+        said = rule.guesses(logits_behind(decoder, path), len(CONTEXT) + depth, 0.0, 8, SHARPNESS)
         expected |= {
             (*path, token): expected.get(path, 1.0) * chance
             for token, chance in zip(said.tokens, said.chances, strict=True)
@@ -198,15 +197,9 @@ class KeepsLikelyDraws(RejectionAcceptance):
     """Wrong: leaves out what it drew where the token turned out to be unlikely."""
 
     def guesses(
-        self,
-        logits: F32,
-        position: int,
-        least: float,
-        most: int,
-        first: int | None = None,
-        sharpness: float = SHARPNESS,
+        self, logits: F32, position: int, least: float, most: int, sharpness: float, first: int | None = None
     ) -> Guesses:
-        said = super().guesses(logits, position, least, most, first, sharpness)
+        said = super().guesses(logits, position, least, most, sharpness, first)
         assert said.distribution is not None
         shares = said.distribution[said.tokens]
         kept = [index for index, share in enumerate(shares) if share >= 0.2]

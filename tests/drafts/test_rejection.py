@@ -14,9 +14,8 @@ from chi_square import FALSE_ALARM, tail_of_counts
 from markov_levels import markov, tables
 from tiny_levels import noisy_copy, target_level
 
-from mxconv.drafts.acceptance import Verdict
+from mxconv.drafts.acceptance import RejectionAcceptance, Verdict
 from mxconv.drafts.proposal import Draft, Proposal
-from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.speculation.chain import Chain
 from mxconv.speculation.hierarchy import Hierarchy

@@ -45,8 +45,8 @@ def test_it_finds_how_sharply_the_level_above_agrees(own: float, rule: GreedyAcc
     found = []
     for position in range(6000):
         logits = random.normal(size=12).astype(np.float32)
-        said = rule.guesses(logits, position, 0.0, 3, None, sharpness.value)
-        truth = rule.guesses(logits, position, 0.0, 12, None, own)
+        said = rule.guesses(logits, position, 0.0, 3, sharpness.value)
+        truth = rule.guesses(logits, position, 0.0, 12, own)
         chosen = int(random.choice(truth.tokens, p=np.array(truth.chances) / sum(truth.chances)))
         sharpness.learn(Proposal(said.tokens, [], said.chances, [-1] * len(said.tokens)), [chosen])
         found.append(sharpness.value)

@@ -10,8 +10,9 @@ import pytest
 import torch
 from checkpoints import write_safetensors
 from speculators import speculator_config, speculator_tensors, torch_logits, write_speculator
+from tiny_levels import record_of
 
-from mxconv.drafts.kinds import parse_draft, record_of
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
 from mxconv.drafts.speculator import SPECULATOR
 from mxconv.engine.activations import exact_gelu

@@ -14,6 +14,7 @@ from trained_levels import write_noisy
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import GreedyAcceptance
+from mxconv.drafts.guesses import SHARPNESS
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator
@@ -85,7 +86,7 @@ def test_the_candidate_tree_is_the_likeliest_paths_of_all() -> None:
     def chance(path: tuple[int, ...]) -> float:
         total = 1.0
         for depth, token in enumerate(path):
-            guesses = acceptance.guesses(logits(path[:depth]), depth, 0.0, top_k[depth])
+            guesses = acceptance.guesses(logits(path[:depth]), depth, 0.0, top_k[depth], SHARPNESS)
             total *= dict(zip(guesses.tokens, guesses.chances, strict=True)).get(token, 0.0)
         return total
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from checkpoints import TINY_LLAMA, llama_tensors
 from spires import spire_config, spire_tensors, torch_logits, write_spire
+from tiny_levels import record_of
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import FP16
-from mxconv.drafts.kinds import parse_draft, record_of
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
 from mxconv.drafts.spire import SPIRE, SpireCache
 from mxconv.engine.cache import KVCache
@@ -253,7 +254,7 @@ def test_what_a_config_may_leave_out(tmp_path: Path) -> None:
     config = SpireConfig.from_file(path)
     assert (config.sink, config.window, config.past_memory) == (1, 64, "target")
     assert (config.num_layers, config.target_layers, config.reads) == (2, (1, 3), Reads((1, 3)))
-    assert config.decoder.model_type == "llama" and config.hidden_size == 64
+    assert config.decoder.model_type == "llama" and config.decoder.hidden_size == 64
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, speculate, target_level
 
 import mxconv.drafts.stand
-from mxconv.drafts.acceptance import CoupledAcceptance
+from mxconv.drafts.acceptance import CoupledAcceptance, RejectionAcceptance
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
-from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.drafts.stand import Stand
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mxconv.arrays import F64
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, Verdict
+from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
 from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.text.distribution import Sampling, distribution
 
 VOCAB_SIZE = 5
@@ -142,10 +141,10 @@ def test_rejection_on_trees_keeps_the_targets_distribution(
 class JudgesSiblingsAlike(RejectionAcceptance):
     """Forgets that a sibling was drawn from what the one before it left."""
 
-    def _first_that_stands(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
+    def _first_accepted(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
         left = ours
         for node in siblings:
-            found, left = super()._first_that_stands(left / left.sum(), proposal, [node])
+            found, left = super()._first_accepted(left / left.sum(), proposal, [node])
             if found is not None:
                 return found, left
         return None, left
@@ -154,10 +153,10 @@ class JudgesSiblingsAlike(RejectionAcceptance):
 class TakesAnySibling(RejectionAcceptance):
     """Tries every sibling against the whole of the target's distribution."""
 
-    def _first_that_stands(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
+    def _first_accepted(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
         left = ours
         for node in siblings:
-            found, left = super()._first_that_stands(ours, proposal, [node])
+            found, left = super()._first_accepted(ours, proposal, [node])
             if found is not None:
                 return found, left
         return None, left

@@ -19,6 +19,7 @@ from tiny_levels import (
     dense,
     norms,
     record,
+    record_of,
     self_draft,
     speculate,
     target_level,
@@ -29,7 +30,7 @@ from tiny_levels import (
 from mxconv.codecs.float16 import BF16
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
 from mxconv.drafts.kind import LoadedLevel, ModelKind
-from mxconv.drafts.kinds import KINDS, kind_of, parse_draft, record_of
+from mxconv.drafts.kinds import KINDS, kind_of, parse_draft
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.drafts.pass_cost import PartBytes
 from mxconv.drafts.proposal import Proposal
