@@ -50,6 +50,7 @@ class Parameter:
     is_whole: bool = True
     choices: tuple[Value, ...] = ()
     text: str = ""  # what an arbitrary text names; empty where the parameter is none
+    default: Value | None = None
 
     def parse(self, value: str) -> Value:
         """The value of `name=value`.
@@ -79,7 +80,7 @@ class Parameter:
 
 COMMON = (Parameter("num_draft_tokens", 1, 64), Parameter("confidence", is_whole=False))
 CACHE = Parameter("cache", choices=("shared", "own"))
-NUM_CANDIDATES = Parameter("num_candidates", 1, 64)
+NUM_CANDIDATES = Parameter("num_candidates", 1, 64, default=8)
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,9 @@ class DraftKind:
         """Raises ValueError where parts of a SPEC contradict each other."""
 
     def members(self, spec: DraftSpec) -> dict[str, object]:
-        """The members of the record that only this kind has."""
-        return {}
+        """The members of the record that only this kind has: the parameters by the same names."""
+        own = [parameter for parameter in self.parameters if parameter.name in self.record_type.model_fields]
+        return {parameter.name: spec.parameters.get(parameter.name, parameter.default) for parameter in own}
 
     def shares(self, spec: DraftSpec, same_tokenizer: bool) -> list[Shared]:
         """What the level has in common with the target or, of a tokenizer, with the level above."""

@@ -53,15 +53,17 @@ class CheckpointDraft(ModelKind):
     subject = "PATH_OR_ID"
     speaks_as_target = False
 
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"level": spec.parameters.get("level")}
-
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
         draft, ours = self.opened(spec), target.vocabulary
         assert draft.root is not None, "a model has a folder"
         theirs = target.vocabulary = Vocabulary.of_folder(draft.root)
         if theirs.equals(ours):
-            _check_padding(spec, ((spec.subject, theirs), (target.checkpoint.id, ours)))
+            for name, vocabulary in ((spec.subject, theirs), (target.checkpoint.id, ours)):  # matrices may be padded
+                if vocabulary.vocab_size is not None and vocabulary.num_tokens > vocabulary.vocab_size:
+                    raise MxconvError(
+                        f"--draft {spec.subject}: {name} has tokens up to {vocabulary.num_tokens - 1} and vocab_size "
+                        f"{vocabulary.vocab_size}; a row for each token is required. Choose another model."
+                    )
             return draft
         path = draft.root / "tokenizer.json"
         target.tokenizer_sha256 = sha256_file(path) if path.is_file() else ""
@@ -245,16 +247,6 @@ def locate_16_bits(spec: DraftSpec, run: Run) -> OpenedDraft:
     dtypes = {tensor.dtype for tensor in checkpoint.tensors.values()}
     codec: LevelCodec = "f16" if dtypes & {"BF16", "F16"} == {"F16"} else "bf16"
     return OpenedDraft(spec, checkpoint.root.resolve().name, checkpoint.root, codec=codec)
-
-
-def _check_padding(spec: DraftSpec, models: Sequence[tuple[str, Vocabulary]]) -> None:
-    """Check that every token has a row in both models, whose matrices may be padded to different sizes."""
-    for name, vocabulary in models:
-        if vocabulary.vocab_size is not None and vocabulary.num_tokens > vocabulary.vocab_size:
-            raise MxconvError(
-                f"--draft {spec.subject}: {name} has tokens up to {vocabulary.num_tokens - 1} and vocab_size "
-                f"{vocabulary.vocab_size}; a row for each token is required. Choose another model."
-            )
 
 
 def _name(spec: DraftSpec, root: Path) -> str:

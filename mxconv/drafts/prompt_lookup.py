@@ -104,7 +104,7 @@ class PromptLookupKind(LookUpKind):
 
     name = "prompt-lookup"
     record_type = PromptLookupRecord
-    parameters = (Parameter("max_ngram", 1, 64), Parameter("min_ngram", 1, 64))
+    parameters = (Parameter("max_ngram", 1, 64, default=3), Parameter("min_ngram", 1, 64, default=1))
 
     def check(self, spec: DraftSpec) -> None:
         least, most = (self.members(spec)[name] for name in ("min_ngram", "max_ngram"))
@@ -112,9 +112,6 @@ class PromptLookupKind(LookUpKind):
             raise ValueError(
                 f"min_ngram is {least} and max_ngram {most}; min_ngram may be max_ngram at most. Give both."
             )
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"max_ngram": spec.parameters.get("max_ngram", 3), "min_ngram": spec.parameters.get("min_ngram", 1)}
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         most, least = loaded.record.max_ngram or 3, loaded.record.min_ngram or 1

@@ -11,7 +11,7 @@ import numpy as np
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance, RejectionAcceptance
 from mxconv.drafts.guesses import SHARPNESS
-from mxconv.drafts.kind import NUM_CANDIDATES, DraftSpec
+from mxconv.drafts.kind import Parameter
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
@@ -128,10 +128,7 @@ class SpeculatorKind(ReaderKind):
 
     name = "speculator"
     record_type = SpeculatorRecord
-    parameters = (NUM_CANDIDATES,)
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"num_candidates": spec.parameters.get("num_candidates")}
+    parameters = (Parameter("num_candidates", 1, 64),)
 
     def sizes(self, path: Path) -> ReaderSizes:
         return SpeculatorConfig.from_file(path).sizes

@@ -160,12 +160,9 @@ class SpireDraft(ReadingDraft):
             return self._spire.past_memory(self.listener.session.states.read(self._spire.reads, run.start, run.stop))
 
         self._cache.begin(len(context) - 1, memory_of)
-        return self._pass(context[-1:])
+        return self.evaluate(context[-1:])
 
-    def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
-        return self._pass(tokens, tree)
-
-    def _pass(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
+    def evaluate(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
         with self.statistics.forward():
             return self._cache.evaluate(tokens, tree)[:, : self.listener.vocab_size]
 

@@ -10,7 +10,7 @@ import numpy as np
 from mxconv.arrays import F32, F64
 from mxconv.drafts.acceptance import Acceptance, GreedyAcceptance
 from mxconv.drafts.guesses import likeliest
-from mxconv.drafts.kind import NUM_CANDIDATES, DraftSpec, LoadedLevel, LookUpKind, Parameter, Proposer
+from mxconv.drafts.kind import NUM_CANDIDATES, LoadedLevel, LookUpKind, Parameter, Proposer
 from mxconv.drafts.look_up import LookUp
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
@@ -140,11 +140,7 @@ class StandKind(LookUpKind):
 
     name = "stand"
     record_type = StandRecord
-    parameters = (Parameter("max_ngram", 1, 64), NUM_CANDIDATES)
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        given = spec.parameters
-        return {"max_ngram": given.get("max_ngram", 4), "num_candidates": given.get("num_candidates", 8)}
+    parameters = (Parameter("max_ngram", 1, 64, default=4), NUM_CANDIDATES)
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         longest, number = loaded.record.max_ngram or 4, loaded.record.num_candidates or 8

@@ -31,7 +31,6 @@ from mxconv.package.level_record import (
 from mxconv.package.package import Package
 
 MOST_POSITIONS = 2**31
-DEFAULT_SKIP = 0.45  # of all parts, as in SWIFT's paper
 
 
 class Target(ModelKind):
@@ -155,10 +154,11 @@ class Streaming(TargetView):
 
     name = "streaming"
     record_type = StreamingRecord
-    parameters = (Parameter("sink", 0, MOST_POSITIONS), Parameter("window", 1, MOST_POSITIONS), CACHE)
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"sink": spec.parameters.get("sink", 4), "window": spec.parameters.get("window", 252)}
+    parameters = (
+        Parameter("sink", 0, MOST_POSITIONS, default=4),
+        Parameter("window", 1, MOST_POSITIONS, default=252),
+        CACHE,
+    )
 
     def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
         seen = record.sink + record.window
@@ -208,10 +208,7 @@ class Swift(TargetView):
 
     name = "swift"
     record_type = SwiftRecord
-    parameters = (Parameter("skip", is_whole=False),)
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"skip": spec.parameters.get("skip", DEFAULT_SKIP)}
+    parameters = (Parameter("skip", is_whole=False, default=0.45),)  # of all parts, as in SWIFT's paper
 
     def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
         return Skipped.spread(num_layers, record.skip)

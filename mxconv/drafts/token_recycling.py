@@ -6,7 +6,7 @@ import numpy as np
 
 from mxconv.arrays import F32, I32
 from mxconv.drafts.guesses import likeliest
-from mxconv.drafts.kind import NUM_CANDIDATES, DraftSpec, LoadedLevel, LookUpKind, Proposer
+from mxconv.drafts.kind import NUM_CANDIDATES, LoadedLevel, LookUpKind, Proposer
 from mxconv.drafts.look_up import LookUp
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
@@ -71,9 +71,6 @@ class TokenRecyclingKind(LookUpKind):
     name = "token-recycling"
     record_type = TokenRecyclingRecord
     parameters = (NUM_CANDIDATES,)
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"num_candidates": spec.parameters.get("num_candidates", 8)}
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         number = loaded.record.num_candidates or 8

@@ -54,30 +54,28 @@ def test_the_vectors_have_every_switch_and_both_vocabularies() -> None:
     assert {config.draft_vocab_size == config.vocab_size for config in configs} == {False, True}
 
 
-@pytest.mark.parametrize("known", [None, KNOWN], ids=["all tokens", "some tokens"])
-@pytest.mark.parametrize("norm_before_residual", [False, True])
 @pytest.mark.parametrize(
-    ("changes", "layer"),
+    ("changes", "layer", "known"),
     [
-        ({}, {}),
-        ({"target_hidden_size": 24, "norm_output": True}, {"num_key_value_heads": 4, "attention_bias": True}),
-        ({"eagle_aux_hidden_state_layer_ids": [4, 0], "fc_norm": True}, {"num_hidden_layers": 2, "head_dim": 12}),
-        ({"norm_before_fc": True}, {"model_type": "qwen3", "num_key_value_heads": 1, "rope_theta": 1e6}),
+        ({}, {}, None),
+        ({"norm_before_residual": True}, {}, KNOWN),
+        ({"target_hidden_size": 24, "norm_output": True}, {"num_key_value_heads": 4, "attention_bias": True}, KNOWN),
+        ({"eagle_aux_hidden_state_layer_ids": [4, 0], "fc_norm": True}, {"num_hidden_layers": 2, "head_dim": 12}, None),
+        (
+            {"norm_before_fc": True, "norm_before_residual": True},
+            {"model_type": "qwen3", "num_key_value_heads": 1, "rope_theta": 1e6},
+            None,
+        ),
     ],
-    ids=["plain", "wide target", "two layers", "qwen3"],
+    ids=["plain", "normed residual", "wide target", "two layers", "qwen3"],
 )
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_a_tree_of_continuations_is_that_of_torch_path_by_path(
-    changes: dict[str, Any],
-    layer: dict[str, Any],
-    norm_before_residual: bool,
-    known: list[int] | None,
-    tmp_path: Path,
+    changes: dict[str, Any], layer: dict[str, Any], known: list[int] | None, kernel: str, tmp_path: Path
 ) -> None:
     """The text in two parts, and a tree in two frontiers, each row with the feature of its parent."""
-    kernel = KERNELS[(norm_before_residual + (known is None)) % len(KERNELS)]
     sizes = {"draft_vocab_size": len(known)} if known else {}
-    switches = {"norm_before_residual": norm_before_residual}
-    config = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, changes | sizes | switches, layer)
+    config = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, changes | sizes, layer)
     folder = write_eagle3(tmp_path / "head", config, known=known)
     head, torch_head = open_eagle3(folder, kernel), TorchEagle3(folder)
     rng, ids = np.random.default_rng(1), head.config.layers_of(8)

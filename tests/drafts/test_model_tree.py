@@ -190,7 +190,7 @@ def test_a_tree_fills_a_pass_and_no_more() -> None:
     assert assert_lossless(hierarchy, CONTEXT, 8).trace.statistics[1].num_nodes == 63
 
 
-NUM_TEXTS = 1200  # of a right rule; a wrong one is found out in 2,000
+NUM_TEXTS = 800  # of a right rule; a wrong one is found out in 2,000
 
 
 class KeepsLikelyDraws(RejectionAcceptance):

@@ -78,7 +78,7 @@ class Tails:
         return [*self.of_levels, self.of_pairs]
 
 
-NUM_TEXTS = 1000
+NUM_TEXTS = 700
 
 
 def tails(
@@ -142,8 +142,7 @@ def test_every_level_of_three_keeps_its_own_distribution(sampling: Sampling) -> 
     ("sizes", "confidence", "sampling"),
     [
         ((5, 7, 6), (0.5, 0.0), Sampling(0.7)),
-        ((6, 5, 7), (0.0, 0.5), Sampling()),
-        ((7, 5, 5), (0.45, 0.45), Sampling(1.0, top_k=3)),
+        ((7, 5, 5), (0.0, 0.45), Sampling(1.0, top_k=3)),
         ((5, 6, 8), (1.0, 1.0), Sampling()),
         ((8, 6, 5), (0.0, 0.0), Sampling()),
     ],

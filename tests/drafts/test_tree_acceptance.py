@@ -14,7 +14,7 @@ from mxconv.drafts.proposal import Proposal
 from mxconv.text.distribution import Sampling, distribution
 
 VOCAB_SIZE = 5
-NUM_DRAWS = 8_000  # of a right rule; a wrong one is found out in 15,000
+NUM_DRAWS = 5_000  # of a right rule; a wrong one is found out in 15,000
 
 
 @st.composite
@@ -173,7 +173,7 @@ def test_more_siblings_stand_more_often() -> None:
     accepted = []
     for width in (1, 2, 4):
         verdicts: list[Verdict] = [
-            rule.judge(TARGET[[0] + [1] * width], drawn_tree((width,), random), 0) for _ in range(4000)
+            rule.judge(TARGET[[0] + [1] * width], drawn_tree((width,), random), 0) for _ in range(1500)
         ]
         accepted.append(sum(len(verdict.path) for verdict in verdicts))
     assert accepted[0] < accepted[1] < accepted[2]

@@ -119,8 +119,20 @@ def looks_up(kind: str, tmp_path: Path) -> LoadedLevel:
     return LoadedLevel(level.record, level.decoder, table=table)
 
 
-@pytest.mark.parametrize("tree", [3, 16, 63, "auto", "chain"])
-@pytest.mark.parametrize("kind", ["token-recycling", "prompt-lookup", "ngram", "stand"])
+@pytest.mark.parametrize(
+    ("kind", "tree"),
+    [
+        ("token-recycling", 63),
+        ("token-recycling", "auto"),
+        ("prompt-lookup", 3),
+        ("prompt-lookup", "chain"),
+        ("ngram", 16),
+        ("ngram", "auto"),
+        ("stand", 16),
+        ("stand", "chain"),
+        ("stand", "auto"),
+    ],
+)
 def test_any_tree_gives_the_targets_tokens_and_logits(kind: str, tree: int | str, tmp_path: Path) -> None:
     last = looks_up(kind, tmp_path)
     lengths = "auto" if isinstance(tree, str) else [6]

@@ -3,7 +3,6 @@
 What a study compares, how often it is made, and which sets it finds.
 """
 
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,9 +69,15 @@ MODEL = Path(__file__).parents[2] / "examples" / "models" / "pylib-0.2m"  # thre
 
 
 @pytest.mark.usefixtures("ticks")
-@pytest.mark.parametrize("kind", ["swift", "early-exit"])
-@pytest.mark.parametrize("selection", [GREEDY, COUPLED], ids=["greedy", "coupled"])
-@pytest.mark.parametrize("below", [[], ["layer-skip:1-4"], ["early-exit", "token-recycling"]])
+@pytest.mark.parametrize(
+    ("kind", "selection", "below"),
+    [
+        ("swift", GREEDY, ["early-exit", "token-recycling"]),
+        ("swift", COUPLED, []),
+        ("early-exit", GREEDY, []),
+        ("early-exit", COUPLED, ["layer-skip:1-4"]),
+    ],
+)
 def test_tokens_and_logits_are_the_targets_own(kind: str, selection: Selection, below: list[str]) -> None:
     target = target_level(**SIZES)
     levels = [target, level_of(kind, target, "first")]
@@ -88,45 +93,28 @@ def test_tokens_and_logits_are_the_targets_own(kind: str, selection: Selection, 
     assert_lossless(Hierarchy([target, self_draft(**SIZES), *levels[1:]], [4]), PROMPT, 30, (), selection)
 
 
-@pytest.fixture(scope="module", params=["bsfp", "mxfp4"])
-def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("swift") / "package"
-    quantize(MODEL, folder, codec=request.param)
-    return folder
-
-
-KERNELS = ["numpy", None]
-
-
-@pytest.fixture(params=KERNELS, ids=["numpy", "native"])
-def loaded(request: pytest.FixtureRequest, package: Path) -> Iterator[list[LoadedLevel]]:
-    """The target, the package's own draft, and the two that change."""
-    if request.param is None:
-        pytest.importorskip("mxconv.kernels._native", reason="native kernels were not built")
-    specs = [parse_draft("swift"), parse_draft("early-exit")]
-    with LoadedPackage(package, kernel=request.param, num_threads=2, drafts=specs) as opened:
-        yield opened.levels
-
-
 @pytest.mark.usefixtures("ticks")
-@pytest.mark.parametrize("selection", [GREEDY, COUPLED], ids=["greedy", "coupled"])
-def test_a_package_decodes_as_without_them(loaded: list[LoadedLevel], selection: Selection) -> None:
-    target, own, swift, exits = loaded
-    assert target.tokenizer is not None
-    ids = target.tokenizer.encode("import os\n\ndef ")
-    plain = speculate(Hierarchy([target]), ids, 20, (), selection)[0]
-    for drafts in ([swift], [exits], [own, swift]):
-        hierarchy = Hierarchy([target, *drafts])
-        found, generation = speculate(hierarchy, ids, 20, (), selection)
-        assert found == plain
-        assert generation.trace.statistics[1].num_proposed > 0
-        assert drafts == [exits] or generation.trace.statistics[1].num_accepted > 0  # three layers have no early exit
-        assert next(iter(hierarchy._chain._variants.values())).choice.num_studies > 0
+@pytest.mark.parametrize(("codec", "kernel"), [("bsfp", "numpy"), ("mxfp4", None)])
+def test_a_package_decodes_as_without_them(tmp_path: Path, codec: str, kernel: str | None) -> None:
+    quantize(MODEL, tmp_path / "package", codec=codec)
+    specs = [parse_draft("swift"), parse_draft("early-exit")]
+    with LoadedPackage(tmp_path / "package", kernel=kernel, num_threads=2, drafts=specs) as loaded:
+        target, own, swift, exits = loaded.levels
+        ids = loaded.tokenizer.encode("import os\n\ndef ")
+        for selection in (GREEDY, COUPLED):
+            plain = speculate(Hierarchy([target]), ids, 20, (), selection)[0]
+            for drafts in ([swift], [exits], [own, swift]):
+                hierarchy = Hierarchy([target, *drafts])
+                found, generation = speculate(hierarchy, ids, 20, (), selection)
+                first = generation.trace.statistics[1]
+                assert found == plain
+                assert first.num_proposed > 0
+                assert drafts == [exits] or first.num_accepted > 0  # three layers have no early exit
+                assert next(iter(hierarchy._chain._variants.values())).choice.num_studies > 0
 
 
-@pytest.mark.parametrize("kind", ["swift", "early-exit"])
 @pytest.mark.parametrize(
-    "acceptance", [GreedyAcceptance(), CoupledAcceptance(Sampling(0.8), 7)], ids=["greedy", "drawn"]
+    ("kind", "acceptance"), [("swift", GreedyAcceptance()), ("early-exit", CoupledAcceptance(Sampling(0.8), 7))]
 )
 def test_proposing_and_studying_leave_the_shared_session_as_it_was(kind: str, acceptance: Acceptance) -> None:
     target = target_level(**SIZES)
@@ -251,7 +239,7 @@ def test_a_draft_comes_to_leave_out_what_the_target_does_without(spec: str, idle
     target = with_idle(idle)
     hierarchy = Hierarchy([target, level_of(spec, target)])
     choice = hierarchy._chain._variants[1].choice
-    for number in range(4):
+    for number in range(3):
         generation = hierarchy.generate([number, *PROMPT], 150, selection=Selection(Sampling(1.0), seed=1))
     best, wanted = choice.best, Skipped.parse(idle, 6)
     assert best.attention <= wanted.attention
