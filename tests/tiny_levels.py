@@ -16,6 +16,7 @@ from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
 from mxconv.drafts.kind import DraftSpec, LoadedLevel
 from mxconv.drafts.kinds import KINDS
+from mxconv.drafts.proposal import Proposal
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.weights import ModelWeights
@@ -171,6 +172,16 @@ class Decoded:
 
     token_ids: list[int]
     logits: list[bytes]
+
+
+def paths_of(proposal: Proposal) -> list[tuple[int, ...]]:
+    """The tokens of each node's path."""
+    assert proposal.parents is not None
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
+        assert parent < len(found)  # parents before children
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
 
 
 def decoder_of(level: LoadedLevel) -> Decoder:

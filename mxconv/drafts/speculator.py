@@ -39,9 +39,7 @@ def grow_candidates(
     Where all nodes are more than a pass has rows, every depth has its share of them, for the likeliest.
 
     Args:
-        first: (vocab_size,) the logits after the context.
-        position: of the first proposed token in the sequence.
-        evaluate: a pass of the draft over new rows of a tree.
+        first: as `grow_by_passes` takes it, as `position` and `evaluate`.
         acceptance: the rule of the run, which does not draw at random, since such draws may not be left out.
         top_k: children of each node, by depth; at least one depth.
         num_candidates: paths to keep, at least one.

@@ -30,9 +30,6 @@ class PastKeys:
     """The keys and values of tokens that the target evaluated, as many as a token can attend to.
 
     They are kept beside the memory that they were made of, and are made again where that has changed.
-
-    Args:
-        spire: the draft.
     """
 
     def __init__(self, spire: Spire) -> None:
@@ -65,12 +62,7 @@ class PastKeys:
 
 
 class SpireCache:
-    """The keys and values of a SPIRe draft, after one context after another.
-
-    Args:
-        spire: the draft.
-        passes: evaluate its rows.
-    """
+    """The keys and values of a SPIRe draft, after one context after another."""
 
     def __init__(self, spire: Spire, passes: Passes = AT_ONCE) -> None:
         self._spire = spire
@@ -134,12 +126,7 @@ class SpireCache:
 
 
 class SpireDraft(ReadingDraft):
-    """Proposes a token, or a depth of a tree, a pass.
-
-    Args:
-        spire: the network.
-        listener: for whom it drafts.
-    """
+    """Proposes a token, or a depth of a tree, a pass."""
 
     def __init__(self, spire: Spire, listener: Listener) -> None:
         super().__init__(spire.reads, listener)

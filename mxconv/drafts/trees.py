@@ -218,13 +218,7 @@ def with_runners_up(
 ) -> Proposal:
     """The tokens that a model has chosen one after another, each with those that it nearly chose.
 
-    Args:
-        said: the tokens with the logits (vocab_size,) that chose them.
-        position: of the first of them in the sequence.
-        acceptance: the rule by which they were chosen.
-        sharpness: as `Acceptance.guesses` takes it.
-        floors: as `TreeDraft.grow` takes them, at least one.
-        goes_on: whether a further token pays.
+    Arguments are those of `grow_by_passes`; `said` are the tokens with the logits (vocab_size,) that chose them.
     """
     tree = GrowingTree(floors)
     node = -1

@@ -114,7 +114,7 @@ def test_draws_at_neighbouring_positions_have_nothing_to_do_with_each_other() ->
     assert tail_of_counts(counts, np.tile(shares, (3, 1))) > FALSE_ALARM
 
 
-@pytest.mark.parametrize(("sampling", "confidence"), zip(SAMPLINGS, (0.0, 0.4, 0.0, 0.4, 0.4), strict=True), ids=str)
+@pytest.mark.parametrize(("sampling", "confidence"), [*zip(SAMPLINGS, (0.0, 0.4, 0.0, 0.4, 0.4), strict=True)], ids=str)
 def test_coupled_output_is_the_same_tokens_from_the_same_logits_with_any_hierarchy(
     sampling: Sampling, confidence: float
 ) -> None:

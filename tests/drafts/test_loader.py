@@ -55,7 +55,7 @@ def test_kernels_are_chosen_by_name_or_by_the_environment(tmp_path: Path, monkey
         assert engine_names(loaded) == [kernel_names()[0]] * 3
 
 
-@pytest.mark.parametrize(("name", "num_threads"), zip(native_names(), cycle((1, 3))))
+@pytest.mark.parametrize(("name", "num_threads"), [*zip(native_names(), cycle((1, 3)))])
 def test_every_level_runs_on_the_kernels_and_threads_asked_for(tmp_path: Path, name: str, num_threads: int) -> None:
     source = write_tiny_llama(tmp_path / "source")
     small = write_tiny_llama(tmp_path / "small", seed=1, num_hidden_layers=1)

@@ -15,6 +15,7 @@ from tiny_levels import (
     decoder_of,
     look_up,
     noisy_copy,
+    paths_of,
     self_draft,
     speculate,
     target_level,
@@ -58,14 +59,11 @@ def level(acceptance: Acceptance, decoder: Decoder, draft: Level | None = None, 
     )
 
 
-def paths_of(proposal: Proposal) -> dict[Path, float]:
+def chances_of(proposal: Proposal) -> dict[Path, float]:
     """The chance of every node's path."""
-    assert proposal.parents is not None
-    found: list[Path] = []
-    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    assert len(set(found)) == len(found)
-    return dict(zip(found, proposal.chances, strict=True))
+    paths = paths_of(proposal)
+    assert len(set(paths)) == len(paths)
+    return dict(zip(paths, proposal.chances, strict=True))
 
 
 def logits_behind(decoder: Decoder, path: Path) -> F32:
@@ -80,7 +78,7 @@ def likeliest(rule: Acceptance, decoder: Decoder, most_depth: int, floors: Seque
         for token, chance in zip(said.tokens, said.chances, strict=True):
             yield token, chance, (*path, token)
 
-    return paths_of(grow_best_first((), continuations, most_depth, floors))
+    return chances_of(grow_best_first((), continuations, most_depth, floors))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["greedy", "coupled"])
@@ -93,7 +91,7 @@ def test_a_frontier_a_pass_finds_the_likeliest_tree_there_is(
 ) -> None:
     decoder = decoder_of(target_level())
     drafting = level(rule, decoder)
-    found = paths_of(drafting.grow(CONTEXT, most_depth, floors, 0.0))
+    found = chances_of(drafting.grow(CONTEXT, most_depth, floors, 0.0))
     assert found == pytest.approx(likeliest(rule, decoder, most_depth, floors))
     depth = max(map(len, found), default=0)
     assert drafting.statistics.num_forwards <= max(min(depth + 1, most_depth), 1)  # none for what cannot be kept
@@ -107,11 +105,13 @@ def test_a_draft_goes_on_behind_any_context_after_a_tree(rule: Acceptance) -> No
     tree = drafting.grow(CONTEXT, 4, [0.0] * 20, 0.0)
     assert drafting.session.tokens[: len(CONTEXT)] == CONTEXT
     num_kept = len(drafting.session.tokens) - len(CONTEXT)
-    assert tuple(drafting.session.tokens[len(CONTEXT) :]) in {path[:num_kept] for path in paths_of(tree)}
+    assert tuple(drafting.session.tokens[len(CONTEXT) :]) in {path[:num_kept] for path in chances_of(tree)}
     for context in ([*CONTEXT, *said], [*CONTEXT, 0, 7], CONTEXT[:4]):
         again = level(rule, decoder)
         assert drafting.propose(context, 4) == again.propose(context, 4)
-        assert paths_of(drafting.grow(context, 3, [0.0] * 9, 0.0)) == paths_of(again.grow(context, 3, [0.0] * 9, 0.0))
+        assert chances_of(drafting.grow(context, 3, [0.0] * 9, 0.0)) == chances_of(
+            again.grow(context, 3, [0.0] * 9, 0.0)
+        )
 
 
 def test_a_tree_leaves_a_shared_cache_as_it_was_found() -> None:
@@ -140,7 +140,7 @@ def test_a_level_with_a_draft_offers_what_it_nearly_chose(rule: Acceptance) -> N
             (*path, token): expected.get(path, 1.0) * chance
             for token, chance in zip(said.tokens, said.chances, strict=True)
         }
-    assert paths_of(found) == pytest.approx(expected)
+    assert chances_of(found) == pytest.approx(expected)
 
 
 def test_a_tree_ends_where_a_pass_does_not_pay_or_confidence_is_lost() -> None:
@@ -148,7 +148,7 @@ def test_a_tree_ends_where_a_pass_does_not_pay_or_confidence_is_lost() -> None:
     for floor in (0.0, 0.3, 0.6, 1.1):
         drafting = level(GreedyAcceptance(), decoder)
         by_depth: dict[int, float] = {}
-        for path, chance in paths_of(drafting.grow(CONTEXT, 9, [0.0] * 8, floor)).items():
+        for path, chance in chances_of(drafting.grow(CONTEXT, 9, [0.0] * 8, floor)).items():
             by_depth[len(path)] = by_depth.get(len(path), 0.0) + chance
         assert all(by_depth[depth] >= floor for depth in range(1, max(by_depth)))
     unsure = level(GreedyAcceptance(), decoder, confidence=1.0)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_levels import paths_of
 
 from mxconv.drafts.prompt_lookup import PromptLookup
 from mxconv.drafts.proposal import Draft, Proposal
@@ -63,12 +64,8 @@ def test_text_that_ends_too_early_goes_round() -> None:
 def test_a_tree_goes_round_as_a_chain_does() -> None:
     context, depth = [5, 1, 2, 1, 2], 6
     tree = lookup().grow(context, depth, [0.0] * 40)
-    assert tree.parents is not None
-    paths: list[list[int]] = []
-    for token, parent in zip(tree.tokens, tree.parents, strict=True):
-        paths.append([*(paths[parent] if parent >= 0 else []), token])
     assert lookup().propose(context, depth).tokens == [1, 2] * 3
-    assert [1, 2] * 3 in paths
+    assert (1, 2) * 3 in paths_of(tree)
 
 
 def test_nothing_is_proposed_where_nothing_repeats() -> None:

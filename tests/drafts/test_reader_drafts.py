@@ -163,7 +163,7 @@ def test_orders_that_make_no_sense_are_refused(folder: Path, kind: str, tmp_path
         Hierarchy(loaded.levels)
 
 
-@pytest.mark.parametrize(("kind", "tree"), zip(WRITERS, (12, "chain", 12), strict=True))
+@pytest.mark.parametrize(("kind", "tree"), [*zip(WRITERS, (12, "chain", 12), strict=True)])
 def test_texts_that_it_cannot_read(folder: Path, kind: str, tree: int | str) -> None:
     """One token, which no state has chosen; padding that it has no row for, and that the target may say; no room."""
     with LoadedPackage(folder / "padded-package", ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}")) as loaded:

@@ -87,7 +87,6 @@ def tails(
     confidence: Sequence[float] = (0.0, 0.0),
     rule: Callable[[Sampling, int], RejectionAcceptance] = RejectionAcceptance,
     last: Callable[[int], Draft] | None = None,
-    num_texts: int = NUM_TEXTS,
 ) -> Tails:
     """Many short texts, all from token 0."""
     levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
@@ -107,7 +106,7 @@ def tails(
         if isinstance(below, Level):
             level = below
     pairs = np.zeros((len(made[0]), len(made[0])))
-    for _ in range(num_texts):
+    for _ in range(NUM_TEXTS):
         text = [0]
         while len(text) < 3:
             text += target.step(text, 5).tokens
@@ -164,7 +163,6 @@ def test_drafts_that_do_not_know_some_tokens_change_no_distribution(sampling: Sa
     assert len(found.all) == 3
     assert min(found.all) > FALSE_ALARM
     assert all(rate is not None and 0.1 < rate < 0.98 for rate in found.acceptance_rates)
-    assert min(tails(made, sampling, rule=DrawsAnewWithoutSubtracting, num_texts=1500).all) < FALSE_ALARM
 
 
 def test_a_draft_without_chance_changes_no_distribution() -> None:
@@ -182,14 +180,6 @@ def test_a_draft_like_its_target_is_always_accepted_and_one_unlike_it_changes_no
     assert min(found.all) > FALSE_ALARM
 
 
-class AcceptsAll(RejectionAcceptance):
-    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
-        verdict = super().judge(logits, Proposal([]), position)
-        *_, last = [distribution(row, self.sampling) for row in logits]
-        path = list(range(len(proposal.tokens)))
-        return Verdict([*proposal.tokens, self._draw(last)], [*proposal.distributions, verdict.distributions[0]], path)
-
-
 class DrawsAnewWithoutSubtracting(RejectionAcceptance):
     """After a rejection, all of the target's distribution instead of what is left of it."""
 
@@ -198,20 +188,6 @@ class DrawsAnewWithoutSubtracting(RejectionAcceptance):
         if len(verdict.tokens) <= len(proposal.tokens):
             verdict.tokens[-1] = self._draw(verdict.distributions[-1])
         return verdict
-
-
-class SwapsTheRatio(RejectionAcceptance):
-    """Accepts with q/p: draft and target confused."""
-
-    def judge(self, logits: np.ndarray, proposal: Proposal, position: int) -> Verdict:
-        shares = [distribution(row, self.sampling) for row in logits]
-        tokens: list[int] = []
-        for token, ours, theirs in zip(proposal.tokens, shares, proposal.distributions, strict=False):
-            if self.random.random() * ours[token] >= theirs[token]:
-                left = np.maximum(ours - theirs, 0)
-                return Verdict([*tokens, self._draw(left)], shares[: len(tokens) + 1], list(range(len(tokens))))
-            tokens.append(token)
-        return Verdict([*tokens, self._draw(shares[-1])], shares, list(range(len(tokens))))
 
 
 class DoesNotSayWhatItDrewFrom(RejectionAcceptance):
@@ -223,7 +199,7 @@ class DoesNotSayWhatItDrewFrom(RejectionAcceptance):
         return Verdict(verdict.tokens, passed_on, verdict.path)
 
 
-@pytest.mark.parametrize("rule", [AcceptsAll, DrawsAnewWithoutSubtracting, SwapsTheRatio, DoesNotSayWhatItDrewFrom])
+@pytest.mark.parametrize("rule", [DrawsAnewWithoutSubtracting, DoesNotSayWhatItDrewFrom])
 def test_a_broken_rule_is_found_out(rule: type[RejectionAcceptance]) -> None:
     assert min(tails(tables(), Sampling(), rule=rule).all) < FALSE_ALARM
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from checkpoints import write_safetensors
 from speculators import speculator_config, speculator_tensors, torch_logits, write_speculator
-from tiny_levels import record_of
+from tiny_levels import paths_of, record_of
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import GreedyAcceptance
@@ -166,10 +166,7 @@ def test_the_candidate_tree_is_the_likeliest_paths_of_all() -> None:
     for num_candidates in (1, 2, 5, 24):
         paths.clear()
         proposal = grow_candidates(logits(()), 0, evaluate, acceptance, top_k, num_candidates)
-        assert proposal.parents is not None
-        found: list[tuple[int, ...]] = []
-        for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
-            found.append((*(found[parent] if parent >= 0 else ()), token))
+        found = paths_of(proposal)
         assert {path for path in found if len(path) == 3} == set(every[:num_candidates])
         assert set(found) == {path[:depth] for path in every[:num_candidates] for depth in (1, 2, 3)}
 

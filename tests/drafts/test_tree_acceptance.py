@@ -7,6 +7,7 @@ import pytest
 from chi_square import FALSE_ALARM, tail_of_counts
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_levels import paths_of
 
 from mxconv.arrays import F64
 from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
@@ -57,14 +58,8 @@ def test_a_level_follows_its_own_tokens_down_the_tree_and_adds_one(proposal: Pro
 
 @given(trees(), st.integers(1, VOCAB_SIZE))
 def test_a_tree_loses_what_a_smaller_vocabulary_lacks_and_all_that_hangs_there(proposal: Proposal, size: int) -> None:
-    def paths(tree: Proposal) -> set[tuple[int, ...]]:
-        assert tree.parents is not None
-        found: list[tuple[int, ...]] = []
-        for token, parent in zip(tree.tokens, tree.parents, strict=True):
-            found.append(((*found[parent],) if parent >= 0 else ()) + (token,))
-        return set(found)
-
-    assert paths(proposal.with_tokens_below(size)) == {path for path in paths(proposal) if max(path) < size}
+    found = paths_of(proposal.with_tokens_below(size))
+    assert found == [path for path in paths_of(proposal) if max(path) < size]
 
 
 DRAFT = distribution(np.array([0.9, 0.2, -0.3, 0.4, -1.0], np.float32), Sampling())

@@ -17,6 +17,7 @@ from tiny_levels import (
     decoder_of,
     look_up,
     noisy_copy,
+    paths_of,
     self_draft,
     speculate,
     target_level,
@@ -36,14 +37,6 @@ from mxconv.text.distribution import Sampling
 
 SELECTIONS = (GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 7))
 ALL = [0.0] * 12
-
-
-def paths_of(proposal: Proposal) -> list[tuple[int, ...]]:
-    assert proposal.parents is not None
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
 
 
 @given(st.integers(0, 2**32), st.integers(0, 3), st.integers(0, 10), st.sampled_from([0.0, 0.05, 0.3]))

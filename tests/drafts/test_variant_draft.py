@@ -35,7 +35,7 @@ from mxconv.drafts.pass_cost import PartBytes
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.variant_draft import PartChoice, Rehearsal, StudyBudget, VariantDraft, speedup
+from mxconv.drafts.variant_draft import PartChoice, Rehearsal, StudyBudget, VariantDraft
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.skipped import Skipped
@@ -145,17 +145,16 @@ def test_proposing_and_studying_leave_the_shared_session_as_it_was(kind: str, ac
 @pytest.mark.parametrize(
     "acceptance", [GreedyAcceptance(), CoupledAcceptance(Sampling(0.8), 7)], ids=["greedy", "drawn"]
 )
-@pytest.mark.parametrize("spec", ["1", "a2+m3", "4-5", "none"])
+@pytest.mark.parametrize("spec", ["a2+m3", "none"])
 def test_a_rehearsal_counts_what_the_variant_would_have_said(acceptance: Acceptance, spec: str) -> None:
+    def chosen(row: np.ndarray, position: int) -> int:
+        return acceptance.draw(row, position) if isinstance(acceptance, CoupledAcceptance) else int(row.argmax())
+
     decoder = decoder_of(target_level(**SIZES))
     variant = decoder.variant(Skipped.parse(spec, 6))
-    session = Session(KVCache(decoder.config))
-    text = [*PROMPT]
+    session, text = Session(KVCache(decoder.config)), [*PROMPT]
     while len(text) < 40:
-        row = session.feed(decoder, text[len(session.tokens) :], 1)
-        text.append(
-            acceptance.draw(row[0], len(text)) if isinstance(acceptance, CoupledAcceptance) else int(row.argmax())
-        )
+        text.append(chosen(session.feed(decoder, text[len(session.tokens) :], 1)[0], len(text)))
     rehearsal = Rehearsal.of(session, text, len(PROMPT))
     assert rehearsal is not None
     assert (rehearsal.start, rehearsal.num_tokens) == (39 - 16, 16)
@@ -164,9 +163,7 @@ def test_a_rehearsal_counts_what_the_variant_would_have_said(acceptance: Accepta
     expected = 0
     for place in range(23, 39):  # token by token, on a cache of its own
         row = variant.forward(text[place : place + 1], cache)[0]
-        drawn = isinstance(acceptance, CoupledAcceptance)
-        ours = acceptance.draw(row, place + 1) if drawn else int(row.argmax())  # type: ignore[attr-defined]
-        expected += ours == text[place + 1]
+        expected += chosen(row, place + 1) == text[place + 1]
     assert rehearsal.agreed(variant, acceptance, VOCAB_SIZE) == expected
     assert expected == 16 or spec != "none"
 
@@ -281,20 +278,3 @@ def test_studies_are_paid_from_a_small_share_and_a_few_rounds() -> None:
             if budget.allows:
                 budget.spend(seconds_a_study)
         assert 0.05 * 400 - seconds_a_study <= budget.study_seconds <= 3.0 + 0.05 * 400 + seconds_a_study
-
-
-def test_the_speedup_is_that_of_the_best_length() -> None:
-    for rate, price, most in ((0.9, 0.1, 16), (0.5, 0.3, 4), (1.0, 0.5, 8), (0.0, 0.2, 5)):
-        by_length = [sum(rate**i for i in range(n + 1)) / (1 + n * price) for n in range(1, most + 1)]
-        assert speedup(rate, price, most) == pytest.approx(max(by_length))
-
-
-def test_bytes_of_parts_are_those_of_the_arrays() -> None:
-    decoder = decoder_of(target_level(num_layers=3))
-    found, layer = PartBytes.of(decoder), decoder.layers[1]
-    own, inner = layer.attention, layer.mlp
-    attention = sum(p.matrix.patterns.nbytes for p in (own.query, own.key, own.value, own.output))
-    mlp = sum(p.matrix.patterns.nbytes for p in (inner.gate, inner.up, inner.down))
-    assert (found.attention, found.mlp) == ((attention,) * 3, (mlp,) * 3)
-    assert found.total() == 3 * (attention + mlp) + decoder.head.patterns.nbytes
-    assert found.total(Skipped.parse("1+a2", 3)) == attention + 2 * mlp + found.head

@@ -69,12 +69,7 @@ class FeatureReader(Reader, ABC):
 
 
 class FeatureDraft(ReadingDraft):
-    """Drafts by a pass a token, or a depth of a tree; the first one evaluates what the level above has accepted since.
-
-    Args:
-        head: the network.
-        listener: for whom it drafts.
-    """
+    """Drafts by a pass a token, or a depth of a tree; the first evaluates what was accepted since."""
 
     def __init__(self, head: FeatureReader, listener: Listener) -> None:
         super().__init__(head.reads, listener)
