@@ -98,12 +98,7 @@ class Acceptance(ABC):
 
 
 def walk(proposal: Proposal, choose: Callable[[int, int], int]) -> Verdict:
-    """Follow a level's own choices down the proposal, as far as it has them.
-
-    Args:
-        proposal: a chain or a tree.
-        choose: the level's token after a node (-1: the context) at a depth (0: the first proposed place).
-    """
+    """Follow a level's own choices, after a node (-1: the context) and at a depth from 0, down the proposal."""
     tokens: list[int] = []
     path: list[int] = []
     node: int | None = -1
@@ -132,12 +127,7 @@ class GreedyAcceptance(Acceptance):
 
 
 class CoupledAcceptance(Acceptance):
-    """Draws with Gumbel noise keyed by seed and position.
-
-    Args:
-        sampling: how logits become a distribution.
-        seed: any integer of 64 bits.
-    """
+    """Draws with Gumbel noise keyed by seed, any integer of 64 bits, and position."""
 
     def __init__(self, sampling: Sampling, seed: int) -> None:
         self.sampling = sampling
@@ -194,12 +184,7 @@ class CoupledAcceptance(Acceptance):
 
 
 class RejectionAcceptance(Acceptance):
-    """Speculative sampling: the target's distribution, by accepting and drawing from what is left.
-
-    Args:
-        sampling: how logits become a distribution.
-        seed: of all draws of the run.
-    """
+    """Speculative sampling: the target's distribution, by accepting and drawing from what is left."""
 
     def __init__(self, sampling: Sampling, seed: int) -> None:
         self.sampling = sampling

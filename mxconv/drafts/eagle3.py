@@ -83,11 +83,9 @@ class Eagle3(FeatureReader):
     """A head that reads the states of a few layers of the target.
 
     Args:
-        config: sizes.
-        weights: tensors by the names of the `speculators` format.
+        config: of the `speculators` format, as are the names of `weights`.
         tokens: (draft_vocab_size,) the target's id of each token of the head.
         layers: whose states are fused, in that order.
-        name: for messages.
 
     Raises:
         ModelError: a tensor is missing or misshapen.
@@ -153,11 +151,8 @@ class Eagle3Kind(ReaderKind):
     """A head that may know only some of the target's tokens."""
 
     name = "eagle3"
+    config = Eagle3Config
     other_dtypes = ("I64", "I32", "BOOL")  # of the tables of its vocabulary
-
-    def sizes(self, path: Path) -> ReaderSizes:
-        config = Eagle3Config.from_file(path)
-        return ReaderSizes(config.target_hidden_size, config.vocab_size)
 
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
         draft = super().open(spec, target)

@@ -20,17 +20,11 @@ distilled draft.
 
 @dataclass(frozen=True)
 class Guesses:
-    """Different tokens, the likeliest first.
-
-    Args:
-        tokens: may be none.
-        chances: of each to be chosen.
-        distribution: (vocab_size,) float64 where the tokens were drawn from it, one after another without replacement.
-    """
+    """Different tokens, the likeliest first, perhaps none."""
 
     tokens: list[int]
-    chances: list[float]
-    distribution: F64 | None = None
+    chances: list[float]  # of each to be chosen
+    distribution: F64 | None = None  # (vocab_size,) from which the tokens were drawn without replacement
 
 
 def at_least(least: float, tokens: list[int], chances: list[float]) -> Guesses:

@@ -96,38 +96,23 @@ class DraftSpec:
 
 @dataclass(frozen=True)
 class OpenedDraft:
-    """A draft that a package will hold, or that is loaded beside one.
-
-    Args:
-        spec: of it.
-        name: of the level.
-        root: the folder of its files, or the file of a draft that is no part of a package; None where it has none.
-        files: relative to `root`.
-        codec: of a model's weights.
-        same_tokenizer: whether a model has the vocabulary of the level above.
-    """
+    """A draft that a package will hold, or that is loaded beside one."""
 
     spec: DraftSpec
-    name: str
-    root: Path | None = None
-    files: tuple[Path, ...] = ()
-    codec: LevelCodec | None = None
-    same_tokenizer: bool = True
+    name: str  # of the level
+    root: Path | None = None  # the folder of its files, or the one file of a draft beside a package
+    files: tuple[Path, ...] = ()  # relative to `root`
+    codec: LevelCodec | None = None  # of a model's weights
+    same_tokenizer: bool = True  # a model has the vocabulary of the level above
 
 
 @dataclass
 class OpenTarget:
-    """The checkpoint whose package is to hold drafts, and the level above the next draft.
-
-    Args:
-        checkpoint: the target.
-        vocabulary: of the level above.
-        tokenizer_sha256: of that level's tokenizer.json; empty where there is none.
-    """
+    """The checkpoint whose package is to hold drafts, and the level above the next draft."""
 
     checkpoint: Checkpoint
-    vocabulary: Vocabulary
-    tokenizer_sha256: str
+    vocabulary: Vocabulary  # of the level above
+    tokenizer_sha256: str  # of that level's tokenizer.json; empty where there is none
 
     @property
     def config(self) -> ModelConfig | None:
@@ -288,10 +273,7 @@ class LookUpKind(DraftKind):
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         """Makes the draft of each text; tables that it fills while decoding are shared by all texts.
 
-        Args:
-            loaded: the level.
-            vocab_size: of the model above.
-            confidence: below which it stops.
+        `vocab_size` is that of the model above; below `confidence` a chain stops.
         """
         raise NotImplementedError
 

@@ -35,12 +35,7 @@ from mxconv.package.package import Package
 
 
 class MtpModule(FeatureReader):
-    """A draft that reads the state after the target's final norm; its features are such states too.
-
-    Args:
-        config: of the model that it belongs to, with `mtp`.
-        weights: of the same model, its own among them.
-        name: for messages.
+    """The module of a model: it reads the state after the target's final norm, and its features are such states too.
 
     Raises:
         ModelError: a tensor is missing or misshapen.
@@ -80,12 +75,7 @@ def layer_config(config: ModelConfig, parts: Mtp) -> ModelConfig:
 
 
 def check_mtp(config: ModelConfig, tensors: Iterable[str], name: str) -> Mtp:
-    """The place of a checkpoint's MTP module.
-
-    Args:
-        config: of the checkpoint.
-        tensors: the names of its tensors.
-        name: of the checkpoint, for messages.
+    """The place of a checkpoint's MTP module, from its sizes and the names of its tensors.
 
     Raises:
         ModelError: its family has none, its config.json names none, or it lacks the tensors.

@@ -22,13 +22,7 @@ from mxconv.package.ngram_table import NgramTable, read_ngram_table
 
 
 class NgramDraft(LookUp[tuple[int, ...]]):
-    """Best next tokens, each looked up after the one before: a chain, or a tree with those of shorter contexts.
-
-    Args:
-        statistics: what it did.
-        table: of the tokenizer that the level above uses.
-        confidence: a chain stops before the first token whose probability is below.
-    """
+    """Best next tokens, each looked up after the one before: a chain, or a tree with those of shorter contexts."""
 
     def __init__(self, statistics: LevelStatistics, table: NgramTable, confidence: float) -> None:
         super().__init__(statistics, confidence)

@@ -13,15 +13,10 @@ from mxconv.engine.forest import SequenceRows
 
 @dataclass(frozen=True)
 class Load:
-    """What a level's passes carry.
+    """What a level's passes carry."""
 
-    Args:
-        num_texts: that are decoded side by side, each with rows of its own in a pass.
-        other_rows: of a pass, those that belong to none of these: of prompts.
-    """
-
-    num_texts: int = 1
-    other_rows: int = 0
+    num_texts: int = 1  # decoded side by side, each with rows of its own in a pass
+    other_rows: int = 0  # of prompts
 
 
 ALONE = Load()
@@ -29,36 +24,22 @@ ALONE = Load()
 
 @dataclass(frozen=True)
 class JointPass:
-    """A pass that texts shared.
-
-    Args:
-        number: tells it from others.
-        num_rows: of all texts.
-        seconds: of the pass, and of what a level does with it for every text.
-    """
+    """A pass that texts shared."""
 
     number: int
-    num_rows: int
-    seconds: float
+    num_rows: int  # of all texts
+    seconds: float  # with those of the level's own work for every text
 
 
 @dataclass(frozen=True)
 class Meter:
-    """The time of a text so far.
+    """The time of a text so far, waiting not counted."""
 
-    Args:
-        seconds: its own, and by rows its share of joint passes; waiting does not count.
-        shared: of these, its share of joint passes.
-        joint_seconds: the whole time of the same passes.
-        joint_rows: the rows of all texts in them.
-        last_pass: the number of the last of them.
-    """
-
-    seconds: float
-    shared: float = 0.0
-    joint_seconds: float = 0.0
-    joint_rows: int = 0
-    last_pass: int = 0
+    seconds: float  # its own, and by rows its share of joint passes
+    shared: float = 0.0  # of these, its share of joint passes
+    joint_seconds: float = 0.0  # the whole time of the same passes
+    joint_rows: int = 0  # the rows of all texts in them
+    last_pass: int = 0  # the number of the last of them
 
     def __sub__(self, earlier: "Meter") -> "Meter":
         return Meter(

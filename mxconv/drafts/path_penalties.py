@@ -22,12 +22,7 @@ class Rows(Protocol):
 
 
 class PathPenalties:
-    """Counts of the tokens of a path, moved from path to path: a step costs what two paths differ by.
-
-    Args:
-        penalties: of the text.
-        num_prompt_tokens: tokens before the answer.
-    """
+    """Counts of the tokens of a path, moved from path to path: a step costs what two paths differ by."""
 
     def __init__(self, penalties: Penalties, num_prompt_tokens: int) -> None:
         self._penalties = penalties

@@ -23,13 +23,8 @@ class PromptLookup(LookUp[Places]):
     Of several places the latest is taken. Where the text ends too soon after it, it repeats: after `a b a b` come
     `a b a b a b ...`. Only tokens that are new since the last call are indexed.
 
-    Args:
-        statistics: what it did.
-        max_ngram: tokens of the longest n-gram to look for.
-        min_ngram: and of the shortest, at least 1.
-
     Raises:
-        ModelError: no such n-grams.
+        ModelError: no n-grams of `min_ngram` to `max_ngram` tokens.
 
     Source:
         Saxena, "Prompt Lookup Decoding" (2023), github.com/apoorvumang/prompt-lookup-decoding.

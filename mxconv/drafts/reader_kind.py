@@ -11,7 +11,7 @@ from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.kind import DraftKind, DraftSpec, LoadedLevel, OpenedDraft, OpenTarget, Run, placed
 from mxconv.drafts.model import locate_16_bits, open_16_bits, open_package
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.readers.reader import Reader, ReaderSizes
+from mxconv.drafts.readers.reader import Reader, ReaderConfig
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -34,11 +34,8 @@ class ReaderKind(DraftKind):
     """A kind with a network of its own whose input is what the level above computed."""
 
     subject = "PATH_OR_ID"
+    config: type[ReaderConfig]
     other_dtypes: tuple[str, ...] = ()  # of tensors that are no weights
-
-    def sizes(self, path: Path) -> ReaderSizes:
-        """The sizes in a config.json."""
-        raise NotImplementedError
 
     def reader(
         self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
@@ -65,7 +62,7 @@ class ReaderKind(DraftKind):
         root = find_package_or_none(spec.subject)
         draft = open_16_bits(spec, self.other_dtypes) if root is None else open_package(spec, root)[0]
         assert draft.root is not None, "it has a folder"
-        sizes = self.sizes(draft.root / "config.json")
+        sizes = self.config.from_file(draft.root / "config.json").sizes
         if target.config is not None:
             sizes.check_target(target.config, target.vocabulary.num_tokens, f"--draft {spec.subject}")
         return replace(draft, spec=replace(spec, num_draft_tokens=spec.num_draft_tokens or sizes.most_tokens))

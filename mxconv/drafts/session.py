@@ -116,10 +116,6 @@ class Session:
     """The tokens whose keys and values a cache holds, and the states of them that drafts read.
 
     The target and the drafts that share its cache have one session; a model with a cache of its own has its own.
-
-    Args:
-        cache: empty.
-        passes: evaluate the rows of its text.
     """
 
     def __init__(self, cache: KVCache, passes: Passes = AT_ONCE) -> None:

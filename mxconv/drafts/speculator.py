@@ -16,7 +16,6 @@ from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig, StageRows
-from mxconv.drafts.readers.reader import ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
 from mxconv.drafts.trees import Evaluate, GoesOn, GrowingTree
 from mxconv.engine.decoder import Decoder
@@ -72,10 +71,7 @@ def grow_candidates(
 class SpeculatorDraft(ReadingDraft):
     """Proposes at most as many tokens as the speculator has stages, each a pass.
 
-    Args:
-        speculator: the network.
-        listener: for whom it drafts.
-        num_candidates: paths of the candidate tree that the paper describes; None grows what is worth its rows.
+    `num_candidates` are paths of the candidate tree that the paper describes; None grows what is worth its rows.
     """
 
     def __init__(self, speculator: MlpSpeculator, listener: Listener, num_candidates: int | None = None) -> None:
@@ -125,11 +121,9 @@ class SpeculatorKind(ReaderKind):
     """`speculator:PATH_OR_ID`, in the layout of the Hub's accelerators."""
 
     name = "speculator"
+    config = SpeculatorConfig
     record_type = SpeculatorRecord
     parameters = (Parameter("num_candidates", 1, 64),)
-
-    def sizes(self, path: Path) -> ReaderSizes:
-        return SpeculatorConfig.from_file(path).sizes
 
     def reader(
         self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None

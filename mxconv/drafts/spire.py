@@ -12,7 +12,6 @@ from mxconv.arrays import F32
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.passes import AT_ONCE, Passes
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.drafts.readers.reader import ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
 from mxconv.engine.cache import KVCache
@@ -42,11 +41,9 @@ class PastKeys:
         self._keys, self._values = np.empty(heads, np.float32), np.empty(heads, np.float32)
 
     def read(self, positions: Sequence[int], memory: F32) -> tuple[F32, F32]:
-        """Keys and values (num_layers, n, num_key_value_heads, head_dim) of tokens whose memory is given.
+        """Keys and values (num_layers, n, num_key_value_heads, head_dim) from memory (num_layers, n, hidden_size).
 
-        Args:
-            positions: of the n tokens: sinks, and after them neighbours that fit into a window.
-            memory: (num_layers, n, hidden_size) float32.
+        The positions are sinks, and after them neighbours that fit into a window.
         """
         sink = self._spire.config.sink
         past_sinks = max(self._num_slots - sink, 1)
@@ -75,9 +72,7 @@ class SpireCache:
     def begin(self, num_past: int, memory_of: Callable[[range], F32]) -> None:
         """Forget all rows: the next token follows `num_past` that the target evaluated.
 
-        Args:
-            num_past: from 0 on.
-            memory_of: the memory (num_layers, n, hidden_size) of tokens at some positions.
+        `memory_of` gives the memory (num_layers, n, hidden_size) of tokens at some positions.
         """
         runs = [run for run in self._spire.visible_past(num_past) if run]
         positions = [position for run in runs for position in run]
@@ -90,12 +85,7 @@ class SpireCache:
             self._cache.num_left_out = num_past - len(positions)
 
     def evaluate(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
-        """(num_rows, vocab_size): the logits of new rows of one depth.
-
-        Args:
-            tokens: of the rows.
-            tree: of them and those evaluated since the first; None for the first, alone.
-        """
+        """(num_rows, vocab_size): the logits of new rows of one depth of a tree; without one, of the first row."""
         self._mix()
         states = States(range(self._spire.config.num_layers + 1))
         rows = SequenceRows(tokens, self._cache, tree, states=states)
@@ -158,9 +148,7 @@ class SpireKind(ReaderKind):
     """`spire:PATH_OR_ID`, in the layout of formats/spire.md."""
 
     name = "spire"
-
-    def sizes(self, path: Path) -> ReaderSizes:
-        return SpireConfig.from_file(path).sizes
+    config = SpireConfig
 
     def reader(
         self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None

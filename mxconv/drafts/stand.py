@@ -40,11 +40,9 @@ class Stand(LookUp[State]):
     for certain, which keeps every rule exact. A token's chance is the softmax of the ranking.
 
     Args:
-        statistics: what it did.
         vocab_size: logits a row of the level above.
         max_ngram: tokens of the longest n-gram.
         num_candidates: tokens remembered after each.
-        confidence: a chain stops before the first token whose chance is below.
 
     Raises:
         ModelError: no vocabulary, no candidates or no n-grams.

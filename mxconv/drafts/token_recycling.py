@@ -21,10 +21,8 @@ class TokenRecycling(LookUp[int]):
     chain of best ones, or a tree of all. The paper's tree has a fixed shape; here the likeliest nodes are its nodes.
 
     Args:
-        statistics: what it did.
         vocab_size: rows of the matrix, and logits a row of the level above.
         num_candidates: columns; each takes 8 bytes a token of the vocabulary.
-        confidence: a chain stops before the first token whose probability is below.
 
     Raises:
         ModelError: no vocabulary or no candidates.

@@ -156,17 +156,11 @@ class StudyBudget:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The last tokens of a text, after keys and values that are there.
-
-    Args:
-        session: the cache, and its tokens.
-        start: position of the first token to evaluate.
-        tokens: those to evaluate and one more: `tokens[i + 1]` is what the level above chose after `tokens[i]`.
-    """
+    """The last tokens of a text, after keys and values that are there."""
 
     session: Session
-    start: int
-    tokens: Sequence[int]
+    start: int  # position of the first token to evaluate
+    tokens: Sequence[int]  # those to evaluate and one more: [i + 1] is what the level above chose after [i]
 
     @classmethod
     def of(cls, session: Session, context: Sequence[int], first_written: int) -> "Rehearsal | None":
@@ -229,10 +223,7 @@ class Variants:
     """The choice of parts and the budget of studies of a level, which outlive a text.
 
     Args:
-        record: of a level whose parts are chosen while it decodes.
-        target: whose parts are left out.
-        first: the sets to begin with.
-        most_parts: as `PartChoice` takes it.
+        first: the sets to begin with, as `PartChoice` takes them and `most_parts`.
         head_of: a view of the target with the output head of all variants; None is the target's own.
 
     Raises:
@@ -266,10 +257,6 @@ class VariantDraft:
     """A level whose decoder is another variant of the target from round to round, with studies in between.
 
     Studies use the shared cache and leave it as it was. They count and are timed as the level's own forward passes.
-
-    Args:
-        level: with any decoder; it shares the target's session.
-        variants: of all texts.
     """
 
     def __init__(self, level: ModelDraft, variants: Variants) -> None:

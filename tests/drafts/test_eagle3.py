@@ -105,15 +105,11 @@ def test_a_tree_of_continuations_is_that_of_torch_path_by_path(
     [
         ({"speculators_model_type": "eagle"}, 'speculators_model_type is "eagle"; mxconv supports eagle3'),
         ({"draft_vocab_size": 61}, "draft_vocab_size is 61; at most the target's vocabulary, 60, is required"),
-        ({"draft_vocab_size": None}, "draft_vocab_size is null; an integer from 1"),
-        ({"target_hidden_size": 0}, "target_hidden_size is 0; an integer from 1"),
-        ({"norm_before_residual": 1}, "norm_before_residual is 1; true or false is required"),
         ({"norm_before_fc": True, "fc_norm": True}, "fc_norm is true; with norm_before_fc, false is required"),
         (
             {"transformer_layer_config": {"model_type": "mistral"}},
             'model_type is "mistral"; mxconv supports llama, qwen3',
         ),
-        ({"transformer_layer_config": {"model_type": "llama"}}, "transformer_layer_config: .* is missing"),
         ({"eagle_aux_hidden_state_layer_ids": []}, r"layer_ids is \[\]; a list of 1 to 64 layer numbers, or null"),
         ({"eagle_aux_hidden_state_layer_ids": [1, "2"]}, r'is \[1, "2"\]; a list of 1 to 64 layer numbers, or null'),
     ],
@@ -129,9 +125,7 @@ def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_pat
     ("ids", "num_layers", "message"),
     [
         ([1, 5], 4, r"reads the states of layers 1, 5 \(eagle_aux_\w+\); different ones from 0 to 4"),
-        ([-1, 2], 4, "reads the states of layers -1, 2 "),
         ([2, 2], 4, "reads the states of layers 2, 2 "),
-        (None, 4, "reads by default the states of layers 2, 2, 1 "),
         (None, 2, "reads by default the states of layers 2, 1, -1 "),
     ],
 )
@@ -155,10 +149,7 @@ def test_layers_that_a_target_has() -> None:
     ("name", "message"),
     [
         ("fc.weight", r"head: tensor fc.weight is missing; its shape \(32, 96\) is required"),
-        ("embed_tokens.weight", r"head: tensor embed_tokens.weight is missing; its shape \(60, 32\)"),
         ("layers.0.hidden_norm.weight", r"head: tensor layers.0.hidden_norm.weight is missing; its shape \(32,\)"),
-        ("layers.0.self_attn.k_proj.weight", r"k_proj.weight is missing; its shape \(16, 64\)"),
-        ("lm_head.weight", r"head: tensor lm_head.weight is missing; its shape \(12, 32\)"),
         ("d2t", "head: tensor d2t is missing; with 12 of 60 tokens it is required"),
     ],
 )

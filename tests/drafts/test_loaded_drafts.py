@@ -98,12 +98,6 @@ def test_a_table_is_read_where_its_tokens_are_those_of_the_level_above(tmp_path:
         assert loaded.levels[3].tokenizer is loaded.levels[2].tokenizer is not loaded.levels[0].tokenizer
 
 
-def test_a_table_in_other_tokens_is_refused(tmp_path: Path) -> None:
-    table = ngram_table(tmp_path, write_tiny_llama(tmp_path / "small", vocab_size=90))
-    with pytest.raises(CheckpointError, match=f"^{re.escape(str(table))}: its tokens are of a tokenizer.json with"):
-        load(tmp_path, [f"ngram:{table}"], is_in_package=False)
-
-
 def test_a_table_that_was_replaced_is_refused(tmp_path: Path) -> None:
     source = write_tiny_llama(tmp_path / "source")
     package = pack(source, tmp_path / "package", drafts=(f"ngram:{ngram_table(tmp_path, source)}",))

@@ -51,20 +51,6 @@ class Overheard:
         self.inner.observe(context, proposal, logits)
 
 
-class Certain:
-    """A draft without chance: after token t always the next one."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self.statistics = LevelStatistics("certain")
-        self.vocab_size = vocab_size
-
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        return Proposal([(context[-1] + i) % self.vocab_size for i in range(1, num_tokens + 1)])
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: np.ndarray) -> None:
-        pass
-
-
 @dataclass
 class Tails:
     """For each level and for the first two tokens: the tail of what came."""
@@ -86,7 +72,6 @@ def tails(
     sampling: Sampling,
     confidence: Sequence[float] = (0.0, 0.0),
     rule: Callable[[Sampling, int], RejectionAcceptance] = RejectionAcceptance,
-    last: Callable[[int], Draft] | None = None,
 ) -> Tails:
     """Many short texts, all from token 0."""
     levels = [markov(f"level {number}", table) for number, table in enumerate(made)]
@@ -97,10 +82,8 @@ def tails(
     vocab_sizes = [min(len(table) for table in made[: number + 1]) for number in range(len(made))]
     overheard: list[Overheard] = []
     level: Level = target
-    for vocab_size in vocab_sizes[1:]:
+    for _ in vocab_sizes[1:]:
         (below,) = level.drafts
-        if level is not target and last is not None:
-            below = last(vocab_size)
         overheard.append(Overheard(below, len(made[0])))
         object.__setattr__(level, "drafts", [overheard[-1]])
         if isinstance(below, Level):
@@ -115,7 +98,7 @@ def tails(
     of_levels = [
         tail_of_counts(heard.counts[rows], share[rows])
         for heard, share in zip(overheard, shares[1:], strict=True)
-        if not isinstance(heard.inner, Certain) and (rows := heard.counts.any(axis=1)).any()
+        if (rows := heard.counts.any(axis=1)).any()
     ]
     of_pairs = tail_of_counts(pairs.ravel(), (shares[0][0][:, None] * shares[0]).ravel())
     return Tails(of_levels, of_pairs, [level.acceptance_rate for level in statistics[1:]])
@@ -163,12 +146,6 @@ def test_drafts_that_do_not_know_some_tokens_change_no_distribution(sampling: Sa
     assert len(found.all) == 3
     assert min(found.all) > FALSE_ALARM
     assert all(rate is not None and 0.1 < rate < 0.98 for rate in found.acceptance_rates)
-
-
-def test_a_draft_without_chance_changes_no_distribution() -> None:
-    found = tails(tables(), Sampling(), last=Certain)
-    assert len(found.all) == 2  # the certain draft has no distribution to keep
-    assert min(found.all) > FALSE_ALARM
 
 
 def test_a_draft_like_its_target_is_always_accepted_and_one_unlike_it_changes_nothing() -> None:

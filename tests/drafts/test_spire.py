@@ -262,15 +262,11 @@ def test_what_a_config_may_leave_out(tmp_path: Path) -> None:
     [
         ({"model_type": "llama"}, 'model_type is "llama"; mxconv supports spire'),
         ({"layer_type": "spire"}, 'layer_type is "spire"; mxconv supports llama, mistral, qwen2, qwen3'),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; an integer from 1"),
-        ({"hidden_size": None}, "hidden_size is null; an integer from 1"),
         ({"target_layers": None}, "target_layers is null; a list of num_hidden_layers, 2, numbers of layers from 0"),
-        ({"target_layers": [1]}, r"target_layers is \[1\]; a list of num_hidden_layers, 2, numbers"),
         ({"target_layers": [1, -1]}, r"target_layers is \[1, -1\]; a list of num_hidden_layers, 2, numbers"),
         ({"target_layers": [1, True]}, r"target_layers is \[1, true\]; a list of num_hidden_layers, 2, numbers"),
         ({"sink": -1}, "sink is -1; an integer from 0 to 65536"),
         ({"window": 0}, "window is 0; an integer from 1 to 65536"),
-        ({"window": 65537}, "window is 65537; an integer from 1 to 65536"),
         ({"window": "all"}, 'window is "all"; an integer from 1 to 65536'),
         ({"past_memory": "none"}, 'past_memory is "none"; mxconv supports target, embeddings'),
     ],
@@ -286,7 +282,6 @@ def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_pat
     ("name", "shape"),
     [
         ("spire.memory_weights", "(2, 3)"),
-        ("model.layers.1.mlp.up_proj.weight", "(172, 64)"),
         ("lm_head.weight", "(96, 64)"),
     ],
 )

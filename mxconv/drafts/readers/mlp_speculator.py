@@ -8,13 +8,13 @@ Source:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
-from mxconv.drafts.readers.reader import Reader, ReaderSizes
+from mxconv.drafts.readers.reader import Reader, ReaderConfig, ReaderSizes
 from mxconv.engine.activations import exact_gelu
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights
@@ -26,8 +26,8 @@ MOST_CANDIDATES = 64
 
 
 @dataclass(frozen=True)
-class SpeculatorConfig:
-    """Names follow config.json.
+class SpeculatorConfig(ReaderConfig):
+    """An MLP speculator.
 
     Args:
         vocab_size: tokens that every stage chooses from.
@@ -50,14 +50,7 @@ class SpeculatorConfig:
     scale_input: bool
 
     @classmethod
-    def from_file(cls, path: Path) -> "SpeculatorConfig":
-        """Read a config.json.
-
-        Raises:
-            CheckpointError: the file is missing, or no JSON object.
-            ModelError: it is no MLP speculator, or a key is missing or ill-typed.
-        """
-        fields = Fields.read(path)
+    def from_fields(cls, fields: Fields) -> Self:
         fields.choice("model_type", ("mlp_speculator",))
         emb_dim, n_predict = fields.size("emb_dim"), fields.size("n_predict")
         if n_predict > MOST_STAGES:
@@ -123,9 +116,7 @@ class MlpSpeculator(Reader):
     """A draft that reads the target's last normed state.
 
     Args:
-        config: sizes.
         weights: tensors by the names that the Hub's accelerators give them; of tied stages the first is enough.
-        name: for messages.
 
     Raises:
         ModelError: a tensor is missing or misshapen.
@@ -173,18 +164,11 @@ def _stage(config: SpeculatorConfig, weights: CheckedWeights, index: int) -> Sta
 
 @dataclass(frozen=True, eq=False)
 class StageRows:
-    """Rows of one stage of a speculator: each of a state and the token that it chose.
-
-    Args:
-        speculator: the network.
-        index: of the stage.
-        states: (num_rows, inner_dim) float32, of the first stage (num_rows, emb_dim).
-        tokens: num_rows of them.
-    """
+    """Rows of one stage of a speculator: each of a state and the token that it chose."""
 
     speculator: MlpSpeculator
     index: int
-    states: F32
+    states: F32  # (num_rows, inner_dim), of the first stage (num_rows, emb_dim)
     tokens: Sequence[int]
 
     @property

@@ -1,39 +1,31 @@
 """What all networks have in common that read the target's hidden states."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 from mxconv.arch.config import ModelConfig
+from mxconv.arch.fields import Fields
 from mxconv.engine.states import Reads
 from mxconv.errors import ModelError
 
 
 @dataclass(frozen=True)
 class ReaderSizes:
-    """The sizes of a reader that decide which models it can read.
-
-    Args:
-        hidden_size: of the model that it reads.
-        vocab_size: of that model.
-        least_layers: that the model must have.
-        most_tokens: of a proposal; None where there is no limit.
-    """
+    """The sizes of the models that a reader can read, and of its proposals."""
 
     hidden_size: int
     vocab_size: int
     least_layers: int = 1
-    most_tokens: int | None = None
+    most_tokens: int | None = None  # of a proposal; None where there is no limit
 
     def check_target(self, target: ModelConfig, num_tokens: int, name: str) -> None:
-        """Check that a model can be read: the same hidden size and tokens, and its layers.
-
-        Args:
-            target: the model.
-            num_tokens: of its tokenizer.
-            name: of the reader, for messages.
+        """Check that a model, with `num_tokens` in its tokenizer, can be read by the reader of a name.
 
         Raises:
-            ModelError: it has others.
+            ModelError: it has another hidden size, other tokens, or too few layers.
         """
         if self.hidden_size != target.hidden_size:
             raise ModelError(
@@ -53,14 +45,35 @@ class ReaderSizes:
             )
 
 
-class Reader:
-    """A network whose input is what another model computed.
+class ReaderConfig(ABC):
+    """The config.json of a network that reads hidden states; names follow the file."""
 
-    Args:
-        sizes: of the models that it can read.
-        reads: the states that it needs.
-        name: for messages.
-    """
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Read a config.json.
+
+        Raises:
+            CheckpointError: the file is missing, or no JSON object.
+            ModelError: it is of another kind, or a key is missing, ill-typed, out of range or not supported.
+        """
+        return cls.from_fields(Fields.read(path))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
+        """The same from the parsed content of config.json."""
+        return cls.from_fields(Fields(values, "config.json"))
+
+    @classmethod
+    @abstractmethod
+    def from_fields(cls, fields: Fields) -> Self: ...
+
+    @property
+    @abstractmethod
+    def sizes(self) -> ReaderSizes: ...
+
+
+class Reader:
+    """A network whose input is what another model computed."""
 
     def __init__(self, sizes: ReaderSizes, reads: Reads, name: str) -> None:
         self.sizes = sizes

@@ -38,12 +38,7 @@ class Listener:
 
 
 class ReadingDraft(ABC):
-    """A draft that begins after a context whose states it has read, and evaluates what follows.
-
-    Args:
-        reads: the states that it needs, which are kept from now on.
-        listener: for whom it drafts.
-    """
+    """A draft that begins after a context whose states it has read, and evaluates what follows."""
 
     def __init__(self, reads: Reads, listener: Listener) -> None:
         listener.session.states.want(reads)

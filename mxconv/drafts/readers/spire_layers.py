@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe, describe_values
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
-from mxconv.drafts.readers.reader import Reader, ReaderSizes
+from mxconv.drafts.readers.reader import Reader, ReaderConfig, ReaderSizes
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -28,7 +27,7 @@ PAST_MEMORIES: tuple[Literal["target", "embeddings"], ...] = ("target", "embeddi
 
 
 @dataclass(frozen=True)
-class SpireConfig:
+class SpireConfig(ReaderConfig):
     """A SPIRe draft.
 
     Args:
@@ -46,22 +45,7 @@ class SpireConfig:
     past_memory: Literal["target", "embeddings"] = "target"
 
     @classmethod
-    def from_file(cls, path: Path) -> "SpireConfig":
-        """Read a config.json.
-
-        Raises:
-            CheckpointError: the file is missing, or no JSON object.
-            ModelError: it is no SPIRe draft, or a key is missing, ill-typed or out of range.
-        """
-        return cls.from_fields(Fields.read(path))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> "SpireConfig":
-        """The same from the parsed content of config.json."""
-        return cls.from_fields(Fields(values, "config.json"))
-
-    @classmethod
-    def from_fields(cls, fields: Fields) -> "SpireConfig":
+    def from_fields(cls, fields: Fields) -> Self:
         fields.choice("model_type", ("spire",))
         layer_type = fields.choice("layer_type", LAYER_TYPES, default="llama")
         decoder = describe(Fields({**fields.values, "model_type": layer_type}, fields.name))
@@ -162,10 +146,7 @@ class Spire(Reader):
     """A draft that reads the states which feed some of the target's layers.
 
     Args:
-        config: sizes.
         weights: tensors by the names of formats/spire.md, `lm_head.weight` among them.
-        make: its decoder.
-        name: for messages.
 
     Raises:
         ModelError: a tensor is missing or misshapen.
@@ -203,16 +184,7 @@ class Spire(Reader):
         return mixed
 
     def keys_and_values(self, layer: int, memory: F32, positions: Sequence[int]) -> tuple[F32, F32]:
-        """The keys and values that a layer computes from memory.
-
-        Args:
-            layer: the draft's, from 0 on.
-            memory: (n, hidden_size) float32.
-            positions: of the n tokens in the text.
-
-        Returns:
-            Two (n, num_key_value_heads, head_dim) float32 arrays.
-        """
+        """A layer's keys and values (n, num_key_value_heads, head_dim) from the memory (n, hidden_size) of n tokens."""
         own = self.decoder.layers[layer]
         assert own.before_mixer is not None, "its layers norm what attention takes in"
         assert isinstance(own.attention, WeightedAttention), "its layers have keys of their own"
