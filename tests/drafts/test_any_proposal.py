@@ -69,7 +69,7 @@ class ChainTo(Chain):
         return replace(super().link(statistics, *arguments), drafts=[self.draft])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     proposals=st.lists(st.lists(TOKENS, max_size=20), max_size=5),
     num_draft_tokens=st.integers(1, 16),

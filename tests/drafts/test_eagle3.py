@@ -145,6 +145,15 @@ def test_layers_that_a_target_has() -> None:
     assert Eagle3Config.from_file(VECTORS / "qwen3" / "config.json").layers_of(3) == (3, 1)
 
 
+SOME_TOKENS = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, {"draft_vocab_size": len(KNOWN)})
+
+
+def some_tokens() -> dict[str, np.ndarray]:
+    """The tensors of a head that knows some tokens."""
+    tensors = eagle3_tensors(SOME_TOKENS, KNOWN)
+    return {name: array.astype(np.float16) if array.dtype.kind == "f" else array for name, array in tensors.items()}
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -154,11 +163,10 @@ def test_layers_that_a_target_has() -> None:
     ],
 )
 def test_a_tensor_that_is_missing_is_named(name: str, message: str, tmp_path: Path) -> None:
-    config = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, {"draft_vocab_size": len(KNOWN)})
-    tensors = eagle3_tensors(config, KNOWN)
-    halves = {key: a.astype(np.float16) if a.dtype.kind == "f" else a for key, a in tensors.items() if key != name}
+    tensors = some_tokens()
+    del tensors[name]
     with pytest.raises(ModelError, match=message):
-        open_eagle3(write_tensors(tmp_path / "head", config, halves))
+        open_eagle3(write_tensors(tmp_path / "head", SOME_TOKENS, tensors))
 
 
 @pytest.mark.parametrize(
@@ -176,16 +184,12 @@ def test_a_tensor_that_is_missing_is_named(name: str, message: str, tmp_path: Pa
     ],
 )
 def test_vocabularies_that_are_refused(changes: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
-    config = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, {"draft_vocab_size": len(KNOWN)})
-    tensors = eagle3_tensors(config, KNOWN)
-    halves = {key: a.astype(np.float16) if a.dtype.kind == "f" else a for key, a in tensors.items()}
     with pytest.raises(ModelError, match=message):
-        open_eagle3(write_tensors(tmp_path / "head", config, halves | changes))
+        open_eagle3(write_tensors(tmp_path / "head", SOME_TOKENS, some_tokens() | changes))
 
 
 def test_a_head_may_be_without_t2d_and_have_short_integers(tmp_path: Path) -> None:
-    config = eagle3_config(VOCAB_SIZE, HIDDEN_SIZE, {"draft_vocab_size": len(KNOWN)})
-    tensors = eagle3_tensors(config, KNOWN)
-    halves = {key: a.astype(np.float16) if a.dtype.kind == "f" else a.astype(np.int32) for key, a in tensors.items()}
-    del halves["t2d"]
-    assert open_eagle3(write_tensors(tmp_path / "head", config, halves)).tokens.tolist() == KNOWN
+    tensors = some_tokens()
+    del tensors["t2d"]
+    tensors["d2t"] = tensors["d2t"].astype(np.int32)
+    assert open_eagle3(write_tensors(tmp_path / "head", SOME_TOKENS, tensors)).tokens.tolist() == KNOWN

@@ -89,7 +89,7 @@ def test_the_text_is_drawn_from_the_targets_distribution(package: Path) -> None:
         for tree in ("chain", 12):
             hierarchy = Hierarchy(loaded.levels, [3], [0.0], tree)
             ids = loaded.tokenizer.encode(PROMPTS[0])
-            texts = [speculate(hierarchy, ids, 40, (), selection)[0].token_ids for _ in range(2)]
+            texts = [speculate(hierarchy, ids, 24, (), selection)[0].token_ids for _ in range(2)]
             assert texts[0] == texts[1]
             text = [*ids, *texts[0]]
             logits = decoder.forward(text, KVCache(decoder.config))

@@ -190,7 +190,7 @@ def test_a_tree_fills_a_pass_and_no_more() -> None:
     assert assert_lossless(hierarchy, CONTEXT, 8).trace.statistics[1].num_nodes == 63
 
 
-NUM_TEXTS = 800
+NUM_TEXTS = 500
 
 
 def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[float], unknown: Sequence[int]) -> float:

@@ -64,7 +64,7 @@ class Tails:
         return [*self.of_levels, self.of_pairs]
 
 
-NUM_TEXTS = 700
+NUM_TEXTS = 600
 
 
 def tails(

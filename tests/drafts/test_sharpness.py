@@ -37,8 +37,10 @@ def test_what_was_drawn_and_chains_teach_nothing() -> None:
         assert sharpness.value == SHARPNESS
 
 
-@pytest.mark.parametrize("own", [1.2, 2.0, 3.5])
-@pytest.mark.parametrize("rule", [GreedyAcceptance(), CoupledAcceptance(Sampling(1.0), 3)], ids=["greedy", "coupled"])
+@pytest.mark.parametrize(
+    ("own", "rule"),
+    [(1.2, GreedyAcceptance()), (3.5, GreedyAcceptance()), (2.0, CoupledAcceptance(Sampling(1.0), 3))],
+)
 def test_it_finds_how_sharply_the_level_above_agrees(own: float, rule: GreedyAcceptance | CoupledAcceptance) -> None:
     random = np.random.default_rng(0)
     sharpness = Sharpness()

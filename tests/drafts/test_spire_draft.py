@@ -49,7 +49,7 @@ def test_a_better_copy_is_believed_more_often(package: Path, tmp_path: Path) -> 
     shares = []
     for spec in (f"spire:{tmp_path}/whole", f"spire:{package.parent}/spire"):
         with LoadedPackage(package, ["target"], drafts=specs(tmp_path, spec)) as loaded:
-            ((proposed, accepted),) = check_all(loaded.levels, [4], "chain", GREEDY, 40)
+            ((proposed, accepted),) = check_all(loaded.levels, [4], "chain", GREEDY, 24)
         shares.append(accepted / proposed)
     assert shares[0] > 0.97 and 0 < shares[1] < shares[0]
 

@@ -142,32 +142,6 @@ def test_proposing_and_studying_leave_the_shared_session_as_it_was(kind: str, ac
     assert variants.choice.num_studies == 5  # the first round's length was not known yet
 
 
-@pytest.mark.parametrize(
-    "acceptance", [GreedyAcceptance(), CoupledAcceptance(Sampling(0.8), 7)], ids=["greedy", "drawn"]
-)
-@pytest.mark.parametrize("spec", ["a2+m3", "none"])
-def test_a_rehearsal_counts_what_the_variant_would_have_said(acceptance: Acceptance, spec: str) -> None:
-    def chosen(row: np.ndarray, position: int) -> int:
-        return acceptance.draw(row, position) if isinstance(acceptance, CoupledAcceptance) else int(row.argmax())
-
-    decoder = decoder_of(target_level(**SIZES))
-    variant = decoder.variant(Skipped.parse(spec, 6))
-    session, text = Session(KVCache(decoder.config)), [*PROMPT]
-    while len(text) < 40:
-        text.append(chosen(session.feed(decoder, text[len(session.tokens) :], 1)[0], len(text)))
-    rehearsal = Rehearsal.of(session, text, len(PROMPT))
-    assert rehearsal is not None
-    assert (rehearsal.start, rehearsal.num_tokens) == (39 - 16, 16)
-    cache = KVCache(decoder.config)
-    decoder.forward(text[:23], cache)
-    expected = 0
-    for place in range(23, 39):  # token by token, on a cache of its own
-        row = variant.forward(text[place : place + 1], cache)[0]
-        expected += chosen(row, place + 1) == text[place + 1]
-    assert rehearsal.agreed(variant, acceptance, VOCAB_SIZE) == expected
-    assert expected == 16 or spec != "none"
-
-
 def test_a_rehearsal_is_under_the_penalties_of_the_text() -> None:
     """The target itself agrees with all of its text; without them it would not."""
     decoder = decoder_of(target_level(**SIZES))
@@ -179,19 +153,6 @@ def test_a_rehearsal_is_under_the_penalties_of_the_text() -> None:
     assert rehearsal is not None
     assert rehearsal.agreed(decoder, selection.acceptance(len(PROMPT)), VOCAB_SIZE) == rehearsal.num_tokens
     assert rehearsal.agreed(decoder, GreedyAcceptance(), VOCAB_SIZE) < rehearsal.num_tokens
-
-
-def test_only_what_the_level_above_has_written_is_rehearsed() -> None:
-    decoder = decoder_of(target_level(**SIZES))
-    session = Session(KVCache(decoder.config))
-    text = [*PROMPT, 5, 6, 7, 8, 9]
-    session.feed(decoder, text[:-1], 1)
-    found = Rehearsal.of(session, text, len(PROMPT))
-    assert found is not None
-    assert (found.start, list(found.tokens)) == (len(PROMPT) - 1, [2, 5, 6, 7, 8, 9])
-    assert Rehearsal.of(session, text, len(PROMPT) + 2) is None  # too little
-    assert Rehearsal.of(session, [*text[:9], 1, 1], len(PROMPT)) is None  # another text
-    assert Rehearsal.of(session, text[:-1], len(PROMPT)) is None  # less than the session has
 
 
 def test_a_cache_of_its_own_is_refused() -> None:
