@@ -90,7 +90,6 @@ class FeatureDraft(ReadingDraft):
         )
         return MOST_TOKENS if can_read else 0
 
-    @np.errstate(over="ignore", invalid="ignore")
     def begin(self, context: Sequence[int]) -> F32:
         """Evaluate the accepted tokens that are not in the cache, and those that the level above evaluated again."""
         states = self.listener.session.states
@@ -98,17 +97,16 @@ class FeatureDraft(ReadingDraft):
         start = min(_num_shared(self._numbers, numbers), _num_shared(self._tokens, tokens), len(tokens) - 1)
         self._cache.truncate(start)
         self._numbers, self._tokens = self._numbers[:start], self._tokens[:start]
-        features = self._head.fuse(states.read(self._head.reads, start, len(tokens)))
-        with self.statistics.forward():
+        with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
+            features = self._head.fuse(states.read(self._head.reads, start, len(tokens)))
             self._features = self._head.advance(features, context[start + 1 :], self._cache)[-1:]
             logits = self._logits(self._features)
         self._numbers, self._tokens = numbers, tokens
         return logits
 
-    @np.errstate(over="ignore", invalid="ignore")
     def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
         above = self._features[[parent + 1 for parent in tree.parents[tree.num_cached :]]]
-        with self.statistics.forward():
+        with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
             features = self._head.advance(above, tokens, self._cache, tree)
             self._features = np.concatenate([self._features, features])
             return self._logits(features)
