@@ -8,15 +8,6 @@ from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.statistics import LevelStatistics
 
 
-def paths_of(proposal: Proposal) -> list[tuple[int, ...]]:
-    assert proposal.parents is not None
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
-        assert parent < len(found)  # parents before children
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
-
-
 class Says:
     """A draft that always says the same."""
 

@@ -14,8 +14,9 @@ from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.codecs.mxfp4 import quantize_mxfp4
 from mxconv.codecs.vnni8 import TILE_ROWS, pack_nibbles, pack_scales, pad
-from mxconv.drafts.kind import LoadedLevel
+from mxconv.drafts.kind import DraftSpec, LoadedLevel
 from mxconv.drafts.kinds import KINDS
+from mxconv.drafts.proposal import Proposal
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.weights import ModelWeights
@@ -96,6 +97,11 @@ def record(name: str, shares_cache: bool = False) -> LevelRecord:
     )
 
 
+def record_of(spec: DraftSpec, name: str, *rest: Any, **more: Any) -> LevelRecord:
+    """The level that a SPEC becomes; see `DraftKind.record`."""
+    return KINDS[spec.kind].record(spec, name, *rest, **more)
+
+
 def look_up(kind: str, **members: Any) -> LoadedLevel:
     """A level that is no model."""
     return LoadedLevel(
@@ -166,6 +172,16 @@ class Decoded:
 
     token_ids: list[int]
     logits: list[bytes]
+
+
+def paths_of(proposal: Proposal) -> list[tuple[int, ...]]:
+    """The tokens of each node's path."""
+    assert proposal.parents is not None
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
+        assert parent < len(found)  # parents before children
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
 
 
 def decoder_of(level: LoadedLevel) -> Decoder:

@@ -2,29 +2,34 @@
 
     greedy      the most likely token; a proposal is accepted where it is that token
     coupled     a draw whose noise depends on the seed and the position alone; a proposal is accepted where it is
-                what the level draws. The output is the same tokens with any hierarchy or none, and drafts that share
-                the noise agree more often than two independent draws would
-    rejection   Leviathan et al.: accept with probability min(1, p/q), else draw from what is left of p. The output
+                what the level draws. The output is the same tokens with any hierarchy or none, and drafts with the
+                same noise agree more often than two independent draws would
+    rejection   speculative sampling: accept with probability min(1, p/q), else draw from what is left of p. The output
                 has the target's distribution, but other tokens with other drafts
 
-A proposal may be a tree: the walk goes on into the accepted child, and ends where there is none. Under the first two
-the level's token at a node is what it would be without any tree. Under rejection the siblings are judged in their
+A proposal may be a tree: verification continues with the accepted child, and ends where there is none. Under the first
+two the level's token at a node is what it would be without any tree. Under rejection siblings are judged in their
 order, each against what those before it left of p and q.
 
-Speculative sampling is in `mxconv/drafts/rejection.py`.
+Source:
+    Rejection: arXiv 2211.17192, Theorem 3.5; arXiv 2302.01318. Siblings: recursive rejection sampling of Recursive
+    Speculative Decoding (candidates without replacement).
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from mxconv.arrays import F32, F64, I64
-from mxconv.drafts.guesses import SHARPNESS, Guesses, at_least, likeliest
+from mxconv.drafts.guesses import Guesses, at_least, likeliest
 from mxconv.drafts.path_penalties import PathPenalties, Rows
 from mxconv.drafts.proposal import Proposal
 from mxconv.text.distribution import Sampling, distribution, greedy, likely_tokens
+
+MOST_POSITIONS = 32  # of which the noise is kept: a round's
+LEAST_SIBLING = 0.1  # share of a token for which a further one is drawn
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,7 @@ class Verdict:
 
     Args:
         tokens: at least one.
-        distributions: what each was drawn from, (vocab_size,) float64; empty under rules that draw nothing at random
-            or make the draw again wherever it is needed.
+        distributions: what each was drawn from, (vocab_size,) float64; empty where draws can be repeated.
         path: the accepted nodes of the proposal, one less than the tokens.
     """
 
@@ -43,15 +47,15 @@ class Verdict:
     path: list[int] = field(default_factory=list)
 
 
-class Acceptance(Protocol):
+class Acceptance(ABC):
     """A rule; one object serves all levels of a hierarchy during one run.
 
-    `penalties` are what levels put their logits through before they hand them to the rule; None where nothing is held
-    against tokens.
+    Levels apply `penalties`, where there are some, to their logits before they pass them to the rule.
     """
 
-    penalties: PathPenalties | None
+    penalties: PathPenalties | None = None
 
+    @abstractmethod
     def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
         """Judge a proposal.
 
@@ -61,52 +65,40 @@ class Acceptance(Protocol):
             proposal: the draft's guess.
             position: of the first proposed token in the sequence, the prompt counted.
         """
-        ...
 
+    @abstractmethod
     def guesses(
-        self,
-        logits: F32,
-        position: int,
-        least: float,
-        most: int,
-        first: int | None = None,
-        sharpness: float = SHARPNESS,
+        self, logits: F32, position: int, least: float, most: int, sharpness: float, first: int | None = None
     ) -> Guesses:
-        """What a draft with these logits says at one position: several tokens, as siblings of a tree.
+        """The tokens that a draft with these logits proposes at one position, as siblings of a tree.
 
         How many there are is decided before any of them is drawn.
 
         Args:
             logits: (vocab_size,) float32.
             position: in the sequence, the prompt counted.
-            least: a token is less likely than this to be chosen and is left out.
+            least: tokens that are less likely than this to be chosen are left out.
             most: tokens.
-            first: a token that the draft has chosen there already by this rule, and that is the first.
-            sharpness: how many times as large the logits are to be taken; what is drawn at random heeds it not.
+            sharpness: factor of the logits; draws at random ignore it.
+            first: a token that the draft has already chosen there by this rule, and that is the first.
         """
-        ...
 
+    @abstractmethod
     def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
-        """What decides between tokens: the greatest is chosen, minus infinity never is.
+        """Scores of tokens: the greatest is chosen, minus infinity never is.
 
-        A draft that ranks by it what it believes the logits to be hears the noise of the rule, where there is one that
-        it may hear. The order is then that of drawing without replacement, and its softmax the chance that a level is
-        right to choose each whose own logits differ from the draft's by standard Gumbel noise once more.
+        They include the noise of a coupled rule, so their order is that of draws without replacement. Their softmax is
+        the chance of each token where the level's own logits differ from these by standard Gumbel noise once more.
 
         Args:
             logits: (n,) float32, of all tokens or of some, as far as they are known.
             position: of the token to be chosen in the sequence, the prompt counted.
             tokens: (n,) ids of which the logits are; None where they are of all, in order.
         """
-        ...
 
 
 def walk(proposal: Proposal, choose: Callable[[int, int], int]) -> Verdict:
-    """Follow a level's own choices down the proposal, as far as it has them.
-
-    Args:
-        choose: the level's token after a node (-1: the context) at a depth (0: the first proposed place).
-    """
+    """Follow a level's own choices, after a node (-1: the context) and at a depth from 0, down the proposal."""
     tokens: list[int] = []
     path: list[int] = []
     node: int | None = -1
@@ -118,23 +110,14 @@ def walk(proposal: Proposal, choose: Callable[[int, int], int]) -> Verdict:
     return Verdict(tokens, path=path)
 
 
-class GreedyAcceptance:
+class GreedyAcceptance(Acceptance):
     """The lowest id among the most likely tokens."""
-
-    def __init__(self) -> None:
-        self.penalties: PathPenalties | None = None
 
     def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
         return walk(proposal, lambda node, _: int(greedy(logits[node + 1])))
 
     def guesses(
-        self,
-        logits: F32,
-        position: int,
-        least: float,
-        most: int,
-        first: int | None = None,
-        sharpness: float = SHARPNESS,
+        self, logits: F32, position: int, least: float, most: int, sharpness: float, first: int | None = None
     ) -> Guesses:
         tokens, chances = likeliest(logits[None] * np.float32(sharpness), min(most, len(logits)))
         return at_least(least, tokens[0].tolist(), chances[0].tolist())
@@ -143,28 +126,16 @@ class GreedyAcceptance:
         return logits.astype(np.float64)
 
 
-MOST_POSITIONS = 32  # of which the noise is kept: a round's
-
-
-class CoupledAcceptance:
-    """Draws with Gumbel noise keyed by seed and position.
-
-    Args:
-        sampling: how logits become a distribution.
-        seed: any integer of 64 bits.
-    """
+class CoupledAcceptance(Acceptance):
+    """Draws with Gumbel noise keyed by seed, any integer of 64 bits, and position."""
 
     def __init__(self, sampling: Sampling, seed: int) -> None:
         self.sampling = sampling
         self.seed = seed
-        self.penalties: PathPenalties | None = None
         self._uniform: dict[int, F64] = {}  # position -> numbers of the tokens from 0 on, for some positions
 
     def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
         return walk(proposal, lambda node, depth: self.draw(logits[node + 1], position + depth))
-
-    def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
-        return self.perturbed(distribution(logits, self.sampling), position, tokens)
 
     def draw(self, logits: F32, position: int) -> int:
         """The token of one position: argmax of log-probability plus noise, (vocab_size,) float32 in."""
@@ -172,15 +143,8 @@ class CoupledAcceptance:
         return int(support[np.argmax(scores)])
 
     def guesses(
-        self,
-        logits: F32,
-        position: int,
-        least: float,
-        most: int,
-        first: int | None = None,
-        sharpness: float = SHARPNESS,
+        self, logits: F32, position: int, least: float, most: int, sharpness: float, first: int | None = None
     ) -> Guesses:
-        """In the order of the scores, which is that of draws without replacement."""
         support, scores = self._scores(logits, position)
         best = np.argpartition(-scores, min(most, len(scores) - 1))[:most]
         best = best[np.argsort(-scores[best], kind="stable")]
@@ -188,19 +152,16 @@ class CoupledAcceptance:
             weights = np.exp((scores - scores[best[0]]) * sharpness)
         return at_least(least, support[best].tolist(), (weights[best] / weights.sum()).tolist())
 
+    def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
+        return self._perturbed(distribution(logits, self.sampling), position, tokens)
+
     def _scores(self, logits: F32, position: int) -> tuple[I64, F64]:
-        """The tokens that may be drawn, ascending, and what decides between them."""
+        """The tokens that may be drawn, ascending, and their scores."""
         support, shares = likely_tokens(logits, self.sampling)
-        return support, self.perturbed(shares, position, support)
+        return support, self._perturbed(shares, position, support)
 
-    def perturbed(self, shares: F64, position: int, tokens: I64 | None = None) -> F64:
-        """Log-probability plus the noise of a position: the argmax is the draw.
-
-        Args:
-            shares: (n,) probabilities, of all tokens or of some; of 0 comes minus infinity.
-            position: of the token to be drawn in the sequence, the prompt counted.
-            tokens: (n,) ids of which the shares are; None where they are of all, in order.
-        """
+    def _perturbed(self, shares: F64, position: int, tokens: I64 | None) -> F64:
+        """Log-probability plus the noise of a position, minus infinity of a probability of 0."""
         ids = np.arange(len(shares)) if tokens is None else tokens
         uniform = self._uniform_of(position, int(ids.max()) + 1)[ids]
         with np.errstate(divide="ignore"):  # a noise of 0, once in 2^53, is minus infinity: never chosen
@@ -208,10 +169,10 @@ class CoupledAcceptance:
         return scores
 
     def _uniform_of(self, position: int, count: int) -> F64:
-        """At least `count` numbers; the same at every call, since draft and target ask for the same positions."""
+        """At least `count` numbers; draft and target take the same ones of a position."""
         known = self._uniform.get(position)
         if known is None or len(known) < count:
-            # a token's noise is that of its id in one stream, so models with padded vocabularies hear the same
+            # a token's noise is that of its id in one stream, so models with padded vocabularies have the same
             key = np.array([self.seed, position], np.uint64)
             known = np.random.Generator(np.random.Philox(key=key)).random(count)
             self._uniform.pop(position, None)
@@ -219,3 +180,85 @@ class CoupledAcceptance:
                 del self._uniform[next(iter(self._uniform))]
             self._uniform[position] = known
         return known
+
+
+class RejectionAcceptance(Acceptance):
+    """Speculative sampling: the target's distribution, by accepting and drawing from what is left."""
+
+    def __init__(self, sampling: Sampling, seed: int) -> None:
+        self.sampling = sampling
+        self.random = np.random.Generator(np.random.Philox(key=seed))
+
+    def judge(self, logits: Rows, proposal: Proposal, position: int) -> Verdict:
+        verdict, node = Verdict([]), -1
+        while True:
+            ours = distribution(logits[node + 1], self.sampling)
+            verdict.distributions.append(ours)
+            accepted, left = self._first_accepted(ours, proposal, proposal.children(node))
+            if accepted is None:
+                verdict.tokens.append(self._draw(left))
+                return verdict
+            node = accepted
+            verdict.tokens.append(proposal.tokens[node])
+            verdict.path.append(node)
+
+    def guesses(
+        self, logits: F32, position: int, least: float, most: int, sharpness: float, first: int | None = None
+    ) -> Guesses:
+        """Draws without replacement, as many as the distribution has tokens that are likely enough.
+
+        A draw's chance is taken to be the share of the token that has its rank. Since nothing that was drawn may be
+        left out later, a second one must be likely by itself.
+        """
+        shares = distribution(logits, self.sampling)
+        ranked = -np.partition(-shares, min(most, len(shares) - 1))
+        chances = np.sort(ranked[:most])[::-1]
+        chances = chances[(chances > 0) & (chances >= least) & (chances >= min(LEAST_SIBLING, chances[0]))]
+        if not len(chances):
+            return Guesses([], [], shares)
+        left = shares if first is None else _without(shares, [first])
+        tokens = [] if first is None else [first]
+        while len(tokens) < len(chances) and left.any():
+            tokens.append(self._draw(left))
+            left = _without(shares, tokens)
+        return Guesses(tokens, chances[: len(tokens)].tolist(), shares)
+
+    def ranking(self, logits: F32, position: int, tokens: I64 | None = None) -> F64:
+        with np.errstate(divide="ignore"):  # what the sampling leaves out
+            scores: F64 = np.log(distribution(logits, self.sampling))
+        return scores
+
+    def _first_accepted(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
+        """The sibling that is accepted, or None; and what is then left of our distribution to draw from."""
+        left = ours
+        used: list[int] = []
+        for node in siblings:
+            token = proposal.tokens[node]
+            if proposal.distributions:
+                theirs = _without(proposal.distributions[node], used)
+            else:
+                theirs = np.zeros(len(ours))
+                theirs[token] = 1  # certain
+            if self.random.random() * theirs[token] * left.sum() < left[token]:
+                return node, left
+            both = min(len(left), len(theirs))
+            rest = left / left.sum()
+            rest[:both] = np.maximum(rest[:both] - theirs[:both], 0)
+            left = rest if rest.any() else left  # nothing is left where rounding made p equal q
+            used.append(token)
+        return None, left
+
+    def _draw(self, weights: F64) -> int:
+        cumulative = weights.cumsum()
+        token = int(cumulative.searchsorted(self.random.random() * cumulative[-1], side="right"))
+        return min(token, int(weights.nonzero()[0][-1]))  # the product may round up to the last sum
+
+
+def _without(theirs: F64, used: Sequence[int]) -> F64:
+    """A distribution of which some tokens have been drawn: the others, summing to one again."""
+    if not used:
+        return theirs
+    rest = theirs.copy()
+    rest[list(used)] = 0
+    total = rest.sum()
+    return rest / total if total else rest

@@ -1,9 +1,7 @@
 """An EAGLE-3 draft head, in the format of the `speculators` package: `eagle3:PATH_OR_ID`.
 
-A decoder layer over the target's fused hidden states and the tokens that followed them. Of every token but the last a
-*feature* and the embedding of the next token go in as a pair. Of a text that the target has evaluated a feature is
-made of its states of a few layers; of a token that the head drafted it is what the head itself gave there. So the head
-keeps keys and values of the text as any decoder does.
+A decoder layer over pairs: a token's embedding and a *feature* of the token before it. A feature is made of the
+target's states of a few layers, or, of a token that the head drafted, is the head's own output there.
 
 Source:
     Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test"
@@ -12,31 +10,27 @@ Source:
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from mxconv.arrays import F32, I64
 from mxconv.checkpoint.tensor import SourceTensor
-from mxconv.drafts.kind import DraftSpec, LoadedLevel, OpenedDraft, OpenTarget
+from mxconv.drafts.kind import DraftSpec, OpenedDraft, OpenTarget
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
 from mxconv.drafts.readers.eagle3_config import Eagle3Config
-from mxconv.drafts.readers.feature_draft import FeatureDraft
-from mxconv.drafts.readers.reader import Reader, ReaderSizes
+from mxconv.drafts.readers.feature_draft import FeatureDraft, FeatureReader
+from mxconv.drafts.readers.reader import ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener
-from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder, among_all
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.rope import Positions
 from mxconv.engine.states import Reads
-from mxconv.engine.tree import Tree
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError
-from mxconv.kernels.matrix import Matrix
 from mxconv.kernels.rowwise import rms_norm
 from mxconv.package.level_record import LevelRecord
 
@@ -85,46 +79,26 @@ def _refuse(name: str, found: str, required: str) -> NoReturn:
 EMBEDDING = "embed_tokens.weight"
 
 
-@dataclass(frozen=True)
-class FirstLayer:
-    """A layer whose attention takes in an embedding and a feature, (num_tokens, 2 * hidden_size), each normed."""
-
-    layer: Layer
-    feature_norm: F32
-    adds_to_normed: bool
-
-    def __call__(self, embeddings: F32, features: F32, sequences: Sequence[SequenceRows], positions: Positions) -> F32:
-        own = self.layer.before_mixer
-        assert own is not None, "its layers norm what attention takes in"
-        normed = rms_norm(features, self.feature_norm, own.parts.eps)
-        taken = np.concatenate([own(embeddings), normed], axis=1)
-        kept = normed if self.adds_to_normed else features
-        return self.layer.with_mlp(kept + self.layer.attention(taken, sequences, positions))
-
-
-class Eagle3:
-    """A draft that reads the states of a few layers of the target.
+class Eagle3(FeatureReader):
+    """A head that reads the states of a few layers of the target.
 
     Args:
-        config: sizes.
-        weights: tensors by the names of the `speculators` format.
+        config: of the `speculators` format, as are the names of `weights`.
         tokens: (draft_vocab_size,) the target's id of each token of the head.
         layers: whose states are fused, in that order.
-        name: what messages call it.
 
     Raises:
         ModelError: a tensor is missing or misshapen.
     """
 
-    num_passes = 1
-
     def __init__(
         self, config: Eagle3Config, weights: ModelWeights, tokens: I64, layers: Sequence[int], name: str
     ) -> None:
+        sizes = ReaderSizes(config.target_hidden_size, config.vocab_size, max(layers))
+        super().__init__(sizes, Reads(tuple(sorted(layers))), name)
         self.config = config
-        self.name = name
+        self.layers = config.layer
         self.tokens = tokens
-        self.reads = Reads(tuple(sorted(layers)))
         self._order = [self.reads.layers.index(layer) for layer in layers]
         own, taken = CheckedWeights(weights, name), len(layers) * config.target_hidden_size
         size = config.layer.hidden_size
@@ -135,85 +109,50 @@ class Eagle3:
             own.vector(f"fc_norm.{place}.weight", config.target_hidden_size)
             for place in range(len(layers) if config.fc_norm else 0)
         ]
-        self.first = FirstLayer(
-            Layer(own, config.layer, 0, "layers.0.", 2 * size),
-            own.vector("layers.0.hidden_norm.weight", size),
-            config.norm_before_residual,
+        self._feature_norm = own.vector("layers.0.hidden_norm.weight", size)
+        self.first, *self.others = (
+            Layer(own, config.layer, index, f"layers.{index}.", size if index else 2 * size)
+            for index in range(config.layer.num_hidden_layers)
         )
-        others = range(1, config.layer.num_hidden_layers)
-        self.others = [Layer(own, config.layer, i, f"layers.{i}.") for i in others]
         self.norm = own.vector("norm.weight", size)
         self.head = own.matrix("lm_head.weight", config.draft_vocab_size, size)
-
-    @property
-    def hidden_size(self) -> int:
-        """The target's hidden size."""
-        return self.config.target_hidden_size
-
-    @property
-    def least_layers(self) -> int:
-        """The number of layers that the target must have."""
-        return max(self.reads.layers)
-
-    @property
-    def vocab_size(self) -> int:
-        """The size of the target's vocabulary."""
-        return self.config.vocab_size
-
-    def new_cache(self) -> KVCache:
-        return KVCache(self.config.layer)
 
     def knows_any(self, vocab_size: int) -> bool:
         return bool((self.tokens < vocab_size).any())
 
     def fuse(self, states: F32) -> F32:
         eps, parts = self.config.layer.rms_norm_eps, [states[place] for place in self._order]
-        with np.errstate(over="ignore", invalid="ignore"):
-            if self._state_norms:
-                parts = [rms_norm(part, norm, eps) for part, norm in zip(parts, self._state_norms, strict=True)]
-            joined = np.concatenate(parts, axis=1)
-            if self._joint_norm is not None:
-                joined = rms_norm(joined, self._joint_norm, eps)
-            return self.fusion.multiply(joined)
+        if self._state_norms:
+            parts = [rms_norm(part, norm, eps) for part, norm in zip(parts, self._state_norms, strict=True)]
+        joined = np.concatenate(parts, axis=1)
+        if self._joint_norm is not None:
+            joined = rms_norm(joined, self._joint_norm, eps)
+        return self.fusion.multiply(joined)
 
-    def advance(self, features: F32, tokens: Sequence[int], cache: KVCache, tree: Tree | None = None) -> F32:
-        """As `FeatureReader.advance`. A pair is at its token's position, the first one at 1."""
-        rows = SequenceRows(tokens, cache, tree)
-        positions = Positions([place + 1 for place in rows.positions])
-        cache.reserve(len(tokens))
-        with np.errstate(over="ignore", invalid="ignore"):
-            x = self.first(self.embedding.rows(np.array(tokens, np.intp)), features, [rows], positions)
-            for layer in self.others:
-                x = layer(x, [rows], positions)
-            if self.config.norm_output:
-                x = rms_norm(x, self.norm, self.config.layer.rms_norm_eps)
-        cache.advance(len(tokens))
-        return x
+    def made(self, embedded: F32, features: F32, rows: SequenceRows, positions: Positions) -> F32:
+        """The first layer's attention takes in (n, 2 * hidden_size): embeddings and features, each normed."""
+        eps = self.config.layer.rms_norm_eps
+        assert self.first.before_mixer is not None, "its layers norm what attention takes in"
+        normed = rms_norm(features, self._feature_norm, eps)
+        taken = np.concatenate([self.first.before_mixer(embedded), normed], axis=1)
+        x = normed if self.config.norm_before_residual else features
+        x = self.first.with_mlp(x + self.first.attention(taken, [rows], positions))
+        for layer in self.others:
+            x = layer(x, [rows], positions)
+        return rms_norm(x, self.norm, eps) if self.config.norm_output else x
 
     def logits(self, features: F32) -> F32:
-        """(n, vocab_size) float32: of the target's tokens, minus infinity for those that the head does not know."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            normed = features
-            if not self.config.norm_output:
-                normed = rms_norm(features, self.norm, self.config.layer.rms_norm_eps)
-            known = self.head.multiply(normed)
-        return among_all(known, self.tokens, self.vocab_size)
-
-
-def with_embedding(weights: ModelWeights, embedding: Matrix) -> ModelWeights:
-    """The weights of a head that leaves the target's embedding where it is: the target's own."""
-    matrices: Mapping[str, Matrix] = {EMBEDDING: embedding, **weights.matrices}
-    return ModelWeights(matrices, weights.vectors)
+        if not self.config.norm_output:
+            features = rms_norm(features, self.norm, self.config.layer.rms_norm_eps)
+        return among_all(self.head.multiply(features), self.tokens, self.config.vocab_size)
 
 
 class Eagle3Kind(ReaderKind):
     """A head that may know only some of the target's tokens."""
 
     name = "eagle3"
+    config = Eagle3Config
     other_dtypes = ("I64", "I32", "BOOL")  # of the tables of its vocabulary
-
-    def sizes(self, path: Path) -> ReaderSizes:
-        return Eagle3Config.from_file(path)
 
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
         draft = super().open(spec, target)
@@ -224,20 +163,16 @@ class Eagle3Kind(ReaderKind):
     def reader(
         self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
     ) -> Eagle3:
-        assert target is not None, "its head takes the target's embedding"
+        assert target is not None, "a head without an embedding takes the target's"
         config = Eagle3Config.from_file(folder / "config.json")
         layers = config.layers_of(target.config.num_hidden_layers)
         weights, tensors = reader_weights(folder, record, make, stack)
+        weights = ModelWeights({EMBEDDING: target.embedding, **weights.matrices}, weights.vectors)
         tokens = target_tokens(tensors, config.draft_vocab_size, config.vocab_size, record.name)
-        return Eagle3(config, with_embedding(weights, target.embedding), tokens, layers, record.name)
+        return Eagle3(config, weights, tokens, layers, record.name)
 
-    def draft(self, loaded: LoadedLevel, listener: Listener) -> FeatureDraft:
-        assert isinstance(loaded.reader, Eagle3)
-        return FeatureDraft(loaded.reader, listener)
-
-    def new_cache(self, reader: Reader) -> KVCache:
-        assert isinstance(reader, Eagle3)
-        return reader.new_cache()
+    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> FeatureDraft:
+        return FeatureDraft(reader, listener)
 
 
 EAGLE3 = Eagle3Kind()

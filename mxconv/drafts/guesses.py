@@ -1,4 +1,4 @@
-"""How far a model's guesses may be believed: its agreement with the level above, learned from what was verified."""
+"""A model's guesses at one position, and how often they are right, learned from what was verified."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,25 +13,18 @@ from mxconv.drafts.proposal import Proposal
 SHARPNESS = 1.5
 """A model that drafts for another agrees with it as if its logits were this many times as large, until more is known.
 
-What the level above chooses is likeliest under the softmax of 1.2 to 2 times the draft's logits, Gumbel noise included
-where both hear it: stories260K and llama2xs with their 4-bit copies, greedily and at temperatures 0.6 and 1; of 2 to 3
-times those of a draft that was distilled.
+Measured: 1.2 to 2 with a 4-bit copy (stories260K and llama2xs, greedily and at temperatures 0.6 and 1), 2 to 3 with a
+distilled draft.
 """
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """Different tokens, the likeliest first.
-
-    Args:
-        tokens: may be none.
-        chances: of each to be chosen.
-        distribution: (vocab_size,) float64 where the tokens were drawn from it, one after another without replacement.
-    """
+    """Different tokens, the likeliest first, perhaps none."""
 
     tokens: list[int]
-    chances: list[float]
-    distribution: F64 | None = None
+    chances: list[float]  # of each to be chosen
+    distribution: F64 | None = None  # (vocab_size,) from which the tokens were drawn without replacement
 
 
 def at_least(least: float, tokens: list[int], chances: list[float]) -> Guesses:
@@ -40,8 +33,8 @@ def at_least(least: float, tokens: list[int], chances: list[float]) -> Guesses:
     return Guesses(tokens[:count], chances[:count])
 
 
-BLOCK = 64  # logits of which only the greatest is looked at first
-FEW = 512  # logits that are sorted sooner than they are looked through
+BLOCK = 64  # logits of which only the greatest is compared first
+FEW = 512  # logits that are sorted at once
 
 
 def likeliest(logits: F32, num_candidates: int) -> tuple[I32, F32]:
@@ -77,20 +70,20 @@ GAIN = 0.02  # of the logarithm, for a token that was accepted though its chance
 
 
 class Sharpness:
-    """A factor of a draft's logits by which its likeliest tokens are accepted as often as it says.
+    """The factor of a draft's logits with which its likeliest tokens are accepted as often as it predicts.
 
-    A distilled draft is right more often than its softmax says, since the level above takes the likeliest token where
-    the softmax says how a text could go on. Without that, a tree would stop short of depths that pay.
+    Without it trees would stop short of depths that pay: the level above takes the likeliest token more often than a
+    softmax says.
     """
 
     def __init__(self) -> None:
         self.value = SHARPNESS
 
     def learn(self, proposal: Proposal, tokens: Sequence[int]) -> None:
-        """Follow what was chosen through a tree, and judge the likeliest token of every place that it came by.
+        """Compare the likeliest token of every place on the chosen path with what was chosen there.
 
         Args:
-            proposal: the draft's tree. Of one that was drawn at random nothing is learned.
+            proposal: the draft's tree; nothing is learned from one that was drawn at random.
             tokens: that the level above chose: of the accepted path, and one more.
         """
         if proposal.parents is None or proposal.distributions:

@@ -1,10 +1,9 @@
-"""What a kind of draft is: the text that asks for it, its level in the manifest, and how that is loaded and drafts.
+"""What a kind of draft is: the text that names it, its level in the manifest, and how that is loaded and drafts.
 
     name[:SUBJECT][,key=value ...]        as in --draft ngram:TABLE,confidence=0.3
 
-Every kind is an object in a file of this room, and a line of `mxconv/drafts/kinds.py`. It is a `ModelKind`
-(a decoder, which can use drafts itself), a `ReaderKind` (it reads hidden states of the level above, and nothing drafts
-for it) or a `LookUpKind` (no model at all).
+Every kind is an object in a file of this room, and a line of `mxconv/drafts/kinds.py`. It is a `ModelKind` (a decoder,
+which can use drafts itself), a `ReaderKind` (it reads hidden states of the level above) or a `LookUpKind` (no model).
 """
 
 from collections.abc import Callable, Mapping
@@ -38,6 +37,7 @@ DEFAULT_BSFP_CONFIDENCE = 0.6
 DEFAULT_FOREIGN_CONFIDENCE = 0.65  # of a model with another tokenizer
 LevelCodec = Literal["bf16", "f16", "bsfp", "mxfp4", "package"]
 Value = int | float | str
+Proposer = Callable[[LevelStatistics, Acceptance], Draft]
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,13 @@ class Parameter:
     is_whole: bool = True
     choices: tuple[Value, ...] = ()
     text: str = ""  # what an arbitrary text names; empty where the parameter is none
+    default: Value | None = None
 
     def parse(self, value: str) -> Value:
         """The value of `name=value`.
 
         Raises:
-            ValueError: it is none, with what is required.
+            ValueError: it is not allowed, with what is required.
         """
         required = " or ".join(map(str, self.choices))
         if self.text:
@@ -79,12 +80,12 @@ class Parameter:
 
 COMMON = (Parameter("num_draft_tokens", 1, 64), Parameter("confidence", is_whole=False))
 CACHE = Parameter("cache", choices=("shared", "own"))
-NUM_CANDIDATES = Parameter("num_candidates", 1, 64)
+NUM_CANDIDATES = Parameter("num_candidates", 1, 64, default=8)
 
 
 @dataclass(frozen=True)
 class DraftSpec:
-    """One `--draft`. None, or a parameter that is absent, leaves the choice to the default of the kind."""
+    """One `--draft`. None, or an absent parameter, is the default of the kind."""
 
     kind: str
     subject: str = ""
@@ -95,38 +96,23 @@ class DraftSpec:
 
 @dataclass(frozen=True)
 class OpenedDraft:
-    """A draft that a package will hold: its files, and what its record says.
-
-    Args:
-        spec: what asked for it.
-        name: of the level.
-        root: the folder of its files, or the file of a draft that is no part of a package; None where it has none.
-        files: relative to `root`; none where the level has no files.
-        codec: of a model's weights.
-        same_tokenizer: whether a model has the vocabulary of the level above.
-    """
+    """A draft that a package will hold, or that is loaded beside one."""
 
     spec: DraftSpec
-    name: str
-    root: Path | None = None
-    files: tuple[Path, ...] = ()
-    codec: LevelCodec | None = None
-    same_tokenizer: bool = True
+    name: str  # of the level
+    root: Path | None = None  # the folder of its files, or the one file of a draft beside a package
+    files: tuple[Path, ...] = ()  # relative to `root`
+    codec: LevelCodec | None = None  # of a model's weights
+    same_tokenizer: bool = True  # a model has the vocabulary of the level above
 
 
 @dataclass
 class OpenTarget:
-    """The checkpoint whose package is to hold drafts; after each of them, what the next draft meets above it.
-
-    Args:
-        checkpoint: the target.
-        vocabulary: of the level above.
-        tokenizer_sha256: of that level's tokenizer.json; empty where there is none.
-    """
+    """The checkpoint whose package is to hold drafts, and the level above the next draft."""
 
     checkpoint: Checkpoint
-    vocabulary: Vocabulary
-    tokenizer_sha256: str
+    vocabulary: Vocabulary  # of the level above
+    tokenizer_sha256: str  # of that level's tokenizer.json; empty where there is none
 
     @property
     def config(self) -> ModelConfig | None:
@@ -136,14 +122,14 @@ class OpenTarget:
 
 @dataclass(frozen=True)
 class LoadedLevel:
-    """A level that can decode or draft; `record` says how."""
+    """A level that can decode or draft."""
 
     record: LevelRecord
-    decoder: Decoder | None  # a look-up has none, nor has what reads another's states
-    tokenizer: Tokenizer | None = None  # whose tokens it speaks: the very object of another level, or one of its own
+    decoder: Decoder | None  # None for look-ups and readers
+    tokenizer: Tokenizer | None = None  # the very object of another level, or one of its own
     table: NgramTable | None = None
     folder: Path | None = None  # of a model that is not the package's own
-    reader: Reader | None = None  # what drafts from another level's hidden states
+    reader: Reader | None = None
 
     @property
     def name(self) -> str:
@@ -167,9 +153,7 @@ class Run(Protocol):
     vocabulary: Vocabulary  # of the last level that was loaded
 
     @property
-    def target(self) -> Decoder:
-        """The decoder of the run's target."""
-        ...
+    def target(self) -> Decoder: ...
 
     def nested(self, folder: Path, level: str) -> Decoder:
         """The decoder of one level of another package."""
@@ -177,28 +161,22 @@ class Run(Protocol):
 
 
 class DraftKind:
-    """A kind of draft. A kind overrides what differs from these defaults.
+    """A kind of draft, which overrides what differs from these defaults."""
 
-    `subject` is what must follow the colon, in capitals as messages name it; `parameters` are those beside the common
-    ones; `record_type` is the class of its record in a manifest, and `level_kind` the `kind` there.
-    """
-
-    name: str = ""
-    subject: str = ""
-    parameters: tuple[Parameter, ...] = ()
+    name: str = ""  # in a SPEC
+    level_kind: str = ""  # in a manifest, where it is another
+    subject: str = ""  # what must follow the colon, in capitals as messages name it
+    parameters: tuple[Parameter, ...] = ()  # beside the common ones
     record_type: type[LevelRecord] = PlainRecord
     speaks_as_target = True  # its tokens are the target's, whatever model is above it
-
-    @property
-    def level_kind(self) -> str:
-        return self.name
 
     def check(self, spec: DraftSpec) -> None:
         """Raises ValueError where parts of a SPEC contradict each other."""
 
     def members(self, spec: DraftSpec) -> dict[str, object]:
-        """The members of the record that only this kind has."""
-        return {}
+        """The members of the record that only this kind has: the parameters by the same names."""
+        own = [parameter for parameter in self.parameters if parameter.name in self.record_type.model_fields]
+        return {parameter.name: spec.parameters.get(parameter.name, parameter.default) for parameter in own}
 
     def shares(self, spec: DraftSpec, same_tokenizer: bool) -> list[Shared]:
         """What the level has in common with the target or, of a tokenizer, with the level above."""
@@ -212,19 +190,11 @@ class DraftKind:
         path: str | None = None,
         same_tokenizer: bool = True,
     ) -> LevelRecord:
-        """The level of the manifest that a SPEC becomes.
-
-        Args:
-            spec: of this kind.
-            name: of the level.
-            codec: of a model's weights.
-            path: of its folder or file in the package.
-            same_tokenizer: whether a model has the vocabulary of the level above.
-        """
+        """The level of the manifest that a SPEC becomes; `path` is its folder or file in the package."""
         default = DEFAULT_CONFIDENCE if same_tokenizer else DEFAULT_FOREIGN_CONFIDENCE
         members = dict(
             name=name,
-            kind=self.level_kind,
+            kind=self.level_kind or self.name,
             codec=codec,
             location="package",
             files=[],
@@ -253,7 +223,7 @@ class DraftKind:
         return folder if draft.files else None
 
     def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
-        """The draft of a SPEC that is no part of the run's package; its root is None where it has no files."""
+        """The draft of a SPEC that is no part of the run's package."""
         return OpenedDraft(spec, spec.kind)
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
@@ -270,7 +240,7 @@ class DraftKind:
         raise NotImplementedError
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
-        """What a pass of a level costs.
+        """The cost of a pass of a level.
 
         Args:
             record: of the level.
@@ -285,15 +255,12 @@ class ModelKind(DraftKind):
     """A kind with a decoder."""
 
     def varied(self, loaded: LoadedLevel, target: Decoder) -> Variants | None:
-        """What a draft whose parts change while it decodes keeps from text to text; None where they do not change."""
+        """The variants of a draft whose parts change while it decodes, kept from text to text; None of others."""
         return None
 
 
-Proposer = Callable[[LevelStatistics, Acceptance], Draft]
-
-
 class LookUpKind(DraftKind):
-    """A kind without a model: it proposes what was written before."""
+    """A kind without a model."""
 
     speaks_as_target = False
 
@@ -304,12 +271,9 @@ class LookUpKind(DraftKind):
         return PassCost("bf16" if target is None else target.codec)
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
-        """What makes the draft of each text; tables that it fills while decoding are shared by all texts.
+        """Makes the draft of each text; tables that it fills while decoding are shared by all texts.
 
-        Args:
-            loaded: the level.
-            vocab_size: of the model above.
-            confidence: below which it stops.
+        `vocab_size` is that of the model above; below `confidence` a chain stops.
         """
         raise NotImplementedError
 

@@ -6,20 +6,19 @@ layer-skip:LAYERS       the target without some parts   streaming      the targe
 fewer-experts:NUMBER    the target, every token sent to so many experts
 swift                   the same, found while decoding  early-exit     its first layers, as many as pay
 prompt-lookup           what followed here before       ngram:TABLE    what followed in a corpus
-token-recycling         what the target found likely    stand          the same after several tokens
+token-recycling         the target's last candidates    stand          the same after several tokens
 speculator:PATH_OR_ID   an MLP speculator, which reads the target's last hidden state
-spire:PATH_OR_ID        a SPIRe draft, which sees the target's hidden states of some layers
+spire:PATH_OR_ID        a SPIRe draft, which reads the target's hidden states of some layers
 eagle3:PATH_OR_ID       an EAGLE-3 draft head, which reads the states of a few of the target's layers
 mtp                     the checkpoint's own MTP layer, which reads the target's last hidden state
 """
 
 from mxconv.drafts.eagle3 import EAGLE3
-from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, LevelCodec, LookUpKind, Value
+from mxconv.drafts.kind import COMMON, DraftKind, DraftSpec, LookUpKind, Value
 from mxconv.drafts.model import CHECKPOINT, PACKAGE
 from mxconv.drafts.mtp import MTP
 from mxconv.drafts.ngram import NGRAM
 from mxconv.drafts.prompt_lookup import PROMPT_LOOKUP
-from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.drafts.speculator import SPECULATOR
 from mxconv.drafts.spire import SPIRE
 from mxconv.drafts.stand import STAND
@@ -46,7 +45,7 @@ ALL: tuple[DraftKind, ...] = (
     MTP,
 )
 KINDS = {kind.name: kind for kind in ALL}  # by the word of a SPEC
-LEVEL_KINDS: dict[str, DraftKind] = {kind.level_kind: kind for kind in (TARGET, SELF_DRAFT, *ALL)}
+LEVEL_KINDS: dict[str, DraftKind] = {kind.level_kind or kind.name: kind for kind in (TARGET, SELF_DRAFT, *ALL)}
 
 
 def kind_of(record: LevelRecord) -> DraftKind:
@@ -54,25 +53,9 @@ def kind_of(record: LevelRecord) -> DraftKind:
     return LEVEL_KINDS[record.kind]
 
 
-def record_of(
-    spec: DraftSpec,
-    name: str,
-    codec: LevelCodec | None = None,
-    path: str | None = None,
-    same_tokenizer: bool = True,
-) -> LevelRecord:
-    """The level that a SPEC becomes; see `DraftKind.record`."""
-    return KINDS[spec.kind].record(spec, name, codec, path, same_tokenizer)
-
-
 def is_look_up(record: LevelRecord) -> bool:
-    """Whether a level has no model; nothing can draft for it."""
+    """Whether a level has no model."""
     return isinstance(kind_of(record), LookUpKind)
-
-
-def reads_states(record: LevelRecord) -> bool:
-    """Whether a level reads hidden states of the level above; nothing can draft for it."""
-    return isinstance(kind_of(record), ReaderKind)
 
 
 def parse_draft(text: str) -> DraftSpec:

@@ -7,26 +7,30 @@ from types import TracebackType
 
 from mxconv.arch.config import ModelConfig
 from mxconv.checkpoint.vocabulary import Vocabulary
-from mxconv.drafts.chosen_levels import choose_levels
 from mxconv.drafts.kind import DraftSpec, LoadedLevel
 from mxconv.drafts.kinds import KINDS, is_look_up, kind_of
 from mxconv.drafts.pass_cost import PassCost
+from mxconv.drafts.reader_kind import ReaderKind
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.own_weights import OwnWeights
+from mxconv.errors import ModelError
 from mxconv.kernels.draft_matrix import Activations
 from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.weight_pages import WeightPages, WeightPlace
 from mxconv.package.level_record import LevelRecord
+from mxconv.package.manifest import Manifest
 from mxconv.package.package import Package
 from mxconv.text.tokenizer import Tokenizer
+
+SELF_DRAFTED = ("target", "layer-skip", "streaming", "fewer-experts")  # kinds that the target's 4-bit copy drafts for
 
 
 class LoadedPackage:
     """The levels of a run, its target first, and that target's tokenizer. A context manager: closing unmaps the files.
 
-    `folder` is where the tokenizer, the chat template and the settings of the run's target lie.
+    `folder` holds the tokenizer, the chat template and the settings of the run's target.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class LoadedPackage:
             drafts: further levels that are not in the package, below the others.
             activations: what the package's 4-bit weights are multiplied by.
             kv_dtype: of keys and values in caches, of all levels.
-            weights: where they lie, see `WeightPages`.
+            weights: see `WeightPages`.
 
         Raises:
             MxconvError: the package is damaged, a level or kernel is unknown, or the architecture is not supported.
@@ -72,9 +76,9 @@ class LoadedPackage:
             self.lengths_are_given = any(spec.num_draft_tokens for spec in drafts)
             self.levels: list[LoadedLevel] = []
             for record in (first, *others):
-                self.levels.append(self._load(record, self._place(record)))
+                self._load(record, self._place(record))
             for spec in drafts:
-                self.levels.append(self._load_spec(spec))
+                self._load_spec(spec)
         except BaseException:
             self.stack.close()
             raise
@@ -108,10 +112,7 @@ class LoadedPackage:
         return decoder
 
     def bytes_per_pass(self, level: LoadedLevel) -> int:
-        """Bytes of weights that a forward pass of a level reads, whatever the number of tokens; none for a look-up.
-
-        A mixture of experts is counted for one token; a pass over more tokens reads more.
-        """
+        """Bytes of weights that a pass of a level over one token reads; none for a look-up."""
         first = self._cost(self.levels[0], None)
         cost = first if level is self.levels[0] else self._cost(level, first)
         return cost.bytes_read(level.decoder)
@@ -139,19 +140,65 @@ class LoadedPackage:
         inner = LoadedPackage(folder, [level], *self._kernel, kv_dtype=self.kv_dtype, weights=self._weights)
         return self.stack.enter_context(inner).target
 
-    def _load(self, record: LevelRecord, place: Path | None) -> LoadedLevel:
-        """One level, below those that are loaded already; `place` is its folder or file."""
+    def _load(self, record: LevelRecord, place: Path | None) -> None:
+        """Load one level below the others; `place` is its folder or file."""
         kind = kind_of(record)
         if kind.speaks_as_target:
             self.vocabulary = self.target_vocabulary
-        return kind.load(record, place, self)
+        self.levels.append(kind.load(record, place, self))
 
-    def _load_spec(self, spec: DraftSpec) -> LoadedLevel:
-        """A level that is no part of the package."""
+    def _load_spec(self, spec: DraftSpec) -> None:
+        """Load a level that is no part of the package."""
         kind = KINDS[spec.kind]
         draft = kind.locate(spec, self)
         taken = {level.name for level in self.levels}
-        wanted = draft.name
-        name = next(n for n in (wanted, *(f"{wanted}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
-        record = kind.record(draft.spec, name, draft.codec, same_tokenizer=draft.same_tokenizer)
-        return self._load(record, draft.root)
+        names = (draft.name, *(f"{draft.name}-{number}" for number in range(2, len(taken) + 3)))
+        name = next(name for name in names if name not in taken)
+        self._load(kind.record(draft.spec, name, draft.codec, same_tokenizer=draft.same_tokenizer), draft.root)
+
+
+def choose_levels(root: Path, manifest: Manifest, names: Sequence[str] | None) -> list[LevelRecord]:
+    """The levels of a run, the one that it decodes first.
+
+    Args:
+        root: of the package, for messages.
+        manifest: of the package.
+        names: of levels; None for all, which begin with the package's target.
+
+    Raises:
+        ModelError: no level, an unknown one, a first one that is no model, or one below a level that is not dearer.
+    """
+    known: dict[str, LevelRecord] = {}
+    for record in manifest.levels:
+        known.setdefault(record.name, record)
+    if names is None:
+        chosen = list(manifest.levels)
+    elif not names or any(name not in known for name in names):
+        raise ModelError(
+            f"{root}: levels {', '.join(names) or 'none'}; at least one, out of {', '.join(known)}, is required."
+        )
+    else:
+        chosen = [known[name] for name in names]
+    first, *drafts = chosen
+    what = None
+    if is_look_up(first):
+        what = "a look-up, which drafts and decodes nothing by itself"
+    elif isinstance(kind_of(first), ReaderKind):
+        what = "which reads another level's hidden states and decodes nothing by itself"
+    if what is not None:
+        raise ModelError(
+            f"{root}: level {first.name} first, {what}; a model is required. Name the level that is to be decoded "
+            "before it."
+        )
+    for above, draft in zip(chosen, drafts, strict=False):
+        if draft.kind == "target":
+            raise ModelError(
+                f"{root}: level {draft.name} below {above.name}; a draft must be cheaper than what it "
+                "drafts for, and no level is dearer. Name it first, or leave it out."
+            )
+        if draft.kind == "self-draft" and first.kind not in SELF_DRAFTED:
+            raise ModelError(
+                f"{root}: level {draft.name} drafts for {first.name}; the 4-bit copy drafts for the 16-bit weights "
+                "that it is made of. Name it first, or leave it out."
+            )
+    return chosen

@@ -1,7 +1,6 @@
 """A small model as a draft: `checkpoint:PATH_OR_ID`, 16 bits as they are, or `package:PATH_OR_ID`, converted.
 
-It may have another tokenizer than the level above; proposals then go through text. A package drafts from its cheapest
-self-draft unless `level=NAME` names another level.
+It may have another tokenizer than the level above; proposals then go through text.
 """
 
 import os
@@ -31,7 +30,6 @@ from mxconv.drafts.kind import (
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.readers.reader import reader_of
 from mxconv.drafts.target_views import FEWER_EXPERTS, LAYER_SKIP, SELF_DRAFT, STREAMING, TARGET
-from mxconv.engine.decoder import Decoder
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.errors import ModelError, MxconvError, PackageError
 from mxconv.package.level_record import LevelRecord, ModelRecord
@@ -46,26 +44,26 @@ OF_MODEL: dict[str, ModelKind] = {
 }
 
 
-class Model(ModelKind):
-    """A decoder with weights of its own."""
+class CheckpointDraft(ModelKind):
+    """A 16-bit model as it is."""
 
+    name = "checkpoint"
+    level_kind = "model"
     record_type = ModelRecord
     subject = "PATH_OR_ID"
     speaks_as_target = False
-
-    @property
-    def level_kind(self) -> str:
-        return "model"
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"level": spec.parameters.get("level")}
 
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
         draft, ours = self.opened(spec), target.vocabulary
         assert draft.root is not None, "a model has a folder"
         theirs = target.vocabulary = Vocabulary.of_folder(draft.root)
         if theirs.equals(ours):
-            _check_padding(spec, ((spec.subject, theirs), (target.checkpoint.id, ours)))
+            for name, vocabulary in ((spec.subject, theirs), (target.checkpoint.id, ours)):  # matrices may be padded
+                if vocabulary.vocab_size is not None and vocabulary.num_tokens > vocabulary.vocab_size:
+                    raise MxconvError(
+                        f"--draft {spec.subject}: {name} has tokens up to {vocabulary.num_tokens - 1} and vocab_size "
+                        f"{vocabulary.vocab_size}; a row for each token is required. Choose another model."
+                    )
             return draft
         path = draft.root / "tokenizer.json"
         target.tokenizer_sha256 = sha256_file(path) if path.is_file() else ""
@@ -83,24 +81,38 @@ class Model(ModelKind):
     def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
         draft = self.located(spec, run)
         assert draft.root is not None, "a model has a folder"
-        same = Vocabulary.of_folder(draft.root).equals(run.vocabulary)
-        return replace(draft, same_tokenizer=same)
+        return replace(draft, same_tokenizer=Vocabulary.of_folder(draft.root).equals(run.vocabulary))
 
     def located(self, spec: DraftSpec, run: Run) -> OpenedDraft:
-        """The folder of the model, and what its weights are."""
+        """The folder of the model, and the format of its weights."""
         return locate_16_bits(spec, run)
 
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         folder = placed(record, place, run)
-        decoder = self._decoder(record, folder, run)
+        if record.codec == "package":
+            decoder = run.nested(folder, recorded_level(folder, read_manifest(folder), record).name)
+        else:
+            tensors = run.stack.enter_context(open_checkpoint(folder)).tensors
+            config = describe_file(folder / "config.json")
+            decoder = run.matrices.decoder(config, dense_weights(tensors, config, run.matrices), record.name)
         if not run.levels:
             return LoadedLevel(record, decoder, run.tokenizer, folder=folder)
         ours, theirs = run.vocabulary, Vocabulary.of_folder(folder)
         run.vocabulary = theirs
         if "tokenizer" not in record.shares:
             return LoadedLevel(record, decoder, Tokenizer.from_folder(folder), folder=folder)
-        sizes = decoder.config.vocab_size, run.target.config.vocab_size
-        _check_shared_tokens(run.package.root, folder, record, theirs, ours, sizes)
+        if theirs.tokenizer is not None and not theirs.equals(ours):
+            raise ModelError(
+                f"{folder}/tokenizer.json: differs from that of the level above {record.name}, which the manifest says "
+                "it shares; the same tokens are required. Convert again."
+            )
+        rows = decoder.config.vocab_size, run.target.config.vocab_size
+        if min(rows) < theirs.num_tokens:
+            raise ModelError(
+                f"{run.package.root}: level {record.name} and its target have {rows[0]} and {rows[1]} rows of tokens; "
+                f"{theirs.num_tokens} tokens need {theirs.num_tokens} rows in both, {min(rows)} are there. "
+                "Choose a draft of the same family."
+            )
         return LoadedLevel(record, decoder, speaker(run), folder=folder)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
@@ -110,24 +122,10 @@ class Model(ModelKind):
         with Package(place) as inner:
             own = PassCost.of_package(inner, inner.manifest.levels[0])
             chosen = recorded_level(place, inner.manifest, record)
-            cost = OF_MODEL[chosen.kind].cost(chosen, None, inner, own)
-            return replace(cost, typical="small")
-
-    def _decoder(self, record: LevelRecord, folder: Path, run: Run) -> Decoder:
-        if record.codec == "package":
-            return run.nested(folder, recorded_level(folder, read_manifest(folder), record).name)
-        checkpoint = run.stack.enter_context(open_checkpoint(folder))
-        config = describe_file(folder / "config.json")
-        return run.matrices.decoder(config, dense_weights(checkpoint.tensors, config, run.matrices), record.name)
+            return replace(OF_MODEL[chosen.kind].cost(chosen, None, inner, own), typical="small")
 
 
-class CheckpointDraft(Model):
-    """A 16-bit model as it is."""
-
-    name = "checkpoint"
-
-
-class PackageDraft(Model):
+class PackageDraft(CheckpointDraft):
     """A converted model."""
 
     name = "package"
@@ -140,8 +138,7 @@ class PackageDraft(Model):
 
     def located(self, spec: DraftSpec, run: Run) -> OpenedDraft:
         root = find_package(spec.subject)
-        spec = _with_level(spec, root, read_manifest(root))
-        return OpenedDraft(spec, root.resolve().name, root, codec="package")
+        return OpenedDraft(_with_level(spec, root, read_manifest(root)), root.resolve().name, root, codec="package")
 
 
 def _with_level(spec: DraftSpec, root: Path, manifest: Manifest) -> DraftSpec:
@@ -151,7 +148,7 @@ def _with_level(spec: DraftSpec, root: Path, manifest: Manifest) -> DraftSpec:
 
 
 def draft_level(root: Path, manifest: Manifest, name: str | None = None) -> LevelRecord:
-    """The level of a package which drafts where the package is the draft of another model.
+    """The level of a package that drafts for another model.
 
     Args:
         root: of the package, for messages.
@@ -252,53 +249,9 @@ def locate_16_bits(spec: DraftSpec, run: Run) -> OpenedDraft:
     return OpenedDraft(spec, checkpoint.root.resolve().name, checkpoint.root, codec=codec)
 
 
-def _check_padding(spec: DraftSpec, models: Sequence[tuple[str, Vocabulary]]) -> None:
-    """Check that every token has a row in both models, whose matrices may be padded to different sizes."""
-    for name, vocabulary in models:
-        if vocabulary.vocab_size is not None and vocabulary.num_tokens > vocabulary.vocab_size:
-            raise MxconvError(
-                f"--draft {spec.subject}: {name} has tokens up to {vocabulary.num_tokens - 1} and vocab_size "
-                f"{vocabulary.vocab_size}; a row for each token is required. Choose another model."
-            )
-
-
 def _name(spec: DraftSpec, root: Path) -> str:
     """The folder's name; of a repository its own, since its folder in the Hub cache is named by the commit."""
     return root.resolve().name if os.path.lexists(spec.subject) else spec.subject.rpartition("/")[2]
 
 
 CHECKPOINT, PACKAGE = CheckpointDraft(), PackageDraft()
-
-
-def _check_shared_tokens(
-    package: Path,
-    folder: Path,
-    record: LevelRecord,
-    theirs: Vocabulary,
-    speaker: Vocabulary,
-    vocab_sizes: tuple[int, int],
-) -> None:
-    """Refuse a level that is said to share a tokenizer which it does not.
-
-    Args:
-        package: that has the level.
-        folder: the draft's.
-        record: its level, which shares the tokenizer of the level above.
-        theirs: the draft's vocabulary.
-        speaker: that of the level above.
-        vocab_sizes: rows of tokens of the draft and of the run's target.
-
-    Raises:
-        ModelError: other tokens, or fewer rows than tokens.
-    """
-    if theirs.tokenizer is not None and not theirs.equals(speaker):
-        raise ModelError(
-            f"{folder}/tokenizer.json: differs from that of the level above {record.name}, which the manifest says "
-            "it shares; the same tokens are required. Convert again."
-        )
-    if (least := min(vocab_sizes)) < theirs.num_tokens:
-        raise ModelError(
-            f"{package}: level {record.name} and its target have {vocab_sizes[0]} and {vocab_sizes[1]} rows of tokens; "
-            f"{theirs.num_tokens} tokens need {theirs.num_tokens} rows in both, {least} are there. "
-            "Choose a draft of the same family."
-        )

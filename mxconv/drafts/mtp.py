@@ -1,12 +1,13 @@
 """The checkpoint's own layer for multi-token prediction: `mtp`, in the package's 4 bits, or in 16 with `bits=16`.
 
-One layer over the text's tokens and the target's last states. It was trained with the model, so there is nothing to
-fetch and nothing to train. Sources: see `mxconv.arch.families.mtp_modules`.
+One layer over the text's tokens and the target's last states, trained with the model. Sources: see
+`mxconv.arch.families.mtp_modules`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,88 +20,53 @@ from mxconv.arrays import F32
 from mxconv.drafts.kind import DraftSpec, LevelCodec, LoadedLevel, OpenedDraft, OpenTarget, Parameter, Run
 from mxconv.drafts.pass_cost import PassCost
 from mxconv.drafts.reader_kind import ReaderKind
-from mxconv.drafts.readers.feature_draft import FeatureDraft
-from mxconv.drafts.readers.reader import Reader, check_target
+from mxconv.drafts.readers.feature_draft import FeatureDraft, FeatureReader
+from mxconv.drafts.readers.reader import ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener
-from mxconv.engine.cache import KVCache
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.layer import Layer
 from mxconv.engine.rope import Positions
 from mxconv.engine.states import Reads
 from mxconv.engine.stored_bytes import mtp_bytes
-from mxconv.engine.tree import Tree
 from mxconv.engine.weights import CheckedWeights, ModelWeights
 from mxconv.errors import ModelError, MxconvError
 from mxconv.package.level_record import LevelRecord, Shared
 from mxconv.package.package import Package
 
 
-class MtpModule:
-    """A draft that reads the state after the target's final norm; its features are such states too.
-
-    Args:
-        config: of the model that it belongs to, with `mtp`.
-        weights: of the same model, its own among them.
-        name: what messages call it.
+class MtpModule(FeatureReader):
+    """The module of a model: it reads the state after the target's final norm, and its features are such states too.
 
     Raises:
         ModelError: a tensor is missing or misshapen.
     """
 
-    num_passes = 1
-    reads = Reads(normed_last=True)
-    least_layers = 1
-
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str) -> None:
         assert config.mtp is not None, "of a family that has such a module"
         parts, tensors, size = config.mtp, CheckedWeights(weights, name), config.hidden_size
-        self.config = layer_config(config, parts)
-        self.name = name
+        super().__init__(ReaderSizes(size, config.vocab_size), Reads(normed_last=True), name)
+        self.layers = layer_config(config, parts)
         self.embedding = tensors.matrix(config.embedding, config.vocab_size, size)
         self.embedding_norm = tensors.norm(parts.embedding_norm, size)
         self.state_norm = tensors.norm(parts.state_norm, size)
         self.projection = tensors.projection(parts.projection, size, 2 * size)
-        self.layer = Layer(tensors, self.config, 0, parts.layer_prefix)
+        self.layer = Layer(tensors, self.layers, 0, parts.layer_prefix)
         self.norm = tensors.norm(parts.final_norm, size)
         self.output = tensors.projection(Linear(config.head), config.vocab_size, size)
         self._state_first = parts.state_first
-
-    @property
-    def hidden_size(self) -> int:
-        return self.config.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    def new_cache(self) -> KVCache:
-        return KVCache(self.config)
-
-    def knows_any(self, vocab_size: int) -> bool:
-        return True
 
     def fuse(self, states: F32) -> F32:
         normed: F32 = states[0]
         return normed
 
-    def advance(self, features: F32, tokens: Sequence[int], cache: KVCache, tree: Tree | None = None) -> F32:
-        """As `FeatureReader.advance`. A pair is at its token's position, the first one at 1."""
-        rows = SequenceRows(tokens, cache, tree)
-        positions = Positions([place + 1 for place in rows.positions])
-        cache.reserve(len(tokens))
-        with np.errstate(over="ignore", invalid="ignore"):
-            parts = [self.embedding_norm(self.embedding.rows(np.array(tokens, np.intp))), self.state_norm(features)]
-            if self._state_first:
-                parts.reverse()
-            x = self.layer(self.projection(np.concatenate(parts, axis=1)), [rows], positions)
-            made = self.norm(x)
-        cache.advance(len(tokens))
-        return made
+    def made(self, embedded: F32, features: F32, rows: SequenceRows, positions: Positions) -> F32:
+        parts = [self.embedding_norm(embedded), self.state_norm(features)]
+        if self._state_first:
+            parts.reverse()
+        return self.norm(self.layer(self.projection(np.concatenate(parts, axis=1)), [rows], positions))
 
     def logits(self, features: F32) -> F32:
-        """(n, vocab_size) float32."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self.output(features)
+        return self.output(features)
 
 
 def layer_config(config: ModelConfig, parts: Mtp) -> ModelConfig:
@@ -109,12 +75,7 @@ def layer_config(config: ModelConfig, parts: Mtp) -> ModelConfig:
 
 
 def check_mtp(config: ModelConfig, tensors: Iterable[str], name: str) -> Mtp:
-    """Where a checkpoint's MTP module is.
-
-    Args:
-        config: of the checkpoint.
-        tensors: the names of its tensors.
-        name: of the checkpoint, for messages.
+    """The place of a checkpoint's MTP module, from its sizes and the names of its tensors.
 
     Raises:
         ModelError: its family has none, its config.json names none, or it lacks the tensors.
@@ -165,7 +126,7 @@ class MtpKind(ReaderKind):
         check_mtp(own.config, [tensor.name for tensor in run.package.manifest.tensors], root)
         weights = own.sixteen_bits if record.codec is None else own.four_bits(record.name, with_target=True)
         reader = MtpModule(own.config, weights, record.name)
-        check_target(reader, run.target.config, run.target_vocabulary.num_tokens, root)
+        reader.sizes.check_target(run.target.config, run.target_vocabulary.num_tokens, root)
         return LoadedLevel(record, None, run.tokenizer, reader=reader)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
@@ -176,13 +137,8 @@ class MtpKind(ReaderKind):
         num_bytes = mtp_bytes(package, in_four_bits=record.codec is not None)
         return PassCost(codec, num_bytes, ModelSizes.of(layer_config(config, config.mtp)), "mtp")
 
-    def draft(self, loaded: LoadedLevel, listener: Listener) -> FeatureDraft:
-        assert isinstance(loaded.reader, MtpModule)
-        return FeatureDraft(loaded.reader, listener)
-
-    def new_cache(self, reader: Reader) -> KVCache:
-        assert isinstance(reader, MtpModule)
-        return reader.new_cache()
+    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> FeatureDraft:
+        return FeatureDraft(reader, listener)
 
 
 MTP = MtpKind()

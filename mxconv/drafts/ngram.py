@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mxconv.arrays import F32
 from mxconv.checkpoint.hashing import sha256_file
 from mxconv.drafts.kind import (
     DraftSpec,
@@ -16,59 +15,31 @@ from mxconv.drafts.kind import (
     placed,
     speaker,
 )
-from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.look_up import LookUp
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import grow_best_first
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.ngram_table import NgramTable, read_ngram_table
 
 
-class NgramDraft:
-    """Best next tokens, each looked up after the one before: a chain, or a tree with those of shorter contexts.
-
-    Args:
-        statistics: what it did.
-        table: of the tokenizer that the level above uses.
-        confidence: it stops before the first token whose probability is below.
-    """
+class NgramDraft(LookUp[tuple[int, ...]]):
+    """Best next tokens, each looked up after the one before: a chain, or a tree with those of shorter contexts."""
 
     def __init__(self, statistics: LevelStatistics, table: NgramTable, confidence: float) -> None:
-        self.statistics = statistics
+        super().__init__(statistics, confidence)
         self.table = table
-        self.confidence = confidence
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """Up to `num_tokens` tokens."""
-        tokens: list[int] = []
-        with self.statistics.forward():
-            last = list(context[-2:])
-            while len(tokens) < num_tokens:
-                token, probability = self.table.best(last)
-                if probability < self.confidence:
-                    break
-                tokens.append(token)
-                last = [*last[-1:], token]
-        return Proposal(tokens)
+    def state(self, context: Sequence[int]) -> tuple[int, ...]:
+        return tuple(context[-2:])
 
-    def grow(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
-    ) -> Proposal:
-        """A tree of what the table says after two tokens, after one, and after none."""
-        with self.statistics.forward():
-            return grow_best_first(tuple(context[-2:]), self._continuations, most_depth, floors)
-
-    def _continuations(self, last: tuple[int, ...]) -> Iterator[tuple[int, float, tuple[int, ...]]]:
-        """Different tokens; a shorter context's has the share that the longer ones' leave."""
-        left, said = 1.0, set()
-        for length in range(len(last), -1, -1):
-            token, probability = self.table.best(last[len(last) - length :])
-            if token not in said:
-                yield token, left * probability, (*last[-1:], token)
+    def continuations(self, state: tuple[int, ...]) -> Iterator[tuple[int, float, tuple[int, ...]]]:
+        """The best token after two tokens, after one and after none, each with the share that the longer leave."""
+        left, known = 1.0, set()
+        for length in range(len(state), -1, -1):
+            token, probability = self.table.best(state[len(state) - length :])
+            if token not in known:
+                yield token, left * probability, (*state[-1:], token)
                 left *= 1 - probability
-                said.add(token)
-
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """The table is fixed."""
+                known.add(token)
 
 
 class Ngram(LookUpKind):

@@ -16,12 +16,12 @@ CODECS = {"bf16": "bf16", "f16": "fp16", "bsfp": "bsfp", "mxfp4": "mxfp4"}  # of
 
 @dataclass(frozen=True)
 class PassCost:
-    """What a kind of draft says of a level's passes.
+    """What a pass of a level reads and computes.
 
     Args:
         codec: of the weights, as `mxconv cost` names it.
         num_bytes: of the stored weights of the model that the level is or is a part of, all experts counted.
-        sizes: of the level; None where no model of a pass is known, as of a look-up, which has none.
+        sizes: of the level; None where a pass is no model's.
         typical: the row of published acceptances that fits; None where nobody measured such a draft.
         head_bytes: of `num_bytes`, the output head's; None where its weights have as many bits as all others.
         whole: the sizes of the model that the level is a part of; None where it is all of it.
@@ -69,11 +69,7 @@ class PassCost:
         )
 
     def bytes_read(self, decoder: Decoder | None) -> int:
-        """Bytes of weights that a pass over one token reads; of a mixture of experts, those of the experts chosen.
-
-        Args:
-            decoder: of the level; None of a network that is none.
-        """
+        """Bytes of weights that a pass over one token reads, of experts those that it chooses; None is no decoder."""
         if decoder is None:
             return self.num_bytes // self.num_passes
         read, stored = PartBytes.of(decoder), PartBytes.of(decoder, every_expert=True)
@@ -108,7 +104,7 @@ class PartBytes:
         )
 
     def total(self, skipped: Skipped | None = None) -> float:
-        """What a pass reads without the skipped parts."""
+        """Bytes of a pass without the skipped parts."""
         left_out = skipped or Skipped()
         attention = sum(part for layer, part in enumerate(self.attention) if layer not in left_out.attention)
         mlp = sum(part for layer, part in enumerate(self.mlp) if layer not in left_out.mlp)

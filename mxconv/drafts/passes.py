@@ -1,17 +1,11 @@
-"""How the levels of a text have their rows evaluated: at once, or in passes that it shares with other texts.
-
-A level hands its rows to `Passes` and gets their logits back, whoever evaluates them and with whom. The bits are the
-same: a row's depend on its path alone.
-"""
+"""How the levels of a text have their rows evaluated: at once, or in passes shared with other texts, the same bits."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
 
 from mxconv.arrays import F32
+from mxconv.drafts.readers.mlp_speculator import StageRows
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
@@ -19,15 +13,10 @@ from mxconv.engine.forest import SequenceRows
 
 @dataclass(frozen=True)
 class Load:
-    """What a level's passes carry.
+    """What a level's passes carry."""
 
-    Args:
-        num_texts: that are decoded side by side, each with rows of its own in a pass.
-        other_rows: of a pass, those that belong to none of these: of prompts.
-    """
-
-    num_texts: int = 1
-    other_rows: int = 0
+    num_texts: int = 1  # decoded side by side, each with rows of its own in a pass
+    other_rows: int = 0  # of prompts
 
 
 ALONE = Load()
@@ -35,36 +24,22 @@ ALONE = Load()
 
 @dataclass(frozen=True)
 class JointPass:
-    """A pass that texts shared.
-
-    Args:
-        number: tells it from others.
-        num_rows: of all texts.
-        seconds: of the pass, and of what a level does with it for every text.
-    """
+    """A pass that texts shared."""
 
     number: int
-    num_rows: int
-    seconds: float
+    num_rows: int  # of all texts
+    seconds: float  # with those of the level's own work for every text
 
 
 @dataclass(frozen=True)
 class Meter:
-    """What a text has taken so far.
+    """The time of a text so far, waiting not counted."""
 
-    Args:
-        seconds: its own time, and by rows its share of joint passes; no time is spent waiting.
-        shared: of these, its share of such passes.
-        joint_seconds: of the same passes, all of it.
-        joint_rows: of the same passes, the rows of all texts.
-        last_pass: the number of the last of them; no other pass has it.
-    """
-
-    seconds: float
-    shared: float = 0.0
-    joint_seconds: float = 0.0
-    joint_rows: int = 0
-    last_pass: int = 0
+    seconds: float  # its own, and by rows its share of joint passes
+    shared: float = 0.0  # of these, its share of joint passes
+    joint_seconds: float = 0.0  # the whole time of the same passes
+    joint_rows: int = 0  # the rows of all texts in them
+    last_pass: int = 0  # the number of the last of them
 
     def __sub__(self, earlier: "Meter") -> "Meter":
         return Meter(
@@ -87,52 +62,8 @@ class Meter:
         return JointPass(self.last_pass, self.joint_rows, self.joint_seconds + load.num_texts * own)
 
 
-class StagedModel(Protocol):
-    """A model whose passes are stages with weights of their own, such as an MLP speculator."""
-
-    def advance(self, index: int, states: F32, tokens: Sequence[int]) -> F32:
-        """The states after a stage, (n, inner_dim), from those that chose the n tokens."""
-        ...
-
-    def logits(self, index: int, states: F32) -> F32:
-        """(n, vocab_size) float32: the logits of a stage's states."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class StageRows:
-    """Rows of one stage of an MLP speculator: each of a state and the token that it chose.
-
-    Args:
-        speculator: whose.
-        index: of the stage.
-        states: (num_rows, inner_dim) float32, of the first stage (num_rows, emb_dim).
-        tokens: as many.
-    """
-
-    speculator: StagedModel
-    index: int
-    states: F32
-    tokens: Sequence[int]
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.tokens)
-
-    def evaluate(self) -> tuple[F32, F32]:
-        """The states after these tokens, (num_rows, inner_dim), and what the stage says there, of all tokens."""
-        states = self.speculator.advance(self.index, self.states, self.tokens)
-        return states, self.speculator.logits(self.index, states)
-
-    @staticmethod
-    def joined(parts: Sequence["StageRows"]) -> "StageRows":
-        """Rows of the same stage, one after the other."""
-        tokens = [token for part in parts for token in part.tokens]
-        return StageRows(parts[0].speculator, parts[0].index, np.concatenate([part.states for part in parts]), tokens)
-
-
-class Passes(Protocol):
-    """Where a text's rows are evaluated, and what that takes."""
+class Passes:
+    """Evaluates the rows of a text that is decoded alone, as they come; a server has passes that texts share."""
 
     def forward(self, decoder: Decoder, rows: SequenceRows) -> F32:
         """Evaluate rows as `Decoder.forward` does.
@@ -143,57 +74,31 @@ class Passes(Protocol):
         Raises:
             ModelError: as `Decoder.forward`; the cache is then as it was.
         """
-        ...
-
-    def stage(self, rows: StageRows) -> tuple[F32, F32]:
-        """Evaluate rows of a speculator's stage as `StageRows.evaluate` does."""
-        ...
-
-    def new_cache(self, decoder: Decoder) -> KVCache:
-        """An empty one for rows of this text."""
-        ...
-
-    def adopt(self, cache: KVCache, tokens: Sequence[int]) -> int:
-        """Begin with what another text has of these tokens; how many of them that is. See `KVCache.adopt`."""
-        ...
-
-    def publish(self, cache: KVCache, tokens: Sequence[int]) -> None:
-        """Let other texts begin with what a cache has of these tokens. See `KVCache.publish`."""
-        ...
-
-    def meter(self) -> Meter:
-        """What the text has taken by now."""
-        ...
-
-    def load(self, decoder: Decoder) -> Load:
-        """What a model's next passes carry."""
-        ...
-
-
-class AtOnce:
-    """A text that is decoded alone: rows are evaluated when they are handed over."""
-
-    def forward(self, decoder: Decoder, rows: SequenceRows) -> F32:
         logits = decoder.forward(rows.token_ids, rows.cache, rows.num_wanted == 1, rows.tree, rows.states)
         return logits[len(logits) - rows.num_wanted :]
 
     def stage(self, rows: StageRows) -> tuple[F32, F32]:
+        """Evaluate rows of a speculator's stage as `StageRows.evaluate` does."""
         return rows.evaluate()
 
     def new_cache(self, decoder: Decoder) -> KVCache:
+        """An empty one for rows of this text."""
         return decoder.new_cache()
 
     def adopt(self, cache: KVCache, tokens: Sequence[int]) -> int:
-        return 0  # there are no others
+        """Begin with what another text has of these tokens; returns how many. See `KVCache.adopt`."""
+        return 0
 
     def publish(self, cache: KVCache, tokens: Sequence[int]) -> None:
-        pass
+        """Let other texts begin with what a cache has of these tokens. See `KVCache.publish`."""
 
     def meter(self) -> Meter:
+        """The time of the text by now."""
         return Meter(time.perf_counter())
 
     def load(self, decoder: Decoder) -> Load:
+        """What a model's next passes carry."""
         return ALONE
 
 
-AT_ONCE = AtOnce()
+AT_ONCE = Passes()

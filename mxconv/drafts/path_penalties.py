@@ -1,13 +1,14 @@
-"""Penalties along the paths of one text: what every level chooses by, of the tokens before each place."""
+"""Penalties along the paths of one text: every level applies them to its logits, by the tokens before each place."""
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from mxconv.arrays import F32, I32, I64
 from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.session import common_length
 from mxconv.engine.tree import Tree
 from mxconv.text.penalties import Penalties, penalized
 
@@ -15,18 +16,13 @@ FIRST_PLACES = 64
 
 
 class Rows(Protocol):
-    """Rows of logits that are asked for one by one."""
+    """Rows of logits, read one by one."""
 
     def __getitem__(self, row: int, /) -> F32: ...
 
 
 class PathPenalties:
-    """Counts of the tokens of a path, which follow it from node to node: a step costs what the paths differ by.
-
-    Args:
-        penalties: of the text.
-        num_prompt_tokens: tokens that are no part of the answer.
-    """
+    """Counts of the tokens of a path, moved from path to path: a step costs what two paths differ by."""
 
     def __init__(self, penalties: Penalties, num_prompt_tokens: int) -> None:
         self._penalties = penalties
@@ -47,13 +43,13 @@ class PathPenalties:
         return penalized(logits, self._penalties, *counts)
 
     def rows(self, logits: F32, context: Sequence[int], proposal: Proposal) -> Rows:
-        """Those of a verification, (len(proposal.tokens) + 1, vocab_size) in; only those that are asked for."""
+        """The rows of a verification, (len(proposal.tokens) + 1, vocab_size) in, penalized as far as they are read."""
         return _ProposalRows(self, logits, context, proposal)
 
     def passes(
         self, context: Sequence[int], first: F32, evaluate: Callable[[Sequence[int], Tree], F32]
     ) -> tuple[F32, Callable[[Sequence[int], Tree], F32]]:
-        """What a draft grows a tree from, as `grow_by_passes` takes both."""
+        """The first logits and the passes from which a draft grows a tree, as `grow_by_passes` takes them."""
         tails: list[list[int]] = []  # of the rows
 
         def evaluated(tokens: Sequence[int], tree: Tree) -> F32:
@@ -70,11 +66,11 @@ class PathPenalties:
         """Count the tokens of another path."""
         if context is not self._context or len(context) != self._num_context:
             self._context, self._num_context = context, len(context)
-            self._leave(_num_shared(self._path, context))
+            self._leave(common_length(self._path, context))
         num_context = self._num_context
         if len(self._path) < num_context:
             self._enter(context[len(self._path) :])
-        self._leave(num_context + _num_shared(self._path[num_context:], tail))
+        self._leave(num_context + common_length(self._path[num_context:], tail))
         self._enter(tail[len(self._path) - num_context :])
 
     def _enter(self, tokens: Sequence[int]) -> None:
@@ -90,34 +86,26 @@ class PathPenalties:
             self._path.append(token)
 
     def _leave(self, length: int) -> None:
-        """Go back to the first tokens of the path; others keep their places, counted down."""
+        """Go back to the first tokens of the path; the others keep their places, with lower counts."""
         while len(self._path) > length:
             place = self._places[self._path.pop()]
             self._num_in_text[place] -= 1
             self._num_in_answer[place] -= len(self._path) >= self._num_prompt_tokens
 
 
+@dataclass(frozen=True)
 class _ProposalRows:
-    """The rows of a verification, penalized when they are asked for."""
+    """The rows of a verification, each penalized when it is read."""
 
-    def __init__(self, penalties: PathPenalties, logits: F32, context: Sequence[int], proposal: Proposal) -> None:
-        self._penalties = penalties
-        self._logits = logits
-        self._context = context
-        self._proposal = proposal
+    penalties: PathPenalties
+    logits: F32
+    context: Sequence[int]
+    proposal: Proposal
 
     def __getitem__(self, row: int, /) -> F32:
         tail: list[int] = []
         node = row - 1
         while node >= 0:
-            tail.append(self._proposal.tokens[node])
-            node = node - 1 if self._proposal.parents is None else self._proposal.parents[node]
-        return self._penalties.row(self._logits[row], self._context, tail[::-1])
-
-
-def _num_shared(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """Leading tokens that are the same."""
-    length = min(len(ours), len(theirs))
-    if list(ours[:length]) == list(theirs[:length]):  # nearly always, and long
-        return length
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+            tail.append(self.proposal.tokens[node])
+            node = self.proposal.links[node]
+        return self.penalties.row(self.logits[row], self.context, tail[::-1])

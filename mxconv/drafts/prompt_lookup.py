@@ -4,37 +4,27 @@ It costs microseconds and is right where text repeats itself: code being edited,
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import cycle, islice
 
-from mxconv.arrays import F32
 from mxconv.drafts.kind import DraftSpec, LoadedLevel, LookUpKind, Parameter, Proposer
-from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.look_up import LookUp
+from mxconv.drafts.session import common_length
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import grow_best_first
 from mxconv.errors import ModelError
 from mxconv.package.level_record import PromptLookupRecord
 
-Places = tuple[tuple[int, int, int], ...]  # in the text, how many tokens before agree, and where the text goes round to
+Places = tuple[tuple[int, int, int], ...]  # in the text, tokens before it that agree, where the text continues from
 # chance of a token after an n-gram of 1, 2, ... tokens; the pace learns by how much this is wrong
 TRUST = (0.3, 0.5, 0.7, 0.8, 0.85, 0.9)
 
 
-class PromptLookup:
+class PromptLookup(LookUp[Places]):
     """Finds the longest n-gram at the end of the context that occurs in it before, and proposes what followed there.
 
-    Of several places the latest is taken. Where it is so near that the text after it ends too early, the text is
-    taken to go round: after `a b a b` come `a b a b a b ...`.
-
-    Only tokens that are new since the last call are indexed. Those before are compared with the last context, in one
-    comparison of lists, and the index is taken back to where the two part.
-
-    Args:
-        statistics: what it did.
-        max_ngram: tokens of the longest n-gram to look for.
-        min_ngram: and of the shortest, at least 1.
+    Of several places the latest is taken. Where the text ends too soon after it, it repeats: after `a b a b` come
+    `a b a b a b ...`. Only tokens that are new since the last call are indexed.
 
     Raises:
-        ModelError: no such n-grams.
+        ModelError: no n-grams of `min_ngram` to `max_ngram` tokens.
 
     Source:
         Saxena, "Prompt Lookup Decoding" (2023), github.com/apoorvumang/prompt-lookup-decoding.
@@ -46,40 +36,26 @@ class PromptLookup:
                 f"prompt-lookup: n-grams of {min_ngram} to {max_ngram} tokens; 1 <= min_ngram <= max_ngram is "
                 "required. Choose other lengths."
             )
-        self.statistics = statistics
+        super().__init__(statistics)
         self.max_ngram = max_ngram
         self.min_ngram = min_ngram
         self._tokens: list[int] = []
         self._ends: dict[tuple[int, ...], int] = {}  # n-gram -> index of what follows its latest place
         self._replaced: list[list[int | None]] = []  # [end - 1]: the entries of `_ends` before the n-grams ending there
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """Up to `num_tokens` tokens: all of them, or none where no n-gram of the context's end is found before."""
-        with self.statistics.forward():
-            self._follow(context)
-            tokens = self._continuation(num_tokens)
-        return Proposal(tokens)
-
-    def grow(
-        self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
-    ) -> Proposal:
-        """A tree of what followed the end's n-grams of every length, the longer ones' continuations first.
-
-        A node's probability follows from the length of the n-gram that it follows, its own path counted.
-        """
-        with self.statistics.forward():
-            self._follow(context)
-            return grow_best_first(self._places(), self._continuations, most_depth, floors)
-
-    def _places(self) -> Places:
-        """The places after earlier occurrences of the n-grams at the end, each with the length of its n-gram."""
+    def state(self, context: Sequence[int]) -> Places:
+        """The places after earlier occurrences of the n-grams at the end, the longest n-gram first."""
+        self._follow(context)
         found = ((self._ends.get(tuple(self._tokens[-n:])), n) for n in self._lengths(len(self._tokens)))
         return tuple((begin, n, begin) for begin, n in found if begin is not None)
 
-    def _continuations(self, places: Places) -> Iterator[tuple[int, float, Places]]:
-        """The tokens at some places, each with the places where it occurs, moved on by one."""
+    def continuations(self, state: Places) -> Iterator[tuple[int, float, Places]]:
+        """The tokens at some places, each with the places where it occurs, moved on by one.
+
+        A token's probability follows from the length of the n-gram before it, its own path counted.
+        """
         by_token: dict[int, list[tuple[int, int, int]]] = {}
-        for at in places:
+        for at in state:
             by_token.setdefault(self._tokens[at[0]], []).append(at)
         left = 1.0
         for token, own in by_token.items():
@@ -90,19 +66,9 @@ class PromptLookup:
     def _next(self, place: int, length: int, begin: int) -> tuple[int, int, int]:
         return place + 1 if place + 1 < len(self._tokens) else begin, length + 1, begin
 
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """It learns nothing but the context."""
-
-    def _continuation(self, num_tokens: int) -> list[int]:
-        for length in self._lengths(len(self._tokens)):
-            begin = self._ends.get(tuple(self._tokens[-length:]))
-            if begin is not None:
-                return list(islice(cycle(self._tokens[begin : begin + num_tokens]), num_tokens))
-        return []
-
     def _follow(self, context: Sequence[int]) -> None:
         """Bring the index from the last context to this one."""
-        length = _common_length(self._tokens, context)
+        length = common_length(self._tokens, context)
         while len(self._replaced) > max(length - 1, 0):
             self._forget_last()
         del self._tokens[length:]
@@ -128,25 +94,12 @@ class PromptLookup:
         return range(min(self.max_ngram, end), self.min_ngram - 1, -1)
 
 
-def _common_length(ours: list[int], theirs: Sequence[int]) -> int:
-    """How many tokens two contexts begin with in common: halving, so that the interpreter compares whole lists."""
-    low, high = 0, min(len(ours), len(theirs))
-    middle = high  # all of it, mostly
-    while low < high:
-        if ours[low:middle] == list(theirs[low:middle]):
-            low = middle
-        else:
-            high = middle - 1
-        middle = (low + high + 1) // 2
-    return low
-
-
 class PromptLookupKind(LookUpKind):
     """`prompt-lookup:max_ngram=3,min_ngram=1`."""
 
     name = "prompt-lookup"
     record_type = PromptLookupRecord
-    parameters = (Parameter("max_ngram", 1, 64), Parameter("min_ngram", 1, 64))
+    parameters = (Parameter("max_ngram", 1, 64, default=3), Parameter("min_ngram", 1, 64, default=1))
 
     def check(self, spec: DraftSpec) -> None:
         least, most = (self.members(spec)[name] for name in ("min_ngram", "max_ngram"))
@@ -154,9 +107,6 @@ class PromptLookupKind(LookUpKind):
             raise ValueError(
                 f"min_ngram is {least} and max_ngram {most}; min_ngram may be max_ngram at most. Give both."
             )
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"max_ngram": spec.parameters.get("max_ngram", 3), "min_ngram": spec.parameters.get("min_ngram", 1)}
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         most, least = loaded.record.max_ngram or 3, loaded.record.min_ngram or 1

@@ -15,14 +15,14 @@ class Proposal:
     """Tokens that may follow a context: one after another, or a tree.
 
     Args:
-        tokens: the guess, in order; of a tree, its nodes, parents before children.
-        distributions: where the tokens were drawn at random, (vocab_size,) float64 each: what token i was drawn from.
-            Empty where they were not; a verifier then takes each for certain, whatever produced it.
-        probabilities: the highest of the distribution that chose each token; of a tree, each node's own. Empty where
-            the draft is no model of the same tokens.
-        parents: of a tree: each node's parent among the nodes, or -1 where it follows the context; None is a chain.
-            Siblings carry different tokens, the likelier first.
-        joint: of a tree that several drafts made together: who counts what became of it for each of them.
+        tokens: in order; of a tree, its nodes, parents before children.
+        distributions: (vocab_size,) float64 each, what token i was drawn from. Empty where tokens were not drawn at
+            random; a verifier then takes each for certain.
+        probabilities: of a chain, the highest of the distribution that chose each token; of a tree, each node's own.
+            Empty where the draft is no model of the same tokens.
+        parents: of a tree, each node's parent among the nodes, or -1 after the context; None for a chain. Siblings
+            carry different tokens, the likelier first.
+        joint: the drafts that made a tree together, and count for themselves what became of it.
     """
 
     tokens: list[int]
@@ -39,7 +39,7 @@ class Proposal:
     @property
     def depth(self) -> int:
         """Tokens of the longest path."""
-        return len(self.tokens) if self.parents is None else self.rows(1).deepest
+        return len(self.widths)
 
     @property
     def widths(self) -> list[int]:
@@ -55,7 +55,7 @@ class Proposal:
 
     @property
     def chances(self) -> list[float]:
-        """What pace learns from: each token's probability, or of a tree that of each node's path."""
+        """Each token's probability; of a tree, that of each node's path."""
         if self.parents is None:
             return self.probabilities
         chances: list[float] = []
@@ -65,9 +65,8 @@ class Proposal:
 
     def with_tokens_below(self, vocab_size: int) -> "Proposal":
         """A tree without the nodes whose token or ancestor a vocabulary lacks."""
-        assert self.parents is not None
         places: dict[int, int] = {-1: -1}
-        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+        for node, (token, parent) in enumerate(zip(self.tokens, self.links, strict=True)):
             if 0 <= token < vocab_size and parent in places:
                 places[node] = len(places) - 1
         nodes = list(places)[1:]
@@ -75,7 +74,7 @@ class Proposal:
             [self.tokens[node] for node in nodes],
             [self.distributions[node] for node in nodes] if self.distributions else [],
             [self.probabilities[node] for node in nodes] if self.probabilities else [],
-            [places[self.parents[node]] for node in nodes],
+            [places[self.links[node]] for node in nodes],
             self.joint,
         )
 
@@ -87,29 +86,27 @@ class Proposal:
 
 
 class Draft(Protocol):
-    """Whatever can guess. A model with a draft of its own is one; so is a look-up in a table."""
+    """A level that can propose: a look-up, a reader of hidden states, or a model, perhaps with drafts of its own."""
 
     @property
     def statistics(self) -> LevelStatistics: ...
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """At most `num_tokens` tokens that may follow; fewer, or none, where confidence is low.
-
-        Whatever caches the draft touched are left fit for a continuation of `context` that differs.
+        """A chain of at most `num_tokens` tokens; fewer, or none, where confidence is low.
 
         Args:
-            context: all tokens so far, at least one.
+            context: all tokens so far, at least one. The next context may differ from its continuation.
             num_tokens: the most to propose.
             floor: a model stops after the token with which the product of its probabilities falls below this; None
-                leaves it at the draft's own confidence threshold, token by token. Other drafts need not heed it.
+                leaves it at the draft's own confidence threshold, token by token. Look-ups ignore it.
         """
         ...
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """See what the level above evaluated, after every verification. Most drafts have no use for it.
+        """See what the level above evaluated, after every verification.
 
         Args:
-            context: all tokens that the proposal was made after, at least one.
+            context: all tokens before the proposal, at least one.
             proposal: what was judged, rejected tokens included; another draft may have made it.
             logits: (len(proposal.tokens) + 1, vocab_size): the first row follows the context, row i + 1 node i.
         """
@@ -117,50 +114,35 @@ class Draft(Protocol):
 
 
 class JointDraft(Protocol):
-    """Several drafts whose trees are one proposal."""
+    """Several drafts whose trees are one proposal. `tokens` are those of the accepted path, and one more."""
 
     @property
-    def name(self) -> str:
-        """The names of all of them."""
-        ...
+    def name(self) -> str: ...
 
     def count(self, num_asked: int, proposal: Proposal, tokens: Sequence[int]) -> None:
-        """Count for each draft what became of the last tree, or of as much of it as was judged.
-
-        Args:
-            num_asked: the depth that was wanted.
-            proposal: the tree.
-            tokens: that the level above chose: those of the accepted path, and one more.
-        """
+        """Count for each draft what became of the last tree, for which a depth of `num_asked` was requested."""
         ...
 
     def guessers(self, tokens: Sequence[int]) -> list[str | None]:
-        """The name of the draft that proposed each accepted token of the last tree, the first of several.
-
-        Args:
-            tokens: as `count` takes them.
-        """
+        """The name of the draft that proposed each accepted token of the last tree, the first of several."""
         ...
 
 
 @runtime_checkable
 class TreeDraft(Draft, Protocol):
-    """A draft that can say several things at once."""
+    """A draft that can propose several continuations at once."""
 
     def grow(
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
-        """The likeliest tree below a context.
+        """The likeliest tree below a context, with parents and each node's own probability.
 
         Args:
             context: all tokens so far, at least one.
             most_depth: the most tokens of a path.
-            floors: the first node's path is at least as probable as the first of these, and so on; ascending. There
-                are at most as many nodes.
-            floor: a model makes no further pass for nodes whose chances sum up to less than this; None leaves
-                it at the draft's own confidence threshold. Other drafts need not heed it.
-
-        Returns:
-            A proposal with parents and, for each node, its own probability.
+            floors: ascending: the least probability of the first node's path, of the second's, and so on. There are at
+                most as many nodes.
+            floor: a model makes no further pass for nodes whose chances sum up to less than this; None leaves it at
+                the draft's own confidence threshold. Look-ups ignore it.
         """
         ...

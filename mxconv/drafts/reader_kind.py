@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mxconv.checkpoint.source import open_checkpoint
 from mxconv.checkpoint.tensor import SourceTensor
 from mxconv.drafts.kind import DraftKind, DraftSpec, LoadedLevel, OpenedDraft, OpenTarget, Run, placed
 from mxconv.drafts.model import locate_16_bits, open_16_bits, open_package
 from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.readers.reader import Reader, ReaderSizes, check_target
+from mxconv.drafts.readers.reader import Reader, ReaderConfig
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
-from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
 from mxconv.engine.stored_weights import (
@@ -34,15 +34,8 @@ class ReaderKind(DraftKind):
     """A kind with a network of its own whose input is what the level above computed."""
 
     subject = "PATH_OR_ID"
+    config: type[ReaderConfig]
     other_dtypes: tuple[str, ...] = ()  # of tensors that are no weights
-
-    def sizes(self, path: Path) -> ReaderSizes:
-        """The sizes in a config.json, which say what the draft was made for."""
-        raise NotImplementedError
-
-    def most_draft_tokens(self, sizes: ReaderSizes) -> int | None:
-        """How many tokens it can propose at once; None where there is no limit."""
-        return None
 
     def reader(
         self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
@@ -61,23 +54,18 @@ class ReaderKind(DraftKind):
         """
         raise NotImplementedError
 
-    def draft(self, loaded: LoadedLevel, listener: Listener) -> ReadingDraft:
-        """The draft for one text of a level that it can read."""
+    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> ReadingDraft:
+        """The draft for one text of a level that the network, one of this kind, can read."""
         raise NotImplementedError
-
-    def new_cache(self, reader: Reader) -> KVCache | None:
-        """An empty cache as every text has it; None where its size does not grow with the text."""
-        return None
 
     def open(self, spec: DraftSpec, target: OpenTarget) -> OpenedDraft:
         root = find_package_or_none(spec.subject)
         draft = open_16_bits(spec, self.other_dtypes) if root is None else open_package(spec, root)[0]
         assert draft.root is not None, "it has a folder"
-        sizes = self.sizes(draft.root / "config.json")
+        sizes = self.config.from_file(draft.root / "config.json").sizes
         if target.config is not None:
-            check_target(sizes, target.config, target.vocabulary.num_tokens, f"--draft {spec.subject}")
-        num_tokens = spec.num_draft_tokens or self.most_draft_tokens(sizes)
-        return replace(draft, spec=replace(spec, num_draft_tokens=num_tokens))
+            sizes.check_target(target.config, target.vocabulary.num_tokens, f"--draft {spec.subject}")
+        return replace(draft, spec=replace(spec, num_draft_tokens=spec.num_draft_tokens or sizes.most_tokens))
 
     def locate(self, spec: DraftSpec, run: Run) -> OpenedDraft:
         root = find_package_or_none(spec.subject)
@@ -92,7 +80,7 @@ class ReaderKind(DraftKind):
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         folder = placed(record, place, run)
         reader = self.reader(folder, record, run.matrices, run.stack, run.target)
-        check_target(reader, run.target.config, run.target_vocabulary.num_tokens, str(folder))
+        reader.sizes.check_target(run.target.config, run.target_vocabulary.num_tokens, str(folder))
         return LoadedLevel(record, None, run.tokenizer, folder=folder, reader=reader)
 
 

@@ -15,12 +15,22 @@ from mxconv.engine.states import Reads, States
 from mxconv.engine.tree import Tree
 
 
+def common_length(ours: list[int], theirs: Sequence[int]) -> int:
+    """The number of tokens that two texts begin with in common: by halving, so that whole lists are compared."""
+    low, high = 0, min(len(ours), len(theirs))
+    middle = high  # all of it, mostly
+    while low < high:
+        if ours[low:middle] == list(theirs[low:middle]):
+            low = middle
+        else:
+            high = middle - 1
+        middle = (low + high + 1) // 2
+    return low
+
+
 @contextmanager
 def borrowed(cache: KVCache, start: int, count: int) -> Iterator[KVCache]:
-    """The cache cut to `start` positions, for a pass over `count` tokens; afterwards it is as it was, bit for bit.
-
-    `start` is reachable. What a borrower's rows do to states is undone as everywhere; the owner's rows are kept aside.
-    """
+    """The cache cut to `start` positions, which are reachable, for a pass over `count` tokens; then as it was."""
     length = cache.length
     states = nullcontext() if cache.states is None else cache.states.borrow(start, length)
     rows = range(start, min(start + count, cache.capacity))
@@ -41,7 +51,7 @@ FIRST_ROOM = 256  # tokens
 
 
 class KeptStates:
-    """The states that some drafts read, a row a token; nothing is asked for and nothing kept while nobody reads."""
+    """The states that some drafts read, a row a token; empty while nobody reads."""
 
     def __init__(self) -> None:
         self.reads = Reads()
@@ -77,7 +87,7 @@ class KeptStates:
         return self._values[reads.places(self.reads), start:stop]
 
     def numbers(self, stop: int) -> I64:
-        """(stop,) int64: of the first tokens each, which of all states that were ever written here its are.
+        """(stop,) int64: the serial number of each token's states among all that were ever written here.
 
         What a draft made of a token's states is valid while the number is the same: another model may have evaluated
         the same token in between.
@@ -103,14 +113,9 @@ class KeptStates:
 
 
 class Session:
-    """The tokens whose keys and values a cache holds.
+    """The tokens whose keys and values a cache holds, and the states of them that drafts read.
 
-    The target and the draft that shares its cache have one session; a model with a cache of its own has its own.
-    `states` are those of the same tokens, as far as a draft reads any.
-
-    Args:
-        cache: empty.
-        passes: where the rows of its text are evaluated.
+    The target and the drafts that share its cache have one session; a model with a cache of its own has its own.
     """
 
     def __init__(self, cache: KVCache, passes: Passes = AT_ONCE) -> None:
@@ -124,18 +129,18 @@ class Session:
         """Roll back to the longest prefix shared with `context`, its last token left out.
 
         Args:
-            context: tokens after which something is to be said.
-            is_sole: one decoder wrote all that there is. Then texts that begin alike, as far as passes know any, share
-                their beginnings; those whose hidden states are read give and do not take, as no page has such states.
+            context: tokens after which something is to be proposed or verified.
+            is_sole: whether one decoder alone writes the cache. Texts that begin alike then share pages; a text whose
+                hidden states are read publishes pages and adopts none, as they hold no such states.
 
         Returns:
-            The tokens of `context` that are not in the cache: at least the last, since its logits are wanted.
-            All of them where recurrent states that far back are gone.
+            The tokens of `context` that are not in the cache: at least the last, since its logits are wanted, and all
+            where recurrent states that far back are gone.
         """
         if is_sole and not self.tokens and not self.states.reads.num_states:
             self.tokens = list(context[: self.passes.adopt(self.cache, context)])
             self._num_published = len(self.tokens) // PAGE
-        length = self.rewind(self._num_shared(context))
+        length = self.rewind(min(common_length(self.tokens, context), len(context) - 1))
         if is_sole and length // PAGE > self._num_published:
             self.passes.publish(self.cache, self.tokens)
             self._num_published = length // PAGE
@@ -143,11 +148,9 @@ class Session:
 
     @contextmanager
     def borrow(self, context: Sequence[int]) -> Iterator[None]:
-        """For a draft that writes its own keys and values after a context; afterwards all is as it was, bit for bit.
-
-        A draft that hears the context through text may hear other tokens than the cache holds, or fewer.
-        """
-        start, tokens = self.cache.reachable(self._num_shared(context)), list(self.tokens)
+        """For a draft that writes its own keys and values after a context; afterwards all is as it was, bit for bit."""
+        tokens = list(self.tokens)
+        start = self.cache.reachable(min(common_length(tokens, context), len(context) - 1))
         states = self.states.saved(start, len(tokens))
         try:
             with borrowed(self.cache, start, len(tokens) - start):
@@ -163,8 +166,8 @@ class Session:
         Args:
             decoder: the model.
             tokens: the rows of the pass.
-            num_logits: of how many of the last.
-            tree: where they hang; None makes them a chain. After a tree, `keep` a path before anything else.
+            num_logits: the number of the last rows whose logits are wanted.
+            tree: of the rows; None for a chain. After a tree, `keep` a path before anything else.
 
         Returns:
             (num_logits, vocab_size): the logits of the last tokens.
@@ -185,14 +188,6 @@ class Session:
     def holds(self, context: Sequence[int]) -> bool:
         """Whether all tokens but the last are in the cache, and nothing else."""
         return self.tokens == list(context[:-1])
-
-    def _num_shared(self, context: Sequence[int]) -> int:
-        """Tokens of the longest prefix shared with `context`, its last token left out."""
-        length = min(len(self.tokens), len(context) - 1)
-        if self.tokens[:length] == list(context[:length]):  # nearly always, and long
-            return length
-        pairs = enumerate(zip(self.tokens, context, strict=False))
-        return next(place for place, (ours, theirs) in pairs if ours != theirs)
 
     def rewind(self, length: int) -> int:
         """Forget all but the first `length` tokens, or all where the states there are gone; how many are left."""

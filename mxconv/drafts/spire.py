@@ -1,23 +1,19 @@
-"""A SPIRe draft: it sees what the level that asks it computed of the text, and its own memory of what it proposes.
-
-Its keys and values are of a constant number of past tokens, and of those that it drafts.
-"""
+"""A SPIRe draft: it attends to the states of a constant number of past tokens, and to its own memory of its drafts."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mxconv.arch.model_sizes import ModelSizes
 from mxconv.arrays import F32
-from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.pass_cost import PassCost
+from mxconv.drafts.passes import AT_ONCE, Passes
 from mxconv.drafts.reader_kind import ReaderKind, reader_weights
-from mxconv.drafts.readers.reader import ReaderSizes
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
-from mxconv.drafts.trees import Evaluate
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
@@ -28,41 +24,26 @@ from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.package.level_record import LevelRecord
 from mxconv.package.package import Package
 
-Forward = Callable[[Decoder, SequenceRows], F32]
-
-
-def evaluated_at_once(decoder: Decoder, rows: SequenceRows) -> F32:
-    """The logits of a pass over these rows alone."""
-    return decoder.forward_forest([rows])[0]
-
 
 class PastKeys:
-    """What the layers made of tokens that the target evaluated, as many as a token can see.
+    """The keys and values of tokens that the target evaluated, as many as a token can attend to.
 
-    A token's memory is kept beside what was made of it, so that keys and values are made again where another token, or
-    the same by another level, is at its position now, and nowhere else.
-
-    Args:
-        spire: the draft.
+    They are kept beside the memory that they were made of, and are made again where that has changed.
     """
 
     def __init__(self, spire: Spire) -> None:
         self._spire = spire
-        config = spire.config
-        self._num_slots = min(config.sink + config.window - 1, config.decoder.max_position_embeddings)
-        shape = config.num_layers, self._num_slots
-        heads = config.decoder.num_key_value_heads, config.decoder.head_dim
+        config, sizes = spire.config, spire.config.decoder
+        self._num_slots = min(config.sink + config.window - 1, sizes.max_position_embeddings)
+        heads = (config.num_layers, self._num_slots, sizes.num_key_value_heads, sizes.head_dim)
         self._positions = np.full(self._num_slots, -1)
-        self._memory = np.empty((*shape, config.hidden_size), np.float32)
-        self._keys = np.empty((*shape, *heads), np.float32)
-        self._values = np.empty((*shape, *heads), np.float32)
+        self._memory = np.empty((config.num_layers, self._num_slots, sizes.hidden_size), np.float32)
+        self._keys, self._values = np.empty(heads, np.float32), np.empty(heads, np.float32)
 
     def read(self, positions: Sequence[int], memory: F32) -> tuple[F32, F32]:
-        """Keys and values (num_layers, n, num_key_value_heads, head_dim) of tokens whose memory is given.
+        """Keys and values (num_layers, n, num_key_value_heads, head_dim) from memory (num_layers, n, hidden_size).
 
-        Args:
-            positions: of the n tokens: sinks, and after them neighbours that fit into a window.
-            memory: (num_layers, n, hidden_size) float32.
+        The positions are sinks, and after them neighbours that fit into a window.
         """
         sink = self._spire.config.sink
         past_sinks = max(self._num_slots - sink, 1)
@@ -78,16 +59,11 @@ class PastKeys:
 
 
 class SpireCache:
-    """What a SPIRe draft computes after one context after another.
+    """The keys and values of a SPIRe draft, after one context after another."""
 
-    Args:
-        spire: the draft.
-        forward: the pass over its rows; their logits.
-    """
-
-    def __init__(self, spire: Spire, forward: Forward = evaluated_at_once) -> None:
+    def __init__(self, spire: Spire, passes: Passes = AT_ONCE) -> None:
         self._spire = spire
-        self._forward = forward
+        self._passes = passes
         self._past = PastKeys(spire)
         config = spire.config
         self._cache = KVCache(config.decoder, min(config.sink + config.window, MOST_ROWS) + MOST_ROWS)
@@ -96,9 +72,7 @@ class SpireCache:
     def begin(self, num_past: int, memory_of: Callable[[range], F32]) -> None:
         """Forget all rows: the next token follows `num_past` that the target evaluated.
 
-        Args:
-            num_past: from 0 on.
-            memory_of: the memory (num_layers, n, hidden_size) of tokens at some positions.
+        `memory_of` gives the memory (num_layers, n, hidden_size) of tokens at some positions.
         """
         runs = [run for run in self._spire.visible_past(num_past) if run]
         positions = [position for run in runs for position in run]
@@ -111,17 +85,12 @@ class SpireCache:
             self._cache.num_left_out = num_past - len(positions)
 
     def evaluate(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
-        """(num_rows, vocab_size): the logits of new rows, none of which hangs below another.
-
-        Args:
-            tokens: of the rows.
-            tree: where they hang among those evaluated since the first; None is the first, alone.
-        """
+        """(num_rows, vocab_size): the logits of new rows of one depth of a tree; without one, of the first row."""
         self._mix()
         states = States(range(self._spire.config.num_layers + 1))
         rows = SequenceRows(tokens, self._cache, tree, states=states)
         positions, place = rows.positions, self._cache.length
-        logits = self._forward(self._spire.decoder, rows)
+        logits = self._passes.forward(self._spire.decoder, rows)
         assert states.values is not None
         self._unmixed = place, positions, states.values
         return logits
@@ -135,7 +104,7 @@ class SpireCache:
         self._cache.advance(num_rows)
 
     def _mix(self) -> None:
-        """The rows of the last pass saw themselves by their own inputs; the next are to see their memory."""
+        """Replace the last rows' keys and values, of their own inputs, with those of their memory."""
         if self._unmixed is None:
             return
         place, positions, states = self._unmixed
@@ -147,26 +116,20 @@ class SpireCache:
 
 
 class SpireDraft(ReadingDraft):
-    """Proposes a token, or a depth of a tree, a pass.
-
-    Args:
-        spire: the model.
-        listener: for whom it drafts.
-    """
+    """Proposes a token, or a depth of a tree, a pass."""
 
     def __init__(self, spire: Spire, listener: Listener) -> None:
         super().__init__(spire.reads, listener)
         self._spire = spire
-        self._cache = SpireCache(spire, listener.session.passes.forward)
+        self._cache = SpireCache(spire, listener.session.passes)
 
     def most_tokens(self, context: Sequence[int]) -> int:
-        """The number of tokens that it can propose; 0 without the states, or with a token that it has no row for."""
-        if max(context) >= self._spire.vocab_size or not self.listener.session.holds(context):
+        if max(context) >= self._spire.config.vocab_size or not self.listener.session.holds(context):
             return 0
         return max(self._spire.config.decoder.max_position_embeddings - len(context) + 1, 0)
 
-    def begin(self, context: Sequence[int]) -> tuple[F32, Evaluate]:
-        """From the context's last token on, which the level above has not evaluated."""
+    def begin(self, context: Sequence[int]) -> F32:
+        """Evaluate the context's last token, which the level above has not evaluated."""
 
         def memory_of(run: range) -> F32:
             if not self._spire.reads.num_states:
@@ -174,10 +137,9 @@ class SpireDraft(ReadingDraft):
             return self._spire.past_memory(self.listener.session.states.read(self._spire.reads, run.start, run.stop))
 
         self._cache.begin(len(context) - 1, memory_of)
-        return self._pass(context[-1:])[0], self._pass
+        return self.evaluate(context[-1:])
 
-    def _pass(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
-        """(num_rows, vocab_size): the logits of rows of one depth, or of the context's last token."""
+    def evaluate(self, tokens: Sequence[int], tree: Tree | None = None) -> F32:
         with self.statistics.forward():
             return self._cache.evaluate(tokens, tree)[:, : self.listener.vocab_size]
 
@@ -186,16 +148,14 @@ class SpireKind(ReaderKind):
     """`spire:PATH_OR_ID`, in the layout of formats/spire.md."""
 
     name = "spire"
-
-    def sizes(self, path: Path) -> ReaderSizes:
-        return SpireConfig.from_file(path)
+    config = SpireConfig
 
     def reader(
         self, folder: Path, record: LevelRecord, make: Matrices, stack: ExitStack, target: Decoder | None = None
     ) -> Spire:
         weights, _ = reader_weights(folder, record, make, stack)
-        sizes = SpireConfig.from_file(folder / "config.json")
-        return Spire(sizes, tied(weights, sizes.decoder), make, record.name)
+        config = SpireConfig.from_file(folder / "config.json")
+        return Spire(config, tied(weights, config.decoder), make, record.name)
 
     def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
         """A few layers over sinks and a window, whatever the context."""
@@ -205,9 +165,8 @@ class SpireKind(ReaderKind):
         sizes = sizes.with_windows((config.sink + config.window,) * sizes.num_layers)
         return PassCost.of_folder(place, record, sizes, "spire")
 
-    def draft(self, loaded: LoadedLevel, listener: Listener) -> SpireDraft:
-        assert isinstance(loaded.reader, Spire)
-        return SpireDraft(loaded.reader, listener)
+    def draft(self, reader: Any, record: LevelRecord, listener: Listener) -> SpireDraft:
+        return SpireDraft(reader, listener)
 
 
 SPIRE = SpireKind()

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,7 +13,7 @@ class RoundTree:
     """A proposal to a level and what became of it; a chain is a tree too.
 
     Args:
-        draft: the name of the level that proposed; None where none was asked.
+        draft: the name of the level that proposed; None where none was queried.
         tokens: of the proposal's nodes, parents before children.
         parents: each node's parent among them, or -1.
         probabilities: each node's own; empty where the draft tells none.
@@ -28,9 +29,7 @@ class RoundTree:
     @cached_property
     def path(self) -> list[int]:
         """The accepted nodes: siblings carry different tokens, so the emitted ones say which."""
-        nodes = {
-            (parent, token): node for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True))
-        }
+        nodes = {pair: node for node, pair in enumerate(zip(self.parents, self.tokens, strict=True))}
         path: list[int] = []
         for token in self.emitted[:-1]:
             path.append(nodes[path[-1] if path else -1, token])
@@ -45,14 +44,13 @@ class LevelStatistics:
     num_forwards: int = 0
     num_proposed: int = 0
     num_accepted: int = 0
-    num_asked: int = 0  # tokens that the level above asked for
+    num_asked: int = 0  # tokens that the level above requested
     num_nodes: int = 0  # proposed, all branches of trees counted; `num_proposed` counts their longest paths
     seconds: float = 0.0  # in this level's own forward passes
     proposed_by_position: list[int] = field(default_factory=list)  # [i]: proposals with a token at place i
     accepted_by_position: list[int] = field(default_factory=list)  # [i]: those of which it was accepted
-    num_judged: int = 0  # proposed tokens whose predecessors in the proposal were all accepted
     nodes_by_depth: list[int] = field(default_factory=list)  # [i]: of `num_nodes`, those at place i of their path
-    trees: list[RoundTree] | None = None  # what was proposed to this level, round by round; None: nobody asks
+    trees: list[RoundTree] | None = None  # what was proposed to this level, by round; None where they are not recorded
     clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # in seconds
 
     @property
@@ -67,27 +65,27 @@ class LevelStatistics:
         return [mine / of for mine, of in zip(accepted, self.proposed_by_position, strict=False)]
 
     def count(self, num_asked: int, num_proposed: int, num_accepted: int, widths: Sequence[int] | None = None) -> None:
-        """One proposal of this level and what became of it; called by the level above.
+        """Count one proposal of this level, as the level above judged it.
 
         Args:
-            num_asked: tokens that it was asked for.
-            num_proposed: tokens of its proposal; of a tree, of the longest path.
+            num_asked: tokens requested.
+            num_proposed: tokens of the proposal; of a tree, of its longest path.
             num_accepted: of these.
-            widths: of a tree: its nodes at each depth; None where it is a chain.
+            widths: of a tree, the nodes at each depth; None for a chain.
         """
         widths = [1] * num_proposed if widths is None else widths
-        self.num_nodes += sum(widths)
-        self.nodes_by_depth += [0] * (len(widths) - len(self.nodes_by_depth))
-        for depth, width in enumerate(widths):
-            self.nodes_by_depth[depth] += width
         self.num_asked += num_asked
         self.num_proposed += num_proposed
         self.num_accepted += num_accepted
-        self.num_judged += min(num_accepted + 1, num_proposed)
-        for counts, number in ((self.proposed_by_position, num_proposed), (self.accepted_by_position, num_accepted)):
-            counts += [0] * (number - len(counts))
-            for place in range(number):
-                counts[place] += 1
+        self.num_nodes += sum(widths)
+        for counts, added in (
+            (self.nodes_by_depth, widths),
+            (self.proposed_by_position, [1] * num_proposed),
+            (self.accepted_by_position, [1] * num_accepted),
+        ):
+            counts += [0] * (len(added) - len(counts))
+            for place, number in enumerate(added):
+                counts[place] += number
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -128,38 +126,27 @@ class Trace:
     entries: list[TraceEntry] = field(default_factory=list)
     num_rounds: int = 0
     records_trees: bool = False
-    _before: list["_Counts"] = field(default_factory=list)
+    _before: list[LevelStatistics] = field(default_factory=list)
 
     def begin_round(self) -> None:
-        self._before = [_counts(level) for level in self.statistics]
+        self._before = [copy(level) for level in self.statistics]
         self.statistics[0].trees = [] if self.records_trees else None
 
     def end_round(self) -> None:
-        trees = self.statistics[0].trees
         for level, before in zip(self.statistics, self._before, strict=True):
-            asked, proposed, accepted, forwards, nodes = (
-                now - then for now, then in zip(_counts(level)[:5], before[:5], strict=True)
+            entry = TraceEntry(
+                round=self.num_rounds,
+                level=level.name,
+                num_asked=level.num_asked - before.num_asked,
+                num_proposed=level.num_proposed - before.num_proposed,
+                num_accepted=level.num_accepted - before.num_accepted,
+                num_forwards=level.num_forwards - before.num_forwards,
+                seconds=level.seconds - before.seconds,
+                num_nodes=level.num_nodes - before.num_nodes,
+                tree=level.trees[-1] if level.trees and level is self.statistics[0] else None,
             )
-            seconds = level.seconds - before[5]
-            tree = trees[-1] if trees and level is self.statistics[0] else None
-            self.entries.append(
-                TraceEntry(self.num_rounds, level.name, asked, proposed, accepted, forwards, seconds, nodes, tree)
-            )
+            self.entries.append(entry)
         self.num_rounds += 1
-
-
-_Counts = tuple[int, int, int, int, int, float]
-
-
-def _counts(level: LevelStatistics) -> _Counts:
-    return (
-        level.num_asked,
-        level.num_proposed,
-        level.num_accepted,
-        level.num_forwards,
-        level.num_nodes,
-        level.seconds,
-    )
 
 
 MEMORY = 0.98  # what is left in a round of the weight of all that was known before

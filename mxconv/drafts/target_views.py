@@ -1,6 +1,6 @@
-"""The package's own levels, and kinds that are the target seen otherwise: without parts, positions or experts.
+"""The package's own levels, and views of the target: without some of its parts, positions or experts.
 
-target, self-draft     the 16-bit weights, and the 4-bit copy that drafts for them; no SPEC asks for these
+target, self-draft     the 16-bit weights, and the 4-bit copy that drafts for them; no SPEC names these
 layer-skip:a3-5+m7+8   without some of its attention and MLP parts: Draft & Verify (arXiv 2309.08168)
 streaming:sink=4,window=252
                        over the first and the last positions alone: StreamingLLM (arXiv 2309.17453); as a draft
@@ -31,7 +31,6 @@ from mxconv.package.level_record import (
 from mxconv.package.package import Package
 
 MOST_POSITIONS = 2**31
-DEFAULT_SKIP = 0.45  # of all parts, as in SWIFT's paper
 
 
 class Target(ModelKind):
@@ -55,7 +54,7 @@ class SelfDraft(ModelKind):
     def load(self, record: LevelRecord, place: Path | None, run: Run) -> LoadedLevel:
         weights = run.own.four_bits(record.name, with_target=bool(run.levels))
         decoder = limited(run.matrices.decoder(run.own.config, weights, record.name), record, run)
-        if run.levels and any(layer.skips_attention for layer in run.target.layers):  # of which nobody writes keys
+        if run.levels and any(layer.skips_attention for layer in run.target.layers):  # keys that nobody writes
             record = record.model_copy(update={"shares": [part for part in record.shares if part != "kv_cache"]})
         return LoadedLevel(record, decoder, run.tokenizer)
 
@@ -65,7 +64,7 @@ class SelfDraft(ModelKind):
 
 
 def limited(decoder: Decoder, record: LevelRecord, run: Run) -> Decoder:
-    """The decoder of a level, with an output head over its vocabulary alone; as the run's first level it says all.
+    """The decoder of a level, its output head limited to the level's vocabulary unless it is the run's first level.
 
     Raises:
         PackageError: the vocabulary is damaged.
@@ -80,7 +79,7 @@ class TargetView(ModelKind):
     """The target's own weights, and its cache unless the SPEC has `cache=own`."""
 
     def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
-        """The parts without which the level begins.
+        """The parts that the level leaves out at first.
 
         Raises:
             ModelError: a model of `num_layers` does not have them.
@@ -88,7 +87,7 @@ class TargetView(ModelKind):
         return Skipped()
 
     def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
-        """What is left of the target's sizes."""
+        """The sizes of the level, from the target's."""
         left_out = self.left_out(record, whole.num_layers)
         return replace(
             whole,
@@ -155,10 +154,11 @@ class Streaming(TargetView):
 
     name = "streaming"
     record_type = StreamingRecord
-    parameters = (Parameter("sink", 0, MOST_POSITIONS), Parameter("window", 1, MOST_POSITIONS), CACHE)
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"sink": spec.parameters.get("sink", 4), "window": spec.parameters.get("window", 252)}
+    parameters = (
+        Parameter("sink", 0, MOST_POSITIONS, default=4),
+        Parameter("window", 1, MOST_POSITIONS, default=252),
+        CACHE,
+    )
 
     def sizes(self, record: LevelRecord, whole: ModelSizes) -> ModelSizes:
         seen = record.sink + record.window
@@ -208,10 +208,7 @@ class Swift(TargetView):
 
     name = "swift"
     record_type = SwiftRecord
-    parameters = (Parameter("skip", is_whole=False),)
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"skip": spec.parameters.get("skip", DEFAULT_SKIP)}
+    parameters = (Parameter("skip", is_whole=False, default=0.45),)  # of all parts, as in SWIFT's paper
 
     def left_out(self, record: LevelRecord, num_layers: int) -> Skipped:
         return Skipped.spread(num_layers, record.skip)

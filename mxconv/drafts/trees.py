@@ -6,9 +6,8 @@ Source:
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, takewhile
 from typing import TypeVar
 
 from mxconv.arrays import F32, F64
@@ -18,9 +17,16 @@ from mxconv.drafts.proposal import Proposal
 from mxconv.engine.tree import MOST_ROWS, Tree
 
 MOST_SIBLINGS = 8
+MOST_IN_FRONTIER = 16
+
+Evaluate = Callable[[Sequence[int], Tree], F32]
+"""The logits (num_rows, vocab_size) of a tree's new rows, whose tokens are given."""
+
+GoesOn = Callable[[float, float], bool]
+"""Whether a pass pays below some nodes, by the sum of the chances of their paths and the largest chance of one of them
+after its parent."""
 
 
-@dataclass
 class GrowingTree:
     """Nodes with the chances of their paths.
 
@@ -31,12 +37,15 @@ class GrowingTree:
         floors: as `TreeDraft.grow` takes them.
     """
 
-    floors: Sequence[float]
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    own_chances: list[float] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)
-    distributions: list[F64] = field(default_factory=list)
+    def __init__(self, floors: Sequence[float]) -> None:
+        self.floors = floors
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.own_chances: list[float] = []
+        self.chances: list[float] = []
+        self.distributions: list[F64] = []
+        self.row_parents: list[int] = []  # of the rows that were evaluated
+        self.row_of = {-1: -1}  # by node
 
     @property
     def is_drawn(self) -> bool:
@@ -59,24 +68,30 @@ class GrowingTree:
         return min(left, MOST_SIBLINGS)
 
     def add(self, parent: int, guesses: Guesses) -> list[int]:
-        """Children of a node; returns them."""
-        first = len(self.tokens)
-        chance = self.chance(parent)
-        for token, own in zip(guesses.tokens, guesses.chances, strict=True):
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.own_chances.append(own)
-            self.chances.append(chance * own)
-            if guesses.distribution is not None:
-                self.distributions.append(guesses.distribution)
+        """Add children of a node; returns them."""
+        first, chance = len(self.tokens), self.chance(parent)
+        self.tokens += guesses.tokens
+        self.parents += [parent] * len(guesses.tokens)
+        self.own_chances += guesses.chances
+        self.chances += [chance * own for own in guesses.chances]
+        if guesses.distribution is not None:
+            self.distributions += [guesses.distribution] * len(guesses.tokens)
         return list(range(first, len(self.tokens)))
+
+    def evaluate(self, nodes: Sequence[int], evaluate: Evaluate) -> F32:
+        """The logits after nodes whose parents were evaluated, by a further pass."""
+        num_cached = len(self.row_parents)
+        for node in nodes:
+            self.row_of[node] = len(self.row_parents)
+            self.row_parents.append(self.row_of[self.parents[node]])
+        return evaluate([self.tokens[node] for node in nodes], Tree(self.row_parents[:], num_cached))
 
     def may_have_children(self, nodes: Sequence[int]) -> list[int]:
         """Those of some nodes that could still have a child that is kept, the likeliest first."""
         if self.is_drawn:
             num_before = {node: len(self.tokens) for node in nodes}
         else:
-            num_before = {node: rank + 1 for rank, node in enumerate(self._ranked())}
+            num_before = {node: rank + 1 for rank, node in enumerate(self.ranked())}
         able = [
             node
             for node in nodes
@@ -86,20 +101,22 @@ class GrowingTree:
 
     def proposal(self) -> Proposal:
         """The nodes that are worth their rows, parents before children and the likelier of siblings first."""
-        kept = list(range(len(self.tokens)))
-        if not self.is_drawn:
-            ranked = self._ranked()[: len(self.floors)]
-            worth = [self.chances[node] >= floor for node, floor in zip(ranked, self.floors, strict=False)]
-            kept = ranked[: worth.index(False) if False in worth else len(worth)]
-        place = {-1: -1} | {node: index for index, node in enumerate(kept)}
+        if self.is_drawn:
+            return self.part(range(len(self.tokens)))
+        ranked = zip(self.ranked(), self.floors, strict=False)
+        return self.part([node for node, _ in takewhile(lambda pair: self.chances[pair[0]] >= pair[1], ranked)])
+
+    def part(self, nodes: Sequence[int]) -> Proposal:
+        """Some nodes, parents before children."""
+        place = {-1: -1} | {node: index for index, node in enumerate(nodes)}
         return Proposal(
-            [self.tokens[node] for node in kept],
-            [self.distributions[node] for node in kept] if self.is_drawn else [],
-            [self.own_chances[node] for node in kept],
-            [place[self.parents[node]] for node in kept],
+            [self.tokens[node] for node in nodes],
+            [self.distributions[node] for node in nodes] if self.is_drawn else [],
+            [self.own_chances[node] for node in nodes],
+            [place[self.parents[node]] for node in nodes],
         )
 
-    def _ranked(self) -> list[int]:
+    def ranked(self) -> list[int]:
         """All nodes, the likeliest first; no child is likelier than its parent, and of equal ones it comes later."""
         return sorted(range(len(self.tokens)), key=lambda node: -self.chances[node])
 
@@ -116,10 +133,10 @@ def grow_best_first(
     """The likeliest nodes: with true probabilities no other tree of as many expects more accepted tokens.
 
     Args:
-        root: the context's own state.
-        continuations: the tokens that may follow a state, different ones, with their probabilities and states.
+        root: the state of the context.
+        continuations: the different tokens that may follow a state, with their probabilities and states.
         most_depth: the most tokens of a path.
-        floors: least probability of the first node's path, of the second one's, ..., ascending: as many at most.
+        floors: as `TreeDraft.grow` takes them.
 
     Source:
         DySpec (Daily Papers, October 2024): greedy expansion of the tree by the draft's own probabilities.
@@ -148,12 +165,6 @@ def grow_best_first(
     return Proposal(tokens, probabilities=probabilities, parents=parents)
 
 
-MOST_IN_FRONTIER = 16
-
-Evaluate = Callable[[Sequence[int], Tree], F32]
-"""The logits (num_rows, vocab_size) of a tree's new rows, whose tokens are given."""
-
-
 def grow_by_passes(
     first: F32,
     position: int,
@@ -162,7 +173,7 @@ def grow_by_passes(
     sharpness: float,
     most_depth: int,
     floors: Sequence[float],
-    goes_on: Callable[[float, float], bool],
+    goes_on: GoesOn,
 ) -> tuple[Proposal, list[int]]:
     """Evaluate all nodes of a depth that may have children worth a row, and go on after them.
 
@@ -174,34 +185,27 @@ def grow_by_passes(
         sharpness: as `Acceptance.guesses` takes it.
         most_depth: the most tokens of a path, at least one.
         floors: as `TreeDraft.grow` takes them, at least one.
-        goes_on: whether a pass pays below nodes, of which are given the sum of the chances of their paths and
-            the largest chance of one of them after its parent.
+        goes_on: whether a further pass pays.
 
     Returns:
         The proposal, and the rows that were evaluated on the path of the likeliest node of the last frontier.
     """
     tree = GrowingTree(floors)
-    row_of = {-1: -1}
-    parents: list[int] = []  # of the rows
     frontier, logits = [-1], first[None]
     for depth in range(most_depth):
         added: list[int] = []
         for node, row in zip(frontier, logits, strict=True):
             if most := tree.most_children(most_depth - depth - 1):
-                guesses = acceptance.guesses(row, position + depth, tree.least_chance(node), most, None, sharpness)
+                guesses = acceptance.guesses(row, position + depth, tree.least_chance(node), most, sharpness)
                 added += tree.add(node, guesses)
-        able = tree.may_have_children(added)[: min(MOST_IN_FRONTIER, MOST_ROWS - len(parents))]
+        able = tree.may_have_children(added)[: min(MOST_IN_FRONTIER, MOST_ROWS - len(tree.row_parents))]
         if not able or depth == most_depth - 1:
             break
         if not goes_on(sum(tree.chances[node] for node in able), max(tree.own_chances[node] for node in able)):
             break
-        num_cached = len(parents)
-        for node in able:
-            row_of[node] = len(parents)
-            parents.append(row_of[tree.parents[node]])
-        logits = evaluate([tree.tokens[node] for node in able], Tree(parents[:], num_cached))
-        frontier = able
-    return tree.proposal(), Tree(parents).path(row_of[frontier[0]]) if parents else []
+        frontier, logits = able, tree.evaluate(able, evaluate)
+    rows = tree.row_parents
+    return tree.proposal(), Tree(rows).path(tree.row_of[frontier[0]]) if rows else []
 
 
 def with_runners_up(
@@ -210,24 +214,18 @@ def with_runners_up(
     acceptance: Acceptance,
     sharpness: float,
     floors: Sequence[float],
-    goes_on: Callable[[float, float], bool],
+    goes_on: GoesOn,
 ) -> Proposal:
     """The tokens that a model has chosen one after another, each with those that it nearly chose.
 
-    Args:
-        said: the tokens with the logits (vocab_size,) that chose them.
-        position: of the first of them in the sequence.
-        acceptance: the rule by which they were chosen.
-        sharpness: as `Acceptance.guesses` takes it.
-        floors: as `TreeDraft.grow` takes them, at least one.
-        goes_on: whether a further token pays, as `grow_by_passes` takes it.
+    Arguments are those of `grow_by_passes`; `said` are the tokens with the logits (vocab_size,) that chose them.
     """
     tree = GrowingTree(floors)
     node = -1
     for depth, (token, logits) in enumerate(said):
-        most = tree.most_children()
-        guesses = acceptance.guesses(logits, position + depth, tree.least_chance(node), most, token, sharpness)
-        spine = [child for child in tree.add(node, guesses) if tree.tokens[child] == token]
+        least, most = tree.least_chance(node), tree.most_children()
+        children = tree.add(node, acceptance.guesses(logits, position + depth, least, most, sharpness, token))
+        spine = [child for child in children if tree.tokens[child] == token]
         if not spine or not tree.may_have_children(spine):
             break
         (node,) = spine

@@ -1,8 +1,8 @@
 """A draft made of the target's own weights, whose parts are chosen while it decodes: `swift` and `early-exit`.
 
-Of some sets of parts to leave out it is known how often a draft without them agrees with the level above. The set that
-by this and by its bytes is worth most drafts. Now and then a pass of another set over the last tokens of the text adds
-to what is known: of the set that may be worth most, unstudied ones first.
+A set of parts to leave out is worth what its agreement with the level above and its bytes say; the best one drafts.
+Now and then a pass of another set over the last tokens of the text, a study, adds to what is known: of the set that may
+be worth most, unstudied ones first.
 
 Source:
     SWIFT, arXiv 2410.06916, section 4: sets are optimized on the generated context. Its Bayesian steps are left out;
@@ -25,7 +25,7 @@ from mxconv.drafts.guesses import Sharpness
 from mxconv.drafts.pass_cost import PartBytes
 from mxconv.drafts.proposal import Proposal, TreeDraft
 from mxconv.drafts.session import Session, borrowed
-from mxconv.drafts.statistics import Chance, LevelStatistics
+from mxconv.drafts.statistics import Chance
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
 from mxconv.engine.skipped import Skipped
@@ -41,10 +41,10 @@ MOST_TOKENS, FEWEST_TOKENS = 16, 4  # of a study
 
 
 def speedup(agreement: float, price: float, most: int) -> float:
-    """The most tokens for the time of one plain token, over all lengths of a proposal.
+    """The most tokens in the time of a plain one, over all lengths of a proposal up to `most`.
 
     Args:
-        agreement: the chance that a proposed token is accepted, those before it being accepted.
+        agreement: the chance that a proposed token is accepted after accepted ones.
         price: of a proposed token, in passes of the level above.
         most: tokens of a proposal, at least one.
 
@@ -56,52 +56,46 @@ def speedup(agreement: float, price: float, most: int) -> float:
 
 
 class PartChoice:
-    """The sets of parts that may be left out, with what is known of each; it outlives a text.
+    """The sets of parts that may be left out, with what is known of each.
 
     Args:
         parts: bytes of the target's parts.
         first: the sets to begin with, at least one.
         most_parts: of a further set, which a search finds; 0 where there are only the first ones.
         whole: bytes of a pass of the target; None where `parts` are all of them.
-        seed: of the search.
     """
 
     def __init__(
-        self,
-        parts: PartBytes,
-        first: Sequence[Skipped],
-        most_parts: int = 0,
-        whole: float | None = None,
-        seed: int = 0,
+        self, parts: PartBytes, first: Sequence[Skipped], most_parts: int = 0, whole: float | None = None
     ) -> None:
         self.num_studies = 0
         self._bytes = parts
         self._whole = parts.total() if whole is None else whole
         self._most_parts = most_parts
-        self._random = np.random.default_rng(seed)
+        self._random = np.random.default_rng(0)
         self._known = {skipped: Chance(self.share(skipped), weight=2.0) for skipped in first}
         layers = range(1, len(parts.attention) - 1)
         of_kind = {"a": parts.attention, "m": parts.mlp}
         self._parts = [(kind, layer) for layer in layers for kind in "am" if of_kind[kind][layer] > 0]
 
     def share(self, skipped: Skipped) -> float:
-        """Bytes of the weights that a pass reads without some parts, in those of a pass of the whole target."""
+        """Bytes of a pass without some parts, as a share of those of the whole target."""
         return self._bytes.total(skipped) / self._whole
 
     @property
     def best(self) -> Skipped:
-        """The set that is worth most by what is known."""
+        """The set with the greatest known worth."""
         return max(self._known, key=lambda skipped: self._worth(skipped, self._known[skipped].value))
 
     def to_study(self) -> Skipped:
-        """The set whose agreement should be known better."""
+        """The set to study next."""
         if self._most_parts and self.num_studies % 2:
             self._add(self._neighbour(self.best))
         hopes = {skipped: min(known.value + 1 / sqrt(known.weight), 1.0) for skipped, known in self._known.items()}
         return max(hopes, key=lambda skipped: self._worth(skipped, hopes[skipped]))
 
     def learn(self, skipped: Skipped, num_agreed: int, num_compared: int) -> None:
-        """Learn from a study of a set: in how many of the compared places it agreed."""
+        """Learn from a study of a set: it agreed in some of the compared places."""
         self.num_studies += 1
         for known in self._known.values():
             known.fade()
@@ -131,7 +125,7 @@ class PartChoice:
 
 @dataclass
 class StudyBudget:
-    """Seconds of rounds and of studies; no study begins that is not expected to be covered."""
+    """Seconds of rounds and of studies."""
 
     first_rounds: float = FIRST_ROUNDS
     round_seconds: float = 0.0
@@ -141,7 +135,7 @@ class StudyBudget:
 
     @property
     def allows(self) -> bool:
-        """Whether another study is covered; the first is expected to take as long as a round."""
+        """Whether another study is expected to be covered; the first is taken to last as long as a round."""
         if not self.num_rounds:
             return False
         a_round = self.round_seconds / self.num_rounds
@@ -162,26 +156,17 @@ class StudyBudget:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The last tokens of a text, after keys and values that are there.
-
-    Args:
-        session: the cache, and its tokens.
-        start: position of the first token to evaluate.
-        tokens: those to evaluate and one more: `tokens[i + 1]` is what the level above said after `tokens[i]`.
-    """
+    """The last tokens of a text, after keys and values that are there."""
 
     session: Session
-    start: int
-    tokens: Sequence[int]
+    start: int  # position of the first token to evaluate
+    tokens: Sequence[int]  # those to evaluate and one more: [i + 1] is what the level above chose after [i]
 
     @classmethod
     def of(cls, session: Session, context: Sequence[int], first_written: int) -> "Rehearsal | None":
-        """The end of a context as far as a session has it; None while that is too little.
+        """The end of a context, as far as it continues a session; None where that is too little.
 
-        Args:
-            session: of which the context is a continuation, or it is None.
-            context: all tokens so far.
-            first_written: position of the first token that the level above has chosen.
+        `first_written` is the position of the first token that the level above has chosen.
         """
         stop = len(session.tokens)
         if not stop < len(context) or list(context[:stop]) != session.tokens:
@@ -193,28 +178,27 @@ class Rehearsal:
 
     @property
     def num_tokens(self) -> int:
-        """How many are compared."""
+        """The number of tokens that are compared."""
         return len(self.tokens) - 1
 
     def agreed(self, decoder: Decoder, acceptance: Acceptance, vocab_size: int) -> int:
-        """How many of the tokens a decoder would have chosen, each after the ones before it; one pass.
+        """The number of tokens that a decoder would have chosen, each after the ones before it, by one pass.
 
-        The cache is left as it was. Draws that hear common noise are compared with the text; where each level draws for
-        itself, the likeliest tokens are.
+        Coupled draws are compared with the text, under other rules the likeliest tokens. The cache is left as it was.
         """
         with borrowed(self.session.cache, self.start, self.num_tokens) as cache:
             rows = SequenceRows(self.tokens[:-1], cache)
             logits = self.session.passes.forward(decoder, rows)[:, :vocab_size]
-        if (penalties := acceptance.penalties) is not None:
-            before, after = self.session.tokens[: self.start], self.tokens
-            logits = np.stack([penalties.row(row, before, after[: place + 1]) for place, row in enumerate(logits)])
-        choices = self._choices(logits, acceptance)
-        return sum(ours == theirs for ours, theirs in zip(choices, self.tokens[1:], strict=True))
-
-    def _choices(self, logits: F32, acceptance: Acceptance) -> list[int]:
-        if isinstance(acceptance, CoupledAcceptance):
-            return [acceptance.draw(row, self.start + 1 + place) for place, row in enumerate(logits)]
-        return [int(token) for token in np.atleast_1d(greedy(logits))]
+        agreed = 0
+        for place, row in enumerate(logits):
+            if (penalties := acceptance.penalties) is not None:
+                row = penalties.row(row, self.session.tokens[: self.start], self.tokens[: place + 1])
+            if isinstance(acceptance, CoupledAcceptance):
+                token = acceptance.draw(row, self.start + 1 + place)
+            else:
+                token = int(greedy(row))
+            agreed += token == self.tokens[place + 1]
+        return agreed
 
 
 class ModelDraft(TreeDraft, Protocol):
@@ -232,19 +216,14 @@ class ModelDraft(TreeDraft, Protocol):
     @property
     def sharpness(self) -> Sharpness: ...
 
-    def with_decoder(self, decoder: Decoder) -> "ModelDraft":
-        """The same draft with another decoder."""
-        ...
+    def with_decoder(self, decoder: Decoder) -> "ModelDraft": ...
 
 
 class Variants:
-    """What a draft of this kind keeps from text to text: its choice, and the account of its studies.
+    """The choice of parts and the budget of studies of a level, which outlive a text.
 
     Args:
-        record: of a level whose parts are chosen while it decodes.
-        target: whose parts are left out.
-        first: the sets to begin with.
-        most_parts: as `PartChoice` takes it.
+        first: the sets to begin with, as `PartChoice` takes them and `most_parts`.
         head_of: a view of the target with the output head of all variants; None is the target's own.
 
     Raises:
@@ -275,43 +254,32 @@ class Variants:
 
 
 class VariantDraft:
-    """A level whose decoder is another variant of the target from round to round.
+    """A level whose decoder is another variant of the target from round to round, with studies in between.
 
-    Between rounds it may study: a pass of some variant over the last tokens of the text, on the shared cache, which is
-    left as it was. Studies count and are timed as this level's own forward passes.
-
-    Args:
-        level: with any decoder; it shares the target's session.
-        variants: what outlives this text.
+    Studies use the shared cache and leave it as it was. They count and are timed as the level's own forward passes.
     """
 
     def __init__(self, level: ModelDraft, variants: Variants) -> None:
+        self.statistics = level.statistics
+        self.sharpness = level.sharpness
         self._level = level
         self._variants = variants
         self._first_written: int | None = None
         self._last_end: float | None = None  # of a round of this text
         self._studied_since = 0.0
 
-    @property
-    def statistics(self) -> LevelStatistics:
-        return self._level.statistics
-
-    @property
-    def sharpness(self) -> Sharpness:
-        return self._level.sharpness
-
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """What the level proposes, by the variant of this round; perhaps a study first."""
+        """The level's proposal by the variant of this round, perhaps after a study."""
         return self._level_of_this_round(context).propose(context, num_tokens, floor)
 
     def grow(
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
-        """What the level grows, likewise."""
+        """The level's tree, likewise."""
         return self._level_of_this_round(context).grow(context, most_depth, floors, floor)
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """The level above has verified something, perhaps another draft's."""
+        """Pay for a round of the level above, perhaps with another draft."""
         now = self._now()
         if self._last_end is not None:
             self._variants.budget.pay(max(now - self._last_end - self._studied_since, 0.0))
@@ -320,27 +288,21 @@ class VariantDraft:
     def _level_of_this_round(self, context: Sequence[int]) -> ModelDraft:
         if self._first_written is None:
             self._first_written = len(context) - 1  # the level above has chosen one token after the prompt
-        self._study(context, self._first_written)
+        if self._variants.budget.allows and (text := Rehearsal.of(self._level.session, context, self._first_written)):
+            self._study(text)
         return self._level.with_decoder(self._variants.decoder(self._variants.choice.best))
 
     def _now(self) -> float:
         """Seconds of the text's own clock."""
         return self._level.session.passes.meter().seconds
 
-    def _study(self, context: Sequence[int], first_written: int) -> None:
-        budget, choice, level = self._variants.budget, self._variants.choice, self._level
-        text = Rehearsal.of(level.session, context, first_written) if budget.allows else None
-        if text is None:
-            return
-        begin = self._now()
+    def _study(self, text: Rehearsal) -> None:
+        begin, level, choice = self._now(), self._level, self._variants.choice
         skipped = choice.to_study()
-        choice.learn(
-            skipped,
-            text.agreed(self._variants.decoder(skipped), level.acceptance, level.vocab_size),
-            text.num_tokens,
-        )
+        agreed = text.agreed(self._variants.decoder(skipped), level.acceptance, level.vocab_size)
+        choice.learn(skipped, agreed, text.num_tokens)
         seconds = self._now() - begin
-        budget.spend(seconds)
+        self._variants.budget.spend(seconds)
         self._studied_since += seconds
         self.statistics.num_forwards += 1
         self.statistics.seconds += seconds

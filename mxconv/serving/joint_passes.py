@@ -8,7 +8,8 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from mxconv.arrays import F32
-from mxconv.drafts.passes import ALONE, JointPass, Load, Meter, StageRows
+from mxconv.drafts.passes import ALONE, JointPass, Load, Meter, Passes
+from mxconv.drafts.readers.mlp_speculator import StageRows
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.forest import SequenceRows
@@ -106,8 +107,8 @@ class WantedStage:
 Wanted = WantedRows | WantedStage
 
 
-class JointPasses:
-    """Implements `Passes` for one text: the scheduler evaluates its rows together with those of other texts.
+class JointPasses(Passes):
+    """The passes of one text: the scheduler evaluates its rows together with those of other texts.
 
     A round runs in a greenlet. Rows to evaluate are handed to the greenlet that switched to it, which comes back with
     the logits, or throws what went wrong.

@@ -12,6 +12,7 @@ from mxconv.drafts.kinds import is_look_up, kind_of
 from mxconv.drafts.passes import AT_ONCE, Passes
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
 from mxconv.drafts.reader_kind import ReaderKind
+from mxconv.drafts.readers.feature_draft import FeatureReader
 from mxconv.drafts.readers.reader import Reader
 from mxconv.drafts.readers.reading_draft import Listener
 from mxconv.drafts.session import Session
@@ -135,9 +136,9 @@ class Chain:
         for index, level in enumerate(levels):
             is_asked_alone = index > 0 and not (index <= len(paces) and isinstance(paces[index - 1], AdaptivePace))
             if level.reader is not None and is_asked_alone and not self._can_read(index - 1, level.reader, index):
-                above = levels[index - 1]
+                above, size = levels[index - 1], level.reader.sizes.hidden_size
                 raise ModelError(
-                    f"hierarchy: level {level.name} reads hidden states of {level.reader.hidden_size} numbers of the "
+                    f"hierarchy: level {level.name} reads hidden states of {size} numbers of the "
                     f"target's tokens, and {above.name} above it has none; with lengths that are given it asks nobody "
                     f"else. Put it after the level that it reads, or use --num-draft-tokens auto."
                 )
@@ -176,9 +177,7 @@ class Chain:
 
     def reader_caches(self) -> list[KVCache]:
         """Empty ones, as every text has them; what SPIRe drafts keep does not grow with the text and is left out."""
-        readers = ((kind_of(level.record), level.reader) for level in self._levels)
-        caches = (kind.new_cache(reader) for kind, reader in readers if isinstance(kind, ReaderKind) and reader)
-        return [cache for cache in caches if cache is not None]
+        return [level.reader.new_cache() for level in self._levels if isinstance(level.reader, FeatureReader)]
 
     def _make(
         self,
@@ -232,12 +231,12 @@ class Chain:
         """A draft as a level with perhaps another tokenizer asks it, or as it reads that level."""
         loaded = self._levels[index]
         if loaded.reader is not None and self._can_read(consumer, loaded.reader, index):
-            vocab_size = min(self._common_vocab_size(consumer), loaded.reader.vocab_size)
+            vocab_size = min(self._common_vocab_size(consumer), loaded.reader.sizes.vocab_size)
             confidence, sharpness = self._confidence[index - 1], self._sharpness[index]
             listener = Listener(session, acceptance, draft.statistics, vocab_size, confidence, sharpness)
             kind = kind_of(loaded.record)
             assert isinstance(kind, ReaderKind)
-            return kind.draft(loaded, listener)
+            return kind.draft(loaded.reader, loaded.record, listener)
         ours, theirs = self._levels[consumer].tokenizer, loaded.tokenizer
         if ours is None or theirs is None or _speak_alike(self._levels[consumer], loaded):
             return draft
@@ -248,8 +247,8 @@ class Chain:
         decoder = self._levels[consumer].decoder
         return (
             decoder is not None
-            and decoder.config.hidden_size == reader.hidden_size
-            and decoder.config.num_hidden_layers >= reader.least_layers
+            and decoder.config.hidden_size == reader.sizes.hidden_size
+            and decoder.config.num_hidden_layers >= reader.sizes.least_layers
             and self._levels[consumer].tokenizer is self._levels[index].tokenizer
         )
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
+from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
 from mxconv.drafts.path_penalties import PathPenalties
-from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.errors import ModelError
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from checkpoints import write_tiny_llama
 from packages import quantize
+from tiny_levels import record_of
 
 from mxconv.cost.counts import kv_bytes, multiplied_weights
 from mxconv.cost.hardware import Hardware
@@ -15,7 +16,6 @@ from mxconv.cost.package_levels import package_levels, package_strategies
 from mxconv.cost.prediction import mean_error, predict
 from mxconv.cost.trace import TraceLine, summarize
 from mxconv.drafts.kind import DraftSpec
-from mxconv.drafts.kinds import record_of
 from mxconv.engine.stored_bytes import checkpoint_bytes, package_bytes
 from mxconv.errors import MxconvError
 from mxconv.package.package import Package

@@ -13,18 +13,14 @@ from hypothesis.extra.numpy import arrays
 from tiny_levels import (
     VOCAB_SIZE,
     assert_lossless,
-    by_hand,
-    decoder_of,
     gumbel_max,
     noisy_copy,
     self_draft,
     target_level,
 )
 
-from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance, Verdict
+from mxconv.drafts.acceptance import CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
 from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.rejection import RejectionAcceptance
-from mxconv.engine.cache import KVCache
 from mxconv.errors import ModelError
 from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import MAX_SEED, Selection
@@ -115,19 +111,17 @@ def test_draws_at_neighbouring_positions_have_nothing_to_do_with_each_other() ->
     assert tail_of_counts(counts, np.tile(shares, (3, 1))) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize("confidence", [0.0, 0.4])
+@pytest.mark.parametrize(("sampling", "confidence"), [*zip(SAMPLINGS, (0.0, 0.4, 0.0, 0.4, 0.4), strict=True)], ids=str)
 def test_coupled_output_is_the_same_tokens_from_the_same_logits_with_any_hierarchy(
     sampling: Sampling, confidence: float
 ) -> None:
     levels = [target_level(), self_draft(), noisy_copy(noise=0.3), noisy_copy(noise=1.0, name="noisier")]
-    for seed, num_draft_tokens in ((0, 1), (12345, 4), (MAX_SEED, 9)):
-        for depth in range(1, 5):
-            hierarchy = Hierarchy(levels[:depth], [num_draft_tokens], [confidence])
-            assert_lossless(hierarchy, PROMPT, 20, selection=Selection(sampling, "coupled", seed))
+    for seed, num_draft_tokens, depth in ((0, 1, 2), (12345, 4, 3), (MAX_SEED, 9, 4)):
+        hierarchy = Hierarchy(levels[:depth], [num_draft_tokens], [confidence])
+        assert_lossless(hierarchy, PROMPT, 20, selection=Selection(sampling, "coupled", seed))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.integers(0, 20),
     st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=30),
@@ -141,29 +135,6 @@ def test_any_hierarchy_draws_for_any_prompt_as_its_target_alone(
     levels = [target_level(model), *(noisy_copy(model, noise, shares) for shares, noise, _ in drafts)]
     hierarchy = Hierarchy(levels, [number for *_, number in drafts], [0.2] * len(drafts))
     assert_lossless(hierarchy, prompt, 25, {1}, Selection(sampling, "coupled", seed))
-
-
-def test_drafts_that_share_the_noise_agree_more_often_than_independent_draws() -> None:
-    rates = {}
-    for accept in ("coupled", "rejection"):
-        hierarchy = Hierarchy([target_level(), noisy_copy(noise=0.1)], [4], [0.0])
-        counts = np.zeros(2)
-        for seed in range(12):
-            selection = Selection(Sampling(), accept, seed)  # type: ignore[arg-type]
-            draft = hierarchy.generate(PROMPT, 30, selection=selection).trace.statistics[1]
-            counts += draft.num_accepted, draft.num_proposed
-        rates[accept] = counts[0] / counts[1]
-    target, draft = decoder_of(target_level()), decoder_of(noisy_copy(noise=0.1))
-    contexts = [by_hand(target, PROMPT, 20, selection=Selection(Sampling(), seed=seed)).token_ids for seed in range(8)]
-    agreeing = [
-        float(distribution(ours, Sampling()) @ distribution(theirs, Sampling()))
-        for context in contexts
-        for ours, theirs in zip(
-            *(model.forward(context, KVCache(model.config)) for model in (target, draft)), strict=True
-        )
-    ]
-    assert rates["coupled"] > np.mean(agreeing) + 0.1
-    assert rates["rejection"] > np.mean(agreeing) + 0.1
 
 
 @pytest.mark.parametrize("seed", [-1, MAX_SEED + 1])

@@ -9,16 +9,13 @@ from checkpoints import write_tiny_llama
 from loaded_packages import pack
 from pydantic import Field
 
-from mxconv.arrays import F32
-from mxconv.drafts.kind import DraftSpec, LoadedLevel, LookUpKind, Parameter, Proposer
+from mxconv.drafts.kind import LoadedLevel, LookUpKind, Parameter, Proposer
 from mxconv.drafts.kinds import KINDS, LEVEL_KINDS, parse_draft
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.pass_cost import PassCost
-from mxconv.drafts.proposal import Proposal
+from mxconv.drafts.look_up import LookUp
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import MxconvError
-from mxconv.package.level_record import LevelBase, LevelRecord
-from mxconv.package.package import Package
+from mxconv.package.level_record import LevelBase
 from mxconv.speculation.hierarchy import Hierarchy
 
 PROMPT = [5, 3, 5, 3, 5]
@@ -31,8 +28,8 @@ class EchoRecord(LevelBase):
     period: Annotated[int, Field(ge=1, le=64)]
 
 
-class EchoDraft:
-    """Proposes the last tokens again and again.
+class EchoDraft(LookUp[tuple[int, ...]]):
+    """Proposes the last tokens again and again; its state is what comes next.
 
     Args:
         statistics: what it did.
@@ -40,16 +37,14 @@ class EchoDraft:
     """
 
     def __init__(self, statistics: LevelStatistics, period: int) -> None:
-        self.statistics = statistics
+        super().__init__(statistics)
         self._period = period
 
-    def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        with self.statistics.forward():
-            last = list(context[-self._period :])
-            return Proposal([last[place % len(last)] for place in range(num_tokens)])
+    def state(self, context: Sequence[int]) -> tuple[int, ...]:
+        return tuple(context[-self._period :])
 
-    def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:
-        """It learns nothing."""
+    def continuations(self, state: tuple[int, ...]) -> list[tuple[int, float, tuple[int, ...]]]:
+        return [(state[0], 0.5, (*state[1:], state[0]))]
 
 
 class Echo(LookUpKind):
@@ -57,16 +52,10 @@ class Echo(LookUpKind):
 
     name = "echo"
     record_type = EchoRecord  # type: ignore[assignment]
-    parameters = (Parameter("period", 1, 64),)
-
-    def members(self, spec: DraftSpec) -> dict[str, object]:
-        return {"period": spec.parameters.get("period", 2)}
+    parameters = (Parameter("period", 1, 64, default=2),)
 
     def proposer(self, loaded: LoadedLevel, vocab_size: int, confidence: float) -> Proposer:
         return lambda statistics, _: EchoDraft(statistics, loaded.record.period)
-
-    def cost(self, record: LevelRecord, place: Path | None, package: Package, target: PassCost | None) -> PassCost:
-        return PassCost("bf16", num_bytes=0)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ class ChainTo(Chain):
         return replace(super().link(statistics, *arguments), drafts=[self.draft])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     proposals=st.lists(st.lists(TOKENS, max_size=20), max_size=5),
     num_draft_tokens=st.integers(1, 16),
@@ -86,8 +86,7 @@ def test_no_tokens_that_a_draft_proposes_change_the_text(
         assert len(context) - len(prompt) + num_tokens < 30  # the target's own token still fits
 
 
-@pytest.mark.parametrize("offset", range(6))
-@pytest.mark.parametrize("intruder", [VOCAB_SIZE, VOCAB_SIZE + 1000, -1, 2**40])
+@pytest.mark.parametrize(("offset", "intruder"), [(0, VOCAB_SIZE), (1, -1), (3, VOCAB_SIZE + 1000), (5, 2**40)])
 def test_ids_outside_the_vocabulary_end_a_proposal(offset: int, intruder: int) -> None:
     """What is right before them is still accepted: the draft knows the text."""
     target = target_level()

@@ -43,8 +43,7 @@ def drafting(folder: Path, spec: str, place: Path | None = None) -> LoadedPackag
     return LoadedPackage(pack(folder / "source", place, drafts=(spec,)))
 
 
-@pytest.mark.parametrize("is_in_package", [True, False])
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+@pytest.mark.parametrize(("codec", "is_in_package"), [("mxfp4", True), ("bsfp", False)])
 def test_a_package_drafts_from_its_four_bits(folder: Path, tmp_path: Path, codec: str, is_in_package: bool) -> None:
     with (
         drafting(folder, f"package:{folder / codec}", tmp_path / "package" if is_in_package else None) as loaded,
@@ -117,12 +116,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("is_in_package", [True, False])
-@pytest.mark.parametrize("name", REFUSED)
 def test_levels_that_cannot_draft_for_another_model_are_refused(
-    folder: Path, tmp_path: Path, name: str, is_in_package: bool
+    folder: Path, tmp_path: Path, is_in_package: bool
 ) -> None:
-    with pytest.raises(ModelError, match=f"^{re.escape(str(folder / 'mxfp4'))}: {REFUSED[name]}"):
-        drafting(folder, f"package:{folder / 'mxfp4'},level={name}", tmp_path / "package" if is_in_package else None)
+    place = tmp_path / "package" if is_in_package else None
+    for name, message in REFUSED.items():
+        with pytest.raises(ModelError, match=f"^{re.escape(str(folder / 'mxfp4'))}: {message}"):
+            drafting(folder, f"package:{folder / 'mxfp4'},level={name}", place)
     assert not (tmp_path / "package").exists()
 
 

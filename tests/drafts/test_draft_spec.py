@@ -1,9 +1,10 @@
 """What `--draft` may say, what it becomes, and every reason to refuse it."""
 
 import pytest
+from tiny_levels import record_of
 
 from mxconv.drafts.kind import DraftSpec, Value
-from mxconv.drafts.kinds import parse_draft, record_of
+from mxconv.drafts.kinds import parse_draft
 from mxconv.errors import MxconvError
 
 
@@ -24,17 +25,14 @@ def spec(
             "layer-skip:1,cache=own,confidence=1",
             spec("layer-skip", "1", confidence=1.0, cache="own"),
         ),
-        ("swift", spec("swift")),
         ("swift:skip=0.3,num_draft_tokens=4", spec("swift", "", 4, skip=0.3)),
         ("early-exit,confidence=0.5", spec("early-exit", confidence=0.5)),
-        ("streaming", spec("streaming")),
         (
             "streaming:sink=0,window=1,cache=own",
             spec("streaming", cache="own", sink=0, window=1),
         ),
         ("fewer-experts:2,cache=own", spec("fewer-experts", "2", cache="own")),
         ("prompt-lookup", spec("prompt-lookup")),
-        ("prompt-lookup:max_ngram=5", spec("prompt-lookup", max_ngram=5)),
         (
             "prompt-lookup,max_ngram=5,num_draft_tokens=64",
             spec("prompt-lookup", "", 64, max_ngram=5),
@@ -43,12 +41,10 @@ def spec(
             "prompt-lookup:min_ngram=5,max_ngram=5",
             spec("prompt-lookup", max_ngram=5, min_ngram=5),
         ),
-        ("stand", spec("stand")),
         ("stand:max_ngram=2,num_candidates=4", spec("stand", max_ngram=2, num_candidates=4)),
         ("ngram:some/table.safetensors,confidence=0", spec("ngram", "some/table.safetensors", confidence=0.0)),
         ("token-recycling,num_candidates=4", spec("token-recycling", num_candidates=4)),
         ("eagle3:a/b,num_draft_tokens=5", spec("eagle3", "a/b", 5)),
-        ("mtp", spec("mtp")),
         ("mtp,bits=16,num_draft_tokens=2", spec("mtp", "", 2, bits=16)),
         ("speculator:a/b,num_candidates=4", spec("speculator", "a/b", num_candidates=4)),
         ("spire:a/b,num_draft_tokens=4", spec("spire", "a/b", 4)),
@@ -73,35 +69,24 @@ COMMON = "num_draft_tokens, confidence"
         ("small", f"kind 'small'; {KNOWN}"),
         ("model:x", f"kind 'model'; {KNOWN}"),
         ("Package:x", f"kind 'Package'; {KNOWN}"),
-        ("small,confidence=1", f"kind 'small,confidence=1'; {KNOWN}"),
         ("package:", "names no PATH_OR_ID; package:PATH_OR_ID is required."),
-        ("package", "names no PATH_OR_ID; package:PATH_OR_ID is required."),
         ("checkpoint,confidence=1", "names no PATH_OR_ID; checkpoint:PATH_OR_ID is required."),
         ("ngram:,confidence=1", "names no TABLE; ngram:TABLE is required."),
-        ("eagle3", "names no PATH_OR_ID; eagle3:PATH_OR_ID is required."),
         ("eagle3:x,num_candidates=2", f"parameter 'num_candidates'; one of {COMMON} is required."),
         ("mtp:bits=8", "bits is 8; 4 or 16 is required."),
         ("mtp:bits=few", "bits is 'few'; a number is required."),
         ("mtp:some/folder", f"parameter 'some/folder'; one of {COMMON}, bits is required."),
-        ("layer-skip", "names no LAYERS; layer-skip:LAYERS is required."),
         ("package:x,depth=2", f"parameter 'depth'; one of {COMMON}, level is required."),
-        ("package:x,max_ngram=2", f"parameter 'max_ngram'; one of {COMMON}, level is required."),
-        ("package:x,kind=2", f"parameter 'kind'; one of {COMMON}, level is required."),
         ("package:x,", f"parameter ''; one of {COMMON}, level is required."),
         ("package:x,level=", "level has no name; that of a level of the package is required."),
-        ("checkpoint:x,level=a", f"parameter 'level'; one of {COMMON} is required."),
         ("prompt-lookup:5", f"parameter '5'; one of {COMMON}, max_ngram, min_ngram is required."),
         ("stand:min_ngram=2", f"parameter 'min_ngram'; one of {COMMON}, max_ngram, num_candidates is required."),
-        ("streaming:max_ngram=5", f"parameter 'max_ngram'; one of {COMMON}, sink, window, cache is required."),
         ("streaming:cache=mine", "cache is 'mine'; shared or own is required."),
         ("package:x,num_draft_tokens=many", "num_draft_tokens is 'many'; a number is required."),
-        ("package:x,num_draft_tokens=1.5", "num_draft_tokens is '1.5'; a number is required."),
         ("package:x,confidence=", "confidence is ''; a number is required."),
         ("package:x,num_draft_tokens=0", "num_draft_tokens is 0; 1 to 64 is required."),
         ("package:x,num_draft_tokens=65", "num_draft_tokens is 65; 1 to 64 is required."),
         ("package:x,confidence=nan", "confidence is nan; 0 to 1 is required."),
-        ("package:x,confidence=-0.1", "confidence is -0.1; 0 to 1 is required."),
-        ("prompt-lookup:max_ngram=0", "max_ngram is 0; 1 to 64 is required."),
         (
             "prompt-lookup:min_ngram=5,max_ngram=4",
             "min_ngram is 5 and max_ngram 4; min_ngram may be max_ngram at most. Give both.",
@@ -110,17 +95,11 @@ COMMON = "num_draft_tokens, confidence"
             "prompt-lookup:min_ngram=5",
             "min_ngram is 5 and max_ngram 3; min_ngram may be max_ngram at most. Give both.",
         ),
-        ("prompt-lookup:min_ngram=0", "min_ngram is 0; 1 to 64 is required."),
-        ("spire", "names no PATH_OR_ID; spire:PATH_OR_ID is required."),
-        ("spire:x,window=3", f"parameter 'window'; one of {COMMON} is required."),
         ("token-recycling:num_candidates=65", "num_candidates is 65; 1 to 64 is required."),
         ("streaming:window=0", "window is 0; 1 to 2147483648 is required."),
         ("swift:cache=own", f"parameter 'cache'; one of {COMMON}, skip is required."),
         ("swift:skip=1.1", "skip is 1.1; 0 to 1 is required."),
-        ("swift:skip=half", "skip is 'half'; a number is required."),
         ("early-exit:3", f"parameter '3'; one of {COMMON} is required."),
-        ("early-exit:skip=0.5", f"parameter 'skip'; one of {COMMON} is required."),
-        ("fewer-experts", "names no NUMBER; fewer-experts:NUMBER is required."),
         ("fewer-experts:two", "'two' experts; a number from 0 to 99999 is required."),
         ("fewer-experts:-1", "'-1' experts; a number from 0 to 99999 is required."),
         ("streaming:sink=-1", "sink is -1; 0 to 2147483648 is required."),

@@ -42,18 +42,21 @@ def logits_of(decoder: Decoder, count: int) -> np.ndarray:
     return decoder.forward(IDS[:count], KVCache(decoder.config))
 
 
+KINDS_OF_HEADS = [
+    ("mxfp4", "int8", "BF16", True),
+    ("mxfp4", "quantize", "BF16", False),
+    ("mxfp4", "keep", "F16", True),
+    ("bsfp", "quantize", "BF16", True),
+    ("bsfp", "exact", "BF16", False),
+    ("bsfp", "keep", "F16", True),
+]
+KERNELS = ["numpy", *native_names()]
+
+
 @pytest.mark.parametrize(
-    ("codec", "lm_head", "dtype", "tied"),
-    [
-        ("mxfp4", "int8", "BF16", True),
-        ("mxfp4", "quantize", "BF16", False),
-        ("mxfp4", "keep", "F16", True),
-        ("bsfp", "quantize", "BF16", True),
-        ("bsfp", "exact", "BF16", False),
-        ("bsfp", "keep", "F16", True),
-    ],
+    ("codec", "lm_head", "dtype", "tied", "kernel"),
+    [(*head, KERNELS[(place + turn) % len(KERNELS)]) for place, head in enumerate(KINDS_OF_HEADS) for turn in (0, 1)],
 )
-@pytest.mark.parametrize("kernel", ["numpy", *native_names()])
 def test_the_logits_of_listed_tokens_are_those_of_the_whole_head_bit_for_bit(
     tmp_path: Path, codec: str, lm_head: str, dtype: str, tied: bool, kernel: str
 ) -> None:
@@ -92,8 +95,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 DRAWN = Selection(Sampling(0.8), "coupled", 3)
 
 
-@pytest.mark.parametrize("tree", ["chain", 8])
-@pytest.mark.parametrize("codec", ["mxfp4", "bsfp"])
+@pytest.mark.parametrize(("codec", "tree"), [("mxfp4", 8), ("bsfp", "chain")])
 def test_texts_are_the_targets_own_whatever_its_drafts_do_not_know(
     trained: dict[str, Path], codec: str, tree: Any
 ) -> None:

@@ -15,17 +15,17 @@ from tiny_levels import (
     decoder_of,
     look_up,
     noisy_copy,
+    paths_of,
     self_draft,
     speculate,
     target_level,
 )
 
 from mxconv.arrays import F32
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance
-from mxconv.drafts.guesses import SHARPNESS, Guesses
+from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance
+from mxconv.drafts.guesses import SHARPNESS
 from mxconv.drafts.kind import LoadedLevel
 from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.drafts.trees import grow_best_first
@@ -59,14 +59,11 @@ def level(acceptance: Acceptance, decoder: Decoder, draft: Level | None = None, 
     )
 
 
-def paths_of(proposal: Proposal) -> dict[Path, float]:
+def chances_of(proposal: Proposal) -> dict[Path, float]:
     """The chance of every node's path."""
-    assert proposal.parents is not None
-    found: list[Path] = []
-    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    assert len(set(found)) == len(found)
-    return dict(zip(found, proposal.chances, strict=True))
+    paths = paths_of(proposal)
+    assert len(set(paths)) == len(paths)
+    return dict(zip(paths, proposal.chances, strict=True))
 
 
 def logits_behind(decoder: Decoder, path: Path) -> F32:
@@ -77,11 +74,11 @@ def likeliest(rule: Acceptance, decoder: Decoder, most_depth: int, floors: Seque
     """The same tree, every node evaluated alone in a pass over its whole text."""
 
     def continuations(path: Path) -> Iterator[tuple[int, float, Path]]:
-        said = rule.guesses(logits_behind(decoder, path), len(CONTEXT) + len(path), 0.0, 8)
+        said = rule.guesses(logits_behind(decoder, path), len(CONTEXT) + len(path), 0.0, 8, SHARPNESS)
         for token, chance in zip(said.tokens, said.chances, strict=True):
             yield token, chance, (*path, token)
 
-    return paths_of(grow_best_first((), continuations, most_depth, floors))
+    return chances_of(grow_best_first((), continuations, most_depth, floors))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["greedy", "coupled"])
@@ -94,7 +91,7 @@ def test_a_frontier_a_pass_finds_the_likeliest_tree_there_is(
 ) -> None:
     decoder = decoder_of(target_level())
     drafting = level(rule, decoder)
-    found = paths_of(drafting.grow(CONTEXT, most_depth, floors, 0.0))
+    found = chances_of(drafting.grow(CONTEXT, most_depth, floors, 0.0))
     assert found == pytest.approx(likeliest(rule, decoder, most_depth, floors))
     depth = max(map(len, found), default=0)
     assert drafting.statistics.num_forwards <= max(min(depth + 1, most_depth), 1)  # none for what cannot be kept
@@ -108,11 +105,13 @@ def test_a_draft_goes_on_behind_any_context_after_a_tree(rule: Acceptance) -> No
     tree = drafting.grow(CONTEXT, 4, [0.0] * 20, 0.0)
     assert drafting.session.tokens[: len(CONTEXT)] == CONTEXT
     num_kept = len(drafting.session.tokens) - len(CONTEXT)
-    assert tuple(drafting.session.tokens[len(CONTEXT) :]) in {path[:num_kept] for path in paths_of(tree)}
+    assert tuple(drafting.session.tokens[len(CONTEXT) :]) in {path[:num_kept] for path in chances_of(tree)}
     for context in ([*CONTEXT, *said], [*CONTEXT, 0, 7], CONTEXT[:4]):
         again = level(rule, decoder)
         assert drafting.propose(context, 4) == again.propose(context, 4)
-        assert paths_of(drafting.grow(context, 3, [0.0] * 9, 0.0)) == paths_of(again.grow(context, 3, [0.0] * 9, 0.0))
+        assert chances_of(drafting.grow(context, 3, [0.0] * 9, 0.0)) == chances_of(
+            again.grow(context, 3, [0.0] * 9, 0.0)
+        )
 
 
 def test_a_tree_leaves_a_shared_cache_as_it_was_found() -> None:
@@ -136,12 +135,12 @@ def test_a_level_with_a_draft_offers_what_it_nearly_chose(rule: Acceptance) -> N
     expected: dict[Path, float] = {}
     for depth in range(4):
         path = tuple(spine[:depth])
-        said = rule.guesses(logits_behind(decoder, path), len(CONTEXT) + depth, 0.0, 8)
+        said = rule.guesses(logits_behind(decoder, path), len(CONTEXT) + depth, 0.0, 8, SHARPNESS)
         expected |= {
             (*path, token): expected.get(path, 1.0) * chance
             for token, chance in zip(said.tokens, said.chances, strict=True)
         }
-    assert paths_of(found) == pytest.approx(expected)
+    assert chances_of(found) == pytest.approx(expected)
 
 
 def test_a_tree_ends_where_a_pass_does_not_pay_or_confidence_is_lost() -> None:
@@ -149,7 +148,7 @@ def test_a_tree_ends_where_a_pass_does_not_pay_or_confidence_is_lost() -> None:
     for floor in (0.0, 0.3, 0.6, 1.1):
         drafting = level(GreedyAcceptance(), decoder)
         by_depth: dict[int, float] = {}
-        for path, chance in paths_of(drafting.grow(CONTEXT, 9, [0.0] * 8, floor)).items():
+        for path, chance in chances_of(drafting.grow(CONTEXT, 9, [0.0] * 8, floor)).items():
             by_depth[len(path)] = by_depth.get(len(path), 0.0) + chance
         assert all(by_depth[depth] >= floor for depth in range(1, max(by_depth)))
     unsure = level(GreedyAcceptance(), decoder, confidence=1.0)
@@ -191,37 +190,10 @@ def test_a_tree_fills_a_pass_and_no_more() -> None:
     assert assert_lossless(hierarchy, CONTEXT, 8).trace.statistics[1].num_nodes == 63
 
 
-NUM_TEXTS = 1200  # of a right rule; a wrong one is found out in 2,000
+NUM_TEXTS = 500
 
 
-class KeepsLikelyDraws(RejectionAcceptance):
-    """Wrong: leaves out what it drew where the token turned out to be unlikely."""
-
-    def guesses(
-        self,
-        logits: F32,
-        position: int,
-        least: float,
-        most: int,
-        first: int | None = None,
-        sharpness: float = SHARPNESS,
-    ) -> Guesses:
-        said = super().guesses(logits, position, least, most, first, sharpness)
-        assert said.distribution is not None
-        shares = said.distribution[said.tokens]
-        kept = [index for index, share in enumerate(shares) if share >= 0.2]
-        return Guesses(
-            [said.tokens[index] for index in kept], [said.chances[index] for index in kept], said.distribution
-        )
-
-
-def tail_of_trees(
-    rule: RejectionAcceptance,
-    num_levels: int,
-    floors: Sequence[float],
-    unknown: Sequence[int] = (),
-    num_texts: int = NUM_TEXTS,
-) -> float:
+def tail_of_trees(rule: RejectionAcceptance, num_levels: int, floors: Sequence[float], unknown: Sequence[int]) -> float:
     """The chi-square tail of the first two tokens of many texts whose drafts are trees, of all tokens but `unknown`."""
     made = tables((5,) * num_levels)
     for table in made[1:]:
@@ -230,7 +202,7 @@ def tail_of_trees(
     chain = Chain(levels, [FixedPace(3, len(floors))] * (num_levels - 1), [0.0] * (num_levels - 1))
     target = chain.link([LevelStatistics(level.name) for level in levels], rule)
     pairs = np.zeros((5, 5))
-    for _ in range(num_texts):
+    for _ in range(NUM_TEXTS):
         text = [0]
         while len(text) < 3:
             text += target.step(text, 5).tokens
@@ -254,7 +226,3 @@ def test_trees_that_models_draw_keep_the_targets_distribution(
 ) -> None:
     tail = tail_of_trees(RejectionAcceptance(sampling, 5), num_levels, [0.0] * num_nodes, unknown)
     assert tail > FALSE_ALARM
-
-
-def test_a_tree_that_keeps_nodes_for_what_was_drawn_is_found_out() -> None:
-    assert tail_of_trees(KeepsLikelyDraws(Sampling(), 5), 2, [0.0] * 8, num_texts=2000) < FALSE_ALARM

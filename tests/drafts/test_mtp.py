@@ -55,8 +55,6 @@ CASES = {
     "qwen3_5": ("qwen3_5", "beside", "mtp.", oracles.BESIDE),
     "qwen3_5, of several towers": ("qwen3_5, of several towers", "beside", "mtp.", oracles.BESIDE),
     "qwen3_next": ("qwen3_next", "beside", "mtp.", oracles.BESIDE),
-    "llama, names of DeepSeek": ("llama", "nextn", "model.layers.4.", oracles.NEXTN),
-    "qwen3, names of Qwen3-Next": ("qwen3", "beside", "mtp.", oracles.BESIDE),
 }
 
 

@@ -1,7 +1,8 @@
 """What all drafts that read hidden states have in common: their places, what they cannot read, whom they do not fit."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,19 @@ from packages import quantize
 from reader_levels import HIDDEN_SIZE, PLACES, SELECTIONS, VOCAB_SIZE, check_all, check_place, specs
 from speculators import speculator_config, write_speculator
 from spires import spire_config, spire_tensors, write_spire
-from tiny_levels import by_hand, decoder_of, speculate
+from tiny_levels import assert_lossless, by_hand, decoder_of, speculate
 from trained_levels import PROMPTS, TRAINED, write_noisy, write_padded
 
+from mxconv.arrays import F32
 from mxconv.drafts.loader import LoadedPackage
+from mxconv.drafts.readers.reading_draft import ReadingDraft
+from mxconv.drafts.session import KeptStates
+from mxconv.drafts.trees import Evaluate
+from mxconv.engine.cache import KVCache
+from mxconv.engine.states import Reads, States
 from mxconv.errors import ModelError, MxconvError
 from mxconv.speculation.hierarchy import Hierarchy
+from mxconv.speculation.prompts import read_prompts
 from mxconv.speculation.selection import Selection
 from mxconv.text.distribution import Sampling
 from mxconv.text.penalties import Penalties
@@ -71,18 +79,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("place", PLACES)
+SPECS = (
+    "speculator:HERE/speculator",
+    "speculator:HERE/speculator,num_candidates=4",
+    "speculator:HERE/speculator-mxfp4",
+    "spire:HERE/spire",
+    "spire:HERE/spire-mxfp4",
+    "eagle3:HERE/eagle3",
+    "eagle3:HERE/eagle3-mxfp4",
+)
+
+
 @pytest.mark.parametrize(
-    "spec",
-    [
-        "speculator:HERE/speculator",
-        "speculator:HERE/speculator,num_candidates=4",
-        "speculator:HERE/speculator-mxfp4",
-        "spire:HERE/spire",
-        "spire:HERE/spire-mxfp4",
-        "eagle3:HERE/eagle3",
-        "eagle3:HERE/eagle3-mxfp4",
-    ],
+    ("spec", "place"),
+    [*zip(SPECS, cycle(PLACES), strict=False), *zip(SPECS, islice(cycle(PLACES), 1, None), strict=False)],
 )
 def test_the_text_is_the_targets(folder: Path, spec: str, place: str) -> None:
     levels, tree = PLACES[place]
@@ -92,17 +102,44 @@ def test_the_text_is_the_targets(folder: Path, spec: str, place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "selection",
-    [Selection(Sampling(0.8), "rejection", 7), Selection(penalties=Penalties(1.3, 0.5, 0.25))],
+    ("selection", "tree"),
+    [(Selection(Sampling(0.8), "rejection", 7), 12), (Selection(penalties=Penalties(1.3, 0.5, 0.25)), "chain")],
     ids=["rejection", "penalties"],
 )
-@pytest.mark.parametrize("tree", ["chain", 12])
-@pytest.mark.parametrize("kind", WRITERS)
-def test_under_rejection_and_penalties_too(folder: Path, kind: str, tree: int | str, selection: Selection) -> None:
-    package = folder / "spire-package"
-    for more in ("", ",num_candidates=4") if kind == "speculator" else ("",):
-        with LoadedPackage(package, ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}{more}")) as loaded:
-            check_place(loaded.levels, tree, selection)
+@pytest.mark.parametrize("spec", [*(f"{kind}:HERE/{kind}" for kind in WRITERS), SPECS[1]])
+def test_under_rejection_and_penalties_too(folder: Path, spec: str, tree: int | str, selection: Selection) -> None:
+    with LoadedPackage(folder / "spire-package", ["target"], drafts=specs(folder, spec)) as loaded:
+        check_place(loaded.levels, tree, selection)
+
+
+@pytest.mark.parametrize(("kind", "tree"), [("speculator", "chain"), ("spire", "chain"), ("spire", 12), ("eagle3", 12)])
+def test_it_reads_the_states_of_a_plain_pass(
+    folder: Path, kind: str, tree: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, whatever was proposed in between."""
+    contexts: list[list[int]] = []
+    seen: list[tuple[list[int], Reads, int, F32]] = []
+    begun, read = ReadingDraft._begun, KeptStates.read
+
+    def note_context(self: ReadingDraft, context: Sequence[int]) -> tuple[F32, Evaluate]:
+        contexts.append(list(context))
+        return begun(self, context)
+
+    def note_states(self: KeptStates, reads: Reads, start: int, stop: int) -> F32:
+        seen.append((contexts[-1], reads, start, read(self, reads, start, stop).copy()))
+        return seen[-1][-1]
+
+    monkeypatch.setattr(ReadingDraft, "_begun", note_context)
+    monkeypatch.setattr(KeptStates, "read", note_states)
+    with LoadedPackage(folder / "spire-package", ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}")) as loaded:
+        check_all(loaded.levels, [3], tree, SELECTIONS["greedy"])
+        decoder = decoder_of(loaded.levels[0])
+        for context, reads, start, values in seen:
+            states = States(reads.layers, reads.normed_last)
+            decoder.forward(context[:-1], KVCache(decoder.config), states=states)
+            assert states.values is not None
+            np.testing.assert_array_equal(values, states.values[:, start : start + values.shape[1]])
+    assert len(seen) > 20
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -126,8 +163,7 @@ def test_orders_that_make_no_sense_are_refused(folder: Path, kind: str, tmp_path
         Hierarchy(loaded.levels)
 
 
-@pytest.mark.parametrize("tree", ["chain", 12])
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize(("kind", "tree"), [*zip(WRITERS, (12, "chain", 12), strict=True)])
 def test_texts_that_it_cannot_read(folder: Path, kind: str, tree: int | str) -> None:
     """One token, which no state has chosen; padding that it has no row for, and that the target may say; no room."""
     with LoadedPackage(folder / "padded-package", ["target"], drafts=specs(folder, f"{kind}:HERE/{kind}")) as loaded:
@@ -162,3 +198,22 @@ def test_a_draft_of_another_target_is_refused(
     with pytest.raises(ModelError, match=message):
         quantize(folder / "source", tmp_path / "p", drafts=(f"{kind}:{other}",))
     assert not (tmp_path / "p").exists()
+
+
+MODELS = Path(__file__).parents[2] / "examples" / "models"
+
+
+def test_the_embedded_drafts_know_what_the_embedded_target_says(tmp_path: Path) -> None:
+    """They are worth a token a round in trees, more than half a token as chains."""
+    quantize(MODELS / "pylib-1.5m", tmp_path / "package", codec="bsfp")
+    for kind in ("speculator", "spire"):
+        drafts = specs(MODELS, f"{kind}:HERE/pylib-1.5m-{kind}")
+        with LoadedPackage(tmp_path / "package", ["target"], drafts=drafts) as loaded:
+            for tree, least in (("chain", 1.6), (12, 2.0)):
+                num_rounds = num_tokens = 0
+                for prompt in read_prompts(MODELS.parent / "prompts.jsonl")[:2]:
+                    ids = loaded.tokenizer.encode(prompt)
+                    generation = assert_lossless(Hierarchy(loaded.levels, [4], [0.0], tree), ids, 40)  # type: ignore[arg-type]
+                    num_rounds += generation.trace.num_rounds - 1
+                    num_tokens += len(generation.token_ids) - 1
+                assert num_tokens / num_rounds > least

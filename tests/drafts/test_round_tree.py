@@ -41,9 +41,14 @@ def rounds_of(generation: Generation) -> list[list[TraceEntry]]:
     return [entries[begin : begin + count] for begin in range(0, len(entries), count)]
 
 
-@pytest.mark.parametrize("selection", SELECTIONS)
-@pytest.mark.parametrize("lengths", ["auto", "given"])
-@pytest.mark.parametrize("kind", HIERARCHIES)
+@pytest.mark.parametrize(
+    ("kind", "lengths", "selection"),
+    [
+        (kind, lengths, SELECTIONS[(turn + shift) % 3])
+        for turn, kind in enumerate(HIERARCHIES)
+        for shift, lengths in enumerate(("auto", "given", "given"))
+    ],
+)
 def test_the_trees_of_a_run_tell_its_text_and_its_counts(kind: str, lengths: str, selection: Selection) -> None:
     levels = HIERARCHIES[kind]
     hierarchy = Hierarchy(levels, "auto", [0.0]) if lengths == "auto" else Hierarchy(levels, [6], [0.0], 16)

@@ -44,7 +44,7 @@ def test_aligning_keeps_the_common_prefix_but_not_the_last_token(
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)  # few tokens, so that prefixes agree
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(contexts=st.lists(TOKENS, min_size=1, max_size=6))
 def test_logits_after_any_sequence_of_contexts_are_those_of_the_context_alone(contexts: list[list[int]]) -> None:
     ours = session([])
@@ -84,7 +84,7 @@ def test_rewinding_further_than_there_are_tokens_is_refused() -> None:
     st.integers(0, 12),
     st.integers(1, 80),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_what_was_lent_comes_back_as_it_was(held: list[int], other: list[int], shared: int, num_more: int) -> None:
     """Whatever a draft heard, and however much it wrote: longer than the cache had room for, or shorter than it was."""
     decoder = target_level(max_position_embeddings=200).decoder

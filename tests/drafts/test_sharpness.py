@@ -37,20 +37,22 @@ def test_what_was_drawn_and_chains_teach_nothing() -> None:
         assert sharpness.value == SHARPNESS
 
 
-@pytest.mark.parametrize("own", [1.2, 2.0, 3.5])
-@pytest.mark.parametrize("rule", [GreedyAcceptance(), CoupledAcceptance(Sampling(1.0), 3)], ids=["greedy", "coupled"])
+@pytest.mark.parametrize(
+    ("own", "rule"),
+    [(1.2, GreedyAcceptance()), (3.5, GreedyAcceptance()), (2.0, CoupledAcceptance(Sampling(1.0), 3))],
+)
 def test_it_finds_how_sharply_the_level_above_agrees(own: float, rule: GreedyAcceptance | CoupledAcceptance) -> None:
     random = np.random.default_rng(0)
     sharpness = Sharpness()
     found = []
-    for position in range(6000):
+    for position in range(4000):
         logits = random.normal(size=12).astype(np.float32)
-        said = rule.guesses(logits, position, 0.0, 3, None, sharpness.value)
-        truth = rule.guesses(logits, position, 0.0, 12, None, own)
+        said = rule.guesses(logits, position, 0.0, 3, sharpness.value)
+        truth = rule.guesses(logits, position, 0.0, 12, own)
         chosen = int(random.choice(truth.tokens, p=np.array(truth.chances) / sum(truth.chances)))
         sharpness.learn(Proposal(said.tokens, [], said.chances, [-1] * len(said.tokens)), [chosen])
         found.append(sharpness.value)
-    assert np.mean(found[3000:]) == pytest.approx(own, rel=0.15)
+    assert np.mean(found[2000:]) == pytest.approx(own, rel=0.15)
 
 
 def test_it_stays_within_bounds() -> None:

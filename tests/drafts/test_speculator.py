@@ -1,7 +1,9 @@
 """The MLP speculator against torch, in every layout that the Hub has, and every reason to refuse one."""
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,17 @@ import pytest
 import torch
 from checkpoints import write_safetensors
 from speculators import speculator_config, speculator_tensors, torch_logits, write_speculator
+from tiny_levels import paths_of, record_of
 
-from mxconv.drafts.kinds import parse_draft, record_of
+from mxconv.arrays import F32
+from mxconv.drafts.acceptance import GreedyAcceptance
+from mxconv.drafts.guesses import SHARPNESS
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.readers.mlp_speculator import MlpSpeculator, SpeculatorConfig
-from mxconv.drafts.speculator import SPECULATOR
+from mxconv.drafts.speculator import SPECULATOR, grow_candidates
 from mxconv.engine.activations import exact_gelu
 from mxconv.engine.matrices import Matrices
+from mxconv.engine.tree import MOST_ROWS, Tree
 from mxconv.errors import ModelError
 from mxconv.kernels.engine import choose_engine, native_names
 
@@ -37,9 +44,15 @@ def logits_of(speculator: MlpSpeculator, state: np.ndarray, tokens: list[int]) -
 
 
 @pytest.mark.parametrize("kernel", ["numpy", *native_names()[:1]])
-@pytest.mark.parametrize("changes", [{}, {"inner_dim": 0}, {"n_predict": 5, "top_k_tokens_per_head": [4, 3, 2, 2, 2]}])
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("tied", "scaled", "changes"),
+    [
+        (False, False, {}),
+        (False, True, {"inner_dim": 0}),
+        (True, False, {"n_predict": 5, "top_k_tokens_per_head": [4, 3, 2, 2, 2]}),
+        (True, True, {}),
+    ],
+)
 def test_logits_are_those_of_torch(
     tied: bool, scaled: bool, changes: dict[str, Any], kernel: str, tmp_path: Path
 ) -> None:
@@ -93,12 +106,9 @@ def test_what_a_config_may_leave_out(tmp_path: Path) -> None:
     [
         ({"model_type": "llama"}, 'model_type is "llama"; mxconv supports mlp_speculator'),
         ({"n_predict": 65}, "n_predict is 65; at most 64 stages"),
-        ({"n_predict": 0}, "n_predict is 0; an integer from 1"),
-        ({"emb_dim": None}, "emb_dim is null; an integer from 1"),
         ({"inner_dim": -1}, "inner_dim is -1; an integer from 1"),
         ({"top_k_tokens_per_head": [4, 3]}, r"top_k_tokens_per_head is \[4, 3\]; a list of n_predict, 3, numbers"),
         ({"top_k_tokens_per_head": [4, 3, 0]}, r"is \[4, 3, 0\]; a list of n_predict, 3, numbers from 1 to 64"),
-        ({"tie_weights": "yes"}, 'tie_weights is "yes"; true or false is required'),
     ],
 )
 def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -122,3 +132,56 @@ def test_a_tensor_that_is_missing_is_named(name: str, message: str, tmp_path: Pa
     write_safetensors(folder / "model.safetensors", tensors)
     with pytest.raises(ModelError, match=message):
         load(folder)
+
+
+def test_the_candidate_tree_is_the_likeliest_paths_of_all() -> None:
+    """Against all 4 x 3 x 2 paths, from logits that depend on a path alone."""
+    top_k, vocab_size = (4, 3, 2), 9
+
+    def logits(path: tuple[int, ...]) -> F32:
+        rng = np.random.default_rng([1, *path])
+        return rng.standard_normal(vocab_size).astype(np.float32) * 2
+
+    paths: list[tuple[int, ...]] = []
+
+    def evaluate(tokens: Sequence[int], tree: Tree) -> F32:
+        for token, parent in zip(tokens, tree.parents[tree.num_cached :], strict=True):
+            paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        return np.array([logits(path) for path in paths[-len(tokens) :]])
+
+    acceptance = GreedyAcceptance()
+
+    def chance(path: tuple[int, ...]) -> float:
+        total = 1.0
+        for depth, token in enumerate(path):
+            guesses = acceptance.guesses(logits(path[:depth]), depth, 0.0, top_k[depth], SHARPNESS)
+            total *= dict(zip(guesses.tokens, guesses.chances, strict=True)).get(token, 0.0)
+        return total
+
+    every = sorted(product(range(vocab_size), repeat=3), key=chance, reverse=True)
+    assert chance(every[23]) > 0 == chance(every[24])
+    for num_candidates in (1, 2, 5, 24):
+        paths.clear()
+        proposal = grow_candidates(logits(()), 0, evaluate, acceptance, top_k, num_candidates)
+        found = paths_of(proposal)
+        assert {path for path in found if len(path) == 3} == set(every[:num_candidates])
+        assert set(found) == {path[:depth] for path in every[:num_candidates] for depth in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("num_heads", [4, 5, 8, 12])
+def test_a_deep_tree_has_a_share_of_a_pass_at_every_depth_and_fits_into_one(num_heads: int) -> None:
+    top_k, num_rows = (6, 3, 2, *(1,) * num_heads)[:num_heads], 0
+    random = np.random.default_rng(num_heads)
+
+    def evaluate(tokens: Sequence[int], tree: Tree) -> F32:
+        nonlocal num_rows
+        num_rows += len(tokens)
+        assert len(tree.parents) == num_rows <= MOST_ROWS
+        return random.standard_normal((len(tokens), 50)).astype(np.float32) * 3
+
+    first = random.standard_normal(50).astype(np.float32)
+    proposal = grow_candidates(first, 0, evaluate, GreedyAcceptance(), top_k, 36)
+    widths = proposal.widths
+    assert len(widths) == num_heads  # whole paths
+    assert 3 * MOST_ROWS // 4 <= len(proposal.tokens) < MOST_ROWS
+    assert widths[-1] >= MOST_ROWS // num_heads // 2

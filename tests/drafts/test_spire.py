@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from checkpoints import TINY_LLAMA, llama_tensors
 from spires import spire_config, spire_tensors, torch_logits, write_spire
+from tiny_levels import record_of
 
 from mxconv.arch.families.registry import describe_values
 from mxconv.codecs.float16 import FP16
-from mxconv.drafts.kinds import parse_draft, record_of
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig
 from mxconv.drafts.spire import SPIRE, SpireCache
 from mxconv.engine.cache import KVCache
@@ -93,15 +94,16 @@ def test_golden_vectors(case: dict[str, Any], kernel: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("num_past", [0, 1, 2, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 200])
+@pytest.mark.parametrize("num_past", [0, 1, WINDOW - 1, WINDOW, 200])
 def test_chains_are_those_of_torch(num_past: int, kernel: str, tmp_path: Path) -> None:
     folder, states, tokens = write(tmp_path), some_states(num_past), [5, 17, 17, 80, 3]
     assert_close(chain_logits(SpireCache(load(folder, kernel)), states, tokens), torch_logits(folder, states, tokens))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("num_past", [0, 1, 9])
-@pytest.mark.parametrize(("sink", "window"), [(0, 1), (1, 1), (0, 3), (3, 2), (2, 7), (4, 5)])
+@pytest.mark.parametrize(
+    ("sink", "window", "num_past"), [(0, 1, 1), (1, 1, 9), (0, 3, 0), (3, 2, 9), (2, 7, 1), (4, 5, 0), (4, 5, 9)]
+)
 def test_what_leaves_a_small_window_is_seen_no_more(
     sink: int, window: int, num_past: int, kernel: str, tmp_path: Path
 ) -> None:
@@ -114,8 +116,7 @@ FRONTIERS = [[-1, -1, -1], [0, 0, 1, 2], [3, 4, 4], [7, 9]]  # parents of the ro
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(("sink", "window"), [(1, 64), (1, 3)])
-@pytest.mark.parametrize("num_past", [0, 4, 100])
+@pytest.mark.parametrize(("sink", "window", "num_past"), [(1, 64, 4), (1, 3, 0), (1, 3, 100)])
 def test_a_row_of_a_tree_sees_its_own_path(num_past: int, sink: int, window: int, kernel: str, tmp_path: Path) -> None:
     folder, states = write(tmp_path, sink=sink, window=window), some_states(num_past)
     cache = SpireCache(load(folder, kernel))
@@ -253,7 +254,7 @@ def test_what_a_config_may_leave_out(tmp_path: Path) -> None:
     config = SpireConfig.from_file(path)
     assert (config.sink, config.window, config.past_memory) == (1, 64, "target")
     assert (config.num_layers, config.target_layers, config.reads) == (2, (1, 3), Reads((1, 3)))
-    assert config.decoder.model_type == "llama" and config.hidden_size == 64
+    assert config.decoder.model_type == "llama" and config.decoder.hidden_size == 64
 
 
 @pytest.mark.parametrize(
@@ -261,15 +262,11 @@ def test_what_a_config_may_leave_out(tmp_path: Path) -> None:
     [
         ({"model_type": "llama"}, 'model_type is "llama"; mxconv supports spire'),
         ({"layer_type": "spire"}, 'layer_type is "spire"; mxconv supports llama, mistral, qwen2, qwen3'),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; an integer from 1"),
-        ({"hidden_size": None}, "hidden_size is null; an integer from 1"),
         ({"target_layers": None}, "target_layers is null; a list of num_hidden_layers, 2, numbers of layers from 0"),
-        ({"target_layers": [1]}, r"target_layers is \[1\]; a list of num_hidden_layers, 2, numbers"),
         ({"target_layers": [1, -1]}, r"target_layers is \[1, -1\]; a list of num_hidden_layers, 2, numbers"),
         ({"target_layers": [1, True]}, r"target_layers is \[1, true\]; a list of num_hidden_layers, 2, numbers"),
         ({"sink": -1}, "sink is -1; an integer from 0 to 65536"),
         ({"window": 0}, "window is 0; an integer from 1 to 65536"),
-        ({"window": 65537}, "window is 65537; an integer from 1 to 65536"),
         ({"window": "all"}, 'window is "all"; an integer from 1 to 65536'),
         ({"past_memory": "none"}, 'past_memory is "none"; mxconv supports target, embeddings'),
     ],
@@ -285,7 +282,6 @@ def test_configs_that_are_refused(changes: dict[str, Any], message: str, tmp_pat
     ("name", "shape"),
     [
         ("spire.memory_weights", "(2, 3)"),
-        ("model.layers.1.mlp.up_proj.weight", "(172, 64)"),
         ("lm_head.weight", "(96, 64)"),
     ],
 )

@@ -1,7 +1,6 @@
 """SPIRe drafts in hierarchies: what they see of the level above, their trees, and the target's own tokens as ever."""
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,22 +9,14 @@ import safetensors.numpy
 from packages import forge, quantize
 from reader_levels import check_all, specs
 from spires import spire_config, spire_tensors, write_spire
-from tiny_levels import decoder_of
 from trained_levels import TRAINED, write_noisy
 
-from mxconv.arrays import F32
 from mxconv.cost.package_levels import package_levels
 from mxconv.drafts.loader import LoadedPackage
-from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.spire import SpireCache, SpireDraft
-from mxconv.engine.cache import KVCache
-from mxconv.engine.decoder import Decoder
-from mxconv.engine.states import States
 from mxconv.engine.stored_bytes import checkpoint_bytes
 from mxconv.errors import ModelError
 from mxconv.package.manifest import read_manifest
 from mxconv.package.package import Package
-from mxconv.speculation.hierarchy import Hierarchy
 from mxconv.speculation.selection import GREEDY
 
 TARGET = json.loads((TRAINED / "config.json").read_text())  # three layers, 64 numbers a state, tied embeddings
@@ -50,49 +41,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "package"
 
 
-@pytest.mark.parametrize("levels", [["target"], ["target", "mxfp4"]], ids=" <- ".join)
-def test_it_sees_the_states_of_a_plain_pass_over_the_text(
-    package: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those that feed its layers, of sinks and window, bit for bit, whatever stood in between.
-
-    Below a 4-bit level that shares the target's cache they are the target's of what that one has verified.
-    """
-    seen: list[tuple[list[int], range, F32]] = []
-    contexts: list[list[int]] = []
-    propose, begin = SpireDraft.propose, SpireCache.begin
-
-    def note_context(self: SpireDraft, context: Sequence[int], *rest: object) -> Proposal:
-        contexts.append(list(context))
-        return propose(self, context, *rest)  # type: ignore[arg-type]
-
-    def note_memory(self: SpireCache, num_past: int, memory_of: Callable[[range], F32]) -> None:
-        def noted(run: range) -> F32:
-            seen.append((contexts[-1], run, memory_of(run).copy()))
-            return seen[-1][2]
-
-        assert num_past == len(contexts[-1]) - 1
-        begin(self, num_past, noted)
-
-    monkeypatch.setattr(SpireDraft, "propose", note_context)
-    monkeypatch.setattr(SpireCache, "begin", note_memory)
-    with LoadedPackage(package, [*levels, "spire"]) as loaded:
-        check_all(loaded.levels, [3] * len(levels), "chain", GREEDY)
-        assert len(seen) > 20
-        for context, run, memory in seen:
-            states = plain_states(decoder_of(loaded.levels[0]), context)[:, run.start : run.stop]
-            same = (memory == states).all(axis=(0, 2))
-            num_own = len(run) - int(np.argmin([*same, False]))  # of the 4-bit level, after what the target verified
-            assert num_own <= (0 if len(levels) == 1 else 3)
-
-
-def plain_states(decoder: Decoder, context: Sequence[int]) -> F32:
-    states = States((1, 2))
-    decoder.forward(context, KVCache(decoder.config), states=states)
-    assert states.values is not None
-    return states.values
-
-
 def test_a_better_copy_is_believed_more_often(package: Path, tmp_path: Path) -> None:
     """All the target's layers, mixing nothing, say what the target says; noise and fewer layers cost agreement."""
     config = spire_config(TARGET, range(3), window=512)
@@ -101,7 +49,7 @@ def test_a_better_copy_is_believed_more_often(package: Path, tmp_path: Path) -> 
     shares = []
     for spec in (f"spire:{tmp_path}/whole", f"spire:{package.parent}/spire"):
         with LoadedPackage(package, ["target"], drafts=specs(tmp_path, spec)) as loaded:
-            ((proposed, accepted),) = check_all(loaded.levels, [4], "chain", GREEDY, 40)
+            ((proposed, accepted),) = check_all(loaded.levels, [4], "chain", GREEDY, 24)
         shares.append(accepted / proposed)
     assert shares[0] > 0.97 and 0 < shares[1] < shares[0]
 
@@ -121,12 +69,6 @@ def test_four_bit_packages_keep_look_ups_and_mixture_exact(package: Path) -> Non
         np.testing.assert_array_equal(embedding, exact[0])
         np.testing.assert_array_equal(shares, exact[2])
         assert np.array_equal(head, exact[1]) == (name in ("spire", "spire-kept"))
-
-
-def test_its_bytes_are_those_of_its_matrices(package: Path) -> None:
-    with LoadedPackage(package, ["target", "spire"], drafts=specs(package.parent, "spire:HERE/spire-mxfp4")) as loaded:
-        _, sixteen, four = (loaded.bytes_per_pass(level) for level in loaded.levels)
-    assert sixteen == checkpoint_bytes(package.parent / "spire") > 3.5 * four > 0
 
 
 def test_its_cost_is_that_of_its_layers_over_a_window(package: Path, tmp_path: Path) -> None:
@@ -154,7 +96,6 @@ def test_it_says_nothing_beyond_its_positions(package: Path, tmp_path: Path) -> 
     ("changes", "message"),
     [
         ({"target_layers": [1, 3]}, "reads layers up to 3, and the target's last is 2; layers of the target"),
-        ({"target_layers": [9, 1]}, "reads layers up to 9, and the target's last is 2; layers of the target"),
         ({"model_type": "mlp_speculator"}, 'model_type is "mlp_speculator"; mxconv supports spire'),
     ],
 )
@@ -167,25 +108,6 @@ def test_a_draft_of_another_target_is_refused(
     with pytest.raises(ModelError, match=message):
         quantize(write_noisy(tmp_path / "source", 0.0), tmp_path / "p", drafts=(f"spire:{other}",))
     assert not (tmp_path / "p").exists()
-
-
-def test_below_a_level_without_its_layers_it_is_refused_or_silent(package: Path, tmp_path: Path) -> None:
-    """A model of the same hidden size and fewer layers: with lengths that are given nobody else would ask it."""
-    config = TARGET | {"num_hidden_layers": 1}
-    tensors = {name: array for name, array in TENSORS.items() if ".layers.1." not in name and ".layers.2." not in name}
-    (tmp_path / "small").mkdir()
-    for file in TRAINED.iterdir():
-        if file.suffix == ".json":
-            (tmp_path / "small" / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "small" / "config.json").write_text(json.dumps(config))
-    safetensors.numpy.save_file(tensors, tmp_path / "small" / "model.safetensors")
-    drafts = specs(tmp_path, "checkpoint:HERE/small", f"spire:{package.parent}/spire")
-    with LoadedPackage(package, ["target"], drafts=drafts) as loaded:
-        with pytest.raises(
-            ModelError, match=r"level spire reads hidden states of 64 numbers .* and small above it has"
-        ):
-            Hierarchy(loaded.levels, [2, 2])
-        check_all(loaded.levels, "auto", "auto", GREEDY)
 
 
 def test_a_package_whose_manifest_calls_it_something_else_is_refused(package: Path, tmp_path: Path) -> None:

@@ -4,19 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, speculate, target_level
 
 import mxconv.drafts.stand
-from mxconv.drafts.acceptance import CoupledAcceptance
+from mxconv.drafts.acceptance import CoupledAcceptance, RejectionAcceptance
 from mxconv.drafts.proposal import Draft, Proposal, TreeDraft
-from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.drafts.stand import Stand
 from mxconv.drafts.statistics import LevelStatistics
 from mxconv.errors import ModelError
-from mxconv.speculation.hierarchy import Hierarchy
-from mxconv.speculation.selection import GREEDY, Selection
 from mxconv.text.distribution import Sampling
 
 ALL = [0.0] * 12
@@ -178,25 +174,6 @@ def test_under_rejection_chances_are_tempered_and_tokens_certain() -> None:
     assert tree.tokens == [0, 1, 2, 3]
     assert tree.probabilities == pytest.approx(np.array([16, 9, 4, 1]) / 30, rel=1e-5)
     assert tree.distributions == draft.propose([0], 2).distributions == []
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12),
-    st.sampled_from(["chain", 1, 5, 16, 63]),
-    st.sampled_from([None, "coupled"]),
-    st.integers(0, 2**64 - 1),
-    st.booleans(),
-)
-def test_any_hierarchy_with_it_decodes_as_its_target_alone(
-    prompt: list[int], tree: int | str, accept: str | None, seed: int, has_model: bool
-) -> None:
-    selection = Selection(Sampling(0.8), "coupled", seed) if accept else GREEDY
-    levels = [target_level(), *([noisy_copy()] if has_model else []), look_up("stand", max_ngram=2)]
-    hierarchy = Hierarchy(levels, [5], [0.1], tree)  # type: ignore[arg-type]
-    for _ in range(2):  # the second time it knows the text
-        found, _generation = speculate(hierarchy, prompt, 20, (), selection)
-        assert found == by_hand(decoder_of(levels[0]), prompt, 20, (), selection)
 
 
 @pytest.mark.parametrize(

@@ -86,16 +86,6 @@ def test_what_one_prompt_left_serves_the_next() -> None:
     assert (statistics.num_forwards, statistics.num_proposed, statistics.num_accepted) == (4, 0, 0)
 
 
-def test_a_draft_that_is_not_confident_proposes_nothing() -> None:
-    logits = np.zeros((1, 4), np.float32)
-    logits[0, 2] = np.log(3)  # a probability of one half
-    for confidence, expected in ((0.49, [2, 2]), (0.51, [])):
-        draft = recycling(4, confidence=confidence)
-        draft.observe([1], Proposal([]), logits)
-        draft.observe([2], Proposal([]), logits)
-        assert draft.propose([1], 2).tokens == expected
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_no_numbers_are_never_proposed_from(value: float) -> None:
     draft = recycling(100)
@@ -115,11 +105,6 @@ def test_minus_infinity_is_a_token_that_cannot_come() -> None:
 def test_a_token_outside_the_vocabulary_has_no_row() -> None:
     assert recycling(4).propose([4], 2).tokens == []
     assert recycling(4).propose([-1], 2).tokens == []
-
-
-def test_the_matrix_of_a_large_vocabulary_is_ten_megabytes() -> None:
-    draft = TokenRecycling(LevelStatistics("token-recycling"), 152_064)
-    assert draft.candidates.nbytes + draft.probabilities.nbytes == 152_064 * 8 * 8
 
 
 @pytest.mark.parametrize("num_candidates", [0, 5])

@@ -7,15 +7,15 @@ import pytest
 from chi_square import FALSE_ALARM, tail_of_counts
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_levels import paths_of
 
 from mxconv.arrays import F64
-from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, Verdict
+from mxconv.drafts.acceptance import Acceptance, CoupledAcceptance, GreedyAcceptance, RejectionAcceptance, Verdict
 from mxconv.drafts.proposal import Proposal
-from mxconv.drafts.rejection import RejectionAcceptance
 from mxconv.text.distribution import Sampling, distribution
 
 VOCAB_SIZE = 5
-NUM_DRAWS = 8_000  # of a right rule; a wrong one is found out in 15,000
+NUM_DRAWS = 4_000  # of a right rule; a wrong one is found out in 12,000
 
 
 @st.composite
@@ -58,14 +58,8 @@ def test_a_level_follows_its_own_tokens_down_the_tree_and_adds_one(proposal: Pro
 
 @given(trees(), st.integers(1, VOCAB_SIZE))
 def test_a_tree_loses_what_a_smaller_vocabulary_lacks_and_all_that_hangs_there(proposal: Proposal, size: int) -> None:
-    def paths(tree: Proposal) -> set[tuple[int, ...]]:
-        assert tree.parents is not None
-        found: list[tuple[int, ...]] = []
-        for token, parent in zip(tree.tokens, tree.parents, strict=True):
-            found.append(((*found[parent],) if parent >= 0 else ()) + (token,))
-        return set(found)
-
-    assert paths(proposal.with_tokens_below(size)) == {path for path in paths(proposal) if max(path) < size}
+    found = paths_of(proposal.with_tokens_below(size))
+    assert found == [path for path in paths_of(proposal) if max(path) < size]
 
 
 DRAFT = distribution(np.array([0.9, 0.2, -0.3, 0.4, -1.0], np.float32), Sampling())
@@ -142,10 +136,10 @@ def test_rejection_on_trees_keeps_the_targets_distribution(
 class JudgesSiblingsAlike(RejectionAcceptance):
     """Forgets that a sibling was drawn from what the one before it left."""
 
-    def _first_that_stands(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
+    def _first_accepted(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
         left = ours
         for node in siblings:
-            found, left = super()._first_that_stands(left / left.sum(), proposal, [node])
+            found, left = super()._first_accepted(left / left.sum(), proposal, [node])
             if found is not None:
                 return found, left
         return None, left
@@ -154,10 +148,10 @@ class JudgesSiblingsAlike(RejectionAcceptance):
 class TakesAnySibling(RejectionAcceptance):
     """Tries every sibling against the whole of the target's distribution."""
 
-    def _first_that_stands(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
+    def _first_accepted(self, ours: F64, proposal: Proposal, siblings: Sequence[int]) -> tuple[int | None, F64]:
         left = ours
         for node in siblings:
-            found, left = super()._first_that_stands(ours, proposal, [node])
+            found, left = super()._first_accepted(ours, proposal, [node])
             if found is not None:
                 return found, left
         return None, left
@@ -165,7 +159,7 @@ class TakesAnySibling(RejectionAcceptance):
 
 @pytest.mark.parametrize("rule", [JudgesSiblingsAlike, TakesAnySibling])
 def test_a_wrong_rule_for_siblings_is_found_out(rule: type[RejectionAcceptance]) -> None:
-    assert tail_of_pairs(rule(Sampling(), 3), drawn_tree, (4,), Sampling(), 15_000) < FALSE_ALARM
+    assert tail_of_pairs(rule(Sampling(), 3), drawn_tree, (4,), Sampling(), 12_000) < FALSE_ALARM
 
 
 def test_more_siblings_stand_more_often() -> None:
@@ -174,7 +168,7 @@ def test_more_siblings_stand_more_often() -> None:
     accepted = []
     for width in (1, 2, 4):
         verdicts: list[Verdict] = [
-            rule.judge(TARGET[[0] + [1] * width], drawn_tree((width,), random), 0) for _ in range(4000)
+            rule.judge(TARGET[[0] + [1] * width], drawn_tree((width,), random), 0) for _ in range(1500)
         ]
         accepted.append(sum(len(verdict.path) for verdict in verdicts))
     assert accepted[0] < accepted[1] < accepted[2]

@@ -17,6 +17,7 @@ from tiny_levels import (
     decoder_of,
     look_up,
     noisy_copy,
+    paths_of,
     self_draft,
     speculate,
     target_level,
@@ -36,14 +37,6 @@ from mxconv.text.distribution import Sampling
 
 SELECTIONS = (GREEDY, Selection(Sampling(0.8, top_p=0.95), "coupled", 7))
 ALL = [0.0] * 12
-
-
-def paths_of(proposal: Proposal) -> list[tuple[int, ...]]:
-    assert proposal.parents is not None
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return found
 
 
 @given(st.integers(0, 2**32), st.integers(0, 3), st.integers(0, 10), st.sampled_from([0.0, 0.05, 0.3]))
@@ -119,8 +112,20 @@ def looks_up(kind: str, tmp_path: Path) -> LoadedLevel:
     return LoadedLevel(level.record, level.decoder, table=table)
 
 
-@pytest.mark.parametrize("tree", [3, 16, 63, "auto", "chain"])
-@pytest.mark.parametrize("kind", ["token-recycling", "prompt-lookup", "ngram", "stand"])
+@pytest.mark.parametrize(
+    ("kind", "tree"),
+    [
+        ("token-recycling", 63),
+        ("token-recycling", "auto"),
+        ("prompt-lookup", 3),
+        ("prompt-lookup", "chain"),
+        ("ngram", 16),
+        ("ngram", "auto"),
+        ("stand", 16),
+        ("stand", "chain"),
+        ("stand", "auto"),
+    ],
+)
 def test_any_tree_gives_the_targets_tokens_and_logits(kind: str, tree: int | str, tmp_path: Path) -> None:
     last = looks_up(kind, tmp_path)
     lengths = "auto" if isinstance(tree, str) else [6]

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packages import forge, quantize
 from pydantic import ValidationError
+from tiny_levels import record_of
 
 from mxconv.checkpoint.regular_file import MAX_JSON_BYTES
 from mxconv.codecs.bsfp.speq import paper_table
 from mxconv.codecs.float16 import BF16
-from mxconv.drafts.kinds import LEVEL_KINDS, parse_draft, record_of
+from mxconv.drafts.kinds import LEVEL_KINDS, parse_draft
 from mxconv.errors import PackageError
 from mxconv.package.level_record import check_relative
 from mxconv.package.manifest import Manifest, SegmentRecord, read_manifest, replace_manifest

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ngram_tables import write_table
-from said_trees import Says, counts, paths_of
+from said_trees import Says, counts
 from tiny_levels import (
     VOCAB_SIZE,
     by_hand,
     decoder_of,
     look_up,
     noisy_copy,
+    paths_of,
     self_draft,
     speculate,
     target_level,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from said_trees import Says, counts, paths_of
-from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, speculate, target_level
+from said_trees import Says, counts
+from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, look_up, noisy_copy, paths_of, speculate, target_level
 
 from mxconv.drafts.proposal import Proposal, TreeDraft
 from mxconv.speculation.hierarchy import Hierarchy

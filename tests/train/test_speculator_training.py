@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from speculators import speculator_config
+from tiny_levels import record_of
 from trained_levels import TRAINED
 
-from mxconv.drafts.kinds import parse_draft, record_of
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.readers.mlp_speculator import SpeculatorConfig
 from mxconv.drafts.speculator import SPECULATOR
 from mxconv.engine.matrices import Matrices

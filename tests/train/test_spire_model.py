@@ -10,8 +10,9 @@ import pytest
 import torch
 from checkpoints import TINY_LLAMA, llama_tensors
 from spires import spire_config, spire_tensors, torch_logits, write_spire
+from tiny_levels import record_of
 
-from mxconv.drafts.kinds import parse_draft, record_of
+from mxconv.drafts.kinds import parse_draft
 from mxconv.drafts.readers.spire_layers import Spire, SpireConfig, config_for
 from mxconv.drafts.spire import SPIRE, SpireCache
 from mxconv.engine.matrices import Matrices
@@ -202,7 +203,7 @@ def test_a_config_for_a_target_is_one_that_the_run_time_reads(tmp_path: Path) ->
     config = SpireConfig.from_file(path)
     assert (config.target_layers, config.sink, config.window, config.past_memory) == ((2, 3), 4, 9, "embeddings")
     assert config.decoder.model_type == "mistral" and config.decoder.windows == (None, None)
-    assert config.hidden_size == 64 and config.least_layers == 4
+    assert config.decoder.hidden_size == 64 and config.sizes.least_layers == 4
     for layers in ([], [4], [-1, 2]):
         with pytest.raises(ModelError, match=r"SPIRe draft of layers \[.*\]: the target has 0 to 3; at least one"):
             config_for(TARGET, layers)

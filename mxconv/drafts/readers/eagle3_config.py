@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Self
 
 from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe, describe_values
 from mxconv.arch.fields import Fields
+from mxconv.drafts.readers.reader import ReaderConfig, ReaderSizes
 from mxconv.errors import ModelError
 
 LAYER_TYPES = ("llama", "qwen3")
@@ -16,8 +17,8 @@ ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
 
 
 @dataclass(frozen=True)
-class Eagle3Config:
-    """Names follow config.json.
+class Eagle3Config(ReaderConfig):
+    """An EAGLE-3 head.
 
     Args:
         name: of the file, for messages.
@@ -46,22 +47,7 @@ class Eagle3Config:
     norm_output: bool
 
     @classmethod
-    def from_file(cls, path: Path) -> "Eagle3Config":
-        """Read a config.json.
-
-        Raises:
-            CheckpointError: the file is missing, or no JSON object.
-            ModelError: it is no EAGLE-3 head, a key is missing or ill-typed, or its layers are not supported.
-        """
-        return cls.from_fields(Fields.read(path))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> "Eagle3Config":
-        """The same from the parsed content of config.json."""
-        return cls.from_fields(Fields(values, "config.json"))
-
-    @classmethod
-    def from_fields(cls, fields: Fields) -> "Eagle3Config":
+    def from_fields(cls, fields: Fields) -> Self:
         fields.choice("speculators_model_type", ("eagle3",))
         section = fields.section("transformer_layer_config")
         section.choice("model_type", LAYER_TYPES)
@@ -85,19 +71,13 @@ class Eagle3Config:
         )
 
     @property
-    def hidden_size(self) -> int:
-        """The target's hidden size."""
-        return self.target_hidden_size
-
-    @property
     def vocab_size(self) -> int:
         """The size of the target's vocabulary."""
         return self.layer.vocab_size
 
     @property
-    def least_layers(self) -> int:
-        """The number of layers that the target must have; `layers_of` says more."""
-        return 1
+    def sizes(self) -> ReaderSizes:
+        return ReaderSizes(self.target_hidden_size, self.vocab_size)
 
     def layers_of(self, num_layers: int) -> tuple[int, ...]:
         """The states that it reads of a target of `num_layers`, in the order of the fusion.

@@ -1,27 +1,75 @@
-"""A reader that goes on with features of its own as a draft: it has read the states of all accepted tokens."""
+"""Readers that go on with features of their own, such as EAGLE-3 heads and MTP layers, and how they draft."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 
+from mxconv.arch.config import ModelConfig
 from mxconv.arrays import F32, I64
-from mxconv.drafts.readers.reader import FeatureReader
+from mxconv.drafts.readers.reader import Reader
 from mxconv.drafts.readers.reading_draft import Listener, ReadingDraft
-from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import Evaluate
 from mxconv.engine.cache import KVCache
+from mxconv.engine.forest import SequenceRows
+from mxconv.engine.rope import Positions
 from mxconv.engine.tree import MOST_ROWS, Tree
+from mxconv.kernels.matrix import Matrix
 
 MOST_TOKENS = MOST_ROWS  # of a proposal
 
 
-class FeatureDraft(ReadingDraft):
-    """Proposes by a pass a token, or a depth of a tree; the first one takes in what the level above has evaluated.
+class FeatureReader(Reader, ABC):
+    """A network that takes in pairs: a token, and a *feature* of the token before it.
 
-    Args:
-        head: the model.
-        listener: for whom it drafts.
+    Features of tokens that the target has evaluated are made of its states; after them the network feeds itself with
+    its own.
     """
+
+    layers: ModelConfig  # of its own layers
+    embedding: Matrix
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for the pairs of one text: that of token i + 1 is at place i."""
+        return KVCache(self.layers)
+
+    def knows_any(self, vocab_size: int) -> bool:
+        """Whether it can propose one of the first tokens of the target's vocabulary."""
+        return True
+
+    @abstractmethod
+    def fuse(self, states: F32) -> F32:
+        """(n, hidden_size) float32: the features of tokens, from states (num_states, n, hidden size of the target)."""
+
+    @abstractmethod
+    def made(self, embedded: F32, features: F32, rows: SequenceRows, positions: Positions) -> F32:
+        """(n, hidden_size) float32: the features of n tokens, from their embeddings and the features before them."""
+
+    @abstractmethod
+    def logits(self, features: F32) -> F32:
+        """(n, vocab_size) float32: of the target's tokens, minus infinity for those that it cannot propose."""
+
+    def advance(self, features: F32, tokens: Sequence[int], cache: KVCache, tree: Tree | None = None) -> F32:
+        """Evaluate pairs after those in the cache, and advance it by them; a pair is at its token's position.
+
+        Args:
+            features: (n, hidden_size), each of the token before.
+            tokens: n ids of the target's vocabulary.
+            cache: as `new_cache` makes it.
+            tree: of the pairs; None for a chain.
+
+        Returns:
+            (n, hidden_size) float32: the features of the tokens.
+        """
+        rows = SequenceRows(tokens, cache, tree)
+        positions = Positions([place + 1 for place in rows.positions])
+        cache.reserve(len(tokens))
+        made = self.made(self.embedding.rows(np.array(tokens, np.intp)), features, rows, positions)
+        cache.advance(len(tokens))
+        return made
+
+
+class FeatureDraft(ReadingDraft):
+    """Drafts by a pass a token, or a depth of a tree; the first evaluates what was accepted since."""
 
     def __init__(self, head: FeatureReader, listener: Listener) -> None:
         super().__init__(head.reads, listener)
@@ -31,71 +79,40 @@ class FeatureDraft(ReadingDraft):
         # of the pairs in the cache that are of the text: the numbers of the states, and the tokens after them
         self._numbers: I64 = np.empty(0, np.int64)
         self._tokens: I64 = np.empty(0, np.int64)
+        self._features: F32 = np.empty((0, 0), np.float32)  # at the end of the context; then, a row each
 
     def most_tokens(self, context: Sequence[int]) -> int:
-        """As many as wanted; none where it knows no token that may be said, or not the context's states and tokens."""
         can_read = (
             self._knows_any
             and len(context) > 1
-            and max(context) < self._head.vocab_size
+            and max(context) < self._head.sizes.vocab_size
             and self.listener.session.holds(context)
         )
         return MOST_TOKENS if can_read else 0
 
-    def begin(self, context: Sequence[int]) -> tuple[F32, Evaluate]:
-        """Take in the accepted tokens that are not in the cache, and what was evaluated again since."""
+    def begin(self, context: Sequence[int]) -> F32:
+        """Evaluate the accepted tokens that are not in the cache, and those that the level above evaluated again."""
         states = self.listener.session.states
         numbers, tokens = states.numbers(len(context) - 1), np.array(context[1:], np.int64)
         start = min(_num_shared(self._numbers, numbers), _num_shared(self._tokens, tokens), len(tokens) - 1)
         self._cache.truncate(start)
         self._numbers, self._tokens = self._numbers[:start], self._tokens[:start]
-        features = self._head.fuse(states.read(self._head.reads, start, len(tokens)))
-        passes = _Passes(
-            self._head, self._cache, self.statistics, self.listener.vocab_size, features, context[start + 1 :]
-        )
+        with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
+            features = self._head.fuse(states.read(self._head.reads, start, len(tokens)))
+            self._features = self._head.advance(features, context[start + 1 :], self._cache)[-1:]
+            logits = self._logits(self._features)
         self._numbers, self._tokens = numbers, tokens
-        return passes.first, passes.evaluate
-
-
-class _Passes:
-    """The passes after one context.
-
-    Args:
-        head: the model.
-        cache: its keys and values, of the pairs before; drafted ones are left after those of the context.
-        statistics: of the draft.
-        vocab_size: of the logits.
-        features: (n, hidden_size) before the last n tokens of the context.
-        tokens: these tokens.
-    """
-
-    def __init__(
-        self,
-        head: FeatureReader,
-        cache: KVCache,
-        statistics: LevelStatistics,
-        vocab_size: int,
-        features: F32,
-        tokens: Sequence[int],
-    ) -> None:
-        self._head = head
-        self._cache = cache
-        self._statistics = statistics
-        self._vocab_size = vocab_size
-        with statistics.forward():
-            self._features = head.advance(features, tokens, cache)[-1:]  # of the context; then, a row each
-            self.first: F32 = self._logits(self._features)[0]
+        return logits
 
     def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
-        """(num_rows, vocab_size): the logits of a tree's new rows."""
         above = self._features[[parent + 1 for parent in tree.parents[tree.num_cached :]]]
-        with self._statistics.forward():
+        with self.statistics.forward(), np.errstate(over="ignore", invalid="ignore"):
             features = self._head.advance(above, tokens, self._cache, tree)
             self._features = np.concatenate([self._features, features])
             return self._logits(features)
 
     def _logits(self, features: F32) -> F32:
-        return self._head.logits(features)[:, : self._vocab_size]
+        return self._head.logits(features)[:, : self.listener.vocab_size]
 
 
 def _num_shared(ours: I64, theirs: I64) -> int:

@@ -2,18 +2,19 @@
 
 Source:
     Wertheimer et al., "Accelerating Production LLMs with Combined Token/Embedding Speculators" (arXiv 2404.19124),
-    section 3.1. ModelWeights and input scaling: as the published accelerators were trained, see formats/speculator.md.
+    section 3.1. Weights and input scaling: as the published accelerators were trained, see formats/speculator.md.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
+from mxconv.drafts.readers.reader import Reader, ReaderConfig, ReaderSizes
 from mxconv.engine.activations import exact_gelu
 from mxconv.engine.states import Reads
 from mxconv.engine.weights import CheckedWeights, ModelWeights
@@ -25,8 +26,8 @@ MOST_CANDIDATES = 64
 
 
 @dataclass(frozen=True)
-class SpeculatorConfig:
-    """Names follow config.json.
+class SpeculatorConfig(ReaderConfig):
+    """An MLP speculator.
 
     Args:
         vocab_size: tokens that every stage chooses from.
@@ -49,14 +50,7 @@ class SpeculatorConfig:
     scale_input: bool
 
     @classmethod
-    def from_file(cls, path: Path) -> "SpeculatorConfig":
-        """Read a config.json.
-
-        Raises:
-            CheckpointError: the file is missing, or no JSON object.
-            ModelError: it is no MLP speculator, or a key is missing or ill-typed.
-        """
-        fields = Fields.read(path)
+    def from_fields(cls, fields: Fields) -> Self:
         fields.choice("model_type", ("mlp_speculator",))
         emb_dim, n_predict = fields.size("emb_dim"), fields.size("n_predict")
         if n_predict > MOST_STAGES:
@@ -74,13 +68,8 @@ class SpeculatorConfig:
         )
 
     @property
-    def hidden_size(self) -> int:
-        """The target's hidden size."""
-        return self.emb_dim
-
-    @property
-    def least_layers(self) -> int:
-        return 1
+    def sizes(self) -> ReaderSizes:
+        return ReaderSizes(self.emb_dim, self.vocab_size, most_tokens=self.n_predict)
 
     def to_dict(self) -> dict[str, object]:
         """What config.json holds."""
@@ -123,42 +112,22 @@ class Stage:
     head: Matrix  # (vocab_size, inner_dim)
 
 
-class MlpSpeculator:
+class MlpSpeculator(Reader):
     """A draft that reads the target's last normed state.
 
     Args:
-        config: sizes.
         weights: tensors by the names that the Hub's accelerators give them; of tied stages the first is enough.
-        name: what messages call it.
 
     Raises:
         ModelError: a tensor is missing or misshapen.
     """
 
     def __init__(self, config: SpeculatorConfig, weights: ModelWeights, name: str) -> None:
+        super().__init__(config.sizes, Reads(normed_last=True), name)
         self.config = config
-        self.name = name
-        self.reads = Reads(normed_last=True)
         self.stages = [_stage(config, CheckedWeights(weights, name), index) for index in range(config.n_predict)]
         state_weight = 0.5 ** (0.5 / config.n_predict)
         self._token_weight = np.float32(sqrt((1 - state_weight**2) * (config.inner_dim / 2)) / state_weight)
-
-    @property
-    def hidden_size(self) -> int:
-        return self.config.emb_dim
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def least_layers(self) -> int:
-        return self.config.least_layers
-
-    @property
-    def num_passes(self) -> int:
-        """A stage is a pass, over weights of its own unless they are tied."""
-        return 1 if self.config.tie_weights else len(self.stages)
 
     def begin(self, states: F32) -> F32:
         """The target's states as the first stage takes them, (n, emb_dim)."""
@@ -175,7 +144,7 @@ class MlpSpeculator:
         return exact_gelu(rms_norm(mixed, stage.scale, EPS) + stage.shift)
 
     def logits(self, index: int, states: F32) -> F32:
-        """(n, vocab_size) float32: what a stage says after its states."""
+        """(n, vocab_size) float32: the logits of a stage's states."""
         return self.stages[index].head.multiply(states)
 
 
@@ -191,3 +160,28 @@ def _stage(config: SpeculatorConfig, weights: CheckedWeights, index: int) -> Sta
         shift=weights.vector(f"{PREFIX}ln.{own}.bias", inner),
         head=weights.matrix(f"{PREFIX}head.{own}.weight", config.vocab_size, inner),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class StageRows:
+    """Rows of one stage of a speculator: each of a state and the token that it chose."""
+
+    speculator: MlpSpeculator
+    index: int
+    states: F32  # (num_rows, inner_dim), of the first stage (num_rows, emb_dim)
+    tokens: Sequence[int]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens)
+
+    def evaluate(self) -> tuple[F32, F32]:
+        """The states after these tokens, (num_rows, inner_dim), and their logits, (num_rows, vocab_size)."""
+        states = self.speculator.advance(self.index, self.states, self.tokens)
+        return states, self.speculator.logits(self.index, states)
+
+    @staticmethod
+    def joined(parts: Sequence["StageRows"]) -> "StageRows":
+        """Rows of the same stage, one after the other."""
+        tokens = [token for part in parts for token in part.tokens]
+        return StageRows(parts[0].speculator, parts[0].index, np.concatenate([part.states for part in parts]), tokens)

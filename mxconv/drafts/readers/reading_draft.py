@@ -6,26 +6,26 @@ from dataclasses import dataclass
 
 from mxconv.arrays import F32
 from mxconv.drafts.acceptance import Acceptance
-from mxconv.drafts.guesses import Sharpness, top_probability
+from mxconv.drafts.guesses import SHARPNESS, Sharpness, top_probability
 from mxconv.drafts.proposal import Proposal
 from mxconv.drafts.session import Session
 from mxconv.drafts.statistics import LevelStatistics
-from mxconv.drafts.trees import Evaluate, grow_by_passes
+from mxconv.drafts.trees import Evaluate, GoesOn, grow_by_passes
 from mxconv.engine.states import Reads
 from mxconv.engine.tree import Tree
 
 
 @dataclass(frozen=True)
 class Listener:
-    """The level that a draft of hidden states reads and drafts for, and the rules of the run.
+    """The level that a draft reads and drafts for, and the rules of the run.
 
     Args:
-        session: of the level that it reads; the states are kept there.
+        session: of the level, which keeps its states.
         acceptance: the rule of the run.
         statistics: of the draft; every pass counts.
         vocab_size: ids that both levels have.
-        confidence: a chain stops after the first token that is less probable, a tree before a pass none of whose
-            nodes is as probable; where no floor is given.
+        confidence: where no floor is given, a chain stops after the first token that is less probable, a tree before a
+            pass none of whose nodes is as probable.
         sharpness: of the draft's guesses.
     """
 
@@ -38,40 +38,36 @@ class Listener:
 
 
 class ReadingDraft(ABC):
-    """A draft whose kind says how it begins after a context.
-
-    Args:
-        reads: the states that it needs, which are kept from now on.
-        listener: for whom.
-    """
+    """A draft that begins after a context whose states it has read, and evaluates what follows."""
 
     def __init__(self, reads: Reads, listener: Listener) -> None:
         listener.session.states.want(reads)
         self.statistics = listener.statistics
+        self.sharpness = listener.sharpness
         self.listener = listener
-
-    @property
-    def sharpness(self) -> Sharpness:
-        return self.listener.sharpness
 
     @abstractmethod
     def most_tokens(self, context: Sequence[int]) -> int:
         """The number of tokens that it can propose after a context; 0 without the states of all tokens but the last."""
 
     @abstractmethod
-    def begin(self, context: Sequence[int]) -> tuple[F32, Evaluate]:
-        """The logits (vocab_size,) after a context of which it can say something, and the passes over what follows."""
+    def begin(self, context: Sequence[int]) -> F32:
+        """The logits (1, vocab_size) after a context of which `most_tokens` is not 0."""
+
+    @abstractmethod
+    def evaluate(self, tokens: Sequence[int], tree: Tree) -> F32:
+        """(num_rows, vocab_size): the logits of a tree's new rows after the context, all of one depth, the next."""
 
     def propose(self, context: Sequence[int], num_tokens: int, floor: float | None = None) -> Proposal:
-        """A token a pass."""
+        """A chain, a pass a token."""
         proposal = Proposal([])
         if not (most := min(num_tokens, self.most_tokens(context))):
             return proposal
-        (logits, evaluate), chance = self._begun(context), 1.0
+        (logits, evaluate), chance, goes_on = self._begun(context), 1.0, self._goes_on(floor)
         for depth in range(most):
             if depth:
                 logits = evaluate(proposal.tokens[-1:], Tree(range(-1, depth - 1), depth - 1))[0]
-            guess = self.listener.acceptance.guesses(logits, len(context) + depth, 0.0, 1)
+            guess = self.listener.acceptance.guesses(logits, len(context) + depth, 0.0, 1, SHARPNESS)
             if not guess.tokens:
                 break
             proposal.tokens.extend(guess.tokens)
@@ -80,46 +76,36 @@ class ReadingDraft(ABC):
             own_chance = top_probability(logits)
             proposal.probabilities.append(own_chance)
             chance *= own_chance
-            if not self._goes_on(chance, own_chance, floor):
+            if not goes_on(chance, own_chance):
                 break
         return proposal
 
     def grow(
         self, context: Sequence[int], most_depth: int, floors: Sequence[float], floor: float | None = None
     ) -> Proposal:
-        """A pass a depth, over all nodes that may go on."""
+        """A tree, a pass a depth."""
         depth = min(most_depth, self.most_tokens(context))
         if not floors or depth < 1:
             return Proposal([], parents=[])
         first, evaluate = self._begun(context)
-        return self.grown(first, evaluate, len(context), depth, floors, floor)
+        return self.grown(first, evaluate, len(context), depth, floors, self._goes_on(floor))
 
     def grown(
-        self,
-        first: F32,
-        evaluate: Evaluate,
-        position: int,
-        depth: int,
-        floors: Sequence[float],
-        floor: float | None,
+        self, first: F32, evaluate: Evaluate, position: int, depth: int, floors: Sequence[float], goes_on: GoesOn
     ) -> Proposal:
         """The likeliest tree, as `grow_by_passes` takes its arguments."""
-
-        def goes_on(chance: float, own_chance: float) -> bool:
-            return self._goes_on(chance, own_chance, floor)
-
         rule, sharpness = self.listener.acceptance, self.sharpness.value
-        proposal, _ = grow_by_passes(first, position, evaluate, rule, sharpness, depth, floors, goes_on)
-        return proposal
+        return grow_by_passes(first, position, evaluate, rule, sharpness, depth, floors, goes_on)[0]
 
     def observe(self, context: Sequence[int], proposal: Proposal, logits: F32) -> None:  # noqa: B027 - of no kind
-        """What it reads is kept with the session."""
+        """The session keeps the states that it reads."""
 
     def _begun(self, context: Sequence[int]) -> tuple[F32, Evaluate]:
-        """As `begin`, with what the run holds against tokens."""
-        first, evaluate = self.begin(context)
+        """The first logits and the passes after them, penalized as the run demands."""
+        first: F32 = self.begin(context)[0]
         penalties = self.listener.acceptance.penalties
-        return (first, evaluate) if penalties is None else penalties.passes(context, first, evaluate)
+        return (first, self.evaluate) if penalties is None else penalties.passes(context, first, self.evaluate)
 
-    def _goes_on(self, chance: float, own_chance: float, floor: float | None) -> bool:
-        return own_chance >= self.listener.confidence if floor is None else chance >= floor
+    def _goes_on(self, floor: float | None) -> GoesOn:
+        confidence = self.listener.confidence
+        return lambda chance, own_chance: own_chance >= confidence if floor is None else chance >= floor

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from mxconv.arch.config import ModelConfig
 from mxconv.arch.families.registry import describe, describe_values
 from mxconv.arch.fields import Fields
 from mxconv.arrays import F32
+from mxconv.drafts.readers.reader import Reader, ReaderConfig, ReaderSizes
 from mxconv.engine.attention import WeightedAttention
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.matrices import Matrices
@@ -27,15 +27,15 @@ PAST_MEMORIES: tuple[Literal["target", "embeddings"], ...] = ("target", "embeddi
 
 
 @dataclass(frozen=True)
-class SpireConfig:
+class SpireConfig(ReaderConfig):
     """A SPIRe draft.
 
     Args:
-        decoder: of its layers, which see any position that they are given.
-        target_layers: of each layer: the target's, from 0 on, that it was copied from.
-        sink: the first positions that a token sees.
-        window: the last ones, itself included.
-        past_memory: what stands for tokens that the target evaluated: its states, or the draft's embeddings.
+        decoder: its layers.
+        target_layers: the target's layer, from 0 on, that each was copied from.
+        sink: the number of first positions that a token attends to.
+        window: of last ones, itself included.
+        past_memory: the memory of tokens that the target evaluated: its states, or the draft's embeddings.
     """
 
     decoder: ModelConfig
@@ -45,22 +45,7 @@ class SpireConfig:
     past_memory: Literal["target", "embeddings"] = "target"
 
     @classmethod
-    def from_file(cls, path: Path) -> "SpireConfig":
-        """Read a config.json.
-
-        Raises:
-            CheckpointError: the file is missing, or no JSON object.
-            ModelError: it is no SPIRe draft, or a key is missing, ill-typed or out of range.
-        """
-        return cls.from_fields(Fields.read(path))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> "SpireConfig":
-        """The same from the parsed content of config.json."""
-        return cls.from_fields(Fields(values, "config.json"))
-
-    @classmethod
-    def from_fields(cls, fields: Fields) -> "SpireConfig":
+    def from_fields(cls, fields: Fields) -> Self:
         fields.choice("model_type", ("spire",))
         layer_type = fields.choice("layer_type", LAYER_TYPES, default="llama")
         decoder = describe(Fields({**fields.values, "model_type": layer_type}, fields.name))
@@ -75,18 +60,12 @@ class SpireConfig:
         )
 
     @property
-    def hidden_size(self) -> int:
-        """The hidden size, which is the target's too."""
-        return self.decoder.hidden_size
+    def sizes(self) -> ReaderSizes:
+        return ReaderSizes(self.decoder.hidden_size, self.vocab_size, max(self.target_layers) + 1)
 
     @property
     def vocab_size(self) -> int:
         return self.decoder.vocab_size
-
-    @property
-    def least_layers(self) -> int:
-        """The fewest layers that the target must have."""
-        return max(self.target_layers) + 1
 
     @property
     def num_layers(self) -> int:
@@ -163,24 +142,19 @@ def _seen(fields: Fields, key: str, least: int, default: int) -> int:
 MEMORY_WEIGHTS = "spire.memory_weights"
 
 
-class Spire:
+class Spire(Reader):
     """A draft that reads the states which feed some of the target's layers.
 
     Args:
-        config: sizes.
         weights: tensors by the names of formats/spire.md, `lm_head.weight` among them.
-        make: what makes its decoder.
-        name: what messages call it.
 
     Raises:
         ModelError: a tensor is missing or misshapen.
     """
 
-    num_passes = 1
-
     def __init__(self, config: SpireConfig, weights: ModelWeights, make: Matrices, name: str) -> None:
+        super().__init__(config.sizes, config.reads, name)
         self.config = config
-        self.name = name
         num_layers = config.num_layers
         mixing = CheckedWeights(weights, name).matrix(MEMORY_WEIGHTS, num_layers, num_layers + 1)
         self.memory_shares = _softmax(mixing.rows(np.arange(num_layers)))  # (num_layers, num_layers + 1)
@@ -189,53 +163,28 @@ class Spire:
         places = self.reads.layers
         self._places = [places.index(layer) for layer in config.target_layers] if places else []
 
-    @property
-    def reads(self) -> Reads:
-        return self.config.reads
-
-    @property
-    def hidden_size(self) -> int:
-        return self.config.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def least_layers(self) -> int:
-        return self.config.least_layers
-
     def visible_past(self, num_tokens: int) -> tuple[range, range]:
-        """The positions among the first `num_tokens` that the next token sees: sinks and the others, apart."""
+        """The positions among the first `num_tokens` that the next token attends to: sinks, and the others."""
         start = max(num_tokens - self.config.window + 1, 0)
         sinks = range(min(self.config.sink, start))
         return sinks, range(start, num_tokens)
 
     def past_memory(self, states: F32) -> F32:
-        """(num_layers, n, hidden_size): what each layer sees of tokens, from the states (num_states, n, ...) read."""
+        """(num_layers, n, hidden_size): each layer's memory of tokens, from the states (num_states, n, ...) read."""
         return states[self._places]
 
     def embedded_memory(self, tokens: Sequence[int]) -> F32:
-        """The same of a draft that sees its own embeddings."""
+        """The same memory, of the draft's own embeddings."""
         rows = self.decoder.embedding.rows(np.array(tokens, np.intp))
         return np.repeat(rows[None], self.config.num_layers, axis=0)
 
     def feedback_memory(self, states: F32) -> F32:
-        """The same of tokens that it evaluated itself: all its states (num_layers + 1, n, hidden_size), mixed."""
+        """The same memory of tokens that it evaluated: all its states (num_layers + 1, n, hidden_size), mixed."""
         mixed: F32 = np.einsum("il,lnh->inh", self.memory_shares, states)
         return mixed
 
     def keys_and_values(self, layer: int, memory: F32, positions: Sequence[int]) -> tuple[F32, F32]:
-        """What a layer makes of memory.
-
-        Args:
-            layer: the draft's, from 0 on.
-            memory: (n, hidden_size) float32.
-            positions: of the n tokens in the text.
-
-        Returns:
-            Two (n, num_key_value_heads, head_dim) float32 arrays.
-        """
+        """A layer's keys and values (n, num_key_value_heads, head_dim) from the memory (n, hidden_size) of n tokens."""
         own = self.decoder.layers[layer]
         assert own.before_mixer is not None, "its layers norm what attention takes in"
         assert isinstance(own.attention, WeightedAttention), "its layers have keys of their own"
