@@ -14,7 +14,7 @@ from mxconv.drafts.pass_cost import PassCost
 from mxconv.engine.decoder import Decoder
 from mxconv.engine.kv_pages import KvDtype
 from mxconv.engine.matrices import Matrices
-from mxconv.engine.own_weights import OwnWeights
+from mxconv.engine.stored_weights import OwnWeights
 from mxconv.kernels.draft_matrix import Activations
 from mxconv.kernels.engine import choose_engine
 from mxconv.kernels.weight_pages import WeightPages, WeightPlace

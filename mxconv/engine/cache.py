@@ -18,8 +18,8 @@ from mxconv.errors import ModelError, PoolFull
 class KVCache:
     """The keys and values of one sequence, in pages of a pool that may be of many.
 
-    `states` is what mixers with a state have; None where all layers attend. `slots` has, for each layer,
-    its place among those of its kind.
+    `states` is what mixers with a state have; None where all layers attend. `slots` has, for each layer, its place
+    among those of its kind.
 
     Positions 0..length-1 are valid. A forward pass writes after them and then advances; taking tokens back is
     `truncate`, and the next pass overwrites. A draft that shares its target's cache drafts after `length`,
@@ -53,20 +53,15 @@ class KVCache:
         pool: KVPool | None = None,
         dtype: KvDtype = "fp32",
     ) -> None:
-        self.slots = config.slots
-        self.num_layers = config.num_hidden_layers
-        self.num_attending = len(config.attentions)
-        sizes = config.state_sizes
-        self.states = None if sizes is None else StateCache(sizes, self.num_layers - self.num_attending, rewinds)
-        self.num_key_value_heads = config.num_key_value_heads
-        self.head_dim = config.head_dim
-        self.length = 0
-        self.num_left_out = 0
+        self.config, self.slots = config, config.slots
+        attending, sizes = len(config.attentions), config.state_sizes
+        self.states = None if sizes is None else StateCache(sizes, config.num_hidden_layers - attending, rewinds)
+        self.length = self.num_left_out = 0
         self.pool = pool or KVPool(config, dtype=dtype)
         if not self.pool.fits(config):
             raise ModelError(
-                f"KV cache: a pool of pages {self.pool.slabs.page_shape}; {self.num_attending} layers, "
-                f"{self.num_key_value_heads} heads and head size {self.head_dim} are required. "
+                f"KV cache: a pool of pages {self.pool.slabs.page_shape}; {attending} layers, "
+                f"{config.num_key_value_heads} heads and head size {config.head_dim} are required. "
                 "Give each decoder a pool of its own."
             )
         self._pages: list[int] = []  # in the order of positions; changed in place: the finalizer holds the same list
@@ -93,26 +88,18 @@ class KVCache:
 
     @property
     def arrays(self) -> tuple[F32, F32]:
-        """Copies of keys and values, (num_attending, num_key_value_heads, capacity, head_dim) float32 each."""
+        """Copies of keys and values, (attending layers, num_key_value_heads, capacity, head_dim) float32 each."""
         numbers, places = self._at(range(self.capacity))
-        layers = [self.pool.slabs.read(layer, numbers, places) for layer in range(self.num_attending)]
+        layers = [self.pool.slabs.read(layer, numbers, places) for layer in range(len(self.config.attentions))]
         keys, values = (np.array([layer[part] for layer in layers], np.float32) for part in range(2))
         return keys, values
 
     def fits(self, config: ModelConfig) -> bool:
         """Whether a decoder of this configuration can use it."""
-        needed = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
-        if (self.num_layers, self.num_key_value_heads, self.head_dim) != needed:
-            return False
-        sizes, num_layers = config.state_sizes, config.num_hidden_layers - len(config.attentions)
-        return sizes is None if self.states is None else self.states.fits(sizes, num_layers)
+        return config is self.config or _sizes(config) == _sizes(self.config)
 
     def begin(self, tree: Tree, num_wanted: int) -> None:
-        """Make room for the rows of a pass and plan the way of their states; `advance` ends it.
-
-        Args:
-            tree: of the pass.
-            num_wanted: rows that may be taken back, the last ones.
+        """Make room for the rows of a pass, of which the last `num_wanted` may be taken back; `advance` ends it.
 
         Raises:
             PoolFull: there is no room.
@@ -178,7 +165,7 @@ class KVCache:
         self.length = start + len(rows)
 
     def take(self, places: Sequence[int]) -> Kept:
-        """Copies of what all layers have at some places, as it is kept, for `put`."""
+        """Copy what all layers have at some places, as it is kept, for `put`."""
         return self.pool.slabs.take(*self._at(places))
 
     def put(self, places: Sequence[int], taken: Kept) -> None:
@@ -214,20 +201,16 @@ class KVCache:
             self.states.truncate(length)
         self.length = length
 
-    def trim(self) -> None:
-        """Give back the pages after `length`."""
-        self._cut(-(-self.length // PAGE))
-
     def release(self) -> None:
         """Forget everything, and give back all pages."""
         self.truncate(0)
-        self.trim()
+        self._cut(0)
 
     def publish(self, tokens: Sequence[int]) -> None:
         """Let the pool keep the whole pages of a text for others that begin alike, also when this one has ended.
 
-        Publish what no pass will take back. Pages that the pool knows already take the place of this cache's own: the
-        same decoder has written the same bits there. Models with states publish nothing.
+        Publish what no pass will take back. Pages that the pool knows already replace this cache's own: the same
+        decoder has written the same bits there. Models with states publish nothing.
 
         Args:
             tokens: of the positions from 0 on that are settled; all evaluated by the pool's decoder.
@@ -270,9 +253,9 @@ class KVCache:
 
     def _make_own(self, start: int, stop: int) -> None:
         """Hold pages for positions up to `stop`, unshared from `start` on: shared ones are copied."""
-        pool, pages = self.pool, self._pages
-        missing = max(-(-stop // PAGE) - len(pages), 0)
-        held = range(start // PAGE, min(-(-stop // PAGE), len(pages)))
+        pool, pages, num_needed = self.pool, self._pages, -(-stop // PAGE)
+        missing = max(num_needed - len(pages), 0)
+        held = range(start // PAGE, min(num_needed, len(pages)))
         shared = [index for index in held if pool.is_shared(pages[index])]
         if not missing and not shared:
             return
@@ -292,3 +275,8 @@ class KVCache:
             pages[index] = page
         pages += taken[len(shared) :]
         self._numbers = None
+
+
+def _sizes(config: ModelConfig) -> tuple[object, ...]:
+    heads = len(config.attentions), config.num_key_value_heads, config.head_dim
+    return config.num_hidden_layers, *heads, config.state_sizes

@@ -18,19 +18,15 @@ class SinkWindow:
 
     A layer with a sliding window of its own sees no more than that: sinks that have left it are out of sight.
 
-    Args:
-        sink: from 0 on. The first positions get much of the attention whatever they say.
-        window: from 1 on.
-
     Raises:
-        ModelError: another number.
+        ModelError: a smaller number than these.
 
     Source:
         StreamingLLM, arXiv 2309.17453 (four sinks); MagicDec, arXiv 2408.11049 (as a draft).
     """
 
-    sink: int
-    window: int
+    sink: int  # from 0 on; the first positions get much of the attention whatever they say
+    window: int  # from 1 on
 
     def __post_init__(self) -> None:
         for name, least in (("sink", 0), ("window", 1)):
@@ -54,11 +50,11 @@ class SinkWindow:
 def seen_by(
     row: int, rows: SequenceRows, window: int | None, is_chunked: bool = False, sink_window: SinkWindow | None = None
 ) -> Sequence[int]:
-    """The places that a row attends to on its path, itself included.
+    """The places in its cache that a row of a sequence attends to on its path, itself included.
 
     Args:
         row: of the sequence's rows.
-        rows: with their cache, where they lie after its length.
+        rows: which lie after the length of their cache.
         window: how many positions it sees; None is all.
         is_chunked: whether windows lie side by side.
         sink_window: of a draft that sees less.

@@ -11,7 +11,7 @@ REPLACEMENT = "\ufffd"  # what stands for bytes that make no character, or none 
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in front of which no further token changes the text."""
+    """A place before which no further token changes the text."""
 
     num_tokens: int
     num_characters: int
@@ -156,22 +156,16 @@ class TextStream:
 
     def _find_stop(self, end: int) -> int | None:
         """The beginning of the stop string that is complete first in the text up to `end`; the longest of several."""
-        places = []
-        for stop in self._stop_strings:
-            begin = self._transcript.text.find(stop, self._num_shown, end)
-            if begin >= 0:
-                places.append((begin + len(stop), begin))
+        text, shown = self._transcript.text, self._num_shown
+        found = [(text.find(stop, shown, end), stop) for stop in self._stop_strings]
+        places = [(begin + len(stop), begin) for begin, stop in found if begin >= 0]
         return min(places)[1] if places else None
 
     def _num_held(self, end: int) -> int:
         """Characters at the end of the certain text that may begin a stop string."""
-        held = 0
-        for stop in self._stop_strings:
-            for length in range(min(len(stop) - 1, end - self._num_shown), held, -1):
-                if self._transcript.text.endswith(stop[:length], 0, end):
-                    held = length
-                    break
-        return held
+        text, most = self._transcript.text, end - self._num_shown
+        beginnings = (stop[:length] for stop in self._stop_strings for length in range(1, min(len(stop) - 1, most) + 1))
+        return max((len(each) for each in beginnings if text.endswith(each, 0, end)), default=0)
 
 
 def token_label(tokenizer: Tokenizer, before: int | None, token: int) -> str:

@@ -93,7 +93,7 @@ class Pooled(RuleBasedStateMachine):
             feed(held.cache, text)
         except PoolFull:
             assert (list(held.cache.numbers), held.cache.length) == before
-            available = self.pool.num_available
+            available = self.pool.most_pages - self.pool.num_used + self.pool.num_kept
             assert available is not None and available < count // PAGE + 2
         else:
             held.text = text

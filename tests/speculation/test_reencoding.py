@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import KINDS, texts, tokenizer
 
-from mxconv.speculation.reencoding import LONGEST_TAIL, Reencoding
+from mxconv.speculation.through_text import LONGEST_TAIL, Reencoding
 from mxconv.text.tokenizer import Tokenizer
 
 STORY = "Once upon a time, there was a little girl named Lily. She loved to play outside in the sun.\n"

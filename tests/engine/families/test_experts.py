@@ -23,8 +23,7 @@ from mxconv.codecs.float16 import FP16
 from mxconv.drafts.loader import LoadedPackage
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.experts import WeightedMixture
-from mxconv.engine.routing import Router
+from mxconv.engine.experts import Router, WeightedMixture
 from mxconv.engine.stored_weights import dense_weights
 from mxconv.engine.weights import CheckedWeights, ExpertStack, ModelWeights
 from mxconv.errors import ModelError

@@ -25,7 +25,7 @@ from mxconv.arch.mixture import Mixture
 from mxconv.codecs.float16 import BF16, FP16, FloatFormat
 from mxconv.engine.cache import KVCache
 from mxconv.engine.decoder import Decoder
-from mxconv.engine.matrices import Matrices, missing_parts
+from mxconv.engine.matrices import Matrices
 from mxconv.engine.skipped import Skipped
 from mxconv.engine.weights import ModelWeights
 from mxconv.kernels.engine import choose_engine, native_names
@@ -111,10 +111,6 @@ def held(cache: KVCache) -> list[np.ndarray]:
 def model(request: pytest.FixtureRequest, family_of: Callable[[str], Any]) -> Model:
     """Every family in turn."""
     return Model(request.param, family_of(request.param))
-
-
-def test_the_native_decoder_has_all_parts(model: Model) -> None:
-    assert missing_parts(model.family.config) == ()
 
 
 def test_f16_logits_and_caches_are_those_of_numpy_up_to_float32_sums(model: Model) -> None:

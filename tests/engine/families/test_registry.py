@@ -1,21 +1,15 @@
 """What is said of families: by the README's table, and to somebody whose model is of none."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from packed_families import PACKED
 
 from mxconv.arch.config import ModelConfig
-from mxconv.arch.description import LayerParts
-from mxconv.arch.elements import Linear, Norm
 from mxconv.arch.families.registry import FAMILIES, TOWERS, describe_values
 from mxconv.arch.gguf.architectures import ARCHITECTURES
-from mxconv.arch.mixture import Mixture
-from mxconv.engine.matrices import missing_parts
 
-LACKING = "mixtures beside their mixers"
 ROOT = Path(__file__).parents[3]
 TABLE = re.search(r"^\| family \|.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
 SIZES: dict[str, object] = {
@@ -61,14 +55,11 @@ def described(model_type: str) -> ModelConfig:
     return describe_values({"model_type": model_type, "text_config": SIZES | {"model_type": text}})
 
 
-def test_the_readme_names_every_family_and_what_runs_it() -> None:
+def test_the_readme_names_every_family() -> None:
     assert TABLE is not None
-    rows = [line.split("|")[1:4] for line in TABLE[0].splitlines()[2:] if line]
-    assert TABLE[0].count("|") == 5 * (len(rows) + 2)
-    named = {kind: engine for _, kinds, engine in rows for kind in re.findall(r"`(\w+)`", kinds)}
-    assert set(named) == {*FAMILIES, *TOWERS}
-    for kind, engine in named.items():
-        assert ("NumPy" in engine) == bool(missing_parts(described(kind))), kind
+    rows = [line.split("|")[2] for line in TABLE[0].splitlines()[2:] if line]
+    assert TABLE[0].count("|") == 4 * (len(rows) + 2)
+    assert {kind for kinds in rows for kind in re.findall(r"`(\w+)`", kinds)} == {*FAMILIES, *TOWERS}
 
 
 def test_the_readme_says_what_each_family_is_tested_against() -> None:
@@ -78,7 +69,7 @@ def test_the_readme_says_what_each_family_is_tested_against() -> None:
     for line in TABLE[0].splitlines()[2:]:
         if not line:
             continue
-        _, _, kinds, _, oracles, _ = line.split("|")
+        _, _, kinds, oracles, _ = line.split("|")
         every = re.findall(r"`(\w+)`", kinds)
         for oracle, found in said.items():
             if named := re.search(rf"{re.escape(oracle)}(?: \(([^)]*)\))?", oracles):
@@ -107,37 +98,3 @@ def test_a_tower_keeps_its_own_tensors_and_leaves_the_others_alone() -> None:
     assert config.own_name("lm_head.weight") == "lm_head.weight"
     assert config.own_name("model.vision_tower.encoder.layers.0.mlp.fc1.weight") is None
     assert described("gemma3_text").own_name("model.norm.weight") == "model.norm.weight"
-
-
-def test_what_the_native_decoder_lacks_is_named_part_by_part() -> None:
-    mixtral = described("mixtral")
-    layer, mixture = mixtral.layers[0], mixtral.layers[0].mlp
-    assert isinstance(mixture, Mixture)
-
-    def lacking(changed: LayerParts) -> tuple[str, ...]:
-        return missing_parts(replace(mixtral, layers=(layer, changed, changed)))
-
-    assert lacking(layer) == ()
-    assert lacking(replace(layer, is_parallel=True)) == (LACKING,)
-    norm, gate = Norm("own", 1e-5), Linear("gate")
-    twice = replace(mixture, before_shared=norm, shared_gate=gate)
-    assert lacking(replace(layer, mlp=twice)) == (
-        "norms of what is normed before a mixture",
-        "a gate that takes in other rows than what it multiplies",
-    )
-    weighed = replace(mixture, routing=replace(mixture.routing, input_weights="weights"))
-    assert lacking(replace(layer, mlp=weighed)) == ()
-    assert lacking(replace(layer, mlp=weighed, before_mlp=None)) == (
-        "weights of what a router takes in without a norm",
-    )
-
-
-def test_that_numpy_runs_the_layers_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
-    from mxconv.engine.matrices import _say_that_layers_run_on_numpy
-
-    _say_that_layers_run_on_numpy.cache_clear()
-    for _ in range(2):
-        _say_that_layers_run_on_numpy("a family", (LACKING, "another"))
-    said = capfd.readouterr().err
-    assert said.count(f"mxconv: the native decoder lacks parts of a family ({LACKING}; another): its layers run") == 1
-    assert said.endswith("its layers run on NumPy, slowly, over native matrices.\n")
