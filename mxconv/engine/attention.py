@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,6 +167,7 @@ class WeightedAttention(WeightedPart):
         if parts.temperature is not None:
             queries = queries * positions.temperatures(parts.temperature)
         written = None if keys is None or values is None else self._finished(keys, values, positions)
+        options: dict[str, Any] = {"scale": parts.scale, "logit_cap": parts.logit_cap, "sinks": self.sinks}
         mixed = np.empty_like(queries)
         for rows, span in zip(sequences, spans(rows.num_rows for rows in sequences), strict=True):
             if written is not None:
@@ -177,19 +179,14 @@ class WeightedAttention(WeightedPart):
                 for row, places in enumerate(seen):
                     is_seen[row, places] = True
                 keys_seen, values_seen = self._read(rows, range(num_places))
-                mixed[span] = attend_together(queries[span], keys_seen, values_seen, is_seen, *self._scoring)
+                mixed[span] = attend_together(queries[span], keys_seen, values_seen, is_seen, **options)
                 continue
             for row, places in enumerate(seen, span.start):
-                mixed[row] = attend(queries[row], *self._read(rows, places), *self._scoring)
+                mixed[row] = attend(queries[row], *self._read(rows, places), **options)
         if gate is not None:
             for row, above in zip(mixed, gate, strict=True):
                 row *= row_sigmoid(above)
         return self.output(mixed.reshape(len(h), -1))
-
-    @property
-    def _scoring(self) -> tuple[float, float | None, F32 | None]:
-        """The last arguments of `attend`."""
-        return self.parts.scale, self.parts.logit_cap, self.sinks
 
     def _read(self, rows: SequenceRows, places: Sequence[int]) -> tuple[F32, F32]:
         """Keys and values at some places of a cache, which may have room for more and larger heads."""

@@ -120,7 +120,9 @@ class NativeDecoder(Decoder):
             scale=parts.scale,
             sight=sight,
             norms=_native.HeadNorms(
-                *_natives(attention, "query_norm", "key_norm", "value_norm").values(),
+                _native_of(attention.query_norm),
+                _native_of(attention.key_norm),
+                _native_of(attention.value_norm),
                 parts.norm_span == "row" and has_query_or_key_norm is not None,
                 parts.norms_rotated,
                 parts.clip or 0.0,
@@ -262,8 +264,8 @@ def _recurrent(mixer: RecurrentMixer, slot: int, only_follows: bool) -> _native.
         only_follows: whether its states go with the text and nothing is added to rows.
     """
     assert isinstance(mixer, WeightedShortConvolution | WeightedDeltaNet | WeightedMamba2), "there are no others"
-    own = _natives(mixer.convolution, "taps", "bias").values()
-    convolution = _native.Convolution(*own, slot, only_follows)
+    own = mixer.convolution
+    convolution = _native.Convolution(_native_of(own.taps), _native_of(own.bias), slot, only_follows)
     if isinstance(mixer, WeightedShortConvolution):
         return _native.short_convolution(convolution=convolution, **_natives(mixer, "inputs", "output"))
     if isinstance(mixer, WeightedMamba2):

@@ -139,10 +139,6 @@ class Pooled(RuleBasedStateMachine):
         assert length % PAGE == 0 and length <= max(count - 1, 0)
         held.text = (token,) * length
 
-    @rule(held=caches)
-    def trim(self, held: Held) -> None:
-        held.cache.trim()
-
     @rule(held=consumes(caches), by_name=st.booleans())
     def go(self, held: Held, by_name: bool) -> None:
         self.held.remove(held)
