@@ -5,19 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from row_invariance import assert_same_bits
 
 from mxconv.engine.cache import KVCache
 from mxconv.engine.tree import Tree
 from mxconv.errors import ModelError
-
-
-def test_a_chain_is_the_tree_that_nobody_has_to_name(tiny_oracle: Callable[[str], Any]) -> None:
-    decoder = tiny_oracle("llama").decoder
-    named, unnamed = KVCache(decoder.config), KVCache(decoder.config)
-    assert_same_bits(
-        decoder.forward([3, 1, 4], named, tree=Tree([-1, 0, 1])), decoder.forward([3, 1, 4], unnamed), "chain"
-    )
 
 
 def test_depths_paths_and_masks_say_the_same() -> None:

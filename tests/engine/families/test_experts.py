@@ -35,14 +35,11 @@ checkpoints = pytest.importorskip("family_checkpoints", reason="torch and transf
 
 STACKED = (
     "mixtral",
-    "olmoe",
     "qwen2_moe",
-    "qwen3_moe",
     "granitemoe",
     "granitemoehybrid, with experts",
     "gpt_oss",
     "deepseek_v3",
-    "glm4_moe",
     "qwen3_5_moe",
     "qwen3_next, with experts",
 )
@@ -116,7 +113,7 @@ def _only(stack: ExpertStack, numbers: set[int]) -> ExpertStack:
     return ExpertStack(stack.shape, make)
 
 
-@pytest.mark.parametrize(("name", "codec"), [("qwen3_moe", "bsfp"), ("granitemoe", "mxfp4"), ("granitemoe", "bsfp")])
+@pytest.mark.parametrize(("name", "codec"), [("qwen3_moe", "bsfp"), ("granitemoe", "mxfp4")])
 def test_a_package_opens_the_experts_that_rows_chose_and_no_others(
     family_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, codec: str
 ) -> None:
@@ -188,7 +185,7 @@ def routed(logits: np.ndarray, count: int, **changes: Any) -> tuple[np.ndarray, 
     return Router(CheckedWeights(weights, "router"), parts, width)(logits, count)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2**32 - 1), st.data())
 def test_routing_is_what_torch_makes_of_it(num_experts: int, num_rows: int, seed: int, data: st.DataObject) -> None:
     import torch
