@@ -137,8 +137,6 @@ GEMMA_3 = """\
     {{ '<start_of_turn>model\\n' }}
 {%- endif -%}
 """
-PHI_4 = """\
-{% for m in messages %}{% if m.role in ('system', 'user') %}{{ '<|im_start|>' ~ m.role ~ '<|im_sep|>' ~ m.content ~ '<|im_end|>' }}{% elif m.role == 'assistant' %}{{ '<|im_start|>assistant<|im_sep|>' }}{% generation %}{{ (m.content or '') + '<|im_end|>' }}{% endgeneration %}{% endif %}{% endfor %}{{ '<|im_start|>assistant<|im_sep|>' if add_generation_prompt else eos_token }}"""
 GPT_OSS = """\
 {#- harmony: macros that call themselves, types of parameters, slices of what is still to come -#}
 {%- macro type_of(schema, nullable=false) -%}
@@ -206,80 +204,13 @@ GRANITE_4 = """\
 {%- endfor %}
 {{- '<|role|>assistant<|/role|>' if add_generation_prompt }}
 """
-DEEPSEEK = """\
-{% set now = namespace(head='', asked=false) %}{% set thinking = thinking | default(false) %}{%- for m in messages if m['role'] == 'system' %}{% set now.head = now.head + ('\n\n' if now.head else '') + m['content'] %}{%- endfor %}{{ bos_token + now.head }}{%- for m in messages %}{%- if m['role'] == 'user' %}{% set now.asked = true %}{{ '<｜User｜>' + m['content'] }}{%- elif m['role'] == 'tool' %}{{ '<｜tool▁output｜>' + m['content'] }}{%- elif m['role'] == 'assistant' and m['tool_calls'] is defined and m['tool_calls'] is not none %}{%- for call in m['tool_calls'] %}{{ '<｜tool▁call｜>' + call['function']['name'] + '\n```json\n' + (call['function']['arguments'] | tojson) + '\n```' }}{%- endfor %}{%- elif m['role'] == 'assistant' %}{{ ('<｜Assistant｜>' if now.asked else '') + m['content'].split('</think>', 1)[-1] + '<｜end▁of▁sentence｜>' }}{% set now.asked = false %}{%- endif %}{%- endfor %}{% if add_generation_prompt and now.asked %}{{ '<｜Assistant｜>' + ('<think>' if thinking else '</think>') }}{% endif %}"""
-SMOLLM_3 = """\
-{# ───── a comment with a frame ───── #}
-{%- if enable_thinking is not defined -%}
-  {%- set enable_thinking = true -%}
-{%- endif -%}
-{%- set told = messages[0].content if messages[0].role == "system" and messages[0].content is string else "" -%}
-{%- set mode = "/no_think" if "/no_think" in told or not enable_thinking else "/think" -%}
-{{- "<|im_start|>system\\nYear: " ~ strftime_now("%Y") ~ "\\nMode: " ~ mode ~ "\\n" -}}
-{%- set told = told.replace("/no_think", "").replace("/think", "").rstrip() -%}
-{%- if told -%}{{- told + "\\n\\n" -}}{%- endif -%}
-{%- for tool in (xml_tools or tools or []) -%}
-  {{- tool.function | string ~ "\\n" -}}
-{%- endfor -%}
-{{- "<|im_end|>\\n" -}}
-{%- for m in messages if m.role != "system" -%}
-  {%- set body = m.content if m.content is string else "" -%}
-  {%- if m.role == "assistant" -%}
-    {% generation %}
-    {%- if mode == "/think" -%}
-      {{ "<|im_start|>assistant\\n" + body.lstrip("\\n") + "<|im_end|>\\n" }}
-    {%- else -%}
-      {{ "<|im_start|>assistant\\n<think>\\n\\n</think>\\n" + body.lstrip("\\n") + "<|im_end|>\\n" }}
-    {%- endif -%}
-    {% endgeneration %}
-  {%- else -%}
-    {{ "<|im_start|>user\\n" + body + "<|im_end|>\\n" }}
-  {%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{ "<|im_start|>assistant\\n" }}
-{%- endif -%}
-"""
-LFM_2 = """\
-{#- one list of tools, thoughts of the last answer alone, contents of any type -#}
-{{- bos_token -}}
-{%- set head = messages[0].content if messages[0].role == "system" else "" -%}
-{%- set turns = messages[1:] if head else messages -%}
-{%- set listed = namespace(tools=[]) -%}
-{%- for tool in tools or [] -%}
-    {%- set listed.tools = listed.tools + [tool if tool is string else tool | tojson] -%}
-{%- endfor -%}
-{%- if listed.tools -%}
-    {%- set head = head ~ ("\\n" if head) ~ "Tools: <|list|>[" ~ listed.tools | join(", ") ~ "]<|/list|>" -%}
-{%- endif -%}
-{{- "<|im_start|>system\\n" ~ head ~ "<|im_end|>\\n" if head -}}
-{%- set last = namespace(answer=none) -%}
-{%- for turn in turns if turn.role == "assistant" -%}{%- set last.answer = turn -%}{%- endfor -%}
-{%- for turn in turns -%}
-    {%- set body = turn["content"] -%}
-    {%- if body is none or body is undefined -%}
-        {%- set body = turn.tool_calls | map(attribute="function.name") | join(", ") -%}
-    {%- elif body is not string -%}
-        {%- set body = body | tojson -%}
-    {%- endif -%}
-    {%- if turn.role == "assistant" and turn != last.answer and not keep_past_thinking | default(false) -%}
-        {%- set body = body.split("</think>")[-1] | trim -%}
-    {%- endif -%}
-    {{- "<|im_start|>" + turn.role + "\\n" + body + "<|im_end|>\\n" -}}
-{%- endfor -%}
-{{- "<|im_start|>assistant\\n" if add_generation_prompt -}}
-"""
 TEMPLATES = {
     "Llama 3": LLAMA_3,
     "Mistral": MISTRAL,
     "Qwen 3.5": QWEN_3,
     "Gemma 3": GEMMA_3,
-    "Phi-4": PHI_4,
     "gpt-oss": GPT_OSS,
     "Granite 4": GRANITE_4,
-    "DeepSeek": DEEPSEEK,
-    "SmolLM3": SMOLLM_3,
-    "LFM2": LFM_2,
 }
 
 Conversation = list[dict[str, Any]]
@@ -312,7 +243,7 @@ TOOLS: list[dict[str, Any]] = [
         "type": "function",
         "function": {
             "name": "weather",
-            "description": "Says how \"it\" is; ünicode <&>",
+            "description": 'Says how "it" is; ünicode <&>',
             "parameters": {
                 "type": "object",
                 "properties": {
@@ -324,5 +255,4 @@ TOOLS: list[dict[str, Any]] = [
             },
         },
     },
-    {"type": "function", "function": {"name": "now", "description": "", "parameters": {"type": "object", "properties": {}}}},
-]  # fmt: skip
+]

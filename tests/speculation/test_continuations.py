@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from tiny_levels import VOCAB_SIZE, by_hand, decoder_of, target_level
 
+from mxconv.engine.cache import KVCache
 from mxconv.engine.tree import MOST_ROWS
 from mxconv.errors import ModelError
 from mxconv.speculation.continuations import continuations
-from mxconv.text.distribution import Sampling
+from mxconv.text.distribution import Sampling, distribution
 
 RNG = np.random.default_rng(3)
 PROMPTS = RNG.integers(0, VOCAB_SIZE, (MOST_ROWS + 3, 5)).tolist()
@@ -37,9 +38,6 @@ def test_draws_follow_the_distribution() -> None:
     """The first token after one prompt, 2,000 times: within five standard deviations everywhere."""
     decoder = decoder_of(target_level())
     found = [row[-1] for row in continuations(decoder, PROMPTS[:1] * 2_000, 1, Sampling(1.0), 4)]
-    from mxconv.engine.cache import KVCache
-    from mxconv.text.distribution import distribution
-
     shares = distribution(decoder.forward(PROMPTS[0], KVCache(decoder.config))[-1], Sampling(1.0))
     counts = np.bincount(found, minlength=VOCAB_SIZE)
     spread = np.sqrt(2_000 * shares * (1 - shares))

@@ -33,7 +33,7 @@ def stopped_by_hand(decoder: Tokenizer, tokens: list[int], stops: list[str]) -> 
     return decoder.decode(tokens), len(tokens)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_pieces_together_are_the_decoded_text_up_to_a_stop_string(one: Tokenizer, data: st.DataObject) -> None:
     tokens = data.draw(token_lists(one))
@@ -120,7 +120,7 @@ def test_an_empty_stop_string_is_refused() -> None:
         TextStream(one, ["a", ""])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_a_transcript_follows_whatever_is_appended_and_taken_back(one: Tokenizer, data: st.DataObject) -> None:
     transcript = Transcript(one)
