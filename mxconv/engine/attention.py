@@ -112,15 +112,9 @@ def attend_together(
 
 
 class WeightedAttention(WeightedPart):
-    """Attention with its matrices and norms; a fused matrix is all of `query`, `key` and `value`.
+    """Attention with its matrices and norms, of a layer that takes in and gives rows of two `sizes`.
 
-    `key` and `value` are None where the layer has none of its own.
-
-    Args:
-        weights: the layer's tensors.
-        parts: the description.
-        index: of the layer.
-        sizes: of the rows that it takes in and gives.
+    A fused matrix is all of `query`, `key` and `value`. `key` and `value` are None where the layer has none of its own.
     """
 
     attends_together = False  # all rows of a sequence at once: for calibration, which needs no row promise

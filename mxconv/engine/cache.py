@@ -109,20 +109,13 @@ class KVCache:
             self.states.begin(self.length, tree, num_wanted)
 
     def reserve(self, num_tokens: int) -> None:
-        """Make room for `num_tokens` positions after `length`, in pages of its own.
-
-        Raises:
-            PoolFull: there are not enough. Nothing has changed.
-            ModelError: there is no memory for them.
-        """
+        """Make room for `num_tokens` positions after `length`. Raises PoolFull or ModelError where there is none."""
         self._make_own(self.length, self.length + num_tokens)
 
     def write(self, layer: int, keys: F32, values: F32) -> None:
-        """Put one layer's keys and values after `length`, where `reserve` made room.
+        """Put one layer's keys and values, (num_tokens, heads, head_dim) each, after `length`, where there is room.
 
-        Args:
-            keys: (num_tokens, num_key_value_heads, head_dim) float32, as are the values, of perhaps another head_dim;
-                a layer of fewer or smaller heads leaves the rest alone.
+        A layer of fewer or smaller heads leaves the rest alone.
         """
         stop = self.length + len(keys)
         assert stop <= self.capacity
@@ -142,14 +135,10 @@ class KVCache:
             self.states.commit()
 
     def keep(self, start: int, rows: Sequence[int]) -> None:
-        """Keep some of the rows after `start`, moved together, and forget the rest.
-
-        Args:
-            start: positions that stay as they are.
-            rows: ascending, counted from `start`: a path of the tree that was evaluated there.
+        """Keep some of the rows after `start`, a path of the tree that was evaluated there, and forget the rest.
 
         Raises:
-            ModelError: a row that there is not, or rows that do not ascend.
+            ModelError: a row that there is not, or rows, counted from `start`, that do not ascend.
             PoolFull: rows move into a page that others have, and there is none for a copy. Nothing has changed.
         """
         if any(row >= later for row, later in pairwise([-1, *rows, self.length - start])):
@@ -210,10 +199,8 @@ class KVCache:
         """Let the pool keep the whole pages of a text for others that begin alike, also when this one has ended.
 
         Publish what no pass will take back. Pages that the pool knows already replace this cache's own: the same
-        decoder has written the same bits there. Models with states publish nothing.
-
-        Args:
-            tokens: of the positions from 0 on that are settled; all evaluated by the pool's decoder.
+        decoder has written the same bits there. Models with states publish nothing. `tokens` are those of the settled
+        positions from 0 on, all evaluated by the pool's decoder.
         """
         if self.states is not None or self.num_left_out:
             return
@@ -224,11 +211,8 @@ class KVCache:
     def adopt(self, tokens: Sequence[int]) -> int:
         """Begin with the pages of a text that was published and begins alike.
 
-        Args:
-            tokens: of the text to evaluate. The last one is left out, since its logits are wanted.
-
         Returns:
-            How many of its first tokens need not be evaluated, a multiple of PAGE; 0 for models with states.
+            How many first tokens need not be evaluated, a multiple of PAGE and never all; 0 for models with states.
         """
         assert self.length == 0 and self.num_left_out == 0, "an empty cache adopts"
         if self.states is not None:

@@ -209,11 +209,8 @@ class Decoder:
     ) -> F32:
         """Logits of the rows that want them, (sum of num_wanted, rows of the head).
 
-        Args:
-            ids: (num_tokens,), the rows of each sequence after those of the one before.
-            sequences: caches with room for the rows; their keys and values are written after the caches' lengths.
-            positions: of the rows.
-            rooms: of each sequence, for its states; None wants none.
+        Caches have room for the rows, whose keys and values are written after their lengths. `rooms` are for the states
+        of each sequence.
         """
         places = spans(rows.num_rows for rows in sequences)
         reading = [(room, place) for room, place in zip(rooms, places, strict=True) if room]
@@ -241,13 +238,7 @@ class Decoder:
 
 
 def among_all(known: F32, tokens: I64, vocab_size: int) -> F32:
-    """The logits of all tokens, (n, vocab_size): minus infinity for those that a head does not know.
-
-    Args:
-        known: (n, num_tokens) of the head.
-        tokens: (num_tokens,) the ids that its rows stand for.
-        vocab_size: of all tokens.
-    """
+    """The logits of all tokens, (n, vocab_size), from those of some, (n, num_tokens): minus infinity for others."""
     logits = np.full((len(known), vocab_size), -np.inf, np.float32)
     logits[:, tokens] = known
     return logits

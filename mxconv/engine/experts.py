@@ -37,13 +37,10 @@ class Router:
         self.input_weights = weights.vector(parts.input_weights, hidden_size)
 
     def __call__(self, x: F32, num_chosen: int) -> tuple[Numbers, F32]:
-        """The experts that rows (num_tokens, hidden_size) are sent to.
-
-        Args:
-            num_chosen: of each row, at least one.
+        """The experts that rows (num_tokens, hidden_size) are sent to, and what each counts.
 
         Returns:
-            Their numbers, (num_tokens, num_chosen), the best first, and what each counts, float32.
+            (num_tokens, num_chosen) each, the best first; at least one is chosen.
         """
         parts = self.parts
         if self.norm is not None:

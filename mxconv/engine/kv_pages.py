@@ -17,18 +17,11 @@ PAGE = 64  # positions: whole chunks of attention, so that a chunk of a text fro
 
 
 class Slabs:
-    """Pages by their numbers, each (num_layers, 2, num_heads, PAGE, head_dim), keys before values.
+    """Pages by their numbers, each (attending layers, 2, num_heads, PAGE, head_dim), keys before values.
 
     In memory a page is no piece: an array holds head after head, each of all its pages in the order of their numbers.
-    So a text whose pages follow each other is read as if there were none.
-
-    What is written is rounded to nearest, ties to even, and read as float32.
-
-    Args:
-        num_layers: that attend.
-        num_heads: of the layer that has most keys and values.
-        head_dim: of the largest.
-        dtype: of what is kept.
+    So a text whose pages follow each other is read as if there were none. `num_heads` and `head_dim` are those of the
+    layer that has most. What is written is rounded to nearest in `dtype`, ties to even, and read as float32.
     """
 
     def __init__(self, num_layers: int, num_heads: int, head_dim: int, dtype: KvDtype) -> None:
@@ -70,12 +63,9 @@ class Slabs:
         self._page(target)[:] = self._page(source)
 
     def write(self, layer: int, part: int, numbers: I32, places: I64, rows: F32) -> None:
-        """Put rows into a layer's keys (part 0) or values (1).
+        """Put rows, (n, heads, size), into a layer's keys (part 0) or values (1), at n places of numbered pages.
 
-        Args:
-            numbers: (n,) of pages.
-            places: (n,) in them.
-            rows: (n, heads, size) float32, of perhaps fewer and smaller heads; what is beside them stays.
+        They may have fewer and smaller heads; what is beside them stays.
         """
         _, heads, size = rows.shape
         kept = rows if self._format is None else self._format.encode(rows)

@@ -45,11 +45,7 @@ class Prefixes:
         return self._used(links)
 
     def add(self, tokens: Sequence[int], pages: Sequence[int]) -> list[int]:
-        """Make pages known.
-
-        Args:
-            tokens: PAGE for each page, from the beginning of the text.
-            pages: that hold them.
+        """Make the pages of a text's first tokens known.
 
         Returns:
             The pages by which these tokens are known: others than those given where they were known already.
@@ -150,7 +146,7 @@ class KVPool:
 
         Raises:
             PoolFull: there are fewer, even counting those that the pool alone owns. Nothing has changed.
-            ModelError: there is no memory for them, within the budget as it may be.
+            ModelError: there is no memory for them.
         """
         missing = count - len(self._free)
         if missing > 0:
@@ -194,11 +190,7 @@ class KVPool:
         return self._num_owners[page] == 2 and page in self.prefixes
 
     def publish(self, tokens: Sequence[int], pages: Sequence[int]) -> list[int]:
-        """Keep pages for other texts that begin alike.
-
-        Args:
-            tokens: of whole pages, from the first of a text on.
-            pages: of the caller, that hold them.
+        """Keep the caller's pages of a text's first tokens for other texts that begin alike.
 
         Returns:
             The caller's pages from here on: others that hold the same where there are such.

@@ -33,13 +33,8 @@ class NativeDecoder(Decoder):
     """The same model, checks and row promise as `Decoder`, by the native kernels.
 
     Its bits are not those of NumPy: they are a promise per machine, instruction set and build. BF16 weights multiply
-    activations rounded to BF16, as such models were trained to.
-
-    Args:
-        config: the description.
-        weights: every matrix but those that are looked up is a `NativeMatrix`.
-        name: what messages call the model.
-        engine: which kernels, how many threads.
+    activations rounded to BF16, as such models were trained to. Every matrix but those that are looked up is a
+    `NativeMatrix`; `engine` says which kernels run, on how many threads.
     """
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, name: str, engine: _native.Engine) -> None:
@@ -256,13 +251,7 @@ def _expert(
 
 
 def _recurrent(mixer: RecurrentMixer, slot: int, only_follows: bool) -> _native.Part:
-    """A mixer with a state.
-
-    Args:
-        mixer: with its tensors.
-        slot: of the layer, among those with a state.
-        only_follows: whether its states go with the text and nothing is added to rows.
-    """
+    """A mixer with a state; one that only follows adds nothing to rows, and its states go with the text."""
     assert isinstance(mixer, WeightedShortConvolution | WeightedDeltaNet | WeightedMamba2), "there are no others"
     own = mixer.convolution
     convolution = _native.Convolution(_native_of(own.taps), _native_of(own.bias), slot, only_follows)

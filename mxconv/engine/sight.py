@@ -34,12 +34,7 @@ class SinkWindow:
                 raise ModelError(f"attention {name}: {value} positions; at least {least} is required.")
 
     def visible(self, stop: int, own_window: int | None) -> tuple[range, range]:
-        """The positions that the one before `stop` attends to: sinks and the others, in order and apart.
-
-        Args:
-            stop: how many positions there are up to itself.
-            own_window: of the layer; None is all.
-        """
+        """The positions that the one before `stop` attends to in a layer with a window of its own, sinks apart."""
         own_start = max(0, stop - (own_window or stop))
         start = max(own_start, stop - self.window)
         if start <= max(self.sink, own_start):  # nothing between them

@@ -37,10 +37,7 @@ def package_bytes(package: Package, is_draft: bool) -> int:
 def head_bytes(package: Package, is_draft: bool, num_rows: int | None = None) -> int:
     """Bytes of the output head of a package's target, or of its 4-bit level; 0 where none is among its tensors.
 
-    Args:
-        package: open.
-        is_draft: of which of the two.
-        num_rows: of so many rows that were copied, the exact ones in 16 bits; None for the head as it is stored.
+    With `num_rows` of so many rows that were copied, the exact ones in 16 bits; or else of the head as it is stored.
     """
     names = {record.name for record in package.manifest.tensors}
     heads = _heads(names, _config(package.root))

@@ -35,10 +35,7 @@ NUMPY_MATRICES = Matrices()
 class OwnWeights:
     """The weights of the model that a package holds, exact and in 4 bits, made when they are first used.
 
-    Args:
-        package: open.
-        make: its matrices.
-        stack: closes a source that the package references.
+    `stack` closes a source that the package references.
     """
 
     def __init__(self, package: Package, make: Matrices, stack: ExitStack) -> None:
@@ -58,12 +55,9 @@ class OwnWeights:
         return self._exact(self.package.manifest.tensors)
 
     def four_bits(self, level: str, with_target: bool) -> ModelWeights:
-        """The 4-bit matrices, with the target's own embedding, vectors and whatever else has no 4 bits.
+        """The 4-bit matrices of a level, with the target's own embedding, vectors and whatever else has no 4 bits.
 
-        Args:
-            level: which needs them, for messages.
-            with_target: whether a level needs all of the target's weights anyway. Where none does, the others of them
-                are neither opened nor rebuilt.
+        Where no level needs all of the target's weights, the others of them are neither opened nor rebuilt.
 
         Raises:
             MxconvError: the target's tensors cannot be opened.
@@ -83,13 +77,7 @@ class OwnWeights:
         return self._in_four_bits
 
     def head_rows(self, whole: Matrix, tokens: I64, in_four_bits: bool) -> Matrix:
-        """The rows of an output head that belong to some tokens, copied.
-
-        Args:
-            whole: the head of the level.
-            tokens: ascending ids.
-            in_four_bits: whether the level is the 4-bit one.
-        """
+        """The rows of a level's whole output head that belong to some tokens, ascending ids, copied."""
         config, records = self.config, [r for r in self.package.manifest.tensors if r.name in self._heads]
         own = next((r for r in records if config.own_name(r.name) == head_tensor(config)), records[0])
         if in_four_bits and own.codec != "keep" and not has_exact_head(self.package):
@@ -184,10 +172,7 @@ def dense_weights(
 def four_bit_matrices(package: Package, make: Matrices, heads: Container[str]) -> dict[str, Matrix]:
     """The matrices of a package's 4-bit level, by the names of the tensors; its output head may have 8 bits.
 
-    Args:
-        package: open.
-        make: its matrices.
-        heads: names of tensors that are output heads: they are missing where the level multiplies their exact weights.
+    Output heads, the tensors of these names, are missing where the level multiplies their exact weights.
     """
     matrices = [record for record in package.manifest.tensors if record.codec != "keep" and record.stack is None]
     is_exact = has_exact_head(package)

@@ -32,15 +32,7 @@ Number = TypeVar("Number", int, float)
 
 
 class Decoding:
-    """Rounds after a context.
-
-    Args:
-        target: with its drafts, for this text alone.
-        context: the tokens that there are.
-        max_length: tokens at which the text ends.
-        stop_tokens: ids that end it too, once the target has said one.
-        trace: of the text.
-    """
+    """Rounds of a target, with its drafts, after a context, until a text has `max_length` tokens or a stop token."""
 
     def __init__(
         self, target: Level, context: Sequence[int], max_length: int, stop_tokens: Collection[int], trace: Trace
@@ -188,13 +180,7 @@ class Hierarchy:
     ) -> Decoding:
         """A text for a caller who asks for its rounds and keeps its tokens; any number may be under way.
 
-        Args:
-            context: all tokens so far.
-            max_length: tokens at which it ends.
-            stop_tokens: ids that end it.
-            acceptance: the rule by which its tokens are chosen.
-            generation: whose trace it fills.
-            passes: where its rows are evaluated.
+        It continues `context`, all tokens so far, and fills the trace of `generation`; `passes` evaluate its rows.
         """
         target = self._chain.link(generation.trace.statistics, acceptance, passes)
         return Decoding(target, context, max_length, stop_tokens, generation.trace)

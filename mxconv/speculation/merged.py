@@ -58,9 +58,6 @@ class Merged:
     A chain counts for the draft that proposed it. A tree counts for each with its own nodes: those of them on the
     accepted path are accepted, so that a token that two proposed counts for both. The time of each is its own; that of
     merging counts for none.
-
-    Args:
-        drafts: at least one.
     """
 
     def __init__(self, drafts: Sequence[TreeDraft]) -> None:
@@ -132,10 +129,6 @@ class Retrieving(Merged):
 
     A tree that was drawn from the model's distributions is left alone: accepted against them it brings more tokens than
     as certain ones. The level that asks tells look-ups itself what it verified, since it asks them alone too.
-
-    Args:
-        model: the draft.
-        look_ups: at least one.
 
     Source:
         RASD: Retrieval-Augmented Speculative Decoding (arXiv 2503.03434), fusion of the retrieved and the drafted tree.

@@ -54,12 +54,7 @@ class SamplingInUse:
 
     @classmethod
     def of(cls, asked: Asked, recommended: GenerationConfig, defaults: Mapping[str, Any]) -> "SamplingInUse":
-        """Decide by a request first, and then by the model's generation_config.json.
-
-        Args:
-            asked: the request.
-            recommended: by that file.
-            defaults: for the rest: `GREEDY_DEFAULTS` or `CHAT_DEFAULTS`.
+        """Decide by a request first, then by the model's generation_config.json, then by defaults.
 
         Raises:
             ModelError: a value outside of its limits.

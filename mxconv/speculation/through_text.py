@@ -30,10 +30,7 @@ class Reencoding:
 
     Only the end of a long text is encoded each time, cut in front of a space. Where a tokenizer would join words over
     that cut, the tokens differ from those of the whole text; a draft can live with that, and nobody else sees them.
-
-    Args:
-        tokenizer: the draft's.
-        max_tokens: where a text has more, its first half is left out; None for no limit.
+    Where a text has more than `max_tokens`, its first half is left out.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_tokens: int | None = None) -> None:
@@ -81,13 +78,9 @@ def _word_begin(text: str, end: int) -> int:
 
 
 class ThroughText:
-    """Proposals of a draft with another tokenizer, in the tokens of the level above.
+    """Proposals of a draft with another tokenizer, `inner`, in the tokens of the level above.
 
-    Args:
-        inner: the draft.
-        target_tokenizer: that of the level above.
-        draft_tokenizer: that of `inner`.
-        max_positions: tokens that `inner` can have in a context; the first half of longer ones is left out.
+    The draft can have `max_positions` tokens in a context; the first half of longer ones is left out.
     """
 
     def __init__(

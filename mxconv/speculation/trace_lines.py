@@ -24,15 +24,7 @@ from mxconv.text.tokenizer import Tokenizer
 def trace_lines(
     number: int, generation: Generation, prompt_text: str, prompt: Sequence[int], tokenizer: Tokenizer
 ) -> Iterator[dict[str, Any]]:
-    """The lines of one prompt.
-
-    Args:
-        number: of the prompt, from 0.
-        generation: what it became.
-        prompt_text: as it was given.
-        prompt: its token ids.
-        tokenizer: the target's.
-    """
+    """The lines of one prompt, numbered from 0, and what it became."""
     stream = TextStream(tokenizer, (), prompt)
     before: int | None = prompt[-1] if prompt else None
     left = list(generation.token_ids)

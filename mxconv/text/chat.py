@@ -74,8 +74,7 @@ class ChatTemplate:
         """The conversation as text. It has its special tokens: encode it with add_special_tokens=False.
 
         Args:
-            messages: `role` and `content` each, in order; what roles there are is up to the template. Calls of tools
-                are under `tool_calls`, what an assistant thought under `reasoning_content`.
+            messages: `role` and `content` each, in order, see `plain_messages`; roles are up to the template.
             add_generation_prompt: end with what begins an answer.
             tools: JSON schemas of functions that the model may call.
             variables: further ones that the template knows, such as enable_thinking.

@@ -21,14 +21,9 @@ class Mark:
 class Transcript:
     """Tokens and their text, decoded as they come, special tokens left out.
 
-    Decoding all tokens for each new one would take quadratic time. Only the last few are decoded, from a place where
-    the text before can no longer change, and together with some before it, since decoders treat the first word
-    specially.
-
-    `text` is what `tokenizer.decode(tokens)` gives; its first `num_certain` characters stay, whatever follows.
-
-    Args:
-        tokenizer: decodes.
+    `text` is what `tokenizer.decode(tokens)` gives; its first `num_certain` characters stay, whatever follows. Decoding
+    all tokens for each new one would take quadratic time. Only the last few are decoded, from a place where the text
+    before can no longer change, and together with some before it, since decoders treat the first word specially.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -124,11 +119,9 @@ class TextStream:
         self.stopped = False
 
     def feed(self, token: int) -> str:
-        """Append a token.
+        """Append a token, and return the text that became certain, often none.
 
-        Returns:
-            The text that became certain, often none. `stopped` tells whether it was the last: tokens fed after a stop
-            string add nothing.
+        `stopped` tells whether it was the last: tokens fed after a stop string add nothing.
         """
         if self.stopped:
             return ""
@@ -173,12 +166,8 @@ def token_label(tokenizer: Tokenizer, before: int | None, token: int) -> str:
 
     Decoders drop the space in front of a text's first word, so a token is decoded together with the one before.
     Special tokens have their names; of a character's bytes, one each has its name, `<0xE2>`, where the vocabulary has
-    one, and U+FFFD elsewhere. Labels joined together are therefore not always the text.
-
-    Args:
-        tokenizer: decodes.
-        before: the token before; None at the beginning of a text.
-        token: any number; one that is no token has no label.
+    one, and U+FFFD elsewhere. Labels joined together are therefore not always the text. A number that is no token has
+    no label.
     """
     if tokenizer.is_byte(token):
         return tokenizer.name_of(token)
